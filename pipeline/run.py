@@ -24,9 +24,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from pipeline.alerts.alerting import Alerting
 from pipeline.gold.deriving import Deriving, running
 from pipeline.gold.tables import DEFAULT_WINDOW, SPECS, WINDOWS_SPEC, Gold, window_ms
 from pipeline.serve.metrics import RunMetrics
+from pipeline.source.farm import DEFAULT_ENTRIES_PER_BATCH
 from pipeline.source.kafka import SERVERS, kafka_stream
 from pipeline.source.log_client import FarmLogError
 from pipeline.spark.interrupt import deferred
@@ -118,6 +120,8 @@ class RunSettings:
     """Counts what becomes of batches."""
     derived: bool = True
     """Whether a run with an end makes the tables by window. One without an end does."""
+    alerting: Alerting | None = None
+    """Hears of each batch that is in the tables."""
 
     @property
     def is_part(self) -> bool:
@@ -218,17 +222,26 @@ def start_query(
         entries = kafka_stream(session, settings.source)
     found = found_in_log(session, settings.source, lake.plan) if entries is None else found_in_rows(entries, lake.plan)
 
+    most = int(settings.source.get("maxEntriesPerBatch", DEFAULT_ENTRIES_PER_BATCH))
+
     def write(batch: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
         outcome = lake.write_batch(batch, batch_id)
         if settings.metrics is not None:
             count_batch(outcome, time.monotonic() - began, settings.metrics)
+        if settings.alerting is not None:
+            settings.alerting.batch_done(is_full=entries_in(outcome) >= most)
         if settings.judge is not None:
             settings.judge(outcome.rows.get(RECENT))
         if after_batch is not None:
             after_batch(batch_id)
 
     return _started(found, write, settings, CHECKPOINT, available_now=available_now)
+
+
+def entries_in(outcome: Outcome) -> int:
+    """How many entries a batch took."""
+    return 0 if FARMS not in outcome.rows else sum(outcome.rows[FARMS].column("entries").to_pylist())
 
 
 def count_batch(outcome: Outcome, seconds: float, metrics: RunMetrics) -> None:
@@ -238,7 +251,7 @@ def count_batch(outcome: Outcome, seconds: float, metrics: RunMetrics) -> None:
     for farm in farms:
         if farm["log_time"] is not None:
             newest[farm["farm"]] = max(farm["log_time"], newest.get(farm["farm"], farm["log_time"]))
-    metrics.batch_done(seconds, sum(farm["entries"] for farm in farms), outcome.count("quarantine"), newest)
+    metrics.batch_done(seconds, entries_in(outcome), outcome.count("quarantine"), newest)
 
 
 def start_events(

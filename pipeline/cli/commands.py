@@ -14,6 +14,8 @@ from pyspark.sql import SparkSession
 from rich import box
 from rich.table import Table
 
+from pipeline.alerts.alerting import Alerting
+from pipeline.cli.alerts import AlertPlace, alert_options, silence
 from pipeline.cli.doctor import doctor
 from pipeline.cli.floodfills import floodfills
 from pipeline.cli.options import (
@@ -55,6 +57,7 @@ pipeline.add_command(query)
 pipeline.add_command(report)
 pipeline.add_command(doctor)
 pipeline.add_command(floodfills)
+pipeline.add_command(silence)
 
 
 @pipeline.command()
@@ -126,6 +129,7 @@ pipeline.add_command(floodfills)
     callback=an_address,
     help="Answer Prometheus with the run's own metrics at this address; a port alone is on loopback. Default: off.",
 )
+@alert_options
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON lines.")
 def run(
     *,
@@ -144,24 +148,15 @@ def run(
     keep_days: float | None,
     watch: bool | None,
     metrics_at: tuple[str, int] | None,
+    alerts: AlertPlace | None,
     as_json: bool,
 ) -> None:
     """Read the log and keep the tables; with --once print router health and end."""
-    watches = not once if watch is None else watch
+    watches = (not once or alerts is not None) if watch is None else watch
     submits = not once and place.follows_one_farm if submit is None else submit
-    if start == SNAPSHOT and place.directory is None:
-        raise click.BadParameter(
-            "'snapshot' needs --directory: a running node gives entries only", param_hint="--start"
-        )
-    if start != OLDEST and place.farms is not None:
-        raise click.BadParameter(f"say `start` of each farm in {place.farms}", param_hint="--start")
-    if start != OLDEST and place.kafka is not None:
-        raise click.BadParameter(
-            "a topic is begun with `--kafka-option startingOffsets=…`, as Spark's connector has it",
-            param_hint="--start",
-        )
-    if trace_files is not None and not with_events:
-        raise click.UsageError("--trace-files says where events are read, and --no-events that none are: choose one")
+    if alerts is not None and not watches:
+        raise click.UsageError("alerts are of servers that are watched: leave out --no-watch")
+    _refuse_contradictions(place, start, trace_files, with_events=with_events)
     line = ProgressLine()
 
     def show() -> None:
@@ -177,6 +172,10 @@ def run(
         held.enter_context(alone_in(output))
         prepare(output)
         metrics = None if metrics_at is None else held.enter_context(serving_metrics(*metrics_at, line.tell))
+        alerting = None
+        if alerts is not None:
+            told = Alerting(output, alerts.channels, alerts.keep_firing_ms, line.tell, metrics)
+            alerting = held.enter_context(told.running())
         session = held.enter_context(opened(spark, place))
         feedback = None if reaches is None else FarmsFeedback(session, reaches, line.tell)
         settings = RunSettings(
@@ -191,11 +190,14 @@ def run(
             None if keep_days is None else int(keep_days * DAY_MS),
             line.tell,
             metrics,
+            alerting=alerting,
         )
         if once:
             run_once(session, settings)
             if feedback is not None:
                 feedback.finish()
+            if alerting is not None:
+                alerting.finish()
             show()
         else:
             run_forever(session, settings, show)
@@ -283,6 +285,22 @@ def generate_log(*, routers: int, days: float, seed: int, output: Path) -> None:
         f"{done.entries} entries in {output}: {done.reports} reports of {routers} routers over {days:g} days,"
         f" {done.leader_changes} changes of the leader, {done.hostile} hostile entries."
     )
+
+
+def _refuse_contradictions(place: LogPlace, start: str, trace_files: str | None, *, with_events: bool) -> None:
+    if start == SNAPSHOT and place.directory is None:
+        raise click.BadParameter(
+            "'snapshot' needs --directory: a running node gives entries only", param_hint="--start"
+        )
+    if start != OLDEST and place.farms is not None:
+        raise click.BadParameter(f"say `start` of each farm in {place.farms}", param_hint="--start")
+    if start != OLDEST and place.kafka is not None:
+        raise click.BadParameter(
+            "a topic is begun with `--kafka-option startingOffsets=…`, as Spark's connector has it",
+            param_hint="--start",
+        )
+    if trace_files is not None and not with_events:
+        raise click.UsageError("--trace-files says where events are read, and --no-events that none are: choose one")
 
 
 def _print(rows: list[dict[str, Any]], *, as_json: bool) -> None:

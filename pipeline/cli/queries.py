@@ -32,7 +32,12 @@ _TRACED = (
     "`run` reads the traces of one farm's running nodes, or of files with --trace-files; with --directory, --farms"
     " and --kafka there are no others"
 )
+_ALERTED = (
+    "`run` with --alert-webhook, --alert-webhook-file or --alert-command fills it as soon as a server is unhealthy or"
+    " silent; what was over before is in `transitions`"
+)
 _FILLED_BY = {
+    "alerts": _ALERTED,
     "transitions": _WATCHED,
     "current_watched": _WATCHED,
     "events": _TRACED,

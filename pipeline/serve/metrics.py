@@ -1,7 +1,8 @@
 """Metrics of a run for Prometheus: how far its tables are behind the log, how long batches take, what is refused.
 
     a batch is committed ─▶ `batch_done` ─┐
-    Spark tells progress ─▶ `progressed` ─┴▶ RunMetrics ─▶ GET /metrics at the address of `run --metrics`
+    Spark tells progress ─▶ `progressed` ─┤
+    alerts are delivered ─▶ `alert_tried` ┴▶ RunMetrics ─▶ GET /metrics at the address of `run --metrics`
 
 The endpoint is prometheus_client's own, in a thread. It tells figures, of all farms together: no name, destination or
 address, to any program that reaches the address; so a port alone means loopback. Figures begin with the process. What
@@ -77,6 +78,22 @@ class RunMetrics:
             registry=self._registry,
         )
 
+        self._alerts = self._gauge(
+            "alerts",
+            "Alerts that fire now and are not held back: servers that are down (`run --alert-webhook` or"
+            " `--alert-command`).",
+        )
+        self._alerts.set(math.nan)
+        self._delivered = Counter(
+            f"{PREFIX}_alert_messages_delivered", "Messages that a receiver of alerts took.", registry=self._registry
+        )
+        self._undelivered = Counter(
+            f"{PREFIX}_alert_messages_failed",
+            "Rounds of attempts after which a message about an alert was not delivered. It is tried again every five"
+            " minutes: what the run says names the receiver and the reason.",
+            registry=self._registry,
+        )
+
     def batch_done(self, seconds: float, entries: int, quarantined: int, newest: Mapping[str, datetime]) -> None:
         """A batch is in the tables; `newest` has the log time of the newest entry of each farm in it."""
         self._entries.inc(entries)
@@ -89,6 +106,14 @@ class RunMetrics:
         """How many entries of all logs have been read, and how many there are; 0 is not known."""
         if there:
             self._lag_entries.set(max(0, there - read))
+
+    def alerts_are(self, firing: int) -> None:
+        """How many alerts fire now."""
+        self._alerts.set(firing)
+
+    def alert_tried(self, *, is_delivered: bool) -> None:
+        """A message about an alert was delivered, or a round of attempts failed."""
+        (self._delivered if is_delivered else self._undelivered).inc()
 
     def exposition(self) -> bytes:
         """The metrics as Prometheus' text."""

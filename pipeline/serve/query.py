@@ -26,6 +26,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from pipeline.alerts.store import ALERTS_SPEC
 from pipeline.gold.refreshing import MACROS
 from pipeline.schemas import DERIVED, FLOODFILLS, arrow_schema
 from pipeline.tables.current import SPECS
@@ -38,7 +39,8 @@ ATTEMPTS = 5
 ROWS_AT_ONCE = 4_096
 MEMORY_LIMIT = "1GB"
 TABLES: dict[str, pa.Schema] = {
-    spec.name: spec.schema for spec in (*BASE_SPECS.values(), EVENTS_SPEC, TRANSITIONS_SPEC, *SPECS.values())
+    spec.name: spec.schema
+    for spec in (*BASE_SPECS.values(), EVENTS_SPEC, TRANSITIONS_SPEC, ALERTS_SPEC, *SPECS.values())
 }
 TABLES |= {name: arrow_schema(columns) for name, columns in (DERIVED | {"closest_floodfills": FLOODFILLS}).items()}
 

@@ -1,0 +1,229 @@
+"""Alerting beside the batches: a thread looks how servers are, and hands what is due to the receivers.
+
+    a batch is written ──▶ `batch_done` ──▶ look (`servers.sql`) ──▶ table `alerts` ──▶ due ──▶ receivers
+                                                                          ▲                         │
+                                                                          └── noted as delivered ◀──┘
+
+A batch only sets a flag. The thread compares how servers are now with the alerts that it knows, so it may take several
+batches together, and a batch that is repeated tells it nothing new. It looks when the watch saw a change, and each
+`LOOK_SECONDS` while an alert is firing, since silences end by the clock; and it rests for `REST_TIMES` as long as a
+look took.
+
+*A backlog alerts of nothing.* A batch as large as one may be has more behind it, so what it shows is the past. The
+thread looks again behind the first batch that is smaller.
+
+*What is not delivered stays due.* After a round of attempts it is told, counted, and tried again after
+`AGAIN_SECONDS`, for as long as the server is down; the end of an outage, in `ENDED_ROUNDS` rounds.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pipeline.alerts.delivery import Channel, Outcome, Receiver
+from pipeline.alerts.outages import FIRING, RESOLVED, Alert, brought_up, message, message_id, server_of
+from pipeline.alerts.silences import Silence, Silences, SilencesError
+from pipeline.alerts.store import AlertStore
+from pipeline.serve.metrics import RunMetrics
+from pipeline.serve.query import QueryError, documents
+from pipeline.tables.current import PREFIX
+from pipeline.tables.delta import stored_version
+
+LOOK_SECONDS = 30.0
+REST_TIMES = 4.0
+AGAIN_SECONDS = 300.0
+ENDED_ROUNDS = 288
+"""A day of them."""
+FINISH_SECONDS = 120.0
+STOP_SECONDS = 3.0
+_LOOK_SQL = (Path(__file__).parent / "servers.sql").read_text(encoding="utf-8")
+
+
+class Alerting:
+    """The alerts of one run. `clock`: seconds since the epoch, for silences."""
+
+    def __init__(
+        self,
+        output: Path,
+        channels: Sequence[Channel],
+        keep_firing_ms: int,
+        tell: Callable[[str], None],
+        metrics: RunMetrics | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._output = output
+        self._store = AlertStore(output)
+        self._silences = Silences(output)
+        self._sql = _LOOK_SQL.replace("$keep_ms", str(keep_firing_ms))
+        self._tell = tell
+        self._metrics = metrics
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._outcomes: list[Outcome] = []
+        self._is_behind = True
+        self._is_nudged = self._is_last = self._is_stopped = False
+        self._watched_version: int | None = None
+        self._look_not_before_s = self._looked_s = 0.0
+        self._on_the_way: set[tuple[str, str]] = set()
+        self._again_s: dict[tuple[str, str], float] = {}
+        self._rounds: Counter[tuple[str, str]] = Counter()
+        self._failing: set[str] = set()
+        self._problem = ""
+        self._receivers = [Receiver(each, self._done) for each in channels]
+        self._thread = threading.Thread(target=self._run, name="alerts", daemon=True)
+
+    def batch_done(self, *, is_full: bool) -> None:
+        """A batch is in the tables; `is_full`: there may be more behind it."""
+        with self._changed:
+            self._is_behind = is_full
+            self._is_nudged = True
+            self._changed.notify_all()
+
+    @contextmanager
+    def running(self) -> Iterator["Alerting"]:
+        """The thread works while the block runs."""
+        self._thread.start()
+        try:
+            yield self
+        finally:
+            for receiver in self._receivers:
+                receiver.stop(STOP_SECONDS)
+            with self._changed:
+                self._is_stopped = True
+                self._changed.notify_all()
+            self._thread.join(STOP_SECONDS)
+
+    def finish(self, seconds: float = FINISH_SECONDS) -> None:
+        """All batches are written: looks once more, and waits until all that is due was tried, but not longer."""
+        with self._changed:
+            self._is_behind, self._is_nudged, self._is_last = False, True, True
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: not self._is_last, seconds):
+                self._tell("alerts are not all delivered: the next run goes on with them")
+
+    def _done(self, outcome: Outcome) -> None:
+        with self._changed:
+            self._outcomes.append(outcome)
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._has_work, LOOK_SECONDS / 10)
+                outcomes, self._outcomes = self._outcomes, []
+                looks, is_last, is_stopped = self._looks_now(), self._is_last, self._is_stopped
+                if looks:
+                    self._is_nudged = False
+            try:
+                self._note(outcomes)
+                if is_stopped:
+                    return
+                if looks:
+                    self._look()
+                    self._problem = ""
+                self._hand_over()
+                self._store.flush()
+            except (QueryError, SilencesError, OSError) as error:
+                self._told_once(f"alerts: {error}")
+            except Exception as error:  # noqa: BLE001 - no alert is worth the end of the tables
+                self._told_once(f"alerts, by a fault of the pipeline: {error!r}")
+            with self._changed:
+                if is_last and not self._is_nudged and not self._on_the_way:
+                    self._is_last = False
+                    self._changed.notify_all()
+
+    def _has_work(self) -> bool:
+        return bool(self._outcomes) or self._is_stopped or self._looks_now()
+
+    def _looks_now(self) -> bool:
+        if self._is_last:
+            return self._is_nudged
+        now_s = time.monotonic()
+        if self._is_behind or now_s < self._look_not_before_s:
+            return False
+        is_firing = any(each.status == FIRING for each in self._store.alerts)
+        return self._is_nudged or (is_firing and now_s - self._looked_s >= LOOK_SECONDS)
+
+    def _look(self) -> None:
+        began_s = self._looked_s = time.monotonic()
+        version = stored_version(self._output / f"{PREFIX}watched")
+        if version != self._watched_version or any(each.status == FIRING for each in self._store.alerts):
+            servers = [server_of(row) for row in documents(self._output, self._sql)] if version >= 0 else []
+            now = datetime.fromtimestamp(self._clock(), UTC)
+            active = self._silences.active(round(self._clock() * 1000))
+            silenced = {
+                (each.farm, each.server_id): _why(silence)
+                for each in servers
+                for silence in active
+                if silence.covers(each.farm, each.server_id, each.name, round(self._clock() * 1000))
+            }
+            self._store.keep(brought_up(self._store.alerts, servers, silenced, now))
+            self._watched_version = version
+        self._look_not_before_s = time.monotonic() + (time.monotonic() - began_s) * REST_TIMES
+        if self._metrics is not None:
+            firing = [each for each in self._store.alerts if each.status == FIRING and each.held_back is None]
+            self._metrics.alerts_are(len(firing))
+
+    def _hand_over(self) -> None:
+        """Everything that is due, once; what a full queue does not take is due the next time."""
+        now_s = time.monotonic()
+        for alert in self._store.alerts:
+            for receiver in self._receivers:
+                word = alert.due(receiver.channel.name)
+                key = (receiver.channel.name, "" if word is None else message_id(alert, word))
+                if word is None or key in self._on_the_way or now_s < self._again_s.get(key, 0.0):
+                    continue
+                if word == RESOLVED and self._rounds[key] >= ENDED_ROUNDS:
+                    continue
+                if any(name == key[0] and told.startswith(alert.id) for name, told in self._on_the_way):
+                    # The words about one outage arrive in their order.
+                    continue
+                if receiver.offer(message(alert, word), key[1]):
+                    self._on_the_way.add(key)
+
+    def _note(self, outcomes: Sequence[Outcome]) -> None:
+        delivered = {(each.receiver, each.message_id) for each in outcomes if not each.error}
+        for outcome in outcomes:
+            self._on_the_way.discard((outcome.receiver, outcome.message_id))
+            self._tell_of(outcome)
+        if delivered:
+            self._store.keep([_with_delivered(alert, delivered) for alert in self._store.alerts])
+
+    def _tell_of(self, outcome: Outcome) -> None:
+        key = (outcome.receiver, outcome.message_id)
+        shown = next(each.channel.shown for each in self._receivers if each.channel.name == outcome.receiver)
+        if outcome.error:
+            self._again_s[key] = time.monotonic() + AGAIN_SECONDS
+            self._rounds[key] += 1
+            if outcome.receiver not in self._failing:
+                self._tell(f"an alert was not delivered, and is tried again: {shown}: {outcome.error}")
+            self._failing.add(outcome.receiver)
+        else:
+            self._again_s.pop(key, None)
+            self._rounds.pop(key, None)
+            if outcome.receiver in self._failing:
+                self._tell(f"alerts are delivered again: {shown}")
+            self._failing.discard(outcome.receiver)
+        if self._metrics is not None:
+            self._metrics.alert_tried(is_delivered=not outcome.error)
+
+    def _told_once(self, problem: str) -> None:
+        if problem != self._problem:
+            self._tell(problem)
+        self._problem = problem
+
+
+def _with_delivered(alert: Alert, delivered: set[tuple[str, str]]) -> Alert:
+    for receiver, told in sorted(delivered):
+        if told.startswith(alert.id):
+            alert = alert.with_delivered(receiver, told.rpartition("-")[2])
+    return alert
+
+
+def _why(silence: Silence) -> str:
+    until = datetime.fromtimestamp(silence.until_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return f"silenced until {until}" + (f": {silence.reason}" if silence.reason else "")

@@ -1,0 +1,248 @@
+"""How a message reaches its receiver: by POST to a webhook, or on the standard input of a command.
+
+    due messages ──▶ a bounded queue of each receiver ──▶ its thread: try, pause, try again ──▶ delivered, or not yet
+
+Each receiver has a thread of its own, so one that hangs holds up neither the run nor the other receiver. Every step is
+bounded: how long a connection, an answer or a command may take, how often it is tried in a row, how many messages wait.
+What does not fit into the queue is not lost: it stays due in the table `alerts` and is handed over later.
+
+*Webhook.* https with the authorities that this system trusts and the host's name checked, or plain http. Redirects are
+not followed, since they would carry the message elsewhere. The header `Idempotency-Key` repeats the message's id. A
+user and password in the URL become the header `Authorization`. Paths and users of webhooks are secrets, so a URL is
+told by its scheme and host alone.
+
+*Command.* One program, without a shell and without arguments: nothing of a message is ever text of a command. It is
+delivered when the program ends with 0. If it takes too long, it is killed with all that it started.
+"""
+
+import base64
+import http.client
+import os
+import signal
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, Full, Queue
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+WEBHOOK_SECONDS = 15.0
+"""How long a whole POST may take."""
+COMMAND_SECONDS = 30.0
+ANSWER_MAX_BYTES = 65_536
+ATTEMPTS = 4
+PAUSE_SECONDS = 1.0
+"""Before the second attempt; twice as long before each one after it."""
+QUEUE_MAX = 256
+_SHOWN = 100
+_SCHEMES = ("https", "http")
+
+
+class DeliveryError(Exception):
+    """A message was not delivered: why."""
+
+
+class Channel(Protocol):
+    """One way to a receiver."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in the table `alerts`: a word."""
+        ...
+
+    @property
+    def shown(self) -> str:
+        """What it is called where people read it; without secrets."""
+        ...
+
+    def deliver(self, message: bytes, message_id: str) -> None:
+        """Delivers, or raises DeliveryError after a bounded time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """A URL that takes POST."""
+
+    scheme: str
+    host: str
+    port: int | None
+    target: str
+    authorization: str = ""
+    name: str = "webhook"
+    timeout_s: float = WEBHOOK_SECONDS
+
+    @property
+    def shown(self) -> str:
+        """Its scheme and host."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"webhook {self.scheme}://{host}" + ("" if self.port is None else f":{self.port}")
+
+    def deliver(self, message: bytes, message_id: str) -> None:
+        """One POST; any answer from 200 to 299 will do."""
+        headers = {"Content-Type": "application/json", "Idempotency-Key": message_id, "Connection": "close"}
+        if self.authorization:
+            headers["Authorization"] = self.authorization
+        connection = self._connection()
+        # A timeout of the socket alone would let a host go on for ever that sends a byte now and then.
+        expired = threading.Event()
+        deadline = threading.Timer(self.timeout_s, _cut, (connection, expired))
+        deadline.daemon = True
+        deadline.start()
+        try:
+            connection.request("POST", self.target, body=message, headers=headers)
+            answer = connection.getresponse()
+            answer.read(ANSWER_MAX_BYTES)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            is_late = expired.is_set() or isinstance(error, TimeoutError)
+            told = f"no answer within {self.timeout_s:g} s" if is_late else _words(error)
+            raise DeliveryError(told) from error
+        finally:
+            deadline.cancel()
+            connection.close()
+        if not http.client.OK <= answer.status < http.client.MULTIPLE_CHOICES:
+            raise DeliveryError(f"status {answer.status}")
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self.scheme == "https":
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(self.host, self.port, timeout=self.timeout_s, context=context)
+        return http.client.HTTPConnection(self.host, self.port, timeout=self.timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program that reads one message."""
+
+    program: Path
+    name: str = "command"
+    timeout_s: float = COMMAND_SECONDS
+
+    @property
+    def shown(self) -> str:
+        """Its path."""
+        return f"command {self.program}"
+
+    def deliver(self, message: bytes, message_id: str) -> None:
+        """Runs it once; `message_id` is in the message too."""
+        del message_id
+        try:
+            running = subprocess.Popen(  # noqa: S603 - the operator names the program; no shell reads the message
+                [str(self.program)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+            )
+        except OSError as error:
+            raise DeliveryError(f"it cannot be started: {error.strerror or error}") from error
+        try:
+            running.communicate(message, self.timeout_s)
+        except subprocess.TimeoutExpired as error:
+            # It leads a group of its own, and is not waited for yet: the number is still its own.
+            os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+            raise DeliveryError(f"it was killed, for it had not ended after {self.timeout_s:g} s") from error
+        if running.returncode:
+            raise DeliveryError(f"it ended with {running.returncode}")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a message. `error`: why it was not delivered; empty if it was."""
+
+    receiver: str
+    message_id: str
+    error: str = ""
+
+
+class Receiver:
+    """A channel with its queue and its thread, which ends with the process or by `stop`."""
+
+    def __init__(self, channel: Channel, done: Callable[[Outcome], None], *, pause_s: float = PAUSE_SECONDS) -> None:
+        self.channel = channel
+        self._done = done
+        self._pause_s = pause_s
+        self._waiting: Queue[tuple[bytes, str]] = Queue(QUEUE_MAX)
+        self._stopped = threading.Event()
+        self._answers = True
+        self._thread = threading.Thread(target=self._run, name=f"alerts {channel.name}", daemon=True)
+        self._thread.start()
+
+    def offer(self, message: bytes, message_id: str) -> bool:
+        """Hands a message over; False if too many wait."""
+        try:
+            self._waiting.put_nowait((message, message_id))
+        except Full:
+            return False
+        return True
+
+    def stop(self, seconds: float) -> None:
+        """Begins no more attempts, and waits that long for the one that goes on."""
+        self._stopped.set()
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                message, message_id = self._waiting.get(timeout=self._pause_s)
+            except Empty:
+                continue
+            error = self._tried(message, message_id)
+            self._answers = not error
+            self._done(Outcome(self.channel.name, message_id, error))
+
+    def _tried(self, message: bytes, message_id: str) -> str:
+        """Empty if it was delivered, else why the last attempt failed."""
+        error = ""
+        # Many messages to a receiver that is down must not take as long as many rounds of attempts.
+        for attempt in range(ATTEMPTS if self._answers else 1):
+            if attempt and self._stopped.wait(self._pause_s * 2 ** (attempt - 1)):
+                break
+            try:
+                self.channel.deliver(message, message_id)
+            except DeliveryError as failed:
+                error = str(failed)
+            except Exception as fault:  # noqa: BLE001 - a fault in one message must not end the thread
+                error = f"a fault of the pipeline: {type(fault).__name__}"
+            else:
+                return ""
+        return error or "the run ends"
+
+
+def webhook_of(url: str) -> Webhook:
+    """The webhook that a URL names. Raises ValueError, whose text does not repeat the URL."""
+    try:
+        parts = urlsplit(url.strip())
+        port = parts.port
+    except ValueError:
+        raise ValueError("it is no URL") from None
+    if parts.scheme not in _SCHEMES or not parts.hostname:
+        raise ValueError("it is no URL that begins with https:// or http:// and names a host")
+    if not url.isascii() or any(each.isspace() or not each.isprintable() for each in url.strip()):
+        raise ValueError("it has other characters than a URL may have")
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    authorization = ""
+    if parts.username is not None:
+        secret = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        authorization = f"Basic {base64.b64encode(secret.encode()).decode()}"
+    return Webhook(parts.scheme, parts.hostname, port, target, authorization)
+
+
+def _cut(connection: http.client.HTTPConnection, expired: threading.Event) -> None:
+    expired.set()
+    # `sock` is typed as if it were always there.
+    held = getattr(connection, "sock", None)
+    if held is not None:
+        try:
+            held.shutdown(2)
+        except OSError:
+            return
+
+
+def _words(error: Exception) -> str:
+    """What went wrong, without what the other side or the URL said."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not good: {error.verify_message}"[:_SHOWN]
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror[:_SHOWN]
+    return type(error).__name__

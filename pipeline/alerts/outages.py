@@ -1,0 +1,204 @@
+"""Which alerts there are, and what is to be told of them: values alone, no clock, no table, no network.
+
+                     a server is down                      healthy for `keep_firing`, or gone in order
+    (no alert) ─────────────────────▶ firing ──────────────────────────────────────────────▶ resolved
+                                        │ told once as `unhealthy`, once more as `silent` if it becomes that
+                                        └ held back while it is silenced or its server has left in order
+
+A farm's server has one firing alert at most. It is compared with how the server is now, not with each change on the
+way: so a batch that is repeated, a run that begins again and a backlog of days add nothing, and what a dead receiver
+missed is told when it is back, as long as it is still so. A server that flaps stays in one outage, which counts its
+failures.
+
+A message's id is made of the farm, the server and the moment at which the outage began, all out of the log. The same
+message has the same id for ever, also when a killed run sends it again: a receiver drops what it has by then. Its form
+is that of Alertmanager's webhook (version 4), which many receivers take.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+FIRING, RESOLVED = "firing", "resolved"
+HEALTHY, UNHEALTHY, SILENT = "healthy", "unhealthy", "silent"
+ALERT_NAME = "GarlicFarmServer"
+ID_CHARACTERS = 24
+NEVER = "0001-01-01T00:00:00Z"
+"""How Alertmanager says that an alert has not ended."""
+KEPT_MAX = 10_000
+"""Alerts that stay in the table: the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that is or was down, as `servers.sql` tells it."""
+
+    farm: str
+    server_id: int
+    name: str | None
+    state: str
+    began_at: datetime
+    failures: int
+    was_silent: bool
+    reason: str
+    ended_at: datetime | None
+    gone: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One outage of one server, and which messages about it were delivered, as `RECEIVER WORD`."""
+
+    id: str
+    farm: str
+    server_id: int
+    name: str | None
+    status: str
+    state: str
+    began_at: datetime
+    ended_at: datetime | None
+    failures: int
+    was_silent: bool
+    reason: str
+    held_back: str | None = None
+    delivered: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Whose it is."""
+        return self.farm, self.server_id
+
+    def due(self, receiver: str) -> str | None:
+        """What is to be told to this receiver now: `unhealthy`, `silent`, `resolved`, or nothing."""
+        told = {each.partition(" ")[2] for each in self.delivered if each.partition(" ")[0] == receiver}
+        if self.status == RESOLVED:
+            return RESOLVED if told and RESOLVED not in told else None
+        if self.held_back is not None or SILENT in told:
+            return None
+        if self.was_silent:
+            return SILENT
+        return None if UNHEALTHY in told else UNHEALTHY
+
+    def with_delivered(self, receiver: str, word: str) -> "Alert":
+        """The same, this message delivered."""
+        return replace(self, delivered=(*self.delivered, f"{receiver} {word}"))
+
+
+def brought_up(
+    known: Sequence[Alert], servers: Iterable[Server], silenced: Mapping[tuple[str, int], str], now: datetime
+) -> list[Alert]:
+    """The alerts that follow from how servers are now; `silenced`: why whose alerts are held back. Oldest first."""
+    begun = Counter((each.key, each.began_at) for each in known)
+    firing = {each.key: each for each in known if each.status == FIRING}
+    over = [each for each in known if each.status == RESOLVED]
+    still: list[Alert] = []
+    for server in servers:
+        key = server.farm, server.server_id
+        alert = firing.pop(key, None)
+        if alert is None and server.ended_at is not None:
+            continue
+        if alert is None:
+            alert = _new(server, begun[key, server.began_at])
+        alert = replace(
+            alert,
+            name=server.name or alert.name,
+            state=server.state,
+            failures=max(alert.failures, server.failures),
+            was_silent=alert.was_silent or server.was_silent,
+            reason=server.reason,
+            held_back=server.gone or silenced.get(key),
+        )
+        if server.ended_at is not None:
+            over.append(replace(alert, status=RESOLVED, ended_at=server.ended_at, held_back=None))
+        elif server.gone is not None and alert.delivered:
+            over.append(replace(alert, status=RESOLVED, ended_at=now, reason=server.gone))
+        else:
+            still.append(alert)
+    # Nothing is known any more of an outage of these: they are healthy, and history is cut off.
+    over += [replace(each, status=RESOLVED, state=HEALTHY, ended_at=now) for each in firing.values()]
+    over.sort(key=lambda each: (each.began_at, each.id))
+    room = max(0, KEPT_MAX - len(still))
+    return sorted([*over[len(over) - min(room, len(over)) :], *still], key=lambda each: (each.began_at, each.id))
+
+
+def message_id(alert: Alert, word: str) -> str:
+    """What the message is called, for ever."""
+    return f"{alert.id}-{word}"
+
+
+def message(alert: Alert, word: str) -> bytes:
+    """JSON, in ASCII: Alertmanager's webhook of version 4 with one alert, and the message's `id`."""
+    labels = {"alertname": ALERT_NAME, "farm": alert.farm, "server": str(alert.server_id)}
+    named = f"server {alert.server_id}" + (f" ({alert.name})" if alert.name else "")
+    status = RESOLVED if word == RESOLVED else FIRING
+    flapped = f"; {alert.failures} failures since {_text(alert.began_at)}" if alert.failures > 1 else ""
+    annotations = {
+        "summary": f"{named} {_verdict(alert, word)}",
+        "description": alert.reason + flapped,
+        "state": alert.state,
+        "failures": str(alert.failures),
+        "name": alert.name or "",
+    }
+    ended = alert.ended_at if word == RESOLVED else None
+    body = {
+        "version": "4",
+        "id": message_id(alert, word),
+        "groupKey": "{}:{" + ", ".join(f"{name}={json.dumps(value)}" for name, value in labels.items()) + "}",
+        "truncatedAlerts": 0,
+        "status": status,
+        "receiver": "garlicfarm-pipeline",
+        "groupLabels": labels,
+        "commonLabels": labels,
+        "commonAnnotations": annotations,
+        "externalURL": "",
+        "alerts": [
+            {
+                "status": status,
+                "labels": labels,
+                "annotations": annotations,
+                "startsAt": _text(alert.began_at),
+                "endsAt": NEVER if ended is None else _text(ended),
+                "generatorURL": "",
+                "fingerprint": alert.id,
+            }
+        ],
+    }
+    return json.dumps(body).encode("ascii")
+
+
+def _verdict(alert: Alert, word: str) -> str:
+    """What the message says of the server."""
+    if word != RESOLVED:
+        return f"{'was' if alert.state == HEALTHY else 'is'} {word}"
+    return "is healthy again" if alert.state == HEALTHY else f"is {alert.state} and {alert.reason}"
+
+
+def server_of(row: Mapping[str, Any]) -> Server:
+    """A row of `servers.sql`."""
+    return Server(**row)
+
+
+def _new(server: Server, before: int) -> Alert:
+    """`before`: how many alerts of that outage there were, which an operator's word ended."""
+    named = json.dumps([server.farm, server.server_id, _text(server.began_at), before])
+    return Alert(
+        id=hashlib.sha256(named.encode()).hexdigest()[:ID_CHARACTERS],
+        farm=server.farm,
+        server_id=server.server_id,
+        name=server.name,
+        status=FIRING,
+        state=server.state,
+        began_at=server.began_at,
+        ended_at=None,
+        failures=server.failures,
+        was_silent=server.was_silent,
+        reason=server.reason,
+    )
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,105 @@
+-- Every server that was ever down: its last outage, whether that is over, and whether the server left in order.
+--
+--     outage      from the first row that is not healthy ──▶ to `ended_at`, after which it stays healthy for $keep_ms
+--     failures    how often it went down in that time: a server that flaps has one outage and many failures
+--     gone        why no alert is due: an operator took it out, or it left by itself before it stopped
+--
+-- Times are log time, as in `transitions`, so what is found depends on the log alone. A server of which history is cut
+-- off (--keep-days) is down since its last row in `current_watched`.
+WITH steps AS (
+  SELECT t.*, t.state <> 'healthy' AS down, lag(t.state <> 'healthy') OVER in_order AS was_down
+  FROM transitions t
+  WINDOW in_order AS (PARTITION BY t.farm, t.server_id ORDER BY t.at, t.index NULLS FIRST)
+),
+healed AS (
+  SELECT s.*, max(CASE WHEN NOT down AND coalesce(was_down, true) THEN s.at END) OVER (
+    PARTITION BY farm, server_id ORDER BY s.at, s.index NULLS FIRST) AS healthy_since
+  FROM steps s
+),
+numbered AS (
+  SELECT h.*, sum(CASE WHEN down AND NOT coalesce(was_down, false)
+      AND epoch_ms(h.at) - epoch_ms(healthy_since) >= $keep_ms THEN 1 ELSE 0 END) OVER (
+    PARTITION BY farm, server_id ORDER BY h.at, h.index NULLS FIRST) AS outage
+  FROM healed h
+),
+outages AS (
+  SELECT farm, server_id, min(n.at) FILTER (down) AS began_at, bool_or(state = 'silent') AS was_silent,
+    count(*) FILTER (down AND NOT coalesce(was_down, false)) AS failures,
+    max_by(reason, epoch_ms(n.at)) FILTER (down) AS reason, max(healthy_since) AS healthy_since
+  FROM numbered n
+  GROUP BY farm, server_id, outage
+  HAVING bool_or(down)
+  QUALIFY row_number() OVER (PARTITION BY farm, server_id ORDER BY outage DESC) = 1
+),
+-- What entries and traces say of who a server is.
+operators AS (
+  SELECT farm, index, action, subject, CASE WHEN json_valid(detail) THEN detail ELSE '{}' END AS detail
+  FROM operator_actions
+  WHERE action IN ('admission', 'approval', 'removal', 'eviction', 'exclusion')
+),
+admitted AS (
+  SELECT farm, TRY_CAST(detail ->> '$.server' AS BIGINT) AS server_id, max_by(detail ->> '$.name', index) AS name,
+    max_by(detail ->> '$.node', index) AS node
+  FROM operators WHERE action IN ('admission', 'approval') GROUP BY ALL
+),
+told AS (
+  SELECT kind, time_ms, CASE WHEN json_valid(data) THEN data ELSE '{}' END AS data
+  FROM events
+  WHERE kind IN ('server-admitted', 'member-alive', 'member-suspect', 'member-dead', 'member-left')
+),
+known AS (
+  SELECT farm, server_id, name, node FROM admitted
+  UNION
+  SELECT f.farm, TRY_CAST(data ->> '$.server' AS BIGINT), data ->> '$.name', data ->> '$.id'
+  FROM told CROSS JOIN current_farm f
+  -- Traces are read of one farm alone.
+  WHERE kind = 'server-admitted' AND (SELECT count(*) FROM current_farm) = 1
+),
+members AS (
+  SELECT data ->> '$.id' AS node, max_by(kind, time_ms) AS kind
+  FROM told WHERE kind LIKE 'member-%' GROUP BY ALL
+),
+-- Who left in order.
+removed AS (
+  SELECT farm, TRY_CAST(detail ->> '$.server' AS BIGINT) AS server_id, 'removed by an operator' AS gone
+  FROM operators WHERE action = 'removal' GROUP BY ALL HAVING max_by(detail ->> '$.removed', index) = 'true'
+),
+evicted AS (
+  SELECT a.farm, a.server_id, 'evicted by an operator' AS gone
+  FROM admitted a JOIN operators o ON o.farm = a.farm AND o.action = 'eviction' AND (o.detail ->> '$.node') = a.node
+),
+excluded AS (
+  SELECT d.farm, d.server_id, 'all of its leaves are excluded by an operator' AS gone
+  FROM current_destinations d
+  -- What the server's last report names.
+  JOIN current_routers r ON r.farm = d.farm AND r.server_id = d.server_id AND r.index = d.index
+  LEFT JOIN (
+    SELECT farm, subject, max_by(detail ->> '$.excluded', index) AS excluded
+    FROM operators WHERE action = 'exclusion' GROUP BY ALL
+  ) e ON e.farm = d.farm AND e.subject = d.destination
+  GROUP BY d.farm, d.server_id
+  HAVING bool_and(coalesce(e.excluded = 'true', false))
+),
+departed AS (
+  SELECT k.farm, k.server_id, 'left in order' AS gone
+  FROM known k JOIN members m ON m.node = k.node AND m.kind = 'member-left'
+),
+gone AS (
+  SELECT farm, server_id, min(gone) AS gone
+  FROM (FROM removed UNION ALL FROM evicted UNION ALL FROM excluded UNION ALL FROM departed)
+  GROUP BY farm, server_id
+)
+SELECT w.farm, w.server_id, n.name, w.state, coalesce(o.began_at, w.at) AS began_at,
+  coalesce(o.failures, 1) AS failures, coalesce(o.was_silent, w.state = 'silent') AS was_silent,
+  coalesce(o.reason, w.reason) AS reason,
+  CASE WHEN w.state = 'healthy' AND epoch_ms(f.log_time) - epoch_ms(o.healthy_since) >= $keep_ms THEN o.healthy_since
+    END AS ended_at,
+  g.gone
+FROM current_watched w
+JOIN current_farm f ON f.farm = w.farm
+LEFT JOIN outages o ON o.farm = w.farm AND o.server_id = w.server_id
+LEFT JOIN gone g ON g.farm = w.farm AND g.server_id = w.server_id
+LEFT JOIN (SELECT farm, server_id, max(name) AS name FROM known GROUP BY ALL) n
+  ON n.farm = w.farm AND n.server_id = w.server_id
+WHERE w.state <> 'healthy' OR o.began_at IS NOT NULL
+ORDER BY w.farm, w.server_id

@@ -1,0 +1,106 @@
+"""Silences: servers of which an operator wants no alert for a while, such as during maintenance.
+
+    garlicfarm pipeline silence --server 3 --for 2h --reason … ──▶ <output>/silences.json ──▶ read by the run
+
+A file of its own, since the run alone may write the tables. It is written aside and renamed, under a lock, so that two
+commands lose nothing of each other, and the run reads a whole one. A silence ends by itself, by the clock of the
+machine that reads it; what has ended is left out of the next file.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+SILENCES_FILE = "silences.json"
+LOCK_FILE = ".silences.lock"
+SILENCES_MAX = 1_000
+REASON_MAX = 200
+
+
+class SilencesError(Exception):
+    """The file of silences cannot be used: what is wrong with it, and what to do."""
+
+
+class Silence(Struct, frozen=True, forbid_unknown_fields=True):
+    """No alert of this server (its Raft id or its name) until then. `farm`: of this cluster only; empty: of any."""
+
+    number: int
+    server: str
+    until_ms: int
+    reason: str = ""
+    farm: str = ""
+
+    def covers(self, farm: str, server_id: int, name: str | None, now_ms: int) -> bool:
+        """Whether an alert of this server is silenced now."""
+        return now_ms < self.until_ms and self.farm in {"", farm} and self.server in {str(server_id), name}
+
+
+@dataclass(frozen=True, slots=True)
+class Silences:
+    """The silences of an output directory."""
+
+    output: Path
+
+    def active(self, now_ms: int) -> list[Silence]:
+        """Those that have not ended. Raises SilencesError."""
+        return [each for each in self._all() if now_ms < each.until_ms]
+
+    def add(self, servers: tuple[str, ...], until_ms: int, reason: str, farm: str, now_ms: int) -> list[Silence]:
+        """Silences servers, and tells how. Raises SilencesError."""
+        with self._alone():
+            known = self._all()
+            number = max((each.number for each in known), default=0)
+            added = [Silence(number + place, server, until_ms, reason, farm) for place, server in enumerate(servers, 1)]
+            kept = [each for each in known if now_ms < each.until_ms]
+            if len(kept) + len(added) > SILENCES_MAX:
+                raise SilencesError(f"there are {len(kept)} silences, and {SILENCES_MAX} at most: end some with --end")
+            self._write([*kept, *added])
+        return added
+
+    def end(self, numbers: tuple[int, ...], now_ms: int) -> None:
+        """Ends silences by their numbers. Raises SilencesError."""
+        with self._alone():
+            kept = [each for each in self._all() if now_ms < each.until_ms]
+            missing = set(numbers) - {each.number for each in kept}
+            if missing:
+                raise SilencesError(f"there is no silence {', '.join(map(str, sorted(missing)))}, or it has ended")
+            self._write([each for each in kept if each.number not in numbers])
+
+    def _all(self) -> list[Silence]:
+        path = self.output / SILENCES_FILE
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=list[Silence])
+        except FileNotFoundError:
+            return []
+        except (OSError, msgspec.MsgspecError) as error:
+            raise SilencesError(f"{path} cannot be read ({error}): correct it, or remove it to end all") from error
+
+    def _write(self, silences: list[Silence]) -> None:
+        path = self.output / SILENCES_FILE
+        aside = path.with_name(f".{SILENCES_FILE}.new")
+        aside.write_bytes(msgspec.json.format(msgspec.json.encode(silences), indent=1) + b"\n")
+        aside.rename(path)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self.output.is_dir():
+            raise SilencesError(f"there is no {self.output}: name the --output of the run")
+        try:
+            lock = os.open(self.output / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise SilencesError(f"{self.output} cannot be written: {error.strerror or error}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        except OSError as error:
+            raise SilencesError(
+                f"{self.output / SILENCES_FILE} cannot be written: {error.strerror or error}"
+            ) from error
+        finally:
+            os.close(lock)

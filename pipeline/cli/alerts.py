@@ -1,0 +1,207 @@
+"""Alerts on the command line: who is told by `run`, and `silence`, which keeps alerts of a server back."""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipeline.alerts.delivery import Channel, Command, Webhook, webhook_of
+from pipeline.alerts.silences import REASON_MAX, Silence, Silences, SilencesError
+from pipeline.cli.options import Finite
+from pipeline.serve.printing import echo, print_json
+
+KEEP_FIRING_MINUTES = 10.0
+URL_MAX_BYTES = 8_192
+LONGEST_SECONDS = 366 * 86_400
+_SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_LASTING = re.compile(r"(?:\d{1,6}[dhms])+")
+
+
+@dataclass(frozen=True, slots=True)
+class AlertPlace:
+    """Who is told of alerts, and when they end."""
+
+    channels: tuple[Channel, ...]
+    keep_firing_ms: int
+
+
+class Lasting(click.ParamType[int]):
+    """How long something lasts, in seconds: 90m, 2h, 1d12h."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The seconds."""
+        if isinstance(value, int):
+            return value
+        text = str(value).strip().lower()
+        parts = re.findall(r"(\d+)([dhms])", text) if _LASTING.fullmatch(text) else []
+        seconds = sum(int(number) * _SECONDS[unit] for number, unit in parts)
+        if not 0 < seconds <= LONGEST_SECONDS:
+            self.fail(f"{text!r} is no duration up to a year, such as 90m, 2h or 1d12h.", param, ctx)
+        return seconds
+
+
+def alert_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say who is told of alerts; the command gets them as `alerts`, None without one."""
+
+    @click.option(
+        "--alert-webhook",
+        "webhook",
+        metavar="URL",
+        callback=_a_webhook,
+        help="POST each alert to this URL, in the form of Alertmanager's webhook: a server is unhealthy or silent, and"
+        " healthy again. Each server is watched then, as with --watch.",
+    )
+    @click.option(
+        "--alert-webhook-file",
+        "webhook_file",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        callback=_a_webhook_in_a_file,
+        help="Read the URL out of this file instead, so that its secrets are in no list of processes.",
+    )
+    @click.option(
+        "--alert-command",
+        "program",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        callback=_a_program,
+        help="Run this program for each alert, without a shell or arguments, with the same JSON on its standard input.",
+    )
+    @click.option(
+        "--alert-keep-firing",
+        "keep_firing_minutes",
+        default=KEEP_FIRING_MINUTES,
+        show_default=True,
+        type=Finite(0.0, 1_440.0),
+        help="Minutes that a server must stay healthy before its alert ends: one that flaps makes one alert.",
+    )
+    @wraps(command)
+    def taking(
+        *,
+        webhook: Webhook | None,
+        webhook_file: Webhook | None,
+        program: Command | None,
+        keep_firing_minutes: float,
+        **others: Any,
+    ) -> None:
+        if webhook is not None and webhook_file is not None:
+            raise click.UsageError("--alert-webhook and --alert-webhook-file name the same thing: choose one")
+        channels = tuple(each for each in (webhook, webhook_file, program) if each is not None)
+        place = AlertPlace(channels, round(keep_firing_minutes * 60_000)) if channels else None
+        command(alerts=place, **others)
+
+    return taking
+
+
+@click.command()
+@click.option(
+    "--server", "servers", multiple=True, metavar="NAME", help="Its Raft id or name; may be given several times."
+)
+@click.option("--for", "seconds", type=Lasting(), help="How long: 90m, 2h, 1d12h.")
+@click.option("--reason", default="", help="Why, for those who look at the list.")
+@click.option("--farm", default="", metavar="CLUSTER", help="Only in the farm with this cluster id. Default: in all.")
+@click.option("--end", "ended", multiple=True, type=click.IntRange(min=1), metavar="N", help="End silence number N.")
+@click.option(
+    "--output",
+    default="farm-tables",
+    show_default=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory of the tables.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
+def silence(
+    *,
+    servers: tuple[str, ...],
+    seconds: int | None,
+    reason: str,
+    farm: str,
+    ended: tuple[int, ...],
+    output: Path,
+    as_json: bool,
+) -> None:
+    """Send no alert of a server for a while, such as during maintenance; without options, list the silences.
+
+    The run that keeps the tables goes by it from its next look on. A silence ends by itself; if the server is down
+    then, the alert is sent.
+    """
+    if bool(servers) != (seconds is not None):
+        raise click.UsageError("--server and --for belong together: which server, and how long")
+    if (reason or farm) and not servers:
+        raise click.UsageError("--reason and --farm are of a new silence: say --server and --for as well")
+    if len(reason) > REASON_MAX:
+        raise click.BadParameter(f"at most {REASON_MAX} characters", param_hint="--reason")
+    now_ms = time.time_ns() // 1_000_000
+    silences = Silences(output)
+    try:
+        if ended:
+            silences.end(ended, now_ms)
+        if seconds is not None:
+            silences.add(servers, now_ms + seconds * 1_000, reason, farm, now_ms)
+        active = silences.active(now_ms)
+    except SilencesError as error:
+        raise click.ClickException(str(error)) from error
+    _print(active, now_ms, as_json=as_json)
+
+
+def _print(active: list[Silence], now_ms: int, *, as_json: bool) -> None:
+    if as_json:
+        for each in active:
+            document = {name: getattr(each, name) for name in each.__struct_fields__}
+            print_json(json.dumps({**document, "until": _moment(each.until_ms)}))
+        return
+    if not active:
+        echo("No server is silenced.")
+    for each in active:
+        farm = f" of farm {each.farm}" if each.farm else ""
+        echo(
+            f"{each.number}  server {each.server}{farm} until {_moment(each.until_ms)}"
+            f" ({_lasting((each.until_ms - now_ms) // 1_000)} left)" + (f": {each.reason}" if each.reason else "")
+        )
+
+
+def _moment(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _lasting(seconds: int) -> str:
+    """In its two largest units."""
+    parts = []
+    for unit, size in _SECONDS.items():
+        count, seconds = divmod(seconds, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2]) or "0s"
+
+
+def _a_webhook(_: click.Context, __: click.Parameter, value: str | None) -> Webhook | None:
+    try:
+        return None if value is None else webhook_of(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.") from error
+
+
+def _a_webhook_in_a_file(_: click.Context, __: click.Parameter, value: Path | None) -> Webhook | None:
+    if value is None:
+        return None
+    try:
+        with value.open("rb") as file:
+            return webhook_of(file.read(URL_MAX_BYTES).decode("utf-8", "replace").strip())
+    except (OSError, ValueError) as error:
+        told = error.strerror if isinstance(error, OSError) else str(error)
+        raise click.BadParameter(f"{value}: {told}.") from error
+
+
+def _a_program(_: click.Context, __: click.Parameter, value: Path | None) -> Command | None:
+    if value is None:
+        return None
+    if not os.access(value, os.X_OK):
+        raise click.BadParameter(f"{value} cannot be executed: `chmod +x {value}`, and let its first line say by what.")
+    return Command(value.absolute())

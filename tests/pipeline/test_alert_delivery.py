@@ -1,0 +1,350 @@
+"""How alerts reach a webhook and a command: what counts as delivered, and how everything else ends."""
+
+import base64
+import ipaddress
+import json
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from pipeline.alerts import delivery
+from pipeline.alerts.delivery import Command, DeliveryError, Outcome, Receiver, Webhook, webhook_of
+from pipeline.alerts.silences import SILENCES_FILE, Silences, SilencesError
+from pipeline.cli.alerts import silence
+from pipeline.cli.commands import run
+
+MESSAGE = b'{"id": "abc-silent"}'
+WITH_SECRETS = "https://user:pass%20word@hooks.example.invalid:8443/services/T0/SECRET?token=SECRET"
+
+
+@contextmanager
+def listening(answer: Callable[[BaseHTTPRequestHandler, bytes], None], *, tls: Path | None = None) -> Iterator[str]:
+    """A receiver on loopback that answers so."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            answer(self, self.rfile.read(int(self.headers["Content-Length"])))
+
+        def log_message(self, *_: Any) -> None:
+            """Keeps the test's output clean."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        server.block_on_close = False
+        if tls is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(tls)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}/hook?a=1"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def status(code: int, **headers: str) -> Callable[[BaseHTTPRequestHandler, bytes], None]:
+    def answer(handler: BaseHTTPRequestHandler, _: bytes) -> None:
+        handler.send_response(code)
+        for name, value in headers.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+
+    return answer
+
+
+def test_a_webhook_gets_json_with_the_messages_id_and_the_user_of_its_url() -> None:
+    got: list[tuple[str, dict[str, str], bytes]] = []
+
+    def answer(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        got.append((handler.path, dict(handler.headers), body))
+        status(204)(handler, body)
+
+    with listening(answer) as url:
+        webhook_of(url.replace("//", "//me:a%20b@")).deliver(MESSAGE, "abc-silent")
+    ((path, headers, body),) = got
+    assert (path, body) == ("/hook?a=1", MESSAGE)
+    assert headers["Content-Type"] == "application/json"
+    assert headers["Idempotency-Key"] == "abc-silent"
+    assert base64.b64decode(headers["Authorization"].removeprefix("Basic ")) == b"me:a b"
+
+
+@pytest.mark.parametrize("code", [301, 307, 400, 500])
+def test_any_other_answer_than_success_is_none_and_a_redirect_is_not_followed(code: int) -> None:
+    followed: list[bytes] = []
+    with (
+        listening(lambda _, body: followed.append(body)) as elsewhere,
+        listening(status(code, Location=elsewhere)) as url,
+        pytest.raises(DeliveryError, match=f"^status {code}$"),
+    ):
+        webhook_of(url).deliver(MESSAGE, "a")
+    assert followed == []
+
+
+def _hangs(handler: BaseHTTPRequestHandler, _: bytes, ended: threading.Event) -> None:
+    ended.wait(60)
+    handler.close_connection = True
+
+
+def _drips(handler: BaseHTTPRequestHandler, _: bytes, ended: threading.Event) -> None:
+    """A byte of the answer now and then, so that no single wait is long."""
+    handler.wfile.write(b"HTTP/1.1 2")
+    try:
+        while not ended.wait(0.02):
+            handler.wfile.write(b"0")
+            handler.wfile.flush()
+    except OSError:
+        return
+
+
+@pytest.mark.parametrize("how", [_hangs, _drips])
+def test_a_webhook_that_hangs_or_drips_is_given_up_after_its_time(how: Callable[..., None]) -> None:
+    ended = threading.Event()
+    with listening(lambda handler, body: how(handler, body, ended)) as url:
+        found = webhook_of(url)
+        hasty = Webhook(found.scheme, found.host, found.port, found.target, timeout_s=0.3)
+        try:
+            with pytest.raises(DeliveryError, match=r"^no answer within 0\.3 s$"):
+                hasty.deliver(MESSAGE, "a")
+        finally:
+            ended.set()
+
+
+def test_a_webhook_that_does_not_listen_or_breaks_off_is_told_in_words_without_its_url() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(DeliveryError, match=r"^Connection refused$"):
+        webhook_of(f"http://u:SECRET@127.0.0.1:{port}/SECRET").deliver(MESSAGE, "a")
+
+    def broken(handler: BaseHTTPRequestHandler, _: bytes) -> None:
+        handler.wfile.write(b"SECRET\r\n")
+        handler.close_connection = True
+
+    with listening(broken) as url, pytest.raises(DeliveryError, match=r"^BadStatusLine$"):
+        webhook_of(url).deliver(MESSAGE, "a")
+
+
+def test_a_webhook_whose_certificate_no_authority_signed_is_sent_nothing(tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    own = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = tmp_path / "own.pem"
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    pem.write_bytes(private + own.public_bytes(Encoding.PEM))
+    got: list[bytes] = []
+    with (
+        listening(lambda _, body: got.append(body), tls=pem) as url,
+        pytest.raises(DeliveryError, match="its certificate is not good: self-signed certificate"),
+    ):
+        webhook_of(url).deliver(MESSAGE, "a")
+    assert got == []
+
+
+def test_what_people_read_of_a_url_is_its_scheme_and_host() -> None:
+    assert webhook_of(WITH_SECRETS).shown == "webhook https://hooks.example.invalid:8443"
+    assert webhook_of("http://[::1]:80/x").shown == "webhook http://[::1]:80"
+    for wrong in (
+        "",
+        "hooks.example.invalid/SECRET",
+        "ftp://SECRET@host/",
+        "https://",
+        "http://h:SECRET/",
+        "http://h/ S",
+        "http://h/\r\nX: SECRET",
+    ):
+        with pytest.raises(ValueError, match="it ") as caught:
+            webhook_of(wrong)
+        assert "SECRET" not in str(caught.value)
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+    return path
+
+
+def test_a_command_gets_the_message_on_its_standard_input_and_nothing_else(tmp_path: Path) -> None:
+    program = script(tmp_path / "told; echo", f'echo "$#" > {tmp_path}/arguments\ncat > {tmp_path}/message\n')
+    hostile = json.dumps({"name": "$(touch /tmp/x); `id`\n"}).encode()
+    Command(program).deliver(hostile, "a")
+    assert (tmp_path / "arguments").read_text() == "0\n"
+    assert (tmp_path / "message").read_bytes() == hostile
+
+
+def test_a_command_that_fails_does_not_read_or_is_gone_is_told_with_its_status(tmp_path: Path) -> None:
+    with pytest.raises(DeliveryError, match=r"^it ended with 3$"):
+        Command(script(tmp_path / "three", "exit 3\n")).deliver(b"x" * 1_000_000, "a")
+    Command(script(tmp_path / "deaf", "exit 0\n")).deliver(b"x" * 1_000_000, "a")
+    with pytest.raises(DeliveryError, match=r"^it cannot be started: No such file or directory$"):
+        Command(tmp_path / "gone").deliver(MESSAGE, "a")
+
+
+def test_a_command_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "held")
+    program = script(tmp_path / "hangs", f"sleep 300 > {tmp_path}/held &\nwait\n")
+    reading: list[bytes] = []
+    reader = threading.Thread(target=lambda: reading.append((tmp_path / "held").read_bytes()))
+    reader.start()
+    with pytest.raises(DeliveryError, match=r"^it was killed, for it had not ended after 0\.5 s$"):
+        Command(program, timeout_s=0.5).deliver(MESSAGE, "a")
+    # the child held the pipe open
+    reader.join(60)
+    assert reading == [b""]
+
+
+class _Channel:
+    name, shown = "webhook", "webhook http://host"
+
+    def __init__(self, *results: Exception | None) -> None:
+        self.results = list(results)
+        self.asked = 0
+
+    def deliver(self, _message: bytes, _message_id: str) -> None:
+        self.asked += 1
+        result = self.results.pop(0)
+        if result is not None:
+            raise result
+
+
+def outcomes_of(channel: _Channel, messages: int) -> list[Outcome]:
+    found: list[Outcome] = []
+    complete = threading.Event()
+
+    def done(outcome: Outcome) -> None:
+        found.append(outcome)
+        if len(found) == messages:
+            complete.set()
+
+    receiver = Receiver(channel, done, pause_s=0.001)
+    for number in range(messages):
+        assert receiver.offer(MESSAGE, str(number))
+    assert complete.wait(60)
+    receiver.stop(60)
+    return found
+
+
+def test_a_message_is_tried_again_a_few_times_and_its_last_failure_is_told() -> None:
+    busy = DeliveryError("status 503")
+    assert outcomes_of(_Channel(busy, busy, None), 1) == [Outcome("webhook", "0")]
+    channel = _Channel(*[busy] * delivery.ATTEMPTS, busy, None, None)
+    told = outcomes_of(channel, 4)
+    # a receiver that is down is tried once for each message that waits
+    assert told == [
+        Outcome("webhook", "0", "status 503"),
+        Outcome("webhook", "1", "status 503"),
+        Outcome("webhook", "2"),
+        Outcome("webhook", "3"),
+    ]
+    assert outcomes_of(_Channel(ZeroDivisionError(), None), 1) == [Outcome("webhook", "0")]
+
+
+def test_more_messages_than_may_wait_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "QUEUE_MAX", 2)
+    begun, ended = threading.Event(), threading.Event()
+
+    class Hanging(_Channel):
+        def deliver(self, _message: bytes, _message_id: str) -> None:
+            begun.set()
+            ended.wait(60)
+
+    receiver = Receiver(Hanging(), lambda _: None)
+    assert receiver.offer(MESSAGE, "0")
+    assert begun.wait(60)
+    assert [receiver.offer(MESSAGE, str(number)) for number in (1, 2, 3)] == [True, True, False]
+    ended.set()
+    receiver.stop(60)
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+
+
+def said(output: Path, *arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(silence, [*arguments, "--output", str(output)])
+    return result.exit_code, result.output
+
+
+def test_a_silence_is_listed_and_ends_by_hand_or_by_itself(tmp_path: Path) -> None:
+    assert said(tmp_path) == (0, "No server is silenced.\n")
+    code, text = said(tmp_path, "--server", "3", "--server", "node-4", "--for", "1d2h", "--reason", "new \x1b[31mdisk")
+    first, second = text.splitlines()
+    assert code == 0
+    assert first.startswith("1  server 3 until ")
+    assert "(1d 2h left): new " in first
+    assert "\x1b" not in text
+    assert second.startswith("2  server node-4 until ")
+    code, text = said(tmp_path, "--end", "1", "--json")
+    (document,) = map(json.loads, text.splitlines())
+    assert (document["number"], document["server"]) == (2, "node-4")
+    assert Silences(tmp_path).active(document["until_ms"]) == []
+    assert said(tmp_path, "--end", "1")[0] == 1
+    assert "no silence 1" in said(tmp_path, "--end", "1")[1]
+
+
+@pytest.mark.parametrize("lasting", ["", "2", "h", "0h", "-1h", "2 weeks", "9999d", "1e3h"])
+def test_a_silence_needs_a_server_and_a_time(tmp_path: Path, lasting: str) -> None:
+    assert said(tmp_path, "--server", "3", "--for", lasting)[0] == 2
+    assert said(tmp_path, "--server", "3")[0] == 2
+    assert said(tmp_path, "--for", "2h")[0] == 2
+    assert said(tmp_path, "--reason", "none")[0] == 2
+    assert not (tmp_path / SILENCES_FILE).exists()
+
+
+def test_a_silence_is_of_one_farm_or_of_all_and_of_a_server_by_id_or_name(tmp_path: Path) -> None:
+    (of_one,) = Silences(tmp_path).add(("3",), 100, "", "a", 0)
+    (of_all,) = Silences(tmp_path).add(("node-3",), 100, "", "", 0)
+    assert of_one.covers("a", 3, None, 99)
+    assert not of_one.covers("b", 3, None, 99)
+    assert not of_one.covers("a", 3, None, 100)
+    assert not of_one.covers("a", 33, "node-3", 99)
+    assert of_all.covers("b", 3, "node-3", 99)
+    assert not of_all.covers("b", 3, None, 99)
+
+
+def test_a_damaged_file_of_silences_or_a_directory_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / SILENCES_FILE).write_text("[1]")
+    with pytest.raises(SilencesError, match=r"cannot be read .*: correct it, or remove it"):
+        Silences(tmp_path).active(0)
+    code, text = said(tmp_path / "none", "--server", "3", "--for", "2h")
+    assert (code, "name the --output of the run" in text) == (1, True)
+
+
+def test_what_is_wrong_with_a_receiver_is_told_before_anything_is_read_and_without_its_secrets(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("")
+    in_file = tmp_path / "url"
+    in_file.write_text("ftp://SECRET@host/\n")
+    for arguments, words in (
+        (["--alert-webhook", "ftp://SECRET@host/"], "names a host"),
+        (["--alert-webhook-file", str(in_file)], "names a host"),
+        (["--alert-command", str(program)], "chmod +x"),
+        (["--alert-webhook", "http://127.0.0.1:1/", "--no-watch"], "leave out --no-watch"),
+    ):
+        result = CliRunner().invoke(run, arguments)
+        assert (result.exit_code, words in " ".join(result.output.replace("│", "").split())) == (2, True), result.output
+        assert "SECRET" not in result.output

@@ -1,0 +1,546 @@
+"""Alerts: which outages there are, who is told what of them, and what is never told twice."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipeline.alerts import alerting as module
+from pipeline.alerts.alerting import Alerting
+from pipeline.alerts.delivery import DeliveryError
+from pipeline.alerts.outages import Alert, Server, brought_up, message, message_id, server_of
+from pipeline.alerts.silences import Silences
+from pipeline.alerts.store import ALERTS_SPEC, AlertStore
+from pipeline.serve.metrics import RunMetrics
+from pipeline.serve.query import documents
+from pipeline.tables.delta import Table, stored_rows
+from pipeline.tables.lake import BASE_SPECS, EVENTS, EVENTS_SPEC, Lake
+from pipeline.tables.tasks import outcome_of, work
+from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, address, arrow_entries_of, destination
+
+PERIOD_MS = 30_000
+KEEP_MS = 600_000
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+class Farm:
+    """A farm whose log is written into tables batch by batch."""
+
+    def __init__(self, output: Path) -> None:
+        self.output = output
+        self.log = MadeUpLog()
+        self.log.add("configuration", value='{"servers":[]}')
+        self.taken = self.before = 0
+        self.batch = -1
+
+    def report(self, *servers: int, periods: int = 1, attached: bool = True) -> None:
+        """These servers report, for some periods; the others are silent."""
+        for _ in range(periods):
+            self.log.tick(PERIOD_MS)
+            for server in servers:
+                body = {
+                    "cluster": "farm",
+                    "date": self.log.log_time_ms,
+                    "id": server,
+                    "router": {"attached": attached or server == 1, "uptime": self.log.log_time_ms - EPOCH_MS},
+                    "destinations": [{"destination": destination(f"leaf {server}"), "healthy": True}],
+                }
+                self.log.add(value=json.dumps(body))
+
+    def say(self, **members: object) -> None:
+        """An entry of an operator, or of the leader."""
+        self.log.add(value=json.dumps(members))
+
+    def written(self, *, again: bool = False) -> None:
+        """What is new is a batch; `again`: the last one is repeated, as after a crash."""
+        first = self.taken if not again else self.before
+        self.before, self.taken = first, len(self.log.entries)
+        self.batch += not again
+        lake = Lake(self.output, 60_000, watch=True)
+        entries = arrow_entries_of(self.log).slice(first)
+        outcome = outcome_of(pa.Table.from_batches(work(lake.plan, entries.to_batches())))
+        lake.write_outcome(outcome, self.batch)
+
+    def servers(self) -> dict[int, Server]:
+        """What `servers.sql` says."""
+        sql = module._LOOK_SQL.replace("$keep_ms", str(KEEP_MS))
+        return {row["server_id"]: server_of(row) for row in documents(self.output, sql)}
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Farm:
+    return Farm(tmp_path / "tables")
+
+
+@dataclass
+class Inbox:
+    """A receiver that takes messages, or does not."""
+
+    name: str = "webhook"
+    shown: str = "webhook https://example.invalid"
+    fails: int = 0
+    taken: list[dict[str, Any]] = field(default_factory=list)
+
+    def deliver(self, message: bytes, message_id: str) -> None:
+        """Take it, or not."""
+        if self.fails:
+            self.fails -= 1
+            raise DeliveryError("status 503")
+        self.taken.append(json.loads(message))
+        assert self.taken[-1]["id"] == message_id
+
+    @property
+    def words(self) -> list[tuple[str, str]]:
+        """Which server, and what."""
+        return [(each["alerts"][0]["labels"]["server"], each["id"].rpartition("-")[2]) for each in self.taken]
+
+
+@contextmanager
+def alerting(
+    farm: Farm, *channels: Any, told: list[str] | None = None, metrics: RunMetrics | None = None
+) -> Iterator[Alerting]:
+    """A run's alerting."""
+    tell: Callable[[str], None] = (lambda _: None) if told is None else told.append
+    with Alerting(farm.output, channels, KEEP_MS, tell, metrics).running() as made:
+        yield made
+
+
+def look(farm: Farm, *channels: Any, told: list[str] | None = None) -> None:
+    """A run that begins, looks, delivers, and ends."""
+    with alerting(farm, *channels, told=told) as made:
+        made.finish()
+
+
+# -- which outages there are ------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_is_silent_is_down_since_then_and_the_others_are_not(farm: Farm) -> None:
+    farm.report(1, 2, periods=3)
+    farm.report(1, periods=5)
+    farm.written()
+    assert farm.servers() == {
+        2: Server(
+            farm=farm.log.cluster_id,
+            server_id=2,
+            name=None,
+            state="silent",
+            began_at=datetime.fromtimestamp((EPOCH_MS + 6 * PERIOD_MS) / 1000, UTC),
+            failures=1,
+            was_silent=True,
+            reason="no report for 90000 ms",
+            ended_at=None,
+            gone=None,
+        )
+    }
+
+
+def test_a_server_that_flaps_is_in_one_outage_which_counts_and_ends_when_it_stays_healthy(farm: Farm) -> None:
+    for _ in range(3):
+        farm.report(1, 2, periods=3)
+        farm.report(1, periods=4)
+    farm.report(1, 2, periods=3)
+    farm.written()
+    first = farm.servers()[2]
+    assert (first.state, first.failures, first.ended_at) == ("healthy", 3, None)
+    assert first.began_at == datetime.fromtimestamp((EPOCH_MS + 6 * PERIOD_MS) / 1000, UTC)
+    # when it stays so
+    farm.report(1, 2, periods=KEEP_MS // PERIOD_MS)
+    farm.written()
+    over = farm.servers()[2]
+    assert over.ended_at == datetime.fromtimestamp((EPOCH_MS + 22 * PERIOD_MS) / 1000, UTC)
+    # and what fails after that is another one
+    farm.report(1, 2, periods=3, attached=False)
+    farm.written()
+    second = farm.servers()[2]
+    assert (second.state, second.failures, second.was_silent, second.reason) == (
+        "unhealthy",
+        1,
+        False,
+        "no router attached",
+    )
+    assert second.began_at > over.ended_at
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ([{"removal": {"server": 2, "removed": True}}], "removed by an operator"),
+        ([{"removal": {"server": 2, "removed": True}}, {"removal": {"server": 2, "removed": False}}], None),
+        ([{"removal": {"server": 1, "removed": True}}], None),
+        (
+            [
+                {"admission": {"server": 2, "node": "02" * 8, "name": "node-2"}},
+                {"eviction": {"node": "02" * 8, "era": 1, "boxes": {}}},
+            ],
+            "evicted by an operator",
+        ),
+        (
+            [{"exclusion": {"hash": address("leaf 2"), "excluded": True}}],
+            "all of its leaves are excluded by an operator",
+        ),
+        (
+            [
+                {"exclusion": {"hash": address("leaf 2"), "excluded": True}},
+                {"exclusion": {"hash": address("leaf 2"), "excluded": False}},
+            ],
+            None,
+        ),
+        ([{"exclusion": {"hash": address("leaf 1"), "excluded": True}}], None),
+    ],
+)
+def test_a_server_that_an_operator_took_out_is_gone_until_it_is_let_back(
+    farm: Farm, said: list[dict[str, object]], why: str | None
+) -> None:
+    farm.report(1, 2, periods=3)
+    for each in said:
+        farm.say(**each)
+    farm.report(1, periods=5)
+    farm.written()
+    assert farm.servers()[2].gone == why
+
+
+def admitted(farm: Farm, server: int, node: str, name: str) -> None:
+    farm.say(admission={"server": server, "node": node, "name": name})
+
+
+def happened(farm: Farm, *events: tuple[str, dict[str, Any]]) -> None:
+    """The trace of a node."""
+    rows = [
+        {
+            "farm": None,
+            "node": "node-1",
+            "cursor": place,
+            "time_ms": place,
+            "log_time": NOON,
+            "clock_offset_ms": 0,
+            "kind": kind,
+            "data": json.dumps(data),
+            "day": NOON.date(),
+        }
+        for place, (kind, data) in enumerate(events, 1)
+    ]
+    Table(farm.output, EVENTS_SPEC).append(EVENTS, 0, pa.Table.from_pylist(rows, schema=EVENTS_SPEC.schema))
+
+
+def test_a_server_that_left_in_order_is_gone_and_one_that_is_only_dead_is_not(farm: Farm) -> None:
+    admitted(farm, 2, "02" * 8, "node-2")
+    farm.report(1, 2, 3, periods=3)
+    farm.report(1, periods=5)
+    farm.written()
+    happened(
+        farm,
+        ("server-admitted", {"server": 3, "name": "node-3", "id": "03" * 8}),
+        ("member-left", {"member": "node-2", "id": "02" * 8}),
+        ("member-left", {"member": "node-3", "id": "03" * 8}),
+        ("member-alive", {"member": "node-3", "id": "03" * 8}),
+        ("member-dead", {"member": "node-3", "id": "03" * 8}),
+    )
+    found = farm.servers()
+    assert (found[2].gone, found[2].name) == ("left in order", "node-2")
+    assert (found[3].gone, found[3].name) == (None, "node-3")
+
+
+def test_what_hostile_entries_and_traces_say_of_servers_stops_no_look(farm: Farm) -> None:
+    farm.report(1, 2, periods=3)
+    farm.report(1, periods=5)
+    farm.written()
+    farm.say(removal={"server": 3, "removed": True})
+    farm.written()
+    name = "\u202e\x1b[31m'; DROP TABLE\n"
+    hostile = (
+        ("admission", json.dumps({"server": 2, "node": "02", "name": name})),
+        ("removal", "{not json"),
+        ("removal", '{"server": "two", "removed": true}'),
+        ("eviction", "[]"),
+        ("admission", '"x"'),
+    )
+    spec = BASE_SPECS["operator_actions"]
+    (known,) = stored_rows(farm.output / spec.name, spec.schema).to_pylist()
+    rows = [{**known, "action": action, "detail": detail, "index": 1_000} for action, detail in hostile]
+    Table(farm.output, spec).append("hostile", 0, pa.Table.from_pylist(rows, schema=spec.schema))
+    happened(
+        farm, ("member-left", {"member": None}), ("member-left", {"id": ["02"]}), ("server-admitted", {"server": "x"})
+    )
+    found = farm.servers()[2]
+    assert (found.state, found.gone, found.name) == ("silent", None, name)
+
+
+# -- what is told ------------------------------------------------------------------------------------------------------
+
+DOWN = Server(
+    farm="f" * 32,
+    server_id=2,
+    name="node-2",
+    state="unhealthy",
+    began_at=NOON,
+    failures=1,
+    was_silent=False,
+    reason="no router attached",
+    ended_at=None,
+    gone=None,
+)
+LATER = NOON + timedelta(hours=1)
+
+
+def told_of(alerts: list[Alert], receiver: str = "webhook") -> tuple[list[Alert], list[str]]:
+    """The alerts when all that is due was delivered, and what that was."""
+    words = [(each, each.due(receiver)) for each in alerts]
+    after = [each if word is None else each.with_delivered(receiver, word) for each, word in words]
+    return after, [message_id(each, word) for each, word in words if word is not None]
+
+
+def test_an_outage_is_told_once_when_it_begins_once_when_it_becomes_silence_and_once_when_it_ends() -> None:
+    words: list[str] = []
+    alerts: list[Alert] = []
+    steps = (
+        DOWN,
+        DOWN,
+        replace(DOWN, state="silent", was_silent=True),
+        replace(DOWN, state="unhealthy", was_silent=True, failures=2),
+        replace(DOWN, state="healthy", was_silent=True, failures=3),
+        replace(DOWN, state="healthy", was_silent=True, failures=3, ended_at=LATER),
+        replace(DOWN, state="healthy", was_silent=True, failures=3, ended_at=LATER),
+    )
+    for server in steps:
+        alerts, due = told_of(brought_up(alerts, [server], {}, LATER))
+        words += [each.rpartition("-")[2] for each in due]
+    assert words == ["unhealthy", "silent", "resolved"]
+    (alert,) = alerts
+    assert (alert.status, alert.failures, alert.ended_at) == ("resolved", 3, LATER)
+
+
+def test_an_outage_of_which_nothing_was_told_is_not_told_when_it_is_over() -> None:
+    alerts = brought_up([], [DOWN], {}, LATER)
+    over = brought_up(alerts, [replace(DOWN, state="healthy", ended_at=LATER)], {}, LATER)
+    assert told_of(over)[1] == []
+    # nor is one that was over before the first look
+    assert brought_up([], [replace(DOWN, state="healthy", ended_at=LATER)], {}, LATER) == []
+
+
+def test_each_receiver_is_told_what_it_has_not_been_told() -> None:
+    alerts, _ = told_of(brought_up([], [DOWN], {}, LATER), "webhook")
+    assert told_of(alerts, "webhook")[1] == []
+    assert len(told_of(alerts, "command")[1]) == 1
+
+
+def test_the_same_outage_has_the_same_id_in_every_run() -> None:
+    (one,), (other,) = brought_up([], [DOWN], {}, NOON), brought_up([], [replace(DOWN, failures=9)], {}, LATER)
+    assert one.id == other.id
+    ids = {
+        brought_up([], [each], {}, NOON)[0].id for each in (DOWN, replace(DOWN, server_id=3), replace(DOWN, farm="e"))
+    }
+    assert len(ids) == 3
+
+
+def test_a_silenced_server_is_told_when_the_silence_is_over_and_it_is_still_down() -> None:
+    held, due = told_of(brought_up([], [DOWN], {(DOWN.farm, 2): "silenced until then"}, LATER))
+    assert (due, held[0].held_back) == ([], "silenced until then")
+    assert len(told_of(brought_up(held, [DOWN], {}, LATER))[1]) == 1
+
+
+def test_a_server_that_is_taken_out_ends_its_alert_and_one_that_is_let_back_and_down_begins_another() -> None:
+    alerts, _ = told_of(brought_up([], [DOWN], {}, LATER))
+    gone = replace(DOWN, gone="removed by an operator")
+    alerts, (ended,) = told_of(brought_up(alerts, [gone], {}, LATER))
+    assert ended.endswith("-resolved")
+    for _ in range(2):
+        alerts, due = told_of(brought_up(alerts, [gone], {}, LATER))
+        assert due == []
+    alerts, (again,) = told_of(brought_up(alerts, [DOWN], {}, LATER))
+    assert again.rpartition("-")[0] != ended.rpartition("-")[0]
+
+
+def test_an_alert_of_which_history_is_cut_off_ends_when_the_server_is_healthy() -> None:
+    alerts, _ = told_of(brought_up([], [DOWN], {}, LATER))
+    over, due = told_of(brought_up(alerts, [], {}, LATER))
+    assert [each.rpartition("-")[2] for each in due] == ["resolved"]
+    assert over[0].ended_at == LATER
+
+
+def test_of_many_alerts_the_newest_are_kept_and_all_that_fire(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.alerts.outages.KEPT_MAX", 3)
+    alerts: list[Alert] = brought_up([], [replace(DOWN, server_id=9)], {}, LATER)
+    for hour in count(1):
+        if hour == 6:
+            break
+        moment = NOON + timedelta(hours=hour)
+        firing = replace(DOWN, began_at=moment)
+        alerts = brought_up(alerts, [replace(DOWN, server_id=9), firing], {}, moment)
+        alerts = brought_up(alerts, [replace(DOWN, server_id=9), replace(firing, ended_at=moment)], {}, moment)
+    assert [(each.server_id, each.began_at.hour) for each in alerts] == [(9, 12), (2, 16), (2, 17)]
+
+
+def test_a_message_is_alertmanagers_and_hostile_names_are_only_text_in_it() -> None:
+    hostile = "\x1b[31m\u202e\"}]'; rm -rf /\n"
+    (alert,) = brought_up([], [replace(DOWN, name=hostile, farm=hostile)], {}, LATER)
+    told = message(alert, "unhealthy")
+    assert told.isascii()
+    assert not any(byte < 0x20 for byte in told)
+    body = json.loads(told)
+    assert (body["version"], body["status"], body["id"]) == ("4", "firing", f"{alert.id}-unhealthy")
+    (one,) = body["alerts"]
+    assert one["labels"] == {"alertname": "GarlicFarmServer", "farm": hostile, "server": "2"}
+    assert one["annotations"]["summary"] == f"server 2 ({hostile}) is unhealthy"
+    assert (one["startsAt"], one["endsAt"]) == ("2026-01-01T12:00:00.000Z", "0001-01-01T00:00:00Z")
+    ended = json.loads(message(replace(alert, status="resolved", state="healthy", ended_at=LATER), "resolved"))
+    assert (ended["status"], ended["alerts"][0]["endsAt"]) == ("resolved", "2026-01-01T13:00:00.000Z")
+    assert ended["alerts"][0]["annotations"]["summary"].endswith(" is healthy again")
+    # what tells alerts apart stays the same from the beginning to the end
+    for name in ("labels", "fingerprint", "startsAt"):
+        assert ended["alerts"][0][name] == one[name]
+
+
+def test_what_a_message_says_of_the_server_is_true_when_it_is_sent() -> None:
+    def summary(word: str, **now: Any) -> tuple[str, str]:
+        (alert,) = brought_up([], [replace(DOWN, **now)], {}, LATER)
+        told = json.loads(message(alert, word))["commonAnnotations"]
+        return told["summary"], told["description"]
+
+    assert summary("unhealthy") == ("server 2 (node-2) is unhealthy", "no router attached")
+    flapping = {"state": "healthy", "failures": 3, "was_silent": True}
+    assert summary("silent", **flapping) == (
+        "server 2 (node-2) was silent",
+        "no router attached; 3 failures since 2026-01-01T12:00:00.000Z",
+    )
+    assert (
+        summary("resolved", state="silent", reason="left in order", name=None)[0]
+        == "server 2 is silent and left in order"
+    )
+
+
+# -- a run -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_tells_of_a_silent_server_and_of_its_return_once_each_and_the_table_says_so(farm: Farm) -> None:
+    inbox = Inbox()
+    farm.report(1, 2, periods=3)
+    farm.report(1, periods=5)
+    farm.written()
+    look(farm, inbox)
+    look(farm, inbox)
+    assert inbox.words == [("2", "silent")]
+    farm.report(1, 2, periods=3 + KEEP_MS // PERIOD_MS)
+    farm.written()
+    look(farm, inbox)
+    assert inbox.words == [("2", "silent"), ("2", "resolved")]
+    (row,) = documents(farm.output, "SELECT server_id, status, failures, delivered FROM alerts")
+    assert row == {
+        "server_id": 2,
+        "status": "resolved",
+        "failures": 1,
+        "delivered": ["webhook silent", "webhook resolved"],
+    }
+
+
+def test_a_batch_that_is_repeated_after_a_kill_sends_nothing_twice(farm: Farm) -> None:
+    inbox = Inbox()
+    farm.report(1, 2, periods=3)
+    farm.written()
+    farm.report(1, periods=5)
+    farm.written()
+    look(farm, inbox)
+    farm.written(again=True)
+    look(farm, inbox)
+    assert inbox.words == [("2", "silent")]
+
+
+def test_a_run_that_is_killed_between_a_delivery_and_its_note_sends_the_same_id_again(farm: Farm) -> None:
+    inbox = Inbox()
+    farm.report(1, 2, periods=3)
+    farm.report(1, periods=5)
+    farm.written()
+    look(farm, inbox)
+    # given the table as it was before the note
+    store = AlertStore(farm.output)
+    store.keep([replace(each, delivered=()) for each in store.alerts])
+    store.flush()
+    look(farm, inbox)
+    assert len(inbox.taken) == 2
+    assert len({each["id"] for each in inbox.taken}) == 1
+
+
+def test_a_receiver_that_is_down_is_told_of_once_counted_and_gets_the_alert_when_it_is_back(
+    farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.alerts.delivery.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("pipeline.alerts.delivery.ATTEMPTS", 2)
+    inbox, other, told, metrics = Inbox(fails=4), Inbox("command"), list[str](), RunMetrics()
+    farm.report(1, 2, 3, periods=3)
+    farm.report(1, periods=5)
+    farm.written()
+    with alerting(farm, inbox, other, told=told, metrics=metrics) as made:
+        made.finish()
+    assert sorted(inbox.words) == sorted(other.words) == [("2", "silent"), ("3", "silent")]
+    assert told == [
+        "an alert was not delivered, and is tried again: webhook https://example.invalid: status 503",
+        "alerts are delivered again: webhook https://example.invalid",
+    ]
+    shown = metrics.exposition().decode()
+    assert "garlicfarm_pipeline_alerts 2.0" in shown
+    assert "garlicfarm_pipeline_alert_messages_delivered_total 4.0" in shown
+    # two attempts, and then one of each message while it does not answer
+    assert "garlicfarm_pipeline_alert_messages_failed_total 3.0" in shown
+
+
+def test_a_backlog_alerts_of_nothing_until_the_batch_behind_which_nothing_is_left(farm: Farm) -> None:
+    inbox = Inbox()
+    farm.report(1, 2, periods=3)
+    farm.report(1, periods=5)
+    farm.written()
+    with alerting(farm, inbox) as made:
+        made.batch_done(is_full=True)
+        # the server is back, long ago, when all is read
+        farm.report(1, 2, periods=3 + KEEP_MS // PERIOD_MS)
+        farm.written()
+        made.batch_done(is_full=False)
+        made.finish()
+    assert inbox.taken == []
+    assert documents(farm.output, "SELECT * FROM alerts") == []
+
+
+def test_a_silence_holds_an_alert_back_and_the_table_says_until_when(farm: Farm) -> None:
+    inbox = Inbox()
+    admitted(farm, 2, "02" * 8, "node-2")
+    farm.report(1, 2, periods=3)
+    farm.report(1, periods=5)
+    farm.written()
+    farthest_ms = 4_102_444_800_000
+    Silences(farm.output).add(("node-2",), farthest_ms, "a new disk", "", 0)
+    look(farm, inbox)
+    assert inbox.taken == []
+    held = [row["held_back"] for row in documents(farm.output, "SELECT held_back FROM alerts")]
+    assert held == ["silenced until 2100-01-01T00:00:00Z: a new disk"]
+    Silences(farm.output).end((1,), 0)
+    look(farm, inbox)
+    assert inbox.words == [("2", "silent")]
+
+
+def test_a_table_that_cannot_be_written_sends_no_message_twice_and_is_told(
+    farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox, told = Inbox(), list[str]()
+    farm.report(1, 2, periods=3)
+    farm.report(1, periods=5)
+    farm.written()
+    with alerting(farm, inbox, told=told) as made:
+
+        def full(*_: object) -> bool:
+            raise OSError("no space left")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Table, "replace", full)
+            made.finish()
+            made.finish()
+        assert inbox.words == [("2", "silent")]
+        assert told[:1] == ["alerts: no space left"]
+        made.finish()
+    (row,) = stored_rows(farm.output / "alerts", ALERTS_SPEC.schema).to_pylist()
+    assert row["delivered"] == ["webhook silent"]
