@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyspark
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.decode.columns import Row, record_batches
@@ -28,6 +29,9 @@ FORMAT = "kafka"
 TOPIC = "farm-log"
 SERVERS = "kafka.bootstrap.servers"
 TERM = "term"
+BROKER_TIMEOUT_MS = 15_000
+"""How long brokers are asked for the farm's id; Kafka's own default is a minute."""
+_TIMEOUTS = ("request.timeout.ms", "default.api.timeout.ms")
 _THEIR_NAMES = {"maxEntriesPerBatch": "maxOffsetsPerTrigger"}
 _OFFSET_TO_INDEX = 1
 _UNKNOWN_MS = -1
@@ -78,6 +82,9 @@ def cluster_of(session: SparkSession, options: Mapping[str, str]) -> str:
     """The cluster id that the brokers tell. Raises FarmLogError."""
     java: Any = session._jvm  # noqa: SLF001 - there is no other way to it
     properties = java.java.util.Properties()
+    if not any(f"kafka.{each}" in options for each in _TIMEOUTS):
+        for each in _TIMEOUTS:
+            properties.setProperty(each, str(BROKER_TIMEOUT_MS))
     for name, value in options.items():
         if name.startswith("kafka."):
             properties.setProperty(name.removeprefix("kafka."), value)
@@ -90,7 +97,9 @@ def cluster_of(session: SparkSession, options: Mapping[str, str]) -> str:
     admin = client.create(properties)
     try:
         return str(admin.describeCluster().clusterId().get())
-    except Exception as error:
-        raise FarmLogError(f"no broker at {options.get(SERVERS)} tells the id of its cluster: {error}") from error
+    except Py4JJavaError as error:
+        cause = error.java_exception.getCause() or error.java_exception
+        told = cause.getMessage() or cause.toString()
+        raise FarmLogError(f"no broker at {options.get(SERVERS)} tells the id of its cluster: {told}") from error
     finally:
         admin.close()

@@ -20,7 +20,7 @@ from pipeline.source.farm import FarmDataSource
 from pipeline.spark.interrupt import deferred
 from pipeline.spark.java import find_java, use_java
 from pipeline.spark.scratch import run_directory, scratch_directory
-from pipeline.spark.settings import is_local, settings_for, told_by_operator
+from pipeline.spark.settings import fetching, is_local, settings_for, told_by_operator
 
 SMALL_ROWS = 20_000
 _OF_SIZE = {
@@ -30,6 +30,18 @@ _OF_SIZE = {
 """What is set for few rows, and, as Spark has it by itself, for many."""
 _PYTHONS = {"PYSPARK_PYTHON": "spark.pyspark.python", "PYSPARK_DRIVER_PYTHON": "spark.pyspark.driver.python"}
 LOG_FILE = "spark.log"
+_REPOSITORIES = """<ivysettings>
+  <settings defaultResolver="maven"/>
+  <resolvers>
+    <chain name="maven">
+      <ibiblio name="central" m2compatible="true"/>
+      <ibiblio name="cache-of-user" m2compatible="true" root="file:${user.home}/.m2/repository"/>
+    </chain>
+  </resolvers>
+</ivysettings>
+"""
+"""Ivy takes a module from the first repository that has its description, and its jar from there only. Spark by itself
+asks Maven's cache of this user first, where descriptions without their jars are ordinary. Here that is asked last."""
 _LOGGING = """# An operator sees the reason of a failure; Spark's own report, with pages of frames, is in a file.
 rootLogger.level = error
 rootLogger.appenderRef.file.ref = file
@@ -70,9 +82,7 @@ def open_session(
     for name, setting in _PYTHONS.items():
         os.environ.setdefault(name, told.get(setting, sys.executable))
     java_options = ("-Duser.timezone=UTC", f'"-Djava.io.tmpdir={own}"', f'"-Dgarlicfarm.log={log}"')
-    wanted = [each for each in packages if each.split(":")[1] not in told.get("spark.jars", "")]
-    if wanted:
-        told["spark.jars.packages"] = ",".join([*told.get("spark.jars.packages", "").split(","), *wanted]).strip(",")
+    told |= fetching(told, packages, _repositories(scratch))
     settings = {
         "spark.app.name": "garlicfarm",
         "spark.sql.warehouse.dir": str(own / "warehouse"),
@@ -86,6 +96,15 @@ def open_session(
     session.dataSource.register(FarmDataSource)
     session.dataSource.register(FarmEventsDataSource)
     return session
+
+
+def _repositories(scratch: Path) -> Path | None:
+    """A file that says where Ivy looks; none where the environment names a mirror, as Spark lets it."""
+    if "DEFAULT_ARTIFACT_REPOSITORY" in os.environ:
+        return None
+    file = scratch / "ivysettings.xml"
+    file.write_text(_REPOSITORIES, encoding="utf-8")
+    return file
 
 
 def has_own_settings(environment: Mapping[str, str]) -> bool:

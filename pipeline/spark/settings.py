@@ -19,6 +19,7 @@ DEFAULTS_FILE = "spark-defaults.conf"
 PREFIX = "spark."
 JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 """Spark puts these before `spark.driver.extraJavaOptions`, and of two alike a JVM takes the last one."""
+IVY_SETTINGS = "spark.jars.ivySettings"
 EVERYWHERE: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
@@ -79,6 +80,21 @@ def settings_for(told: Mapping[str, str], master: str | None, java_options: Iter
         collector = [] if any(map(_NAMES_COLLECTOR.search, theirs)) else [_SMALL_COLLECTOR]
     java = " ".join([*java_options, *collector, told.get(JAVA_OPTIONS, "")]).strip()
     return {**ours, **told, "spark.master": chosen, JAVA_OPTIONS: java}
+
+
+def fetching(told: Mapping[str, str], packages: Iterable[str], repositories: Path | None) -> dict[str, str]:
+    """What makes Spark fetch jars by their Maven coordinates, but for those that an operator names with `spark.jars`.
+
+    `repositories`: where Ivy looks, unless an operator says it.
+    """
+    wanted = [each for each in packages if each.split(":")[1] not in told.get("spark.jars", "")]
+    if not wanted:
+        return {}
+    names = [each for each in told.get("spark.jars.packages", "").split(",") if each]
+    found = {"spark.jars.packages": ",".join([*names, *wanted])}
+    if repositories is not None and IVY_SETTINGS not in told:
+        found[IVY_SETTINGS] = str(repositories)
+    return found
 
 
 def _of_arguments(arguments: list[str]) -> dict[str, str]:

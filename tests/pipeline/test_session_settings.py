@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
-from pipeline.spark.settings import JAVA_OPTIONS, read_defaults, settings_for, told_by_operator
+from pipeline.spark.session import _REPOSITORIES
+from pipeline.spark.settings import JAVA_OPTIONS, fetching, read_defaults, settings_for, told_by_operator
 
 OURS = ("-Dours=1",)
 PROGRAM = """
@@ -68,6 +70,24 @@ def test_the_command_stands_before_the_options_of_submission_and_these_before_th
         "spark.c": "command",
         "spark.master": "local[3]",
     }
+
+
+def test_packages_are_fetched_beside_an_operators_own_unless_a_jar_is_named_and_where_the_operator_says() -> None:
+    file, package = Path("ivy.xml"), "org.example:a-b_2.13:1"
+    alone = fetching({}, [package], file)
+    assert alone == {"spark.jars.packages": package, "spark.jars.ivySettings": "ivy.xml"}
+    theirs = {"spark.jars.packages": "org.example:c:2", "spark.jars.ivySettings": "theirs.xml"}
+    assert fetching(theirs, [package], file) == {"spark.jars.packages": f"org.example:c:2,{package}"}
+    assert fetching({"spark.jars": "jars/a-b_2.13-1.jar"}, [package], file) == {}
+    assert fetching({}, [package], None) == {"spark.jars.packages": package}
+    assert fetching({}, [], file) == {}
+
+
+def test_ivy_asks_maven_before_the_cache_of_a_user_that_may_have_descriptions_without_jars() -> None:
+    root = ET.fromstring(_REPOSITORIES)  # noqa: S314 - our own text
+    asked = [each.get("root") for each in root.iter("ibiblio")]
+    assert asked == [None, "file:${user.home}/.m2/repository"]
+    assert [each.get("name") for each in root.iter("chain")] == [each.get("defaultResolver") for each in root[:1]]
 
 
 @pytest.mark.spark
