@@ -33,7 +33,7 @@ from pipeline.cli.options import (
     told_plainly,
     traces_of,
 )
-from pipeline.cli.queries import query, report
+from pipeline.cli.queries import query, report, views
 from pipeline.feedback.farms import FarmsFeedback
 from pipeline.generate import generate
 from pipeline.gold.tables import DEFAULT_WINDOW, last_rows
@@ -55,6 +55,7 @@ def pipeline() -> None:
 
 pipeline.add_command(query)
 pipeline.add_command(report)
+pipeline.add_command(views)
 pipeline.add_command(doctor)
 pipeline.add_command(floodfills)
 pipeline.add_command(silence)

@@ -1,4 +1,4 @@
-"""The commands that read the tables and need no JVM: `query` and `report`."""
+"""The commands that read the tables and need no JVM: `query`, `report` and `views`."""
 
 import json
 import math
@@ -135,6 +135,24 @@ def report(*, html: Path, output: Path, show_destinations: bool, objective: floa
         page = make_report(output, datetime.now(UTC), show_destinations=show_destinations, objective_percent=objective)
         html.write_text(page, encoding="utf-8")
     echo(f"The report is in {html}: one file, nothing in it is loaded from elsewhere.")
+
+
+@click.command()
+@click.option(
+    "--output",
+    default="farm-tables",
+    show_default=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory of the tables.",
+)
+def views(*, output: Path) -> None:
+    """Print SQL that opens the tables in DuckDB for other programs: a view of each table and of each question."""
+    with _errors_told():
+        from pipeline.serve.views import view_statements  # noqa: PLC0415 - DuckDB is large
+
+        for statement in view_statements(output):
+            for line in statement.splitlines():
+                echo(line)
 
 
 @contextmanager

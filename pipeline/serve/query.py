@@ -70,11 +70,16 @@ def documents(output: Path, sql: str) -> list[dict[str, Any]]:
         return list(answer.documents())
 
 
+def refuse_without_tables(output: Path) -> None:
+    """Raises QueryError when no run has made a table there."""
+    if not any((output / name).exists() for name in TABLES):
+        raise QueryError(f"there are no tables in {output}; make them with `garlicfarm pipeline run --output {output}`")
+
+
 @contextmanager
 def asked(output: Path, sql: str) -> Iterator[Answer]:
     """Answers one SELECT over the tables below `output`. Raises QueryError, also while rows are taken."""
-    if not any((output / name).exists() for name in TABLES):
-        raise QueryError(f"there are no tables in {output}; make them with `garlicfarm pipeline run --output {output}`")
+    refuse_without_tables(output)
     lost: Exception | None = None
     for _ in range(ATTEMPTS):
         with duckdb.connect(":memory:") as connection:

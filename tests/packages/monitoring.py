@@ -3,6 +3,7 @@
     deploy/grafana/garlicfarm.json                 panels ─▶ targets ─▶ expressions
     deploy/prometheus/garlicfarm.rules.yml         one `expr:` a line ─▶ expressions
     …/garlicfarm-pipeline…                         the same of a run of the data pipeline
+    …/grafana/garlicfarm-tables.json               panels over its tables, whose SQL tests/pipeline/test_views.py asks
     expression ─▶ `garlicfarm_…` with the labels of its braces, of `by` and of `on`
 
 The rules are YAML of one shape: each key stands on a line of its own. So they are read by lines, and no reader of YAML
@@ -23,6 +24,7 @@ RULES = ROOT / "deploy" / "prometheus" / "garlicfarm.rules.yml"
 EXAMPLE = ROOT / "deploy" / "prometheus" / "prometheus.example.yml"
 RULE_TESTS = ROOT / "tests" / "packages" / "garlicfarm.rules.test.yml"
 PIPELINE_DASHBOARD = ROOT / "deploy" / "grafana" / "garlicfarm-pipeline.json"
+TABLES_DASHBOARD = ROOT / "deploy" / "grafana" / "garlicfarm-tables.json"
 PIPELINE_RULES = ROOT / "deploy" / "prometheus" / "garlicfarm-pipeline.rules.yml"
 PIPELINE_RULE_TESTS = ROOT / "tests" / "packages" / "garlicfarm-pipeline.rules.test.yml"
 OF_PROMETHEUS = frozenset({"job", "instance", "le"})

@@ -30,14 +30,22 @@ PANELS = monitoring.panels()
 ALERTS = monitoring.alerts()
 PIPELINE_PANELS = monitoring.panels(monitoring.PIPELINE_DASHBOARD)
 PIPELINE_ALERTS = monitoring.alerts(monitoring.PIPELINE_RULES)
-BOARDS = [monitoring.DASHBOARD, monitoring.PIPELINE_DASHBOARD]
+TABLES_PANELS = monitoring.panels(monitoring.TABLES_DASHBOARD)
+BOARDS = {
+    monitoring.DASHBOARD: ["datasource", "job", "instance"],
+    monitoring.PIPELINE_DASHBOARD: ["datasource", "job", "instance"],
+    monitoring.TABLES_DASHBOARD: ["datasource", "farm"],
+}
+"""Each dashboard, and its variables."""
 RULES = {
     monitoring.RULES: monitoring.RULE_TESTS,
     monitoring.PIPELINE_RULES: monitoring.PIPELINE_RULE_TESTS,
 }
 """Each file of alerts, and what makes each of them fire."""
-UNITS = {"none", "s", "ops", "pps", "Bps", "reqps", "percentunit"}
-"""Those of Grafana that are used here: none, seconds, things or bytes a second, and a share of 1."""
+UNITS = {"none", "s", "ms", "ops", "pps", "Bps", "reqps", "percentunit"}
+"""Those of Grafana that are used here: none, times, things or bytes a second, and a share of 1."""
+OF_GRAFANA = {"__rate_interval", "__range", "__timeFilter", "__timeFrom", "__timeTo", "__all"}
+"""Variables and macros that Grafana, or the data source, fills in."""
 
 
 def promtool(*arguments: str | Path) -> None:
@@ -145,11 +153,8 @@ def test_a_dashboard_has_what_grafana_asks_of_one(board: Path) -> None:
     numbers = [each["id"] for each in document["panels"]]
     assert len(numbers) == len(set(numbers))
     names = [each["name"] for each in document["templating"]["list"]]
-    assert names == ["datasource", "job", "instance"]
-    assert set(re.findall(r"\$\{?(\w+)", board.read_text())) - {"__rate_interval", "__range"} <= {
-        *names,
-        "__all",
-    }
+    assert names == BOARDS[board]
+    assert set(re.findall(r"\$\{?(\w+)", board.read_text())) - OF_GRAFANA <= {*names}
 
 
 @pytest.mark.parametrize("panel", PANELS + PIPELINE_PANELS, ids=lambda panel: panel["title"])
@@ -165,6 +170,19 @@ def test_a_panel_says_what_it_shows_in_which_unit_from_the_chosen_source(panel: 
         assert target["datasource"] == chosen
         assert 'job="$job"' in target["expr"]
         assert target["expr"].count("(") == target["expr"].count(")")
+
+
+@pytest.mark.parametrize("panel", TABLES_PANELS, ids=lambda panel: panel["title"])
+def test_a_panel_over_the_tables_says_what_it_shows_and_asks_the_chosen_source_in_sql(panel: dict[str, Any]) -> None:
+    chosen = {"type": "motherduck-duckdb-datasource", "uid": "${datasource}"}
+    assert panel["datasource"] == chosen
+    assert len(panel["description"]) > 20
+    assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
+    (target,) = panel["targets"]
+    assert target["datasource"] == chosen
+    # What is not written in the editor for SQL is made anew by the one for clicks.
+    assert target["editorMode"] == "code"
+    assert target["rawSql"].startswith("SELECT ")
 
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda path: path.name)

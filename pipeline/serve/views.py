@@ -1,0 +1,56 @@
+"""`garlicfarm pipeline views`: SQL by which other programs open the tables in DuckDB.
+
+    garlicfarm pipeline views ─▶ farm.sql ─▶ farm.duckdb ─▶ a BI tool over JDBC or ODBC, Grafana, a notebook
+
+`query` reads the files of which a table consists at that moment. A program that stays connected would lose them when
+they are merged. So each view asks the table's own log anew at every query (`delta_scan`, of DuckDB's extension
+`delta`), and a database of these views is never stale and holds no rows. The questions by name are views as well, by
+their standard objective, with the functions of Spark that they are written with.
+
+A view can only be made over a table that is there, and one statement that fails ends the script. So a table that no run
+has made yet is a view with its columns and without rows, and a comment in the SQL says so.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from pipeline.gold.answers import ANSWERS, answer_sql
+from pipeline.gold.refreshing import MACROS
+from pipeline.serve.query import DELTA_TABLES, TABLES, refuse_without_tables
+
+_HEAD = """\
+-- The tables in {output}
+-- as views, for DuckDB with its extension `delta`, which DuckDB fetches when it is asked for the first time.
+-- Make the views anew after an upgrade, and when there are tables that were not there."""
+
+
+def view_statements(output: Path) -> Iterator[str]:
+    """The script, statement by statement. Raises QueryError when there are no tables."""
+    refuse_without_tables(output)
+    place = output.resolve()
+    yield _HEAD.format(output=" ".join(str(place).splitlines()))
+    yield "INSTALL delta;"
+    yield "LOAD delta;"
+    for name, schema in TABLES.items():
+        yield f"CREATE OR REPLACE VIEW {name} AS {_rows(place, name, schema)};"
+    for macro in MACROS:
+        yield f"{macro.replace('CREATE MACRO', 'CREATE OR REPLACE MACRO', 1)};"
+    for name in ANSWERS:
+        yield f"CREATE OR REPLACE VIEW {name} AS\n{answer_sql(name).strip()};"
+
+
+def _rows(output: Path, name: str, schema: pa.Schema) -> str:
+    if name in DELTA_TABLES and (output / name / "_delta_log").is_dir():
+        return f"SELECT * FROM delta_scan({_quoted(output / name)})"  # noqa: S608 - a path of the operator's, quoted
+    if name not in DELTA_TABLES and any((output / name).glob("*.parquet")):
+        return f"SELECT * FROM read_parquet({_quoted(output / name / '*.parquet')})"  # noqa: S608 - the same
+    types = duckdb.from_arrow(schema.empty_table()).types
+    columns = (f'CAST(NULL AS {kind}) AS "{column}"' for column, kind in zip(schema.names, types, strict=True))
+    return f"SELECT {', '.join(columns)} WHERE false /* not there yet */"
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"

@@ -1,0 +1,159 @@
+"""`garlicfarm pipeline views` opens the tables in another program's DuckDB, and every panel over them finds its rows.
+
+The views read by `delta_scan`, which needs DuckDB's extension `delta`; DuckDB fetches it from its own server. A test
+has no such server, so here delta-rs, which reads the same log, stands in for that one function; `make interop-tables`
+has the extension itself.
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable
+
+from pipeline.cli.queries import views
+from pipeline.gold.answers import ANSWERS, answer_sql
+from pipeline.gold.tables import Gold
+from pipeline.serve.query import TABLES, documents
+from tests.packages import monitoring
+from tests.pipeline.generated_log import generated_log
+from tests.pipeline.made_tables import derived, tables_of, wrote
+
+MINUTE_MS = 60_000
+PANELS = monitoring.panels(monitoring.TABLES_DASHBOARD)
+_SCAN = re.compile(r"delta_scan\('((?:[^']|'')+)'\)")
+_MACRO = re.compile(r"\$__timeFilter\(([^()]+)\)")
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A farm with failures, refused entries, several leaders, and an episode of detection; its name has a quote."""
+    made = tmp_path_factory.mktemp("tables") / "the farm's"
+    gold = Gold(made, MINUTE_MS)
+    tables_of(generated_log(routers=5, days=0.15, seed=3), made, gold=gold, watch=True)
+    gold.refresh(0)
+    (ends,) = documents(made, "SELECT max(log_time) AS at FROM reports")
+    episode = {"observer": "one", "member": "two", "member_id": "2", "outcome": "dead", "suspect_at": ends["at"]}
+    spans = {"contact_to_suspect_ms": 900, "contact_to_dead_ms": 4000, "suspect_to_dead_ms": 3100}
+    derived(made, "detections", [{**episode, **spans}])
+    return made
+
+
+def script(output: Path) -> str:
+    result = CliRunner().invoke(views, ["--output", str(output)])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def opened(sql: str) -> duckdb.DuckDBPyConnection:
+    """A program's DuckDB after the script, with delta-rs in place of the extension."""
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    for number, path in enumerate(_SCAN.findall(sql)):
+        connection.register("dataset", DeltaTable(path.replace("''", "'")).to_pyarrow_dataset())
+        connection.table("dataset").create(f"stored_{number}")
+        connection.unregister("dataset")
+        sql = sql.replace(f"delta_scan('{path}')", f"stored_{number}")
+    connection.execute(re.sub(r"^(INSTALL|LOAD) delta;$", "", sql, flags=re.MULTILINE))
+    return connection
+
+
+@pytest.fixture(scope="module")
+def program(output: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    with opened(script(output)) as connection:
+        yield connection
+
+
+def rows(connection: duckdb.DuckDBPyConnection, sql: str) -> list[tuple[Any, ...]]:
+    return connection.execute(sql).fetchall()
+
+
+def test_every_table_and_every_question_is_a_view_with_the_rows_of_query(
+    output: Path, program: duckdb.DuckDBPyConnection
+) -> None:
+    assert {name for (name,) in rows(program, "SELECT view_name FROM duckdb_views() WHERE NOT internal")} == {
+        *TABLES,
+        *ANSWERS,
+    }
+    for name in ("reports", "router_health", "current_routers", "transitions", "detections"):
+        told = [tuple(row.values()) for row in documents(output, f"FROM {name}")]
+        assert sorted(map(repr, program.table(name).fetchall())) == sorted(map(repr, told))
+        assert told
+    for name in ANSWERS:
+        told_rows = [tuple(row.values()) for row in documents(output, answer_sql(name))]
+        assert rows(program, f"FROM {name}") == told_rows
+        assert told_rows
+
+
+def test_a_table_that_no_run_has_made_is_a_view_without_rows_that_has_its_columns(tmp_path: Path) -> None:
+    wrote(tmp_path, "clocks", 0, [{"index": 1}])
+    told = script(tmp_path)
+    assert told.count("not there yet") == len(TABLES) - 1
+    with opened(told) as connection:
+        assert rows(connection, "SELECT count(*) FROM clocks") == [(1,)]
+        assert rows(connection, "FROM slo") == []
+        for name, schema in TABLES.items():
+            assert connection.table(name).columns == schema.names
+        configurations = connection.table("configurations")
+        kinds = dict(zip(configurations.columns, map(str, configurations.types), strict=True))
+        assert kinds["voters"] == "BIGINT[]"
+
+
+def test_without_tables_it_says_how_to_make_them(tmp_path: Path) -> None:
+    result = CliRunner().invoke(views, ["--output", str(tmp_path)])
+    assert (result.exit_code, "make them with" in result.output) == (1, True)
+
+
+# -- the dashboard -----------------------------------------------------------------------------------------------------
+
+
+def as_grafana_asks(sql: str, farms: list[str], begin: datetime, end: datetime) -> str:
+    """The SQL with what Grafana puts in place of macros and variables: times and names as texts of SQL."""
+    since, until = (f"'{each:%Y-%m-%dT%H:%M:%SZ}'" for each in (begin, end))
+    sql = _MACRO.sub(rf"\1 >= {since} AND \1 <= {until}", sql)
+    sql = sql.replace("$__timeFrom()", since).replace("$__timeTo()", until)
+    sql = sql.replace("$farm", ", ".join(f"'{farm}'" for farm in farms))
+    assert "$" not in sql
+    return sql
+
+
+def answered(program: duckdb.DuckDBPyConnection, panel: dict[str, Any]) -> duckdb.DuckDBPyRelation:
+    (variable,) = (
+        each
+        for each in monitoring.dashboard(monitoring.TABLES_DASHBOARD)["templating"]["list"]
+        if each["name"] == "farm"
+    )
+    farms = [farm for (farm,) in rows(program, variable["query"])]
+    ((begin, end),) = rows(program, "SELECT min(log_time), max(log_time) FROM reports")
+    (target,) = panel["targets"]
+    return program.sql(as_grafana_asks(target["rawSql"], farms, begin, end + timedelta(seconds=1)))
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
+def test_a_panel_finds_rows_with_the_columns_that_it_names(
+    program: duckdb.DuckDBPyConnection, panel: dict[str, Any]
+) -> None:
+    found = answered(program, panel)
+    named = [each["matcher"]["options"] for each in panel["fieldConfig"]["overrides"]]
+    assert [column for column in found.columns if column != "time"] == named
+    assert found.fetchone() is not None
+    # The data source hands these on as text.
+    assert "HUGEINT" not in map(str, found.types)
+
+
+@pytest.mark.parametrize(
+    "panel", [panel for panel in PANELS if panel["type"] == "timeseries"], ids=lambda panel: panel["title"]
+)
+def test_a_panel_over_time_has_one_row_a_moment_in_order_and_figures_only(
+    program: duckdb.DuckDBPyConnection, panel: dict[str, Any]
+) -> None:
+    found = answered(program, panel)
+    assert (found.columns[0], panel["targets"][0]["format"]) == ("time", 0)
+    assert {str(kind) for kind in found.types[1:]} <= {"BIGINT", "DOUBLE"}
+    moments = [row[0] for row in found.fetchall()]
+    assert moments == sorted(set(moments))
