@@ -49,9 +49,16 @@ def knew(output: Path, batch: int, rows: Mapping[str, Sequence[Mapping[str, Any]
 
 def tables_of(log: MadeUpLog, output: Path, batch: int = 0, *, gold: Gold | None = None, **options: Any) -> Outcome:
     """The tables with a batch of all that the log has, written as two tasks of Spark would find it."""
+    return tables_of_entries(arrow_entries_of(log), output, batch, gold=gold, **options)
+
+
+def tables_of_entries(
+    entries: pa.Table, output: Path, batch: int = 0, *, gold: Gold | None = None, **options: Any
+) -> Outcome:
+    """The same of rows of the source `farm`."""
     window_ms, note = (60_000, note_nothing) if gold is None else (gold.window_ms, gold.note)
     lake = Lake(output, window_ms, note=note, **options)
-    batches = arrow_entries_of(log).combine_chunks().to_batches(max_chunksize=1 + log.commit_index // 2)
+    batches = entries.combine_chunks().to_batches(max_chunksize=1 + entries.num_rows // 2)
     found = [pa.Table.from_batches(work(lake.plan, [each])) for each in batches] or [
         pa.Table.from_batches(work(lake.plan, []))
     ]

@@ -5,7 +5,9 @@ has no such server, so here delta-rs, which reads the same log, stands in for th
 has the extension itself.
 """
 
+import ast
 import re
+import textwrap
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,17 +25,19 @@ from pipeline.serve.query import TABLES, documents
 from tests.packages import monitoring
 from tests.pipeline.generated_log import generated_log
 from tests.pipeline.made_tables import derived, tables_of, wrote
+from tests.structure.raft_rules import ROOT
 
 MINUTE_MS = 60_000
 PANELS = monitoring.panels(monitoring.TABLES_DASHBOARD)
 _SCAN = re.compile(r"delta_scan\('((?:[^']|'')+)'\)")
+_CODE = re.compile(r"(?:^    .*\n|^\n(?=    ))+", re.MULTILINE)
 _MACRO = re.compile(r"\$__timeFilter\(([^()]+)\)")
 
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A farm with failures, refused entries, several leaders, and an episode of detection; its name has a quote."""
-    made = tmp_path_factory.mktemp("tables") / "the farm's"
+    made = tmp_path_factory.mktemp("tables") / "farm's"
     gold = Gold(made, MINUTE_MS)
     tables_of(generated_log(routers=5, days=0.15, seed=3), made, gold=gold, watch=True)
     gold.refresh(0)
@@ -87,7 +91,7 @@ def test_every_table_and_every_question_is_a_view_with_the_rows_of_query(
     for name in ANSWERS:
         told_rows = [tuple(row.values()) for row in documents(output, answer_sql(name))]
         assert rows(program, f"FROM {name}") == told_rows
-        assert told_rows
+    assert rows(program, "FROM slo")
 
 
 def test_a_table_that_no_run_has_made_is_a_view_without_rows_that_has_its_columns(tmp_path: Path) -> None:
@@ -107,6 +111,28 @@ def test_a_table_that_no_run_has_made_is_a_view_without_rows_that_has_its_column
 def test_without_tables_it_says_how_to_make_them(tmp_path: Path) -> None:
     result = CliRunner().invoke(views, ["--output", str(tmp_path)])
     assert (result.exit_code, "make them with" in result.output) == (1, True)
+
+
+def test_the_documents_code_for_python_reads_a_table(
+    output: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "farm-tables").symlink_to(output)
+    monkeypatch.chdir(tmp_path)
+    document = (ROOT / "docs" / "how-to" / "open-the-tables.md").read_text(encoding="utf-8")
+    blocks = [textwrap.dedent(each).strip() for each in _CODE.findall(document)]
+    parts = ast.parse("\n".join(each for each in blocks if each.startswith("import "))).body
+    assert {each.names[0].name for each in parts if isinstance(each, ast.Import)} == {"duckdb", "polars"}
+    space: dict[str, Any] = {}
+    found = []
+    for part in parts:
+        if isinstance(part, ast.Expr):
+            found.append(eval(ast.unparse(part), space))  # noqa: S307 - the document's own code
+        else:
+            exec(ast.unparse(part), space)  # noqa: S102 - the same
+    by_duckdb, all_reports, less_available = found
+    (told,) = documents(output, "SELECT count(*) AS n FROM reports")
+    assert sum(count for _, count in by_duckdb.fetchall()) == all_reports.height == told["n"]
+    assert 0 < less_available.height < told["n"]
 
 
 # -- the dashboard -----------------------------------------------------------------------------------------------------
