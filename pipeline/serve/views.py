@@ -9,6 +9,8 @@ their standard objective, with the functions of Spark that they are written with
 
 A view can only be made over a table that is there, and one statement that fails ends the script. So a table that no run
 has made yet is a view with its columns and without rows, and a comment in the SQL says so.
+
+A module of its own: `query` must answer without a network, so without that extension.
 """
 
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ import pyarrow as pa
 
 from pipeline.gold.answers import ANSWERS, answer_sql
 from pipeline.gold.refreshing import MACROS
-from pipeline.serve.query import DELTA_TABLES, TABLES, refuse_without_tables
+from pipeline.serve.query import TABLES, refuse_without_tables
 
 _HEAD = """\
 -- The tables in {output}
@@ -43,14 +45,9 @@ def view_statements(output: Path) -> Iterator[str]:
 
 
 def _rows(output: Path, name: str, schema: pa.Schema) -> str:
-    if name in DELTA_TABLES and (output / name / "_delta_log").is_dir():
-        return f"SELECT * FROM delta_scan({_quoted(output / name)})"  # noqa: S608 - a path of the operator's, quoted
-    if name not in DELTA_TABLES and any((output / name).glob("*.parquet")):
-        return f"SELECT * FROM read_parquet({_quoted(output / name / '*.parquet')})"  # noqa: S608 - the same
+    if (output / name / "_delta_log").is_dir():
+        place = str(output / name).replace("'", "''")
+        return f"SELECT * FROM delta_scan('{place}')"  # noqa: S608 - a path of the operator's, quoted
     types = duckdb.from_arrow(schema.empty_table()).types
     columns = (f'CAST(NULL AS {kind}) AS "{column}"' for column, kind in zip(schema.names, types, strict=True))
     return f"SELECT {', '.join(columns)} WHERE false /* not there yet */"
-
-
-def _quoted(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"

@@ -41,8 +41,8 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     gold = Gold(made, MINUTE_MS)
     tables_of(generated_log(routers=5, days=0.15, seed=3), made, gold=gold, watch=True)
     gold.refresh(0)
-    (ends,) = documents(made, "SELECT max(log_time) AS at FROM reports")
-    episode = {"observer": "one", "member": "two", "member_id": "2", "outcome": "dead", "suspect_at": ends["at"]}
+    (last,) = documents(made, "SELECT farm, log_time AS suspect_at FROM reports ORDER BY index DESC LIMIT 1")
+    episode = {**last, "observer": "one", "member": "two", "member_id": "2", "outcome": "dead"}
     spans = {"contact_to_suspect_ms": 900, "contact_to_dead_ms": 4000, "suspect_to_dead_ms": 3100}
     derived(made, "detections", [{**episode, **spans}])
     return made
