@@ -9,16 +9,18 @@ gives are rows by window; those of windows that were not touched are left out. S
 rows whenever a batch adds one, and nothing else is. What the text says of a window may depend on rows within its reach
 only, or the batches would be seen in the table.
 
-Few rows are asked by DuckDB, in the driver and without a job of Spark; many by Spark, whose tasks write the files. The
-text keeps to what both understand. `MACROS` gives DuckDB the functions that Spark has under other names. Results are
-equal where the text computes in integers or decimals and puts rows in a total order.
+On one machine DuckDB is asked, in the driver: it has such a table in a fifth of Spark's time. Many rows are read in
+portions of consecutive windows, so that memory has a bound. On a cluster, and where even a short portion is too much,
+Spark is asked, whose tasks write the files. The text keeps to what both understand. `MACROS` gives DuckDB the functions
+that Spark has under other names. Results are equal where the text computes in integers or decimals and puts rows in a
+total order.
 
 A commit replaces the touched windows and carries the query and the batch: repeated, it changes nothing.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -29,13 +31,15 @@ from pyspark.sql import SparkSession
 
 from pipeline.schemas import HISTORY
 from pipeline.spark.session import fit_to_size, rows_of_files
+from pipeline.spark.settings import is_local
+from pipeline.tables.current import last_rows
 from pipeline.tables.delta import StoredFile, Table, TableSpec, stored_files
 from pipeline.tables.files import DAY, DataFile, write_files
 from pipeline.tables.lake import BASE_SPECS, EVENTS, EVENTS_SPEC
 from pipeline.tables.tasks import write_in_tasks
 
-FEW_ROWS = 500_000
-"""Rows of sources up to which DuckDB is asked: it has them in a second and some hundred megabytes."""
+PORTION_ROWS = 1_000_000
+"""Rows of sources that DuckDB reads at once."""
 MEMORY_LIMIT = "1GB"
 MACROS = (
     "CREATE MACRO unix_millis(moment) AS epoch_ms(moment)",
@@ -48,9 +52,11 @@ MACROS = (
     "CREATE MACRO collect_list(each) AS list(each)",
 )
 WINDOW = ("farm", "window_start")
-EARLIER = pa.schema([("farm", pa.string()), ("server_id", pa.int64()), ("uptime_ms", pa.int64())])
 _MOMENT = pa.timestamp("us", tz="UTC")
 _SOURCES = {**BASE_SPECS, EVENTS: EVENTS_SPEC}
+EARLIER = pa.schema(
+    [("farm", pa.string()), ("server_id", pa.int64()), ("uptime_ms", pa.int64()), ("window_start", _MOMENT)]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +127,55 @@ class _Job:
     gold: GoldTable
     windows: pa.Table
     window_ms: int
-    begin: datetime
-    end: datetime
-    """Of the rows of sources that are read."""
+    first: datetime
+    last: datetime
+    """The touched windows, whose starts they are."""
     files: dict[str, list[StoredFile]]
+    all_history: bool
+    """Whether nothing counts that the table has."""
+
+    @property
+    def begin(self) -> datetime:
+        """Of the rows of sources that are read."""
+        return self.first - timedelta(milliseconds=self.gold.reach_ms)
+
+    @property
+    def end(self) -> datetime:
+        """Likewise."""
+        return self.last + timedelta(milliseconds=self.window_ms + self.gold.reach_ms)
+
+    @property
+    def rows(self) -> int:
+        """About how many these are."""
+        return sum(_rows_within(each, self.begin, self.end) for listed in self.files.values() for each in listed)
+
+    def portions(self) -> "list[_Job]":
+        """The same in parts, each of consecutive windows; as far as rows lie evenly, none reads too many.
+
+        A part reads the rows around its windows as well, so it is no shorter than these.
+        """
+        rows, reach = self.rows, timedelta(milliseconds=self.gold.reach_ms)
+        if rows <= PORTION_ROWS:
+            return [self]
+        width = max((self.end - self.begin) * (PORTION_ROWS / rows) - 2 * reach, reach)
+        starts = self.windows.column("window_start")
+        parts: list[_Job] = []
+        for start in sorted(pc.unique(starts).to_pylist()):
+            if parts and start - parts[-1].first < width:
+                parts[-1] = replace(parts[-1], last=start)
+            else:
+                parts.append(replace(self, first=start, last=start))
+        return [each.narrowed() for each in parts]
+
+    def narrowed(self) -> "_Job":
+        """With no other windows and files than those between its first and its last window."""
+        starts = self.windows.column("window_start")
+        within = pc.and_(pc.greater_equal(starts, self.first), pc.less_equal(starts, self.last))
+        files = {
+            name: [each for each in listed if _has_rows(each, self.begin, self.end)]
+            for name, listed in self.files.items()
+        }
+        return replace(self, windows=self.windows.filter(within), files=files)
 
     def sql(self, text: str) -> str:
         """The text for windows of this width."""
@@ -145,31 +196,47 @@ def refresh(
     if not touched.windows.num_rows or table.committed(query) >= batch:
         return False
     windows = touched.widened(gold.widen_ms)
-    reach = timedelta(milliseconds=gold.reach_ms)
-    begin = pc.min(windows.column("window_start")).as_py()
-    end = pc.max(windows.column("window_start")).as_py() + timedelta(milliseconds=touched.window_ms)
-    files = {
-        name: [each for each in stored_files(output / name) if _has_rows(each, begin - reach, end + reach)]
-        for name in gold.sources
-    }
-    job = _Job(output, table, gold, windows, touched.window_ms, begin - reach, end + reach, files)
+    starts = pc.min_max(windows.column("window_start")).as_py()
+    all_files = {name: stored_files(output / name) for name in gold.sources}
+    job = _Job(
+        output, table, gold, windows, touched.window_ms, starts["min"], starts["max"], all_files, touched.all_history
+    )
+    job = job.narrowed()
+    begin, end = job.first, job.last + timedelta(milliseconds=touched.window_ms)
     replaced = table.files() if touched.all_history else [each for each in table.files() if _has_rows(each, begin, end)]
     kept = table.spec.schema.empty_table() if touched.all_history else without(table.rows(replaced), windows)
-    rows = sum(_rows_within(each, job.begin, job.end) for listed in files.values() for each in listed)
-    with _asked(job) as connection:
-        earlier = EARLIER.empty_table()
-        if gold.compares_uptimes and not touched.all_history:
-            earlier = _earlier_uptimes(connection, job, begin)
-        if session is None or rows <= FEW_ROWS:
-            connection.register("earlier", earlier)
-            made = connection.execute(job.of_touched()).to_arrow_table().select(table.spec.schema.names)
-            both = pa.concat_tables([kept, made.cast(table.spec.schema)])
-            added = write_files(table.root, table.spec.schema, _sorted(both, table.spec))
-        else:
-            added = _by_spark(session, job, earlier, rows)
-            added += write_files(table.root, table.spec.schema, _sorted(kept, table.spec))
+    portions = job.portions()
+    if session is not None and _is_for_spark(session, portions):
+        added = _by_spark(session, job)
+        added += write_files(table.root, table.spec.schema, _sorted(kept, table.spec))
+    else:
+        added = _by_duckdb(portions, kept)
     table.commit(query, batch, added, replaced)
     return True
+
+
+def _is_for_spark(session: SparkSession, portions: Sequence[_Job]) -> bool:
+    """Whether there are more rows than one machine need ask for, or than fit into it."""
+    is_cluster = len(portions) > 1 and not is_local(str(session.sparkContext.master))
+    return is_cluster or any(each.rows > 2 * PORTION_ROWS for each in portions)
+
+
+def _by_duckdb(portions: Sequence[_Job], kept: pa.Table) -> list[DataFile]:
+    """Files with the rows of all portions, of which the first takes what is kept of the table as well."""
+    added: list[DataFile] = []
+    told = EARLIER.empty_table()
+    for job in portions:
+        spec, schema = job.table.spec, job.table.spec.schema
+        with _asked(job) as connection:
+            if job.gold.compares_uptimes:
+                connection.register("earlier", _earlier_uptimes(connection, job, told))
+            made = connection.execute(job.of_touched()).to_arrow_table().select(schema.names).cast(schema)
+        if job.gold.compares_uptimes:
+            of_portion = made.select(EARLIER.names).filter(pc.is_valid(made.column("uptime_ms")))
+            told = last_rows(pa.concat_tables([told, of_portion]), ("farm", "server_id"), "window_start")
+        added += write_files(job.table.root, schema, _sorted(pa.concat_tables([kept, made]), spec))
+        kept = schema.empty_table()
+    return added
 
 
 def fold(output: Path, table: Table, gold: FoldedTable, since: datetime | None, query: str, batch: int) -> bool:
@@ -230,37 +297,45 @@ def source_view(connection: duckdb.DuckDBPyConnection, output: Path, name: str, 
     connection.execute(f"CREATE VIEW all_{name} AS SELECT {told} FROM (SELECT * FROM _{name} {read})")  # noqa: S608 - own
 
 
-def _earlier_uptimes(connection: duckdb.DuckDBPyConnection, job: _Job, begin: datetime) -> pa.Table:
+def _earlier_uptimes(connection: duckdb.DuckDBPyConnection, job: _Job, told: pa.Table) -> pa.Table:
     """The last uptime that servers told before the rows that are read, of those that tell none in the reach.
 
-    It is sought day by day backwards, in the table itself: a server that comes back after a week costs a week's search.
+    It is what earlier portions have `told`, or is sought day by day backwards in the table itself: a server that comes
+    back after a week costs a week's search. Of a table that is made anew nothing counts that it has.
     """
+    if job.all_history:
+        return told
     sought = connection.execute(
         "SELECT farm, server_id FROM reports WHERE uptime_ms IS NOT NULL GROUP BY farm, server_id"  # noqa: S608 - own
-        f" HAVING min(log_time) >= {literal(begin)}"
+        f" HAVING min(log_time) >= {literal(job.first)}"
     ).to_arrow_table()
     found = [EARLIER.empty_table()]
-    older = [each for each in job.table.files() if each.oldest is not None and each.oldest < begin]
+    older = [each for each in job.table.files() if each.oldest is not None and each.oldest < job.first]
     for day in sorted({each.day for each in older if each.day is not None}, reverse=True):
         if not sought.num_rows:
             break
         paths = [str(job.table.root / each.path) for each in older if each.day == day]
         connection.register("sought", sought)
         last = connection.execute(
-            "SELECT farm, server_id, max_by(uptime_ms, window_start) AS uptime_ms FROM"  # noqa: S608 - own
+            "SELECT farm, server_id, max_by(uptime_ms, window_start) AS uptime_ms,"  # noqa: S608 - own
+            " max(window_start) AS window_start FROM"
             " read_parquet($paths)"
             " SEMI JOIN sought USING (farm, server_id)"
-            f" WHERE uptime_ms IS NOT NULL AND window_start < {literal(begin)} GROUP BY farm, server_id",
+            f" WHERE uptime_ms IS NOT NULL AND window_start < {literal(job.first)} GROUP BY farm, server_id",
             {"paths": paths},
         ).to_arrow_table()
         connection.unregister("sought")
         found.append(last.cast(EARLIER))
         sought = sought.join(last, ["farm", "server_id"], join_type="left anti").select(sought.column_names)
-    return pa.concat_tables(found)
+    return last_rows(pa.concat_tables([*found, told]), ("farm", "server_id"), "window_start")
 
 
-def _by_spark(session: SparkSession, job: _Job, earlier: pa.Table, rows: int) -> list[DataFile]:
-    fit_to_size(session, rows)
+def _by_spark(session: SparkSession, job: _Job) -> list[DataFile]:
+    fit_to_size(session, job.rows)
+    with _asked(job) as connection:
+        earlier = EARLIER.empty_table()
+        if job.gold.compares_uptimes:
+            earlier = _earlier_uptimes(connection, job, earlier)
     schema = job.table.spec.schema
     session.createDataFrame(job.windows).createOrReplaceTempView("touched")
     session.createDataFrame(earlier).createOrReplaceTempView("earlier")

@@ -115,6 +115,22 @@ def test_a_table_that_grew_by_batches_equals_one_made_at_once(tmp_path: Path) ->
     assert grown(tmp_path / "other grown", log, [*range(50, log.commit_index, 199)], HALF_HOUR_MS) == expected
 
 
+@pytest.mark.parametrize("portion_rows", [1, 400])
+def test_rows_that_are_read_in_portions_make_the_same_tables(
+    portion_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, ends = over_days()
+    generated = generated_log(3, 0.3, 3)
+    expected = at_once(tmp_path / "once", log, MINUTE_MS)
+    of_generated = at_once(tmp_path / "other once", generated, HALF_HOUR_MS)
+    # given more rows than are read at once
+    monkeypatch.setattr(refreshing, "PORTION_ROWS", portion_rows)
+    # then tables that are made anew, and those that grow, are as before: a router that was away is seen to be back
+    assert at_once(tmp_path / "portions", log, MINUTE_MS) == expected
+    assert grown(tmp_path / "grown", log, ends, MINUTE_MS) == expected
+    assert at_once(tmp_path / "other portions", generated, HALF_HOUR_MS) == of_generated
+
+
 def test_a_router_that_comes_back_restarted_after_days_of_silence_is_seen_to_have_restarted(tmp_path: Path) -> None:
     rows = grown(tmp_path, *over_days(), MINUTE_MS)["router_health"]
     resets = [(row["server_id"], row["window_start"]) for row in rows if row["restarted"]]
@@ -225,7 +241,8 @@ def test_spark_makes_the_same_rows_of_the_same_text(
     log = generated_log(3, 0.15, 5)
     ends = [log.commit_index // 2]
     expected = grown(tmp_path / "duckdb", log, ends, HALF_HOUR_MS)
-    monkeypatch.setattr(refreshing, "FEW_ROWS", 0)
+    # given rows of which even a short portion is more than one machine is to ask for
+    monkeypatch.setattr(refreshing, "PORTION_ROWS", 0)
     assert grown(tmp_path / "spark", log, ends, HALF_HOUR_MS, session) == expected
     for name, folded in FOLDED.items():
         rows = stored_rows(tmp_path / "spark" / folded.source, BASE_SPECS[folded.source].schema)
