@@ -16,7 +16,7 @@ import click
 
 from pipeline import INSTALL
 from pipeline.cli.options import Finite
-from pipeline.gold.answers import ANSWERS, OBJECTIVE_PERCENT, answer_sql, why_empty
+from pipeline.gold.answers import ANSWERS, GOSSIP_TIMINGS, LAN, OBJECTIVE_PERCENT, answer_sql, why_empty
 from pipeline.serve.printing import echo, print_csv, print_json, printable
 
 ROWS_SHOWN = 200
@@ -78,15 +78,25 @@ SHOW TABLES names the tables, DESCRIBE TABLE their columns; `garlicfarm help pip
     type=Finite(0.0, 99.9999),
     help=f"Of `slo`: percent of the time that is to be good. Default: {OBJECTIVE_PERCENT}.",
 )
-def query(*, sql: str, output: Path, as_json: bool, as_csv: bool, objective: float | None) -> None:
+@click.option(
+    "--gossip-timing",
+    type=click.Choice([*GOSSIP_TIMINGS]),
+    help="Of `detection`: the setting `gossip.timing` of the farm's nodes. Default: lan.",
+)
+def query(
+    *, sql: str, output: Path, as_json: bool, as_csv: bool, objective: float | None, gossip_timing: str | None
+) -> None:
     """Answers a SELECT, or one of `ANSWERS`."""
     if as_json and as_csv:
         raise click.UsageError("--json and --csv are two formats: choose one")
     if objective is not None and sql != "slo":
         raise click.UsageError("--objective is of `slo`, and this is another query")
+    if gossip_timing is not None and sql != "detection":
+        raise click.UsageError("--gossip-timing is of `detection`, and this is another query")
     name = sql if sql in ANSWERS else None
     if name is not None:
-        sql = answer_sql(name, OBJECTIVE_PERCENT if objective is None else objective)
+        timing = LAN if gossip_timing is None else GOSSIP_TIMINGS[gossip_timing]
+        sql = answer_sql(name, OBJECTIVE_PERCENT if objective is None else objective, timing)
     elif _NAME.fullmatch(sql):
         raise click.UsageError(f"there is no question {sql!r}: ask one of {', '.join(ANSWERS)}, or a SELECT")
     with _errors_told():

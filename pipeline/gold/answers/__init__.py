@@ -9,9 +9,24 @@ A file in this directory is a question that can be asked; nothing else lists the
 Spark both understand, as that of the derived tables does (`pipeline/gold/refreshing.py`).
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 OBJECTIVE_PERCENT = 99.5
+
+
+@dataclass(frozen=True, slots=True)
+class GossipTiming:
+    """What `detection` expects of a farm's gossip: options of its nodes, of which neither log nor traces tell."""
+
+    probe_period_ms: int
+    suspicion_multiplier: int
+    suspicion_max_multiplier: int
+
+
+GOSSIP_TIMINGS = {"lan": GossipTiming(1_000, 4, 6), "local": GossipTiming(250, 8, 6)}
+"""By the node's setting `gossip.timing`, as the presets of `gossip` are."""
+LAN = GOSSIP_TIMINGS["lan"]
 _PPM_OF_PERCENT = 10_000
 _HERE = Path(__file__).parent
 _MARK, _EMPTY = "-- ", "-- empty: "
@@ -26,6 +41,19 @@ def why_empty(name: str) -> str | None:
     return next(told, None)
 
 
-def answer_sql(name: str, objective_percent: float = OBJECTIVE_PERCENT) -> str:
-    """The SELECT of one of `ANSWERS`. `objective_percent`: below 100, of the good windows that `slo` judges by."""
-    return _TEXTS[name].replace("$objective_ppm", str(round(objective_percent * _PPM_OF_PERCENT)))
+def answer_sql(name: str, objective_percent: float = OBJECTIVE_PERCENT, timing: GossipTiming = LAN) -> str:
+    """The SELECT of one of `ANSWERS`.
+
+    `objective_percent`: below 100, of the good windows that `slo` judges by. `timing`: of the gossip that `detection`
+    judges.
+    """
+    values = {
+        "$objective_ppm": round(objective_percent * _PPM_OF_PERCENT),
+        "$probe_period_ms": timing.probe_period_ms,
+        "$suspicion_multiplier": timing.suspicion_multiplier,
+        "$suspicion_max_multiplier": timing.suspicion_max_multiplier,
+    }
+    sql = _TEXTS[name]
+    for word, value in values.items():
+        sql = sql.replace(word, str(value))
+    return sql
