@@ -80,7 +80,7 @@ def derived_rows(output: Path, name: str, window_ms: int) -> list[dict[str, Any]
     return gold_rows(output, name)
 
 
-def derived(output: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A derived table that says what a test wants it to say."""
+def derived(output: Path, name: str, rows: Sequence[Mapping[str, Any]], batch: int = 0) -> None:
+    """A derived table that says what a test wants it to say; of a later batch, that too."""
     made = rows_of(arrow_schema(DERIVED[name]), rows)
-    Table(output, SPECS[name]).append(LOG, 0, made)
+    Table(output, SPECS[name]).append(LOG, batch, made)

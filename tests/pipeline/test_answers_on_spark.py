@@ -1,7 +1,7 @@
 """Each question by name has the same rows, in the same order, whether Spark or DuckDB is asked."""
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
@@ -14,7 +14,7 @@ from pipeline.serve.query import TABLES, documents
 from pipeline.tables.delta import stored_rows
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog
 from tests.pipeline.generated_log import generated_log
-from tests.pipeline.made_tables import tables_of, wrote
+from tests.pipeline.made_tables import derived, knew, tables_of, wrote
 from tests.pipeline.test_trace_tables import event
 
 pytestmark = [
@@ -24,6 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 HALF_HOUR_MS = 1_800_000
+HOUR = timedelta(hours=1)
 SILENT_FROM_MS, SILENT_TO_MS = EPOCH_MS + 2 * HALF_HOUR_MS, EPOCH_MS + 4 * HALF_HOUR_MS
 
 
@@ -54,7 +55,38 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     wrote(made, "events", 0, told)
     gold.refresh(0)
+    weeks_of_load(made, random)
     return made
+
+
+def weeks_of_load(made: Path, random: Random) -> None:
+    """Another farm with a month of load: two routers that serve one destination, one of them with gaps."""
+    windows = [
+        {"farm": "0a" * 16, "server_id": server, "window_start": start, "window_end": start + 2 * HOUR}
+        for server in (1, 2)
+        for start in (datetime(2026, 1, 1, tzinfo=UTC) + hour * HOUR for hour in range(0, 30 * 24, 2))
+        if server == 1 or random.random() < 0.7
+    ]
+    routers = [
+        {
+            **window,
+            "cpu_percent": random.choice((None, 150.0, 30 + random.random() * place / 50)),
+            "memory_percent": 40 + place / 100,
+            "job_lag_p95_ms": random.lognormvariate(3, 2),
+            "bandwidth_bytes_per_s": 1e5 * random.random() + place * 777,
+        }
+        for place, window in enumerate(windows)
+    ]
+    destinations = [
+        {**window, "destination": "d-shared", "connections": random.random() * place, "bandwidth_bytes_per_s": 1e4 / 3}
+        for place, window in enumerate(windows)
+    ]
+    derived(made, "router_health", routers, batch=1)
+    derived(made, "destination_health", destinations, batch=1)
+    limits = {"farm": "0a" * 16, "index": 1, "configured_bandwidth_bytes_per_s": 1_234_567}
+    told = [{**limits, "server_id": server} for server in (1, 2)]
+    served = [{**each, "destination": "d-shared", "configured_connections": 333} for each in told]
+    knew(made, 1, {"routers": told, "destinations": served})
 
 
 @pytest.fixture(scope="module")

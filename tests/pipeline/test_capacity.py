@@ -1,0 +1,161 @@
+"""The question `capacity` forecasts a load whose trend is known, and tells whether one router fewer could bear it."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from pipeline.cli.queries import query
+from pipeline.gold.answers import answer_sql
+from pipeline.serve.query import documents
+from tests.pipeline.made_tables import derived, knew
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+LIMIT_BYTES_PER_S = 1_000_000
+
+
+def hours(days: float) -> Iterator[tuple[float, dict[str, Any]]]:
+    """Each hour: how many days have gone, and the window."""
+    for hour in range(round(days * 24)):
+        start = BEGIN + hour * HOUR
+        yield hour / 24, {"window_start": start, "window_end": start + HOUR}
+
+
+def rows_of_a_router(server: int, days: float, cpu: Callable[[float], float | None]) -> list[dict[str, Any]]:
+    """Hours of a router whose processor is as busy as told."""
+    return [{**window, "server_id": server, "cpu_percent": cpu(day)} for day, window in hours(days)]
+
+
+def swing(day: float) -> float:
+    """The day's own swing, which is no trend."""
+    return 10 * math.sin(2 * math.pi * day)
+
+
+def told(output: Path) -> list[dict[str, Any]]:
+    rows = documents(output, answer_sql("capacity"))
+    assert [row["days_left"] for row in rows] == sorted(
+        (row["days_left"] for row in rows), key=lambda days: math.inf if days is None else days
+    ), "the soonest first"
+    return rows
+
+
+def test_a_rising_load_reaches_its_limit_when_its_trend_says_whatever_the_days_own_swing(tmp_path: Path) -> None:
+    random = Random(5)
+
+    def busy(day: float) -> float:
+        # a tenth of the hours is an outage or a burst
+        disturbed = random.choice((0.0, 100.0)) if random.random() < 0.1 else 30 + 2 * day + swing(day)
+        return disturbed + random.uniform(-1, 1)
+
+    derived(tmp_path, "router_health", rows_of_a_router(1, 20, busy))
+    (row,) = (row for row in told(tmp_path) if row["kind"] == "router" and row["resource"] == "cpu")
+    assert (row["days"], row["trend"]) == (20, pytest.approx(0.02, abs=0.004))
+    assert row["trend_low"] < row["trend"] < row["trend_high"]
+    assert row["days_left"] == pytest.approx(row["headroom"] / row["trend"], abs=0.1)
+    assert row["days_left_soonest"] < row["days_left"] < row["days_left_latest"]
+
+
+def test_a_load_that_does_not_rise_has_no_days_left_and_one_at_its_limit_has_none(tmp_path: Path) -> None:
+    routers = {
+        1: lambda day: 40 + swing(day),
+        2: lambda day: 90 - 3 * day,
+        3: lambda _: 100.0,
+        # and one that takes more than a year
+        4: lambda day: 40 + 0.05 * day,
+    }
+    derived(
+        tmp_path, "router_health", [row for server in routers for row in rows_of_a_router(server, 8, routers[server])]
+    )
+    rows = {row["name"]: row for row in told(tmp_path) if row["kind"] == "router"}
+    assert {name: row["days_left"] for name, row in rows.items()} == {"1": None, "2": None, "3": 0.0, "4": None}
+    assert (rows["2"]["trend"], rows["4"]["trend"]) == (-0.03, 0.0005)
+
+
+def test_with_less_than_three_days_there_is_a_load_but_no_trend(tmp_path: Path) -> None:
+    derived(tmp_path, "router_health", rows_of_a_router(1, 2, lambda day: 10 + 20 * day))
+    row = told(tmp_path)[0]
+    assert (row["days"], row["trend"], row["trend_high"], row["days_left_soonest"]) == (2, None, None, None)
+    assert row["load"] == pytest.approx(0.1 + 0.2 * (2 - 2.5 / 24), abs=1e-6), "the mean of the last four hours"
+
+
+def test_a_router_that_is_gone_has_no_forecast_and_no_share_in_what_the_farm_can_bear(tmp_path: Path) -> None:
+    gone = [row for row in rows_of_a_router(3, 5, lambda _: 50.0) if row["window_end"] <= BEGIN + timedelta(days=3)]
+    derived(
+        tmp_path,
+        "router_health",
+        [*rows_of_a_router(1, 5, lambda _: 60.0), *rows_of_a_router(2, 5, lambda _: 30.0), *gone],
+    )
+    rows = {(row["kind"], row["resource"], row["name"][:1]): row for row in told(tmp_path)}
+    assert set(rows) == {("router", "cpu", "1"), ("router", "cpu", "2"), ("farm", "router cpu", "f")}
+    farm = rows["farm", "router cpu", "f"]
+    assert (farm["load"], farm["headroom_n1"]) == (0.45, pytest.approx(0.1)), "one processor for 60 and 30 percent"
+    assert rows["router", "cpu", "1"]["headroom_n1"] is None
+
+
+def test_what_is_left_without_the_largest_router_of_a_destination_is_by_the_limits_they_tell(tmp_path: Path) -> None:
+    routers = {1: (3 * LIMIT_BYTES_PER_S, 900_000.0), 2: (LIMIT_BYTES_PER_S, 300_000.0), 3: (LIMIT_BYTES_PER_S, 0.0)}
+    serving = {"d-shared": (1, 2), "d-alone": (3,)}
+    derived(
+        tmp_path,
+        "router_health",
+        [
+            {**window, "server_id": server, "bandwidth_bytes_per_s": load}
+            for server, (_, load) in routers.items()
+            for _, window in hours(4)
+        ],
+    )
+    derived(
+        tmp_path,
+        "destination_health",
+        [
+            {**window, "destination": name, "server_id": server, "connections": 30.0 + 10 * day}
+            for name, servers in serving.items()
+            for server in servers
+            for day, window in hours(4)
+        ],
+    )
+    knew(
+        tmp_path,
+        0,
+        {
+            "routers": [
+                {"index": 1, "server_id": server, "configured_bandwidth_bytes_per_s": limit}
+                for server, (limit, _) in routers.items()
+            ],
+            "destinations": [
+                {"index": 1, "server_id": server, "destination": "d-shared", "configured_connections": 100}
+                for server in (1, 2)
+            ],
+        },
+    )
+    rows = {(row["name"], row["resource"]): row for row in told(tmp_path) if row["kind"] == "destination"}
+    assert {name for name, _ in rows} == {"d-shared"}, "one that a single router serves has that router's rows"
+    shared = rows["d-shared", "router bandwidth"]
+    assert (shared["load"], shared["headroom_n1"]) == (0.3, pytest.approx(-0.2)), "1.2 MB/s on a router for 1 MB/s"
+    connections = rows["d-shared", "connections"]
+    assert (connections["trend"], connections["days_left"]) == (pytest.approx(0.1), pytest.approx(3.1, abs=0.1))
+
+
+def test_without_figures_or_tables_it_says_why_there_are_no_rows(tmp_path: Path) -> None:
+    derived(tmp_path, "router_health", [{**window, "server_id": 1, "reports": 1} for _, window in hours(1)])
+    derived(tmp_path, "destination_health", [{**window, "server_id": 1, "destination": "d"} for _, window in hours(1)])
+    knew(tmp_path, 0, {"routers": [{"index": 1, "server_id": 1}], "destinations": [{"index": 1, "server_id": 1}]})
+    result = CliRunner().invoke(query, ["capacity", "--output", str(tmp_path)])
+    assert (result.exit_code, "No rows: no report tells processor" in result.stderr) == (0, True)
+
+
+def test_figures_that_no_router_has_stay_figures(tmp_path: Path) -> None:
+    def hostile(day: float) -> float:
+        return (-1e9, 1e9, 0.0, 1e-9)[round(day * 24) % 4]
+
+    derived(tmp_path, "router_health", rows_of_a_router(1, 4, hostile))
+    result = CliRunner().invoke(query, ["capacity", "--output", str(tmp_path), "--json"])
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert {(row["kind"], row["load"], row["days_left"]) for row in rows} == {("router", 2.5, 0.0), ("farm", 2.5, 0.0)}
