@@ -49,7 +49,14 @@ NAMES = (
     *gossip.PARTS,
     *kraft.PARTS,
 )
-PIPELINE_PARTS = ("pipeline-source", "pipeline-tables", "pipeline-latency", "pipeline-backfill", "pipeline-floodfills")
+PIPELINE_PARTS = (
+    "pipeline-source",
+    "pipeline-tables",
+    "pipeline-latency",
+    "pipeline-refresh",
+    "pipeline-backfill",
+    "pipeline-floodfills",
+)
 """Run only when they are named: they need the extra `pipeline`, and a quarter of an hour."""
 ZMQ_RAFT_PARTS = zmq_raft.PARTS
 """Run only when they are named: they need Node, and the npm package that `make interop-zmq` brings."""

@@ -4,6 +4,8 @@
     pipeline-tables     log ──▶ tables, in turns with   Parquet of the same rows ──▶ the same parse, transform and write
                         time of the first over time of the second, by the clock and of processors; goal: at most 1.5
     pipeline-latency    committed at a real farm ──▶ row in the current state, trigger 1 s; goal: median at most 1.5 s
+    pipeline-refresh    a minute of reports late on a day of 1,000 routers: processor time of bringing all derived
+                        tables up to it, goal 10 s
     pipeline-backfill   ten million entries (GARLICFARM_BACKFILL_ENTRIES: another number): entries per second of the
                         base tables alone, and with all derived tables, and the memory of driver, JVM and workers
                         together; goals 20,000 and 12,000 entries/s, and below 3 GB
@@ -15,7 +17,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +25,10 @@ import psutil
 import trio
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks import pipeline_floodfills, pipeline_latency
+from benchmarks import pipeline_floodfills, pipeline_latency, pipeline_refresh
 from benchmarks.child import ChildError
 from benchmarks.figures import Figure
+from benchmarks.processor_time import Took, measured
 from pipeline.generate import generate
 from pipeline.load_model import LoadModel
 from pipeline.run import RunSettings, await_end, prepare, start_query
@@ -57,6 +60,8 @@ async def measure(part: str, directory: Path, runs: int) -> list[Figure]:
             return await trio.to_thread.run_sync(_tables, place, min(runs, RUNS_MAX))
         case "pipeline-latency":
             return await pipeline_latency.measure(place)
+        case "pipeline-refresh":
+            return await trio.to_thread.run_sync(pipeline_refresh.measure, place)
         case "pipeline-floodfills":
             return await trio.to_thread.run_sync(pipeline_floodfills.measure, place, min(runs, RUNS_MAX))
         case _:
@@ -95,8 +100,8 @@ def _tables(directory: Path, runs: int) -> list[Figure]:
         "maxEntriesPerBatch": str(BATCH_ENTRIES),
         "entriesPerPartition": str(ENTRIES_PER_FILE),
     }
-    ours: list[_Took] = []
-    theirs: list[_Took] = []
+    ours: list[Took] = []
+    theirs: list[Took] = []
     with _session() as session:
         session.read.format("farm").options(**source).load().write.parquet(str(parquet))
         files = BATCH_ENTRIES // ENTRIES_PER_FILE
@@ -104,10 +109,10 @@ def _tables(directory: Path, runs: int) -> list[Figure]:
         def from_parquet() -> DataFrame:
             return session.readStream.schema(ENTRIES).option("maxFilesPerTrigger", files).parquet(str(parquet))
 
-        def timed(entries: DataFrame | None) -> _Took:
+        def timed(entries: DataFrame | None) -> Took:
             settings = RunSettings(directory / "tables", source)
             prepare(settings.output)
-            with _measured() as took:
+            with measured() as took:
                 await_end(
                     session, settings, lambda: start_query(session, settings, available_now=True, entries=entries)
                 )
@@ -132,32 +137,6 @@ def _tables(directory: Path, runs: int) -> list[Figure]:
         Figure(group, "log to tables, processor time", "s", tuple(took.processor_s for took in ours), "JVM and Python"),
         Figure(group, "processor time of the first over the second", "x", by_processor, "less moved by other load"),
     ]
-
-
-@dataclass(slots=True)
-class _Took:
-    """How long something took, by the clock and of the processors."""
-
-    seconds: float = 0.0
-    processor_s: float = 0.0
-
-
-@contextmanager
-def _measured() -> Iterator[_Took]:
-    """What the block takes of this process and of all that it started."""
-    took = _Took()
-    began, spent_s = time.perf_counter(), _processor_s()
-    yield took
-    took.seconds, took.processor_s = time.perf_counter() - began, _processor_s() - spent_s
-
-
-def _processor_s() -> float:
-    """Seconds of a processor that this process and its descendants have had, those that ended included."""
-    spent_s = 0.0
-    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):
-            spent_s += sum(process.cpu_times()[:4])
-    return spent_s
 
 
 async def _backfill(directory: Path) -> list[Figure]:

@@ -1,0 +1,60 @@
+"""What it costs to bring the derived tables up to a minute of reports, late on a day of a large farm.
+
+    a day of 1,000 routers, but for its last minutes ──▶ base tables, derived tables
+    each of these minutes ──▶ base tables ──▶ [ derived tables ]      the part in brackets is measured
+
+A day is what the tables of a partition grow to. A refresh that read all of it would cost most at its end, so that is
+where it is measured. Everything runs in this process, and in the tasks and the JVM that it starts.
+"""
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from benchmarks.figures import Figure
+from benchmarks.processor_time import measured
+from pipeline.generate import generate
+from pipeline.gold.tables import Gold
+from pipeline.load_model import LoadModel
+from pipeline.run import RunSettings, await_end, gold_of, prepare, start_query
+from pipeline.spark.session import open_session
+from pipeline.tables.lake import LOG
+
+ROUTERS = 1_000
+DAYS = 1.0
+ENTRIES_A_MINUTE = 2 * ROUTERS
+MINUTES = 6
+MASTER = "local[2]"
+
+
+def measure(directory: Path) -> list[Figure]:
+    """Processor time of each refresh, and how long it took by the clock, after one that warms up."""
+    log = directory / "log"
+    entries = generate(log, LoadModel(ROUTERS, DAYS)).entries
+    processor_s: list[float] = []
+    seconds: list[float] = []
+    session = open_session(MASTER)
+    try:
+        for minute in range(MINUTES + 1):
+            last = entries - (MINUTES - minute) * ENTRIES_A_MINUTE
+            gold = _written(session, RunSettings(directory / "tables", {"directory": str(log), "end": str(last)}))
+            with measured() as took:
+                gold.refresh(gold.noted_through(LOG), session)
+            processor_s.append(took.processor_s)
+            seconds.append(took.seconds)
+    finally:
+        session.stop()
+    group = f"pipeline: derived tables brought up to a minute, at the end of a day of {ROUTERS} routers"
+    note = f"{entries} entries, {MASTER}; all of the day before it took {processor_s[0]:.0f} s; goal 10"
+    return [
+        Figure(group, "processor time", "s", tuple(processor_s[1:]), note),
+        Figure(group, "by the clock", "s", tuple(seconds[1:]), "beside it"),
+    ]
+
+
+def _written(session: SparkSession, settings: RunSettings) -> Gold:
+    """The derived tables, which lack what the base tables have now."""
+    prepare(settings.output, part=True)
+    gold = gold_of(settings)
+    await_end(session, settings, lambda: start_query(session, settings, available_now=True, gold=gold))
+    return gold
