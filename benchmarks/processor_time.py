@@ -1,15 +1,20 @@
 """What a block of code takes by the clock and of processors, of this process and of all that it started.
 
-The processor time of a process that has ended counts in its parent's, which is why all four times of the system are
-added: own and children's, in user mode and in the kernel.
+The system adds the time of a process that ended to its parent's only if the parent waits for it. Spark's workers are
+started by processes that end before them, so that what they had is in no sum any more. Therefore every process is read
+several times a second by its own times, and counts with what it had when it was last seen: of one that ends, at most
+`SAMPLE_S` is missed.
 """
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import psutil
+
+SAMPLE_S = 0.2
 
 
 @dataclass(slots=True)
@@ -23,16 +28,32 @@ class Took:
 @contextmanager
 def measured() -> Iterator[Took]:
     """What the block takes of this process and of all that it started."""
-    took = Took()
-    began, spent_s = time.perf_counter(), _processor_s()
-    yield took
-    took.seconds, took.processor_s = time.perf_counter() - began, _processor_s() - spent_s
+    took, ended = Took(), threading.Event()
+    before_s = _processor_s()
+    seen_s = dict(before_s)
+
+    def watch() -> None:
+        while not ended.wait(SAMPLE_S):
+            seen_s.update(_processor_s())
+
+    watcher = threading.Thread(target=watch, name="processor time")
+    began = time.perf_counter()
+    watcher.start()
+    try:
+        yield took
+    finally:
+        took.seconds = time.perf_counter() - began
+        ended.set()
+        watcher.join()
+    seen_s.update(_processor_s())
+    took.processor_s = sum(had_s - before_s.get(process, 0.0) for process, had_s in seen_s.items())
 
 
-def _processor_s() -> float:
-    """Seconds of a processor that this process and its descendants have had, those that ended included."""
-    spent_s = 0.0
+def _processor_s() -> dict[tuple[int, float], float]:
+    """Seconds of a processor that each of these processes itself has had, by number and start."""
+    spent_s: dict[tuple[int, float], float] = {}
     for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
-            spent_s += sum(process.cpu_times()[:4])
+            times = process.cpu_times()
+            spent_s[process.pid, process.create_time()] = times.user + times.system
     return spent_s
