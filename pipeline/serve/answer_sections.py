@@ -1,35 +1,41 @@
 """The sections of the report that show named answers (`pipeline/gold/answers`): in words, the worst first, and short.
 
-    slo      what burns its error budget, and how fast      at the head of the page
-    leaders  days on which the leader changed most often    above the drawing of the terms
-    churn    days on which most servers came and went
+    slo          what burns its error budget, and how fast      at the head of the page
+    reliability  servers that were down for the longest         below the servers as they are now
+    detection    how soon losses were noticed                   above the detections one by one
+    leaders      days on which the leader changed most often    above the drawing of the terms
+    churn        days on which most servers came and went
 
 A burn is told by two windows, as alerts on an error budget are (Google, The Site Reliability Workbook, chapter 5): at
 14.4 an hour uses up 2 % of the budget of 30 days, at 6 six hours use up 5 %. The one tells a failure that has just
 begun, the other one that is slow and stays.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from pipeline.gold.answers import answer_sql
 from pipeline.serve.charts import nothing
 from pipeline.serve.page import cut, maybe, span, table
 from pipeline.serve.verdict import Ask
+from pipeline.watch.machine import HEALTHY, SILENT
 
 FAST_BURN, SLOW_BURN = 14.4, 6.0
 """Of the last hour, and of the last six."""
-BUDGETS_SHOWN, BUDGETS_LEAST, DAYS_SHOWN = 10, 3, 5
-"""Targets that do not keep to their budget, those that are shown if fewer do not, and days."""
+BUDGETS_SHOWN, BUDGETS_LEAST, DAYS_SHOWN, FAILING_SHOWN, NOTICED_SHOWN = 10, 3, 5, 10, 5
+"""Targets that do not keep to their budget, those that are shown if fewer do not, days, servers that failed, and farms,
+members and observers each."""
 MONTH_MS = 30 * 86_400_000
+_NOTICED = "to suspect", "to dead"
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
     """How the page calls things; `farm` gives nothing where there is one farm only."""
 
-    farm: Callable[[str], str]
+    farm: Callable[[str | None], str]
     server: Callable[[str, int], str]
     destination: Callable[[str], str]
 
@@ -57,6 +63,65 @@ def budgets(ask: Ask, names: Names, objective_percent: float) -> str:
     least = min((row["budget_left"] for row in rows[len(shown) :]), default=1.0)
     rest = "some of the rest are used up too" if least <= 0 else f"the rest: at least {least:.0%} left"
     return told + cut(len(shown), len(rows), "budgets", f"the worst; {rest}")
+
+
+def reliability(ask: Ask, names: Names) -> str:
+    """Which servers were down for the longest."""
+    rows = ask(answer_sql("reliability"))
+    failed = [row for row in rows if row["failures"] or row["down_ms"]]
+    if rows and not failed:
+        return '<p class="none">No server that was watched failed.</p>'
+    shown = failed[:FAILING_SHOWN]
+    told = table(
+        ("server", "down", "now", "failures", "time between failures", "time to repair", "healthy"),
+        [
+            (
+                names.server(row["farm"], row["server_id"]),
+                span(row["down_ms"]),
+                row["state"],
+                row["failures"],
+                maybe(row["mtbf_ms"], span),
+                maybe(row["mttr_ms"], span),
+                span(row["healthy_ms"]),
+            )
+            for row in shown
+        ],
+        ["" if row["state"] == HEALTHY else "bad" if row["state"] == SILENT else "warn" for row in shown],
+    )
+    most = span(failed[len(shown)]["down_ms"]) if len(failed) > len(shown) else ""
+    return told + cut(len(shown), len(failed), "servers that failed", f"the longest down; the rest: at most {most}")
+
+
+def detection(ask: Ask, names: Names) -> str:
+    """How soon losses were noticed, of farms, members and observers, beside what is expected."""
+    rows = ask(answer_sql("detection"))
+    if not rows:
+        return ""
+    by_kind = {kind: [*same] for kind, same in groupby(rows, key=lambda row: row["kind"])}
+    shown = [row for same in by_kind.values() for row in same[:NOTICED_SHOWN]]
+    told = table(
+        ("what", "false alarms", "losses", *(f"{what}: median, 99%, longest" for what in _NOTICED), "suspect for"),
+        [
+            (
+                names.farm(row["farm"]) + ("the farm" if row["kind"] == "farm" else f"{row['kind']} {row['name']}"),
+                _false_alarms(row),
+                row["detections"],
+                _seconds(row["suspect_median_ms"], row["suspect_p99_ms"], row["suspect_max_ms"]),
+                _seconds(row["dead_median_ms"], row["dead_p99_ms"], row["dead_max_ms"]),
+                _seconds(row["suspicion_median_ms"], row["suspicion_max_ms"]),
+            )
+            for row in shown
+        ],
+        ["bad" if row["false_deaths"] else "warn" if row["false_suspicions"] else "" for row in shown],
+    )
+    return (
+        f'<p class="how">{_expected(shown)}</p>'
+        + told
+        + "".join(
+            cut(min(len(same), NOTICED_SHOWN), len(same), f"{kind}s", "those that were noticed the latest")
+            for kind, same in by_kind.items()
+        )
+    )
 
 
 def leader_changes(ask: Ask, names: Names) -> str:
@@ -115,6 +180,36 @@ def _burn(row: dict[str, Any]) -> tuple[str, str]:
         return "", "lasts"
     is_bad = in_1h >= FAST_BURN or in_6h >= SLOW_BURN
     return "bad" if is_bad else "warn", f"{times}, gone in {span(round(left * MONTH_MS / burn))}"
+
+
+def _false_alarms(row: dict[str, Any]) -> str | None:
+    """How many suspicions there were of living members, of those that can be judged."""
+    judged, false = row["suspicions"] - row["unjudged"], row["false_suspicions"] + row["false_deaths"]
+    unjudged = f"{row['unjudged']:,} not judged" if row["unjudged"] else ""
+    if not judged:
+        return unjudged or None
+    called_dead = f"{row['false_deaths']:,} called dead" if row["false_deaths"] else ""
+    return ", ".join(filter(None, (f"{false:,} of {judged:,}", called_dead, unjudged)))
+
+
+def _seconds(*times_ms: int | None) -> str | None:
+    """These times, if they are known."""
+    told = [f"{each / 1000:,.1f}" for each in times_ms if each is not None]
+    return f"{', '.join(told)} s" if told else None
+
+
+def _expected(rows: Sequence[dict[str, Any]]) -> str:
+    """What SWIM expects of these farms, and how exact the figures beside it are."""
+
+    def between(least: str, most: str) -> str:
+        bounds = min(row[least] for row in rows), max(row[most] for row in rows)
+        return " to ".join(dict.fromkeys(f"{each / 1000:,.1f}" for each in bounds)) + " s"
+
+    suspect, dead = (between(each, each) for each in ("suspect_expected_ms", "dead_expected_ms"))
+    suspicion = between("suspicion_expected_min_ms", "suspicion_expected_max_ms")
+    told = f"SWIM expects {suspect} {_NOTICED[0]}, {dead} {_NOTICED[1]} if others confirm it, and {suspicion} between."
+    uncertain = [row["uncertain_ms"] for row in rows if row["uncertain_ms"] is not None]
+    return told + (f" The times to both are too long by up to {span(max(uncertain))}." if uncertain else "")
 
 
 def _name(row: dict[str, Any], names: Names) -> str:

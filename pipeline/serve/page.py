@@ -14,7 +14,7 @@ from pipeline.serve.printing import printable
 
 ROWS_OPEN = 30
 """Rows of a table that are not folded."""
-CELL_LETTERS = 24
+CELL_LETTERS = 30
 """A cell with more of them is broken into lines."""
 _LIGHT = """--text: #1c1e21; --soft: #595f69; --line: #d5d8dd; --ground: #fff; --raised: #f5f6f8; --good: #1a7f4b;
 --bad: #b3202c; --warn: #8a5a00; --level-0: #3a9d68; --level-1: #a8c94a; --level-2: #f0b93a; --level-3: #e0702e;
@@ -48,7 +48,8 @@ td.long {{ white-space: normal; min-width: 8em }}
 @media (max-width: 700px) {{ body {{ padding: 0 .8em; margin: 1em auto }} .wide {{ display: none }}
 .narrow {{ display: block }} thead {{ display: none }} table, tbody, tr {{ display: block }}
 tr {{ padding: .35em 0; border-bottom: 1px solid var(--line) }}
-td {{ display: inline; border: 0; padding: 0 .7em 0 0; white-space: normal }} td:empty {{ display: none }}
+td {{ display: inline-block; border: 0; padding: 0 .7em 0 0; white-space: normal }} td.long {{ display: inline }}
+td:empty {{ display: none }}
 td:not(:first-child)::before {{ content: attr(data-name) " "; color: var(--soft); font-weight: normal }} }}
 """
 

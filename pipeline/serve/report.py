@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.gold.answers import OBJECTIVE_PERCENT
-from pipeline.serve.answer_sections import Names, budgets, churn, leader_changes
+from pipeline.serve.answer_sections import Names, budgets, churn, detection, leader_changes, reliability
 from pipeline.serve.charts import Bar, Series, lines, nothing, strips, timeline
 from pipeline.serve.page import STYLE, cut, maybe, section, span, table
 from pipeline.serve.printing import printable
@@ -87,6 +87,12 @@ def make_report(
             page.servers(servers),
         ),
         section(
+            "Failures",
+            "Servers that were watched, the longest down first. Silence counts from when it is complete, and times from"
+            " where the watch began.",
+            reliability(ask, called),
+        ),
+        section(
             "Availability by server",
             "Share of the reporting periods in which the server's report was committed; 0 while it was silent.",
             page.availability(),
@@ -94,8 +100,9 @@ def make_report(
         section("Lag by server", shown, page.lag()),
         section(
             "Detection",
-            "From the last report of a member to its being suspected and called dead, as each observer saw it.",
-            page.detection(),
+            "From the last report of a member to its being suspected and called dead, beside what SWIM expects of"
+            " gossip with the timing lan; below it as each observer saw it, the newest first.",
+            detection(ask, called) + page.detection(),
         ),
         section(
             "Leaders",
@@ -271,9 +278,9 @@ class _Page:
                     row["observer"],
                     row["member"],
                     None if row["suspect_at"] is None else f"{row['suspect_at']:%m-%d %H:%M:%S}",
-                    _seconds(row["contact_to_suspect_ms"]),
-                    _seconds(row["contact_to_dead_ms"]),
-                    _seconds(row["dead_to_back_ms"]),
+                    maybe(_seconds(row["contact_to_suspect_ms"]), "{:,.1f}".format),
+                    maybe(_seconds(row["contact_to_dead_ms"]), "{:,.1f}".format),
+                    maybe(_seconds(row["dead_to_back_ms"]), "{:,.1f}".format),
                     row["outcome"],
                 )
                 for row in rows
@@ -330,13 +337,13 @@ class _Page:
                 ORDER BY healthy NULLS LAST, farm, destination, server_id LIMIT {DESTINATIONS_SHOWN}"""  # noqa: S608 - own names
         )
         told = table(
-            ("destination", "server", "healthy", "breaks", "connections"),
+            ("destination", "on", "healthy", "breaks", "connections"),
             [
                 (
                     self.destination(row["destination"]),
                     self.server(row["farm"], row["server_id"]),
                     maybe(row["healthy"], lambda share: f"{share:.1%}"),
-                    row["breaks"],
+                    row["breaks"] or None,
                     maybe(row["connections"], lambda number: f"{number:.0f}"),
                 )
                 for row in rows

@@ -96,7 +96,7 @@ def test_a_page_of_hostile_names_is_plain_elements_that_a_strict_policy_keeps_fr
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in page
     assert "url(" not in style
     assert not {"\u202e", "\x1b", "\0"} & set(page), "nothing that turns a line around or cannot be seen"
-    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 7, "each is told, a destination also with its budget"
+    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 9, "each is told, some by an answer too"
     assert "&lt;script&gt;aler · server 1" in page
 
 
@@ -280,6 +280,51 @@ def test_the_days_on_which_the_leader_changed_or_servers_came_and_went_most_are_
     assert "5 of 6 days shown, those with the most changes." in section(page, "Leaders")
     rows = re.findall(r"<tr><td [^>]*>([^<]*)</td><td [^>]*>(\d)</td>", section(page, "Churn"))
     assert rows == [("2026-01-05", "2"), ("2026-01-03", "1")]
+
+
+def test_servers_that_were_down_are_told_the_longest_down_first_and_how_much_the_rest_was(tmp_path: Path) -> None:
+    def became(server: int, minute: int, previous: str, state: str) -> dict[str, Any]:
+        return {"at": NOON + minute * MINUTE, "server_id": server, "previous": previous, "state": state, "reason": ""}
+
+    # given twelve servers of which one has never failed and one is silent, the others down as long as their number says
+    told = [became(server, 0, "", "healthy") for server in range(13)]
+    told += [became(server, 10, "healthy", "unhealthy") for server in range(1, 12)]
+    told += [became(server, 10 + server, "unhealthy", "healthy") for server in range(1, 12)]
+    told.append(became(12, 20, "healthy", "silent"))
+    wrote(tmp_path, "transitions", 0, told)
+    knew(tmp_path, 0, {"farm": [farm(log_time=NOON + 60 * MINUTE)]})
+    shown = section(made(tmp_path), "Failures")
+    rows = re.findall(r"<tr( class=bad)?><td [^>]*>(server \d+)</td><td [^>]*>([^<]*)</td>", shown)
+    assert rows[:2] == [(" class=bad", "server 12", "40 min"), ("", "server 11", "11 min")]
+    assert len(rows) == 10
+    assert "10 of 12 servers that failed shown, the longest down; the rest: at most 2 min." in shown
+
+
+def test_how_soon_losses_were_noticed_stands_beside_what_is_expected_with_false_alarms(tmp_path: Path) -> None:
+    times = {"contact_to_dead_ms": 8_000, "suspect_to_dead_ms": 4_500}
+    lost = [
+        detection(10 * n, member=f"node-{n}", outcome="dead", contact_to_suspect_ms=1_000 * n, **times)
+        for n in range(1, 8)
+    ]
+    # given one that was called dead and was alive
+    alive = {"member": "node-8", "dead_at": NOON + MINUTE, "back_at": NOON + 2 * MINUTE, "outcome": "came-back"}
+    derived(tmp_path, "detections", [*lost, detection(0, **alive)])
+    trace = {"first_event_at": NOON - MINUTE, "last_event_at": NOON + 60 * MINUTE}
+    derived(tmp_path, "members", [{"member": "node-8", **trace}])
+    knew(tmp_path, 0, {"farm": [farm()]})
+    told = section(made(tmp_path), "Detection")
+    assert "SWIM expects 1.6 s to suspect, 5.6 s to dead if others confirm it, and 4.0 to 24.0 s between." in told
+    assert "The times to both are too long by up to 30 s." in told
+    (row,) = re.findall("<tr class=bad>(<td [^>]*>the farm</td>.*?)</tr>", told)
+    assert re.findall("<td[^>]*>([^<]*)</td>", row) == [
+        "the farm",
+        "1 of 8, 1 called dead",
+        "7",
+        "4.0, 7.0, 7.0 s",
+        "8.0, 8.0, 8.0 s",
+        "4.5, 4.5 s",
+    ]
+    assert "5 of 8 members shown, those that were noticed the latest." in told
 
 
 def test_of_a_thousand_servers_the_worst_are_shown_the_rest_is_told_and_the_page_stays_small(tmp_path: Path) -> None:
