@@ -1,22 +1,29 @@
-"""Feedback to each of several farms: weighed, fenced and submitted apart, by a thread for as long as it has rows.
+"""Feedback to each of several farms: weighed, fenced and submitted apart, by a few threads while there are rows.
 
-    rows of a batch ──▶ by farm ──▶ the farm's queue ──▶ a thread while it is not empty ──▶ its `Feedback`
-                                                              └── to whom? `FarmsFile`, or the one farm
+    rows of a batch ──▶ by farm ──▶ the farm's queue ──▶ in turn ──▶ one of `WORKERS` threads ──▶ its `Feedback`
+                                                          │               └── to whom? `FarmsFile`, or the one farm
+                                                          └── farms that were slow: `SLOW_WORKERS` of the threads
 
-A batch hands over rows and goes on: it waits for no farm. A farm that cannot be reached holds up its own thread alone,
-and its queue keeps the newest `QUEUE_BATCHES` batches, which are more than the twenty minutes that count. Each farm has
-smoothed figures of its own, and an entry for it is made from its log alone: `throughIndex` and the cluster id fence it.
+A batch hands over rows and goes on: it waits for no farm. A thread looks at one batch of a farm and then at the farm
+that has waited the longest, and a farm has one thread at a time. A farm that cannot be reached is given up after
+seconds (`CONTACT_SECONDS`); one that took `SLOW_SECONDS` waits for a thread apart from the others until it is quick
+again. So farms that hang, however many, keep at least `WORKERS` - `SLOW_WORKERS` threads for the others from their
+second batch on, and their first costs each thread those seconds. A queue keeps the newest `QUEUE_BATCHES` batches of a
+farm, which are more than the twenty minutes that count.
+
+Each farm has smoothed figures of its own, and an entry for it is made from its log alone: `throughIndex` and the
+cluster id fence it.
 
 The farms' file is read again when it changes, and a farm's new place holds from its next rows on. What is wrong with
 one farm's place, such as a token file that is gone, is told once and silences that farm only.
 """
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Protocol
 
 import pyarrow as pa
@@ -30,6 +37,8 @@ from pipeline.source.farms import FarmNodes, nodes_of_farms
 from pipeline.source.log_client import FarmLogError
 
 QUEUE_BATCHES = 512
+WORKERS, SLOW_WORKERS, SLOW_SECONDS = 16, 4, 2.0
+"""Threads: most wait for answers, and each may start a job of Spark. A look at a quick farm takes milliseconds."""
 FINISH_SECONDS = 120.0
 """How long the end of a run waits for what is on its way."""
 
@@ -69,7 +78,7 @@ class FarmsFile:
         self._tell = tell
         self._lock = threading.Lock()
         self._nodes = nodes_of_farms(path)
-        self._changed = _changed(path)
+        self._changed = _version(path)
         self._reaches: dict[tuple[str, str], Reach | None] = {}
         self._tell_directories({})
 
@@ -85,7 +94,7 @@ class FarmsFile:
 
     def _read_again(self) -> None:
         try:
-            changed = _changed(self._path)
+            changed = _version(self._path)
             if changed == self._changed:
                 return
             self._changed = changed
@@ -114,10 +123,12 @@ class FarmsFile:
 
 @dataclass(slots=True)
 class _Farm:
-    """A farm of which rows have come."""
+    """A farm of which rows have come. `in_turn`: it waits for a thread, or has one."""
 
+    cluster: str
     waiting: deque[pa.Table] = field(default_factory=lambda: deque(maxlen=QUEUE_BATCHES))
-    thread: threading.Thread | None = None
+    in_turn: bool = False
+    is_slow: bool = False
     reach: Reach | None = None
     feedback: Feedback | None = None
 
@@ -129,8 +140,11 @@ class FarmsFeedback:
         self._session = session
         self._reaches = reaches
         self._tell = tell
-        self._lock = threading.Lock()
         self._farms: dict[str, _Farm] = {}
+        self._changed = threading.Condition()
+        """Guards what follows, and `_Farm`'s waiting rows and turn."""
+        self._quick, self._slow = deque[_Farm](), deque[_Farm]()
+        self._workers = self._slow_workers = 0
 
     def after_batch(self, found: pa.Table | None) -> None:
         """Hands over what `recent_rows` found in one batch; waits for nothing."""
@@ -138,35 +152,58 @@ class FarmsFeedback:
             return
         for rows in by_farm(found):
             cluster = rows.column("farm")[0].as_py()
-            with self._lock:
-                farm = self._farms.setdefault(cluster, _Farm())
+            with self._changed:
+                farm = self._farms.setdefault(cluster, _Farm(cluster))
                 farm.waiting.append(rows)
-                if farm.thread is None:
-                    # A daemon: a farm that hangs must not keep a process that ends.
-                    farm.thread = threading.Thread(
-                        target=self._work, args=(cluster, farm), name=f"feedback {cluster}", daemon=True
-                    )
-                    farm.thread.start()
+                if not farm.in_turn:
+                    self._queue(farm)
+                    self._start_worker()
 
     def finish(self, seconds: float = FINISH_SECONDS) -> None:
         """Waits until all that was handed over is looked at, for that long at most."""
-        until_s = time.monotonic() + seconds
-        with self._lock:
-            threads = [farm.thread for farm in self._farms.values() if farm.thread is not None]
-        for thread in threads:
-            thread.join(max(0.0, until_s - time.monotonic()))
+        with self._changed:
+            self._changed.wait_for(lambda: not any(farm.in_turn for farm in self._farms.values()), seconds)
 
-    def _work(self, cluster: str, farm: _Farm) -> None:
+    def _queue(self, farm: _Farm) -> None:
+        farm.in_turn = True
+        (self._slow if farm.is_slow else self._quick).append(farm)
+
+    def _start_worker(self) -> None:
+        if self._workers < WORKERS:
+            self._workers += 1
+            # A daemon: a farm that hangs must not keep a process that ends.
+            threading.Thread(target=self._work, name=f"feedback {self._workers}", daemon=True).start()
+
+    def _work(self) -> None:
         while True:
-            with self._lock:
-                if not farm.waiting:
-                    farm.thread = None
+            with self._changed:
+                farm = self._next()
+                if farm is None:
+                    self._workers -= 1
                     return
-                rows = farm.waiting.popleft()
+                was_slow, rows = farm.is_slow, farm.waiting.popleft()
+            begun_s = monotonic()
             try:
-                self._look(cluster, farm, rows)
+                self._look(farm.cluster, farm, rows)
             except Exception as error:  # noqa: BLE001 - the farm's next rows are looked at whatever became of these
                 self._tell(f"factors not submitted, by a fault of the pipeline: {error!r}")
+            with self._changed:
+                if was_slow:
+                    self._slow_workers -= 1
+                farm.is_slow = monotonic() - begun_s >= SLOW_SECONDS
+                farm.in_turn = False
+                if farm.waiting:
+                    self._queue(farm)
+                self._changed.notify_all()
+
+    def _next(self) -> _Farm | None:
+        """The farm whose turn it is; None where there is none for another thread."""
+        if self._quick:
+            return self._quick.popleft()
+        if self._slow and self._slow_workers < SLOW_WORKERS:
+            self._slow_workers += 1
+            return self._slow.popleft()
+        return None
 
     def _look(self, cluster: str, farm: _Farm, rows: pa.Table) -> None:
         name = rows.column("farm_name")[0].as_py()
@@ -184,6 +221,6 @@ class FarmsFeedback:
         return self._tell if name is None else lambda text: self._tell(f"{name}: {text}")
 
 
-def _changed(path: Path) -> tuple[int, int]:
+def _version(path: Path) -> tuple[int, int]:
     now = path.stat()
     return now.st_mtime_ns, now.st_size

@@ -33,6 +33,9 @@ from pipeline.spark.failures import reason_of
 
 WARM_ENTRIES = 20_000
 BEHIND_MS = 120_000
+CONTACT_SECONDS = 3.0
+"""How long a pause of the nodes may be that are asked first. All are asked at once, so a farm that cannot be reached is
+given up after that time; what is asked next waits longer (`pipeline/source/endpoint.py`)."""
 
 
 class NotSubmittedError(Exception):
@@ -80,12 +83,13 @@ class NodeSubmission:
 
     def oldest(self) -> int:
         """As the nodes say."""
-        return FarmLog(self.addresses, self.credentials).oldest(self.cluster)
+        return FarmLog(self.addresses, self.credentials).oldest(self.cluster, CONTACT_SECONDS)
 
     def log_time_ms(self) -> int | None:
-        """As the first node that answers says."""
-        log = FarmLog(self.addresses, self.credentials)
-        commit = log.status(self.cluster).commit_index
+        """As the node says that has committed the most, of those that answer."""
+        found = FarmLog(self.addresses, self.credentials).statuses(self.cluster, CONTACT_SECONDS)
+        ahead = max(found, key=lambda each: each.commit_index)
+        commit, log = ahead.commit_index, FarmLog((ahead.address,), self.credentials)
         newest = next(iter(log.range(commit, commit + 1, page_size=1, cluster=self.cluster)), None)
         return None if newest is None else newest.log_time_ms
 

@@ -140,9 +140,9 @@ class FarmLog:
         found = self.status()
         return found.first_index, found.commit_index
 
-    def oldest(self, cluster: str | None = None) -> int:
+    def oldest(self, cluster: str | None = None, patience_s: float | None = None) -> int:
         """The first index from which on the nodes that answer have every entry."""
-        return first_without_gap(self.statuses(cluster))
+        return first_without_gap(self.statuses(cluster, patience_s))
 
     def range(self, first: int, end: int, *, page_size: int, cluster: str | None = None) -> Iterator[LogEntry]:
         """Committed entries with first <= index < end, in order; raises FarmLogError if no node has one of them."""

@@ -2,11 +2,13 @@
 
 import base64
 import json
+import socket
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from http import HTTPStatus
 from pathlib import Path
+from time import monotonic
 from typing import Any, cast
 
 import pyarrow as pa
@@ -17,8 +19,10 @@ from pyspark.sql import SparkSession
 from bridge.wire.log.proof import proven
 from pipeline.cli.options import LogPlace
 from pipeline.feedback import farms
-from pipeline.feedback.farms import FarmsFeedback, FarmsFile
+from pipeline.feedback.farms import FarmsFeedback, FarmsFile, OneReach, Reach
 from pipeline.feedback.rows import by_farm, newest, recent_rows
+from pipeline.feedback.submitting import Submission
+from pipeline.source.endpoint import TIMEOUT_SECONDS
 from pipeline.source.farms import nodes_of_farms
 from pipeline.source.log_client import FarmLogError
 from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, served
@@ -157,11 +161,103 @@ def test_a_farm_that_hangs_holds_up_neither_the_batch_nor_the_other_farms(tmp_pa
             assert len(hanging.submitted) == 1
 
 
-def _await(holds: Any) -> None:
-    for thread in [each for each in threading.enumerate() if each.name.startswith("feedback ")]:
-        if not holds():
-            thread.join(5)
+def _await(holds: Callable[[], bool], seconds: float = 30) -> None:
+    """Waits for threads that end, beside such as hang."""
+    until_s = monotonic() + seconds
+    while not holds() and monotonic() < until_s:
+        for thread in [each for each in threading.enumerate() if each.name.startswith("feedback ")]:
+            thread.join(0.02)
     assert holds()
+
+
+class Looks:
+    """Looks at farms that end when they are told to, in place of those that ask nodes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, hanging: set[str]) -> None:
+        self.hanging, self.ended, self.begun = hanging, threading.Event(), threading.Semaphore(0)
+        self.looked_at, self.at_once, self.most_at_once = list[str](), 0, 0
+        self._lock, self.seconds = threading.Lock(), 0.0
+        monkeypatch.setattr(FarmsFeedback, "_look", lambda _self, cluster, _farm, _rows: self.look(cluster))
+        monkeypatch.setattr(farms, "monotonic", lambda: self.seconds)
+
+    def look(self, cluster: str) -> None:
+        """What a thread does for a farm."""
+        with self._lock:
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+        if cluster in self.hanging:
+            self.begun.release()
+            assert self.ended.wait(60)
+            self.seconds += farms.SLOW_SECONDS
+        with self._lock:
+            self.at_once -= 1
+            self.looked_at.append(cluster)
+
+
+def batch_of(clusters: list[str]) -> pa.Table:
+    return pa.table({"farm": clusters, "farm_name": clusters})
+
+
+def test_a_hundred_farms_share_the_threads_and_each_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = [f"{number:032x}" for number in range(100)]
+    looks = Looks(monkeypatch, {*clusters})
+    feedback = FarmsFeedback(NO_SPARK, OneReach(Reach(cast("Submission", None), {})), lambda _: None)
+    feedback.after_batch(batch_of(clusters))
+    for _ in range(farms.WORKERS):
+        assert looks.begun.acquire(timeout=60)
+    looks.ended.set()
+    feedback.finish()
+    assert sorted(looks.looked_at) == clusters
+    assert looks.most_at_once == farms.WORKERS
+
+
+def test_farms_that_hang_again_leave_most_threads_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    hanging = [f"{number:032x}" for number in range(2 * farms.WORKERS)]
+    quick = [f"{number:032x}" for number in range(1_000, 1_100)]
+    looks = Looks(monkeypatch, {*hanging})
+    feedback = FarmsFeedback(NO_SPARK, OneReach(Reach(cast("Submission", None), {})), lambda _: None)
+    # given farms that were slow once
+    looks.ended.set()
+    feedback.after_batch(batch_of(hanging))
+    feedback.finish()
+    assert sorted(looks.looked_at) == hanging
+    # when more of them hang than there are threads, and others come after them
+    looks.ended.clear()
+    looks.begun = threading.Semaphore(0)
+    feedback.after_batch(batch_of(hanging))
+    for _ in range(farms.SLOW_WORKERS):
+        assert looks.begun.acquire(timeout=60)
+    looks.looked_at.clear()
+    feedback.after_batch(batch_of(quick))
+    _await(lambda: sorted(looks.looked_at) == quick)
+    # then the others have been looked at while those hang
+    assert looks.at_once == farms.SLOW_WORKERS
+    looks.ended.set()
+    feedback.finish()
+    assert sorted(looks.looked_at) == sorted([*hanging, *quick])
+
+
+def test_more_farms_without_an_answer_than_threads_hold_up_the_next_one_for_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.feedback.submitting.CONTACT_SECONDS", 0.1)
+    monkeypatch.setattr(farms, "WORKERS", 2)
+    one, told = a_farm(100), list[str]()
+    with ExitStack() as held:
+        # given nodes that take a connection and say nothing
+        for number in range(8):
+            silent = held.enter_context(closing(socket.socket(socket.AF_UNIX)))
+            silent.bind(str(tmp_path / f"silent-{number}.sock"))
+            silent.listen()
+        held.enter_context(served(one, tmp_path / "one.sock"))
+        names = [*(f"silent-{number}" for number in range(8)), "one"]
+        file = written(tmp_path / "farms.json", **{name: {"nodes": [f"{name}.sock"]} for name in names})
+        feedback = FarmsFeedback(NO_SPARK, FarmsFile(file, told.append), told.append)
+        feedback.after_batch(one_batch(**{name: a_farm(place) for place, name in enumerate(names[:-1])}, one=one))
+        # then all of it takes less than one of the waits that are usual afterwards
+        feedback.finish(TIMEOUT_SECONDS)
+    assert len(one.submitted) == 1
+    assert sorted(text.partition(":")[0] for text in told if "factors not submitted" in text) == names[:-1]
 
 
 def test_of_a_farm_that_hangs_for_long_the_newest_batches_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
