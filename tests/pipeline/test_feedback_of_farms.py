@@ -151,8 +151,7 @@ def test_a_farm_that_hangs_holds_up_neither_the_batch_nor_the_other_farms(tmp_pa
                 # when batches of the others come, with one of its own between them
                 feedback.after_batch(one_batch(one=one, three=hanging))
                 feedback.after_batch(one_batch(two=two))
-                for log in (one, two):
-                    _await(lambda log=log: len(log.submitted) == 1)
+                _await(lambda: [len(log.submitted) for log in (one, two)] == [1, 1])
                 assert hanging.submitted == []
             finally:
                 ended.set()
