@@ -34,6 +34,7 @@ from pipeline.cli.options import (
     traces_of,
 )
 from pipeline.cli.queries import query, report, views
+from pipeline.cli.what_if import what_if
 from pipeline.feedback.farms import FarmsFeedback
 from pipeline.generate import generate
 from pipeline.gold.tables import DEFAULT_WINDOW, last_rows
@@ -59,6 +60,7 @@ pipeline.add_command(views)
 pipeline.add_command(doctor)
 pipeline.add_command(floodfills)
 pipeline.add_command(silence)
+pipeline.add_command(what_if)
 
 
 @pipeline.command()

@@ -76,6 +76,11 @@ def recent(entries: pa.Table) -> list[Row]:
     return [row for found, log_time_ms in told for row in _rows(found, log_time_ms)]
 
 
+def named(request: str | None) -> str | None:
+    """The request, if it names a submission."""
+    return request if _NAMED.match(request or "") else None
+
+
 def _rows(found: Mapping[str, Any], log_time_ms: int) -> Iterator[Row]:
     index = found["index"]
     match found["entry"]:
@@ -86,5 +91,4 @@ def _rows(found: Mapping[str, Any], log_time_ms: int) -> Iterator[Row]:
         case _:
             leaves = tuple((leaf["address"], leaf["healthy"]) for leaf in found["destinations"] or ())
             lag_ms = found["report"]["job_lag_ms"]
-            request = found["request"] if _NAMED.match(found["request"] or "") else None
-            yield ReportRow(index, log_time_ms, found["server_id"], lag_ms, leaves, request)
+            yield ReportRow(index, log_time_ms, found["server_id"], lag_ms, leaves, named(found["request"]))

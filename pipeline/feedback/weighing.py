@@ -44,14 +44,8 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 FORMULA = "strain-1"
-LAG_SHARE, ABSENCE_SHARE, ILLNESS_SHARE = 0.6, 0.2, 0.2
 LAG_WORST_MS = 1_000.0
-REPORT_WEIGHT = 0.5
-PERIOD_WEIGHT = 0.2
-GAIN = 2.0
 LOWEST, HIGHEST = 0.5, 2.0
-CHANGE_MIN = 0.05
-PAUSE_PERIODS = 10
 PAUSE_MAX_MS = 300_000
 WARM_PERIODS = 3
 PERIOD_DEFAULT_MS = 30_000
@@ -67,6 +61,28 @@ ABSENT = 0.5
 SERVERS_MAX = 64
 LEAVES_PER_SERVER_MAX = 64
 LEAVES_MAX = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What the formula is tuned by: a run takes the defaults, and `pipeline what-if` tries others on the past."""
+
+    gain: float = 2.0
+    """How far a factor is from 1 for a strain that is 1 above the middle."""
+    lag_share: float = 0.6
+    absence_share: float = 0.2
+    illness_share: float = 0.2
+    """The shares in the strain of lag, absence and illness: together 1."""
+    report_weight: float = 0.5
+    period_weight: float = 0.2
+    """What a new report, and a new period, counts in the smoothed figures."""
+    change_min: float = 0.05
+    """A smaller change is not worth an entry."""
+    pause_periods: int = 10
+    """The fewest reporting periods between two entries, but not more than `PAUSE_MAX_MS`."""
+
+
+PRESENT = Setting()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +149,10 @@ class _Server:
     reported: bool = True
     """Since the last clock entry."""
 
-    def strains(self) -> dict[str, float]:
+    def strains(self, setting: Setting) -> dict[str, float]:
         """How strained each of its leaves is."""
-        shared = LAG_SHARE * self.lag + ABSENCE_SHARE * self.absence
-        return {leaf: shared + ILLNESS_SHARE * illness for leaf, illness in self.illness.items()}
+        shared = setting.lag_share * self.lag + setting.absence_share * self.absence
+        return {leaf: shared + setting.illness_share * illness for leaf, illness in self.illness.items()}
 
 
 @dataclass(slots=True)
@@ -179,7 +195,8 @@ class CurrentFactors:
 class Weighing:
     """The smoothed figures so far, and the factors that follow from them."""
 
-    def __init__(self) -> None:
+    def __init__(self, setting: Setting = PRESENT) -> None:
+        self.setting = setting
         self.current = CurrentFactors()
         self.through_index = 0
         self._servers: dict[int, _Server] = {}
@@ -210,13 +227,13 @@ class Weighing:
         counted = [server for server_id, server in self._servers.items() if server_id not in removed]
         strains: dict[str, float] = {}
         for server in counted:
-            for leaf, strain in server.strains().items():
+            for leaf, strain in server.strains(self.setting).items():
                 strains[leaf] = min(strain, strains.get(leaf, strain))
         if not strains:
             return {}
-        middle = _middle(counted)
+        middle = _middle(counted, self.setting)
         return {
-            leaf: round(min(HIGHEST, max(LOWEST, 1 + GAIN * (strain - middle))), 3)
+            leaf: round(min(HIGHEST, max(LOWEST, 1 + self.setting.gain * (strain - middle))), 3)
             for leaf, strain in sorted(strains.items())
         }
 
@@ -228,7 +245,7 @@ class Weighing:
         factors = {
             leaf: wanted
             for leaf, wanted in self.wanted(removed).items()
-            if wanted != 1 or abs(current.at(leaf, now_ms) - 1) >= CHANGE_MIN / 10
+            if wanted != 1 or abs(current.at(leaf, now_ms) - 1) >= self.setting.change_min / 10
         }
         moves = {
             leaf: abs(current.brought_to(leaf, wanted, now_ms) / current.at(leaf, now_ms) - 1)
@@ -238,16 +255,20 @@ class Weighing:
         newcomers = sorted(moves.keys() - held, key=lambda leaf: (-moves[leaf], -abs(factors[leaf] - 1), leaf))
         for leaf in newcomers[LEAVES_MAX - len(held) :]:
             del factors[leaf], moves[leaf]
-        if max(moves.values(), default=0) <= CHANGE_MIN:
+        if max(moves.values(), default=0) <= self.setting.change_min:
             return None
         return Proposal(self.through_index, factors)
+
+    def leaves(self) -> dict[int, tuple[str, ...]]:
+        """The leaves of each server that is remembered."""
+        return {server_id: tuple(server.illness) for server_id, server in self._servers.items()}
 
     def submitted(self) -> None:
         """A proposal is on its way: the next one waits for the pause, whatever becomes of this one."""
         self._last_entry_ms = self.log_time_ms
 
     def _pause_is_over(self) -> bool:
-        pause_ms = min(PAUSE_MAX_MS, PAUSE_PERIODS * self._period_ms)
+        pause_ms = min(PAUSE_MAX_MS, self.setting.pause_periods * self._period_ms)
         return self._last_entry_ms is None or self.log_time_ms - self._last_entry_ms >= pause_ms
 
     def _report(self, row: ReportRow) -> None:
@@ -260,10 +281,10 @@ class Weighing:
         for leaf, healthy in row.leaves[:LEAVES_PER_SERVER_MAX]:
             ill = 0.0 if healthy else 1.0
             was = before.illness.get(leaf, ill)
-            illness[leaf] = was + REPORT_WEIGHT * (ill - was)
+            illness[leaf] = was + self.setting.report_weight * (ill - was)
         self._servers[row.server_id] = replace(
             before,
-            lag=(lag or 0.0) if known is None else _smoothed(before.lag, lag),
+            lag=(lag or 0.0) if known is None else _smoothed(before.lag, lag, self.setting.report_weight),
             heard_ms=row.log_time_ms,
             illness=illness,
             request=row.request or before.request,
@@ -283,7 +304,7 @@ class Weighing:
             heard_ms = server.heard_ms + unproven_ms
             # Reports and clock entries come at their own pace, so one may miss the other by a moment.
             present = server.reported or row.log_time_ms - heard_ms <= patience_ms
-            absence = server.absence + PERIOD_WEIGHT * ((0.0 if present else 1.0) - server.absence)
+            absence = server.absence + self.setting.period_weight * ((0.0 if present else 1.0) - server.absence)
             self._servers[server_id] = replace(server, absence=absence, heard_ms=heard_ms, reported=False)
         self._forget()
 
@@ -304,10 +325,10 @@ class Weighing:
             self._servers = {each: self._servers[each] for each in newest if heard[each] >= oldest_ms}
 
 
-def _middle(servers: Collection[_Server]) -> float:
+def _middle(servers: Collection[_Server], setting: Setting) -> float:
     speaking = [server for server in servers if server.illness]
     present = [server for server in speaking if server.absence <= ABSENT]
-    return median(median(server.strains().values()) for server in present or speaking)
+    return median(median(server.strains(setting).values()) for server in present or speaking)
 
 
 def _repeats(request: str | None, last: str | None) -> bool:
@@ -318,5 +339,5 @@ def _repeats(request: str | None, last: str | None) -> bool:
     return sender == last_sender and int(number) <= int(last_number)
 
 
-def _smoothed(before: float, figure: float | None) -> float:
-    return before if figure is None else before + REPORT_WEIGHT * (figure - before)
+def _smoothed(before: float, figure: float | None, weight: float) -> float:
+    return before if figure is None else before + weight * (figure - before)

@@ -11,7 +11,7 @@ from bridge.core.log.records import Factors
 from bridge.wire.log.entries import ENTRY_LIMIT_BYTES
 from pipeline.feedback.weighing import (
     LEAVES_MAX,
-    PAUSE_PERIODS,
+    PRESENT,
     SERVERS_MAX,
     ClockRow,
     CurrentFactors,
@@ -147,7 +147,7 @@ def test_between_two_entries_lie_ten_periods_also_after_another_authors() -> Non
     proposal = story.weighing.propose()
     assert proposal is not None
     assert story.submit(proposal)
-    story.periods(PAUSE_PERIODS - 1)
+    story.periods(PRESENT.pause_periods - 1)
     assert story.weighing.propose() is None
     story.periods(1)
     assert story.weighing.propose() is not None
@@ -167,7 +167,7 @@ def test_of_two_pipelines_at_one_farm_one_is_accepted_and_both_pause() -> None:
     assert story.submit(ours)
     assert not story.submit(ours), "what the other one submits"
     assert story.factor(3) == 1.1
-    story.periods(PAUSE_PERIODS - 1)
+    story.periods(PRESENT.pause_periods - 1)
     assert (story.weighing.propose(), other.propose()) == (None, None)
 
 

@@ -24,7 +24,7 @@ from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Clock, Factors
 from bridge.core.state.farm_state import FarmTuning
 from pipeline.feedback import weighing
-from pipeline.feedback.weighing import ClockRow, FactorsRow, ReportRow, Weighing
+from pipeline.feedback.weighing import PRESENT, ClockRow, FactorsRow, ReportRow, Setting, Weighing
 from tests.authored import AuthoredFarm
 from tests.spec.farm_stories import BASE_MS, MASTER, leaf, report
 
@@ -151,10 +151,10 @@ def test_after_a_step_in_load_the_loop_settles_and_does_not_swing() -> None:
 def test_with_ten_times_the_gain_the_same_measure_sees_it_swing(
     monkeypatch: pytest.MonkeyPatch, *, damped: bool
 ) -> None:
-    monkeypatch.setattr(weighing, "GAIN", 10 * weighing.GAIN)
+    loop = Loop(0, with_pipeline=True, weighing=Weighing(Setting(gain=10 * PRESENT.gain)))
     if not damped:
         monkeypatch.setattr(weighing, "DAMPING", 1.0)
         monkeypatch.setattr(weights, "DAMPING_PERCENT", 100)
-    well, slowed, well_again = restlessness(Loop(0, with_pipeline=True).play().factor)
+    well, slowed, well_again = restlessness(loop.play().factor)
     assert slowed > FACTOR_CALM
     assert min(well, well_again) > 0

@@ -1,0 +1,255 @@
+"""`garlicfarm pipeline what-if`: weighs the recorded past once more, as a run does now and with another setting.
+
+    what-if --gain 4 ─▶ `replayed` (pipeline/feedback/history.py) ─▶ each farm: present | asked, then its servers
+
+Nothing is submitted, and no farm is reached: only tables are read.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+from rich import box
+from rich.table import Table
+
+from pipeline.cli.options import Finite, StatusLine, told_plainly
+from pipeline.cli.queries import errors_told
+from pipeline.feedback.replay import Course, Past, ServerCourse
+from pipeline.feedback.weighing import HIGHEST, PRESENT, Setting
+from pipeline.serve.page import span
+from pipeline.serve.printing import echo, print_json, print_table
+
+DAY_MS = 86_400_000
+SERVERS_SHOWN = 20
+LEFT_AT = 1.2
+SHARES_OFF = 1e-6
+"""How far a sum of shares may be from 1, as texts of numbers have it."""
+
+
+@click.command("what-if")
+@click.option("--gain", type=Finite(0.0, 1000.0), help=f"Instead of {PRESENT.gain:g}.")
+@click.option(
+    "--shares",
+    nargs=3,
+    type=Finite(0.0, 1.0),
+    metavar="LAG ABSENCE ILLNESS",
+    help="The shares of the strain, together 1, instead of"
+    f" {PRESENT.lag_share:g} {PRESENT.absence_share:g} {PRESENT.illness_share:g}.",
+)
+@click.option(
+    "--report-weight",
+    type=Finite(0.0, 1.0, min_open=True),
+    help=f"What a new report counts in lag and illness, instead of {PRESENT.report_weight:g}.",
+)
+@click.option(
+    "--period-weight",
+    type=Finite(0.0, 1.0, min_open=True),
+    help=f"What a new period counts in absence, instead of {PRESENT.period_weight:g}.",
+)
+@click.option(
+    "--change-min",
+    type=Finite(0.0, 1.0),
+    help=f"The smallest change of a factor that is worth an entry, instead of {PRESENT.change_min:g}.",
+)
+@click.option(
+    "--pause-periods",
+    type=click.IntRange(0, 1000),
+    help=f"Reporting periods between two entries, instead of {PRESENT.pause_periods}; five minutes at most.",
+)
+@click.option(
+    "--left-at",
+    default=LEFT_AT,
+    show_default=True,
+    type=Finite(1.0, HIGHEST, min_open=True),
+    help="The factor from which on a bad server counts as left.",
+)
+@click.option(
+    "--days",
+    default=7.0,
+    show_default=True,
+    type=Finite(0.01, 3650),
+    help="How much of the past, in log time back from the end of each farm's tables.",
+)
+@click.option(
+    "--output",
+    default="farm-tables",
+    show_default=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory of the tables.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a farm.")
+def what_if(*, left_at: float, days: float, output: Path, as_json: bool, **asked: Any) -> None:
+    """Weigh the recorded past again with another setting, beside the present one: what it says and what it costs."""
+    setting = _setting(**asked)
+    line = StatusLine()
+    with errors_told(), told_plainly(line):
+        from pipeline.feedback.history import replayed  # noqa: PLC0415 - DuckDB is large
+
+        settings = (PRESENT, setting)
+        pasts = replayed(output, settings, left_at, int(days * DAY_MS), lambda day: line.show(f"{day}"))
+    if not any(past.windows for past in pasts.values()):
+        raise click.ClickException(
+            f"there is nothing to weigh in {output}: it has no report with a window in router_health. Read a log with"
+            " `garlicfarm pipeline run`, or `backfill` without --no-derived"
+        )
+    for farm, past in sorted(pasts.items()):
+        if as_json:
+            print_json(json.dumps(_document(farm, past)))
+        else:
+            _print(farm, past)
+
+
+def _setting(*, shares: tuple[float, float, float] | None, **others: float | None) -> Setting:
+    asked: dict[str, Any] = {name: value for name, value in others.items() if value is not None}
+    if shares is not None:
+        if abs(sum(shares) - 1) > SHARES_OFF:
+            raise click.BadParameter(
+                f"{' + '.join(f'{each:g}' for each in shares)} is not 1: strain is a mean", param_hint="--shares"
+            )
+        asked |= zip(("lag_share", "absence_share", "illness_share"), shares, strict=True)
+    if not asked:
+        raise click.UsageError("say what is to be different, such as --gain 4")
+    return replace(PRESENT, **asked)
+
+
+def _print(farm: str, past: Past) -> None:
+    echo(
+        f"Farm {farm}: {past.days():.2f} days of log time in {past.windows:,} windows, {len(past.health):,} servers;"
+        f" {past.recorded_entries:,} entries of factors were recorded",
+        bold=True,
+    )
+    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    shown.add_column("")
+    for name in ("present", "asked"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    changed = [name for name, value in asdict(PRESENT).items() if value != getattr(past.courses[-1].setting, name)]
+    print_table(
+        shown,
+        [
+            *_figures(past.courses, [(name.replace("_", " "), _attribute(name)) for name in changed]),
+            *_figures(
+                past.courses,
+                [
+                    ("entries submitted", lambda course: f"{course.entries:,}"),
+                    ("factors in them", lambda course: f"{course.factors_said:,}"),
+                    ("mean factor", lambda course: _fixed(course.factor.mean)),
+                    ("its deviation", lambda course: _fixed(course.factor.deviation)),
+                    ("times that a bad server was left", lambda course: _times(past, course)),
+                    ("median time until then", lambda course: _span(_median(course))),
+                    ("weight on servers bad in the next window", lambda course: _percent(course.bad_share.mean)),
+                ],
+            ),
+        ],
+    )
+    if past.bad_share.mean is not None:
+        echo(f"Without any factors {_percent(past.bad_share.mean)} of the weight would have been on bad servers.")
+    _print_servers(past)
+
+
+def _figures(courses: Sequence[Course], told: Sequence[tuple[str, Callable[[Course], str]]]) -> list[list[str]]:
+    return [[name, *(value(course) for course in courses)] for name, value in told]
+
+
+def _attribute(name: str) -> Callable[[Course], str]:
+    return lambda course: f"{getattr(course.setting, name):g}"
+
+
+def _print_servers(past: Past) -> None:
+    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for heading in ("server", "bad windows", "times", "factor", "asked", "left", "asked"):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    servers = _worst_first(past)
+    rows = []
+    for server in servers[:SERVERS_SHOWN]:
+        health, courses = past.health[server], _courses(past, server)
+        rows.append(
+            [
+                f"{server}",
+                f"{health.bad_windows:,}/{health.windows:,}",
+                f"{health.spells}",
+                *(f"{_fixed(each.factor.mean)}±{_fixed(each.factor.deviation)}" for each in courses),
+                *(_left(each, health.spells) for each in courses),
+            ]
+        )
+    print_table(shown, rows)
+    if len(servers) > SERVERS_SHOWN:
+        echo(f"These are the worst {SERVERS_SHOWN} of {len(servers):,} servers; --json gives all", err=True)
+
+
+def _document(farm: str, past: Past) -> dict[str, Any]:
+    """All figures of a farm; times are in milliseconds."""
+    names = ("present", "asked")
+    told: dict[str, Any] = {
+        "farm": farm,
+        "days": round(past.days(), 6),
+        "windows": past.windows,
+        "recorded_entries": past.recorded_entries,
+        "bad_weight_share_without": past.bad_share.mean,
+    }
+    for name, course in zip(names, past.courses, strict=True):
+        told[name] = {
+            "setting": asdict(course.setting),
+            "entries": course.entries,
+            "factors": course.factors_said,
+            "factor_mean": course.factor.mean,
+            "factor_deviation": course.factor.deviation,
+            "left": sum(len(each.left_ms) for each in course.servers.values()),
+            "left_median_ms": _median(course),
+            "bad_weight_share": course.bad_share.mean,
+        }
+    told["servers"] = [
+        {
+            "server_id": server,
+            "windows": past.health[server].windows,
+            "bad_windows": past.health[server].bad_windows,
+            "times_bad": past.health[server].spells,
+            **{
+                name: {
+                    "factor_mean": each.factor.mean,
+                    "factor_deviation": each.factor.deviation,
+                    "left": len(each.left_ms),
+                    "left_median_ms": each.median_left_ms,
+                }
+                for name, each in zip(names, _courses(past, server), strict=True)
+            },
+        }
+        for server in _worst_first(past)
+    ]
+    return told
+
+
+def _worst_first(past: Past) -> list[int]:
+    return sorted(past.health, key=lambda server: (-past.health[server].bad_windows, server))
+
+
+def _courses(past: Past, server: int) -> list[ServerCourse]:
+    return [course.servers.get(server, ServerCourse()) for course in past.courses]
+
+
+def _median(course: Course) -> int | None:
+    every = ServerCourse(left_ms=[each for server in course.servers.values() for each in server.left_ms])
+    return every.median_left_ms
+
+
+def _times(past: Past, course: Course) -> str:
+    left = sum(len(each.left_ms) for each in course.servers.values())
+    return f"{left:,} of {sum(each.spells for each in past.health.values()):,}"
+
+
+def _left(course: ServerCourse, spells: int) -> str:
+    return "" if not spells else f"{len(course.left_ms)}: {_span(course.median_left_ms)}" if course.left_ms else "never"
+
+
+def _span(milliseconds: int | None) -> str:
+    return "" if milliseconds is None else span(milliseconds)
+
+
+def _fixed(number: float | None) -> str:
+    return "" if number is None else f"{number:.3f}"
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.3%}"

@@ -1,0 +1,108 @@
+"""The recorded past of all farms out of the tables, for `replay.py`: a day at a time, in the order of the log.
+
+    reports + destination_reports, clocks, factors ──┐
+    router_health (a window is there when it is over) ─┴▶ by farm, log time and index ─▶ `Past` of that farm
+
+Each query is of one day, which the tables are cut by, so that memory has a bound whatever is asked. The leaves have
+pseudonyms in the tables, each the same all along, which is all that the weighing wants. What an operator removed counts
+from its entry on, also where that lies long before.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from pipeline.feedback.replay import Past, Removal, Window
+from pipeline.feedback.rows import named
+from pipeline.feedback.weighing import LAG_WORST_MS, ClockRow, FactorsRow, ReportRow, Row, Setting
+from pipeline.serve.query import asked, documents
+
+BAD_SHARE = 0.5
+"""Of a window: most of it."""
+_ENDS = (
+    "ends AS (SELECT farm, unix_millis(log_time) - $span_ms AS since_ms FROM current_farm WHERE log_time IS NOT NULL)"
+)
+_DAYS = f"""
+    WITH {_ENDS}
+    SELECT DISTINCT c.day FROM clocks c JOIN ends e USING (farm)
+    WHERE c.day >= CAST(timestamp_millis(e.since_ms) AS DATE) ORDER BY 1
+"""  # noqa: S608 - own names
+_OF_A_DAY = f"""
+    WITH {_ENDS},
+    leaves AS (
+      SELECT farm, index, list({{'leaf': destination, 'healthy': coalesce(healthy, false)}}) AS leaves
+      FROM destination_reports WHERE day = DATE '$day' GROUP BY farm, index
+    ),
+    told AS (
+      SELECT 'report' AS what, r.farm, unix_millis(r.log_time) AS at_ms, r.index, r.server_id, r.job_lag_ms, r.request,
+        l.leaves, NULL AS period_ms, NULL AS start_ms, NULL AS servers
+      FROM reports r LEFT JOIN leaves l USING (farm, index) WHERE r.day = DATE '$day'
+      UNION ALL BY NAME
+      SELECT 'clock' AS what, farm, unix_millis(log_time) AS at_ms, index, period_ms
+      FROM clocks WHERE day = DATE '$day'
+      UNION ALL BY NAME
+      SELECT 'factors' AS what, farm, unix_millis(min(log_time)) AS at_ms, index
+      FROM factors WHERE day = DATE '$day' GROUP BY farm, index
+      UNION ALL BY NAME
+      SELECT 'window' AS what, farm, unix_millis(window_end) AS at_ms, 0 AS index,
+        unix_millis(window_start) AS start_ms,
+        list({{'server_id': server_id, 'bad': coalesce(availability < {BAD_SHARE}, false)
+          OR coalesce(healthy_share < {BAD_SHARE}, false)
+          OR coalesce(job_lag_p50_ms > {BAD_SHARE * LAG_WORST_MS}, false)}}) AS servers
+      FROM router_health WHERE day = DATE '$day' GROUP BY farm, window_start, window_end
+    )
+    SELECT t.* FROM told t JOIN ends e USING (farm)
+    WHERE t.at_ms IS NOT NULL AND coalesce(t.start_ms, t.at_ms) >= e.since_ms
+    ORDER BY t.farm, t.at_ms, t.index
+"""  # noqa: S608 - own names
+_REMOVALS = """
+    SELECT farm, index, json_extract(detail, '$.server')::BIGINT AS server_id,
+      coalesce(json_extract(detail, '$.removed')::BOOLEAN, true) AS removed
+    FROM operator_actions WHERE action = 'removal' AND json_extract(detail, '$.server') IS NOT NULL ORDER BY farm, index
+"""
+
+
+def replayed(
+    output: Path, settings: Sequence[Setting], left_at: float, span_ms: int, tell: Callable[[date], None]
+) -> dict[str, Past]:
+    """The past of each farm up to `span_ms` before the end of its tables. Raises QueryError."""
+    removals: dict[str, list[Removal]] = {}
+    for row in documents(output, _REMOVALS):
+        removals.setdefault(row["farm"], []).append(Removal(row["index"], row["server_id"], row["removed"]))
+    pasts: dict[str, Past] = {}
+    for found in documents(output, _put_in(_DAYS, span_ms)):
+        tell(found["day"])
+        with asked(output, _put_in(_OF_A_DAY, span_ms, found["day"])) as answer:
+            for row in answer.documents():
+                farm = row["farm"]
+                if farm not in pasts:
+                    pasts[farm] = Past(settings, left_at, removals.get(farm, ()))
+                _take(pasts[farm], row)
+    for past in pasts.values():
+        past.finish()
+    return pasts
+
+
+def _put_in(sql: str, span_ms: int, day: date = date.min) -> str:
+    return sql.replace("$span_ms", str(span_ms)).replace("$day", day.isoformat())
+
+
+def _take(past: Past, row: dict[str, Any]) -> None:
+    if row["what"] == "window":
+        is_bad = {each["server_id"]: each["bad"] for each in row["servers"]}
+        past.window_over(Window(row["start_ms"], row["at_ms"], is_bad))
+    else:
+        past.observe(_row(row))
+
+
+def _row(row: dict[str, Any]) -> Row:
+    index, at_ms = row["index"], row["at_ms"]
+    match row["what"]:
+        case "clock":
+            return ClockRow(index, at_ms, row["period_ms"])
+        case "factors":
+            return FactorsRow(index, at_ms, 0, {})
+        case _:
+            leaves = tuple((each["leaf"], each["healthy"]) for each in row["leaves"] or ())
+            return ReportRow(index, at_ms, row["server_id"], row["job_lag_ms"], leaves, named(row["request"]))

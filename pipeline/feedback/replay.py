@@ -1,0 +1,233 @@
+"""What the weighing would have made of a farm's past under several settings. Pure: rows of the tables in, figures out.
+
+    rows in order ──┬▶ Course: Weighing(present) ─▶ proposal? ─▶ its own `factors` entry, at once ─┬▶ figures by window
+                    └▶ Course: Weighing(asked)   ─▶ proposal? ─▶ its own `factors` entry, at once ─┘
+    windows ────────▶ which servers were bad
+
+It is the weighing that runs (`weighing.py`), asked each time that log time has moved: a run that reads as quickly as
+the farm writes would ask just then. The `factors` entries of the recorded past are counted and left out; in their place
+a course's own entries take effect, damped and forgotten as the farm does it. An entry needs an index between two of the
+log, so indexes are doubled inside.
+
+What the past cannot tell is what clients would have done: reports stay as they were, whatever the factors. So this says
+how soon and how far a setting moves factors, and what that costs, and not whether the loop would have been calm.
+
+*Bad* is a server in a window if in most of it what the formula counts was bad: it did not report, its leaves were ill,
+or its median job lag was beyond half of the worst. *Weight* of a leaf is 1 / factor: clients prefer what costs less.
+Which leaves an operator excluded is not looked at.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from pipeline.feedback.weighing import FactorsRow, Proposal, Row, Setting, Weighing
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window of log time, and whether each server that reported in it was bad."""
+
+    start_ms: int
+    end_ms: int
+    is_bad: Mapping[int, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """An operator's word on a server: its reports do not count, or count again."""
+
+    index: int
+    server_id: int
+    removed: bool
+
+
+@dataclass(slots=True)
+class Spread:
+    """Mean and standard deviation of numbers as they come, by Welford's method."""
+
+    count: int = 0
+    mean: float | None = None
+    _squares: float = 0.0
+
+    def add(self, number: float) -> None:
+        """One more."""
+        self.count += 1
+        before = self.mean or 0.0
+        self.mean = before + (number - before) / self.count
+        self._squares += (number - before) * (number - self.mean)
+
+    @property
+    def deviation(self) -> float | None:
+        """Of all of them; None without any."""
+        return math.sqrt(self._squares / self.count) if self.count else None
+
+
+@dataclass(slots=True)
+class ServerCourse:
+    """How a server's factor went under one setting; `left_ms` has how long each time it took to leave it."""
+
+    factor: Spread = field(default_factory=Spread)
+    left_ms: list[int] = field(default_factory=list)
+    has_left: bool = False
+    """In the bad spell that goes on."""
+
+    @property
+    def median_left_ms(self) -> int | None:
+        """Half of the times it took no longer."""
+        return round(median(self.left_ms)) if self.left_ms else None
+
+
+class Course:
+    """A farm's past under one setting."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.entries = 0
+        self.factors_said = 0
+        self.factor = Spread()
+        self.bad_share = Spread()
+        """Of each window: the share of the weight that was, at its beginning, on servers that were bad in it."""
+        self.servers: dict[int, ServerCourse] = {}
+        self._weighing = Weighing(setting)
+
+    def observe(self, row: Row) -> None:
+        """Take one row of the log."""
+        self._weighing.observe(replace(row, index=2 * row.index))
+
+    def moment_over(self, removed: frozenset[int]) -> Proposal | None:
+        """Nothing more comes at this log time: what a run would submit now, which takes effect at once."""
+        weighing = self._weighing
+        proposal = weighing.propose(removed)
+        if proposal is None:
+            return None
+        self.entries += 1
+        self.factors_said += len(proposal.factors)
+        weighing.submitted()
+        through = proposal.through_index
+        weighing.observe(FactorsRow(through + 1, weighing.log_time_ms, through, proposal.factors))
+        return replace(proposal, through_index=through // 2)
+
+    def leaves(self) -> dict[int, tuple[str, ...]]:
+        """The leaves of each server that is remembered; the same under every setting."""
+        return self._weighing.leaves()
+
+    def factors(self, leaves: Mapping[int, Sequence[str]], log_time_ms: int) -> dict[int, list[float]]:
+        """The factors that count now, by server."""
+        current = self._weighing.current
+        return {server: [current.at(leaf, log_time_ms) for leaf in own] for server, own in leaves.items() if own}
+
+
+@dataclass(slots=True)
+class _Health:
+    """How a server fared, window by window; the same under every setting."""
+
+    is_bad: bool
+    fell_ms: int | None = None
+    """When the bad spell that goes on began; None where none does, or where it began is not known."""
+    windows: int = 0
+    bad_windows: int = 0
+    spells: int = 0
+
+
+class Past:
+    """One farm's past, told row by row and window by window, in order of log time.
+
+    `left_at`: a server is left when the mean factor of its leaves is at least that.
+    """
+
+    def __init__(self, settings: Iterable[Setting], left_at: float, removals: Sequence[Removal] = ()) -> None:
+        self.courses = [Course(setting) for setting in settings]
+        self.health: dict[int, _Health] = {}
+        self.bad_share = Spread()
+        """As that of a course, if there were no factors."""
+        self.recorded_entries = 0
+        self.rows = 0
+        self.windows = 0
+        self.first_ms: int | None = None
+        self.last_ms = 0
+        self._left_at = left_at
+        self._removals = sorted(removals, key=lambda each: each.index, reverse=True)
+        self._removed: frozenset[int] = frozenset()
+        self._before: tuple[int, list[dict[int, float]]] | None = None
+        """The end of the last window, and weights by server then: without factors, and of each course."""
+
+    def observe(self, row: Row) -> None:
+        """Take one row of the log."""
+        if self.first_ms is None:
+            self.first_ms = row.log_time_ms
+        elif row.log_time_ms > self.last_ms:
+            self._moment_over()
+        self.last_ms = max(self.last_ms, row.log_time_ms)
+        self.rows += 1
+        while self._removals and self._removals[-1].index <= row.index:
+            said = self._removals.pop()
+            self._removed = self._removed | {said.server_id} if said.removed else self._removed - {said.server_id}
+        if isinstance(row, FactorsRow):
+            self.recorded_entries += 1
+            return
+        for course in self.courses:
+            course.observe(row)
+
+    def window_over(self, window: Window) -> None:
+        """A window has gone by, and every row before its end was told."""
+        self._moment_over()
+        self.windows += 1
+        leaves = {server: own for server, own in self.courses[0].leaves().items() if server not in self._removed}
+        self._judge(window, leaves)
+        weights = [{server: float(len(own)) for server, own in leaves.items() if own}]
+        for course in self.courses:
+            factors = course.factors(leaves, window.end_ms)
+            self._follow(course, factors, window.end_ms)
+            weights.append({server: sum(1 / each for each in own) for server, own in factors.items()})
+        self._before = window.end_ms, weights
+
+    def finish(self) -> None:
+        """Nothing more comes."""
+        self._moment_over()
+
+    def days(self) -> float:
+        """How much log time was told."""
+        return 0.0 if self.first_ms is None else (self.last_ms - self.first_ms) / 86_400_000
+
+    def _moment_over(self) -> None:
+        for course in self.courses:
+            course.moment_over(self._removed)
+
+    def _judge(self, window: Window, leaves: Mapping[int, Sequence[str]]) -> None:
+        """Which servers are bad, and how much of the weight was on them when the window began."""
+        for server in leaves:
+            is_bad = window.is_bad.get(server, True)
+            known = self.health.setdefault(server, _Health(is_bad))
+            if is_bad and not known.is_bad:
+                known.spells += 1
+                known.fell_ms = window.start_ms
+            elif not is_bad:
+                known.fell_ms = None
+            known.is_bad = is_bad
+            known.windows += 1
+            known.bad_windows += is_bad
+        for server, known in self.health.items():
+            if server not in leaves:
+                # Forgotten, or removed: when it is back, that is a new beginning.
+                known.is_bad, known.fell_ms = True, None
+        if self._before is not None and self._before[0] == window.start_ms:
+            shares = (self.bad_share, *(course.bad_share for course in self.courses))
+            for share, weights in zip(shares, self._before[1], strict=True):
+                whole = sum(weights.values())
+                if whole:
+                    share.add(sum(each for server, each in weights.items() if window.is_bad.get(server, True)) / whole)
+
+    def _follow(self, course: Course, factors: Mapping[int, Sequence[float]], end_ms: int) -> None:
+        for server, own in factors.items():
+            factor = sum(own) / len(own)
+            course.factor.add(factor)
+            known = course.servers.setdefault(server, ServerCourse())
+            known.factor.add(factor)
+            fell_ms = self.health[server].fell_ms
+            if fell_ms is None:
+                known.has_left = False
+            elif factor >= self._left_at and not known.has_left:
+                known.has_left = True
+                known.left_ms.append(end_ms - fell_ms)

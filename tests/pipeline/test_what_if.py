@@ -1,0 +1,265 @@
+"""The past weighed again: the present setting gives what was submitted, another one what it would have changed."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from statistics import mean, pstdev
+from typing import Any, cast
+
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+
+from pipeline.cli.what_if import what_if
+from pipeline.feedback import replay
+from pipeline.feedback.history import replayed
+from pipeline.feedback.replay import Course, Past, Removal, Spread, Window
+from pipeline.feedback.rows import recent_rows
+from pipeline.feedback.submitting import Feedback, Submitted
+from pipeline.feedback.weighing import PRESENT, ClockRow, Proposal, ReportRow, Setting
+from pipeline.gold.tables import Gold
+from pipeline.serve.query import documents
+from pipeline.tables.names import read_names
+from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, arrow_entries_of, destination
+from tests.pipeline.made_tables import tables_of
+
+PERIOD_MS = 30_000
+MINUTE_MS = 60_000
+DAY_MS = 86_400_000
+LEFT_AT = 1.2
+SERVERS = (1, 2, 3, 4)
+
+
+@dataclass
+class Farm:
+    """In place of nodes: what is submitted becomes the next entry of the log."""
+
+    log: MadeUpLog
+    removed_servers: set[int] = field(default_factory=set)
+    proposals: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def oldest(self) -> int:
+        """Far ahead, so that nothing is read from before the first batch."""
+        return 1_000_000
+
+    def log_time_ms(self) -> int | None:
+        """The run has caught up."""
+        return self.log.log_time_ms
+
+    def removed(self) -> frozenset[int]:
+        """As operators said."""
+        return frozenset(self.removed_servers)
+
+    def submit(self, entry: Mapping[str, object]) -> Submitted:
+        """It is committed and accepted."""
+        self.log.add(value=json.dumps(entry))
+        self.proposals.append(cast("Mapping[str, Any]", entry["factors"]))
+        return Submitted(self.log.commit_index)
+
+
+def lived_through(seed: int, periods: int) -> Farm:
+    """A farm whose servers lag, fall ill and silent, and which a run follows that submits factors."""
+    random, log, told = Random(seed), MadeUpLog(), list[str]()
+    log.add("configuration", value='{"voters": [{"id": 1}]}')
+    farm, given = Farm(log), 0
+    feedback = Feedback(cast("SparkSession", None), {}, farm, told.append)
+    lag_ms, silent = dict.fromkeys(SERVERS, 5.0), dict.fromkeys(SERVERS, 0)
+    for period in range(periods):
+        log.tick(0 if period == 0 else PERIOD_MS)
+        if period in {periods // 2, periods * 3 // 4}:
+            out = period == periods // 2
+            log.add(value=json.dumps({"removal": {"server": 4, "removed": out}}))
+            (farm.removed_servers.add if out else farm.removed_servers.discard)(4)
+        for server in SERVERS:
+            if random.random() < 0.05:
+                lag_ms[server] = random.choice((5.0, 900.0))
+            silent[server] = silent[server] - 1 if silent[server] else (random.random() < 0.02) * 8
+            if not silent[server]:
+                leaf = {"destination": destination(f"leaf {server}"), "healthy": random.random() < 0.9}
+                router = {"jobLag": lag_ms[server] * random.uniform(0.5, 1.5)}
+                body = {"cluster": "farm", "date": log.log_time_ms, "id": server, "router": router}
+                log.add(value=json.dumps({**body, "destinations": [leaf]}))
+        found = arrow_entries_of(log)
+        given, before = log.commit_index, given
+        feedback.after_batch(recent_rows(found.slice(before)))
+    assert (feedback.failed, feedback.refused) == (0, 0), told
+    return farm
+
+
+def made(log: MadeUpLog, output: Path) -> None:
+    gold = Gold(output, MINUTE_MS)
+    tables_of(log, output, gold=gold)
+    gold.refresh(0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_with_the_present_setting_the_replay_submits_what_the_run_submitted(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    farm = lived_through(seed, 400)
+    made(farm.log, tmp_path)
+    found: list[Proposal] = []
+    moment_over = Course.moment_over
+
+    def listening(course: Course, removed: frozenset[int]) -> Proposal | None:
+        proposal = moment_over(course, removed)
+        if proposal is not None:
+            found.append(proposal)
+        return proposal
+
+    monkeypatch.setattr(replay.Course, "moment_over", listening)
+    (past,) = replayed(tmp_path, (PRESENT,), LEFT_AT, DAY_MS, lambda _: None).values()
+    addresses = read_names(tmp_path)
+    expected = [(each["throughIndex"], each["factors"]) for each in farm.proposals]
+    assert len(expected) > 10, "a story in which little is submitted shows nothing"
+    assert [
+        (each.through_index, {addresses[leaf]: factor for leaf, factor in each.factors.items()}) for each in found
+    ] == expected, f"seed {seed}"
+    assert past.recorded_entries == past.courses[0].entries == len(expected)
+    # and these are the entries that the table of factors holds
+    stored = documents(tmp_path, "SELECT DISTINCT through_index FROM factors ORDER BY 1")
+    assert [row["through_index"] for row in stored] == [through for through, _ in expected]
+
+
+class Story:
+    """Rows and windows of three servers, of which the third may be bad."""
+
+    def __init__(self, *settings: Setting, removals: tuple[Removal, ...] = ()) -> None:
+        self.past = Past(settings, LEFT_AT, removals)
+        self.now_ms = EPOCH_MS
+        self.index = 0
+
+    def minutes(self, count: int, *, lag_ms: float = 5.0, silent: bool = False) -> None:
+        """So many windows of two periods go by."""
+        for _ in range(count):
+            start_ms = self.now_ms
+            for _ in range(2):
+                self.past.observe(ClockRow(self._next(), self.now_ms, PERIOD_MS))
+                for server in (1, 2, 3):
+                    if server < 3 or not silent:
+                        told_ms = lag_ms if server == 3 else 5.0
+                        leaves = ((f"leaf-{server}", True),)
+                        self.past.observe(ReportRow(self._next(), self.now_ms, server, told_ms, leaves))
+                self.now_ms += PERIOD_MS
+            is_bad = {1: False, 2: False} | ({} if silent else {3: lag_ms > 500})
+            self.past.window_over(Window(start_ms, self.now_ms, is_bad))
+
+    def _next(self) -> int:
+        self.index += 1
+        return self.index
+
+
+def test_a_larger_gain_leaves_a_bad_server_sooner_and_costs_more_entries() -> None:
+    story = Story(Setting(gain=0), PRESENT, Setting(gain=8))
+    story.minutes(20)
+    story.minutes(40, lag_ms=350)
+    story.minutes(20)
+    story.minutes(40, lag_ms=900)
+    never, present, eager = story.past.courses
+    assert (never.entries, never.factor.mean, never.factor.deviation) == (0, 1.0, 0.0)
+    assert 0 < present.entries < eager.entries
+    assert story.past.health[3].spells == 1
+    (left_ms,), (eagerly_ms,) = present.servers[3].left_ms, eager.servers[3].left_ms
+    assert MINUTE_MS <= eagerly_ms < left_ms < 40 * MINUTE_MS
+    assert never.servers[3].left_ms == []
+    shares = [each.bad_share.mean or 0.0 for each in (never, present, eager)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] == story.past.bad_share.mean == pytest.approx(40 / 119 / 3)
+
+
+def test_a_server_is_left_anew_in_each_spell_and_a_silent_one_is_bad_until_it_is_forgotten() -> None:
+    story = Story(PRESENT)
+    story.minutes(10)
+    for _ in range(3):
+        story.minutes(30, lag_ms=900)
+        story.minutes(30)
+    story.minutes(90, silent=True)
+    health, course = story.past.health[3], story.past.courses[0].servers[3]
+    assert (health.spells, len(course.left_ms)) == (4, 4)
+    assert health.bad_windows == pytest.approx(3 * 30 + 60, abs=2)
+    assert health.windows == pytest.approx(10 + 3 * 60 + 60, abs=2)
+
+
+def test_a_removed_server_has_no_weight_and_no_windows_until_it_is_let_back() -> None:
+    story = Story(PRESENT, removals=(Removal(1, 3, removed=True), Removal(300, 3, removed=False)))
+    story.minutes(30)
+    assert set(story.past.health) == {1, 2}
+    story.minutes(30, lag_ms=900)
+    assert set(story.past.health) == {1, 2, 3}
+    assert story.past.health[3].spells == 0, "whether it was well before is not known"
+
+
+def test_a_spread_is_that_of_all_its_numbers() -> None:
+    random = Random(3)
+    numbers = [random.uniform(0.5, 2) for _ in range(1_000)]
+    spread = Spread()
+    for each in numbers:
+        spread.add(each)
+    assert [spread.mean, spread.deviation] == pytest.approx([mean(numbers), pstdev(numbers)])
+    assert (Spread().mean, Spread().deviation) == (None, None)
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables of a farm with trouble."""
+    found = tmp_path_factory.mktemp("tables")
+    made(lived_through(1, 200).log, found)
+    return found
+
+
+def asked(output: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(what_if, [*arguments, "--output", str(output)])
+
+
+def test_the_command_tells_both_settings_and_each_server(output: Path) -> None:
+    result = asked(output, "--gain", "6", "--pause-periods", "4", "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert (told["present"]["setting"]["gain"], told["asked"]["setting"]["gain"]) == (2.0, 6.0)
+    assert told["present"]["entries"] == told["recorded_entries"] < told["asked"]["entries"]
+    assert {each["server_id"] for each in told["servers"]} == set(SERVERS)
+    bad = [each["bad_windows"] for each in told["servers"]]
+    assert bad == sorted(bad, reverse=True)
+    assert told["present"]["left"] == sum(each["present"]["left"] for each in told["servers"])
+    shown = asked(output, "--gain", "6", "--pause-periods", "4").stdout
+    assert max(map(len, shown.splitlines()[1:])) <= 80
+    assert "pause periods" in shown
+    assert f"{told['asked']['entries']}" in shown
+
+
+def test_of_a_shorter_past_fewer_days_are_weighed(output: Path) -> None:
+    hour = json.loads(asked(output, "--gain", "6", "--days", f"{1 / 24}", "--json").stdout)
+    assert (hour["days"], hour["windows"]) == (pytest.approx(1 / 24, abs=1e-3), pytest.approx(60, abs=1))
+
+
+def test_shares_that_are_asked_are_weighed_with(output: Path) -> None:
+    told = json.loads(asked(output, "--shares", "0", "0", "1", "--json").stdout)["asked"]
+    assert [told["setting"][name] for name in ("lag_share", "absence_share", "illness_share")] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ((), "say what is to be different, such as --gain 4"),
+        (("--left-at", "1.5"), "say what is to be different, such as --gain 4"),
+        (("--shares", "0.5", "0.5", "0.5"), "0.5 + 0.5 + 0.5 is not 1"),
+        (("--gain", "nan"), "is no number to count with"),
+        (("--gain", "-1"), "is not in the range"),
+        (("--report-weight", "0"), "is not in the range"),
+        (("--gain", "3", "--left-at", "3"), "is not in the range"),
+        (("--gain", "3", "--days", "inf"), "is not in the range"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_with_the_reason(arguments: tuple[str, ...], why: str, output: Path) -> None:
+    result = asked(output, *arguments)
+    assert (result.exit_code, why in " ".join(result.stderr.split())) == (2, True), result.stderr
+
+
+def test_without_tables_or_without_windows_it_says_how_to_make_them(tmp_path: Path) -> None:
+    result = asked(tmp_path / "nowhere", "--gain", "3")
+    assert (result.exit_code, "make them with `garlicfarm pipeline run" in result.stderr) == (1, True)
+    tables_of(lived_through(1, 5).log, tmp_path)
+    result = asked(tmp_path, "--gain", "3")
+    assert (result.exit_code, "it has no report with a window in router_health" in result.stderr) == (1, True)
