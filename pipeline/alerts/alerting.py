@@ -159,7 +159,7 @@ class Alerting:
                 (each.farm, each.server_id): _why(silence)
                 for each in servers
                 for silence in active
-                if silence.covers(each.farm, each.server_id, each.name, round(self._clock() * 1000))
+                if silence.covers(each, round(self._clock() * 1000))
             }
             self._store.keep(brought_up(self._store.alerts, servers, silenced, now))
             self._watched_version = version

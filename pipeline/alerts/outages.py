@@ -47,11 +47,16 @@ class Server:
     reason: str
     ended_at: datetime | None
     gone: str | None
+    farm_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One outage of one server, and which messages about it were delivered, as `RECEIVER WORD`."""
+    """One outage of one server, and which messages about it were delivered, as `RECEIVER WORD`.
+
+    `farm_name`: what the file of several farms called the farm when the outage began. It is a label, by which receivers
+    tell alerts apart, so it stays even where the file gives the farm another name.
+    """
 
     id: str
     farm: str
@@ -66,6 +71,7 @@ class Alert:
     reason: str
     held_back: str | None = None
     delivered: tuple[str, ...] = ()
+    farm_name: str | None = None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -132,8 +138,10 @@ def message_id(alert: Alert, word: str) -> str:
 
 def message(alert: Alert, word: str) -> bytes:
     """JSON, in ASCII: Alertmanager's webhook of version 4 with one alert, and the message's `id`."""
-    labels = {"alertname": ALERT_NAME, "farm": alert.farm, "server": str(alert.server_id)}
+    farm = alert.farm_name or alert.farm
+    labels = {"alertname": ALERT_NAME, "farm": farm, "cluster": alert.farm, "server": str(alert.server_id)}
     named = f"server {alert.server_id}" + (f" ({alert.name})" if alert.name else "")
+    named += f" of {alert.farm_name}" if alert.farm_name else ""
     status = RESOLVED if word == RESOLVED else FIRING
     flapped = f"; {alert.failures} failures since {_text(alert.began_at)}" if alert.failures > 1 else ""
     annotations = {
@@ -197,6 +205,7 @@ def _new(server: Server, before: int) -> Alert:
         failures=server.failures,
         was_silent=server.was_silent,
         reason=server.reason,
+        farm_name=server.farm_name,
     )
 
 

@@ -94,7 +94,7 @@ SELECT w.farm, w.server_id, n.name, w.state, coalesce(o.began_at, w.at) AS began
   coalesce(o.reason, w.reason) AS reason,
   CASE WHEN w.state = 'healthy' AND epoch_ms(f.log_time) - epoch_ms(o.healthy_since) >= $keep_ms THEN o.healthy_since
     END AS ended_at,
-  g.gone
+  g.gone, f.name AS farm_name
 FROM current_watched w
 JOIN current_farm f ON f.farm = w.farm
 LEFT JOIN outages o ON o.farm = w.farm AND o.server_id = w.server_id

@@ -17,6 +17,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from pipeline.alerts.outages import Server
+
 SILENCES_FILE = "silences.json"
 LOCK_FILE = ".silences.lock"
 SILENCES_MAX = 1_000
@@ -28,7 +30,10 @@ class SilencesError(Exception):
 
 
 class Silence(Struct, frozen=True, forbid_unknown_fields=True):
-    """No alert of this server (its Raft id or its name) until then. `farm`: of this cluster only; empty: of any."""
+    """No alert of this server (its Raft id or its name) until then.
+
+    `farm`: only of the one with this cluster id or name; empty: of any.
+    """
 
     number: int
     server: str
@@ -36,9 +41,10 @@ class Silence(Struct, frozen=True, forbid_unknown_fields=True):
     reason: str = ""
     farm: str = ""
 
-    def covers(self, farm: str, server_id: int, name: str | None, now_ms: int) -> bool:
+    def covers(self, server: Server, now_ms: int) -> bool:
         """Whether an alert of this server is silenced now."""
-        return now_ms < self.until_ms and self.farm in {"", farm} and self.server in {str(server_id), name}
+        is_of_farm = self.farm in {"", server.farm, server.farm_name}
+        return now_ms < self.until_ms and is_of_farm and self.server in {str(server.server_id), server.name}
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ ALERTS_SPEC = TableSpec(
             ("reason", pa.string()),
             ("held_back", pa.string()),
             ("delivered", pa.list_(pa.string())),
+            ("farm_name", pa.string()),
         ]
     ),
     ("farm", "began_at", "server_id"),

@@ -107,7 +107,9 @@ def alert_options(command: Callable[..., None]) -> Callable[..., None]:
 )
 @click.option("--for", "seconds", type=Lasting(), help="How long: 90m, 2h, 1d12h.")
 @click.option("--reason", default="", help="Why, for those who look at the list.")
-@click.option("--farm", default="", metavar="CLUSTER", help="Only in the farm with this cluster id. Default: in all.")
+@click.option(
+    "--farm", default="", metavar="FARM", help="Only in the farm with this name or cluster id. Default: in all."
+)
 @click.option("--end", "ended", multiple=True, type=click.IntRange(min=1), metavar="N", help="End silence number N.")
 @click.option(
     "--output",

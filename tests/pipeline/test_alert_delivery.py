@@ -9,6 +9,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,6 +27,7 @@ from pipeline.alerts.delivery import Command, DeliveryError, Outcome, Receiver, 
 from pipeline.alerts.silences import SILENCES_FILE, Silences, SilencesError
 from pipeline.cli.alerts import silence
 from pipeline.cli.commands import run
+from tests.pipeline.test_alerts import DOWN
 
 MESSAGE = b'{"id": "abc-silent"}'
 WITH_SECRETS = "https://user:pass%20word@hooks.example.invalid:8443/services/T0/SECRET?token=SECRET"
@@ -318,12 +320,14 @@ def test_a_silence_needs_a_server_and_a_time(tmp_path: Path, lasting: str) -> No
 def test_a_silence_is_of_one_farm_or_of_all_and_of_a_server_by_id_or_name(tmp_path: Path) -> None:
     (of_one,) = Silences(tmp_path).add(("3",), 100, "", "a", 0)
     (of_all,) = Silences(tmp_path).add(("node-3",), 100, "", "", 0)
-    assert of_one.covers("a", 3, None, 99)
-    assert not of_one.covers("b", 3, None, 99)
-    assert not of_one.covers("a", 3, None, 100)
-    assert not of_one.covers("a", 33, "node-3", 99)
-    assert of_all.covers("b", 3, "node-3", 99)
-    assert not of_all.covers("b", 3, None, 99)
+    in_a = replace(DOWN, farm="a", server_id=3, name=None)
+    assert of_one.covers(in_a, 99)
+    assert of_one.covers(replace(in_a, farm="ff", farm_name="a"), 99)
+    assert not of_one.covers(replace(in_a, farm="b"), 99)
+    assert not of_one.covers(in_a, 100)
+    assert not of_one.covers(replace(in_a, server_id=33, name="node-3"), 99)
+    assert of_all.covers(replace(in_a, farm="b", name="node-3"), 99)
+    assert not of_all.covers(replace(in_a, farm="b"), 99)
 
 
 def test_a_damaged_file_of_silences_or_a_directory_that_is_none_is_told(tmp_path: Path) -> None:

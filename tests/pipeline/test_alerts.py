@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -20,7 +20,7 @@ from pipeline.alerts.silences import Silences
 from pipeline.alerts.store import ALERTS_SPEC, AlertStore
 from pipeline.serve.metrics import RunMetrics
 from pipeline.serve.query import documents
-from pipeline.tables.delta import Table, stored_rows
+from pipeline.tables.delta import Table, TableSpec, stored_rows
 from pipeline.tables.lake import BASE_SPECS, EVENTS, EVENTS_SPEC, Lake
 from pipeline.tables.tasks import outcome_of, work
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, address, arrow_entries_of, destination
@@ -37,6 +37,7 @@ class Farm:
         self.output = output
         self.log = MadeUpLog()
         self.log.add("configuration", value='{"servers":[]}')
+        self.name: str | None = None
         self.taken = self.before = 0
         self.batch = -1
 
@@ -64,7 +65,7 @@ class Farm:
         self.before, self.taken = first, len(self.log.entries)
         self.batch += not again
         lake = Lake(self.output, 60_000, watch=True)
-        entries = arrow_entries_of(self.log).slice(first)
+        entries = arrow_entries_of(self.log, self.name).slice(first)
         outcome = outcome_of(pa.Table.from_batches(work(lake.plan, entries.to_batches())))
         lake.write_outcome(outcome, self.batch)
 
@@ -386,7 +387,7 @@ def test_a_message_is_alertmanagers_and_hostile_names_are_only_text_in_it() -> N
     body = json.loads(told)
     assert (body["version"], body["status"], body["id"]) == ("4", "firing", f"{alert.id}-unhealthy")
     (one,) = body["alerts"]
-    assert one["labels"] == {"alertname": "GarlicFarmServer", "farm": hostile, "server": "2"}
+    assert one["labels"] == {"alertname": "GarlicFarmServer", "farm": hostile, "cluster": hostile, "server": "2"}
     assert one["annotations"]["summary"] == f"server 2 ({hostile}) is unhealthy"
     assert (one["startsAt"], one["endsAt"]) == ("2026-01-01T12:00:00.000Z", "0001-01-01T00:00:00Z")
     ended = json.loads(message(replace(alert, status="resolved", state="healthy", ended_at=LATER), "resolved"))
@@ -395,6 +396,24 @@ def test_a_message_is_alertmanagers_and_hostile_names_are_only_text_in_it() -> N
     # what tells alerts apart stays the same from the beginning to the end
     for name in ("labels", "fingerprint", "startsAt"):
         assert ended["alerts"][0][name] == one[name]
+
+
+def test_a_message_names_the_farm_as_the_file_of_several_farms_did_when_the_outage_began() -> None:
+    named = replace(DOWN, farm_name="paris")
+    begun = brought_up([], [named], {}, LATER)
+    # when the file gives it another name, receivers tell the alert by what it was
+    (renamed,) = brought_up(begun, [replace(named, farm_name="lyon", state="silent")], {}, LATER)
+    bodies = [json.loads(message(each, "silent")) for each in (*begun, renamed)]
+    assert bodies[0]["groupKey"] == bodies[1]["groupKey"]
+    assert bodies[1]["groupLabels"] == {
+        "alertname": "GarlicFarmServer",
+        "farm": "paris",
+        "cluster": DOWN.farm,
+        "server": "2",
+    }
+    assert bodies[1]["commonAnnotations"]["summary"] == "server 2 (node-2) of paris is silent"
+    # and its id is made of the cluster, so a name changes no message's
+    assert renamed.id == brought_up([], [DOWN], {}, LATER)[0].id
 
 
 def test_what_a_message_says_of_the_server_is_true_when_it_is_sent() -> None:
@@ -437,6 +456,25 @@ def test_a_run_tells_of_a_silent_server_and_of_its_return_once_each_and_the_tabl
         "failures": 1,
         "delivered": ["webhook silent", "webhook resolved"],
     }
+
+
+def test_a_run_of_several_farms_names_the_farm_and_a_table_from_before_that_stays(farm: Farm) -> None:
+    farm.name = "paris"
+    # given alerts of a version that did not know the farm's name
+    older = TableSpec(ALERTS_SPEC.name, pa.schema([*ALERTS_SPEC.schema][:-1]), ALERTS_SPEC.sorted_by)
+    (alert,) = brought_up([], [replace(DOWN, server_id=9)], {}, NOON)
+    row = {**asdict(alert), "delivered": ["webhook unhealthy"]}
+    Table(farm.output, older).replace("alerts", 0, pa.Table.from_pylist([row], schema=older.schema))
+    farm.report(1, 2, periods=3)
+    farm.report(1, periods=5)
+    farm.written()
+    inbox = Inbox()
+    look(farm, inbox)
+    labels = {each["groupLabels"]["server"]: each["groupLabels"] for each in inbox.taken}
+    assert (labels["2"]["farm"], labels["2"]["cluster"]) == ("paris", farm.log.cluster_id)
+    assert labels["9"]["farm"] == DOWN.farm
+    rows = documents(farm.output, "SELECT server_id, farm_name FROM alerts ORDER BY ALL")
+    assert rows == [{"server_id": 2, "farm_name": "paris"}, {"server_id": 9, "farm_name": None}]
 
 
 def test_a_batch_that_is_repeated_after_a_kill_sends_nothing_twice(farm: Farm) -> None:
