@@ -16,6 +16,7 @@ from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog
 from tests.pipeline.generated_log import generated_log
 from tests.pipeline.made_tables import derived, knew, tables_of, wrote
 from tests.pipeline.test_trace_tables import event
+from tests.pipeline.test_warnings import DAY_SLOTS, health_rows, rising_from, season
 
 pytestmark = [
     pytest.mark.spark,
@@ -56,6 +57,10 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wrote(made, "events", 0, told)
     gold.refresh(0)
     weeks_of_load(made, random)
+    # And a third farm, of which a router departs from four days, and one from six hours.
+    days = health_rows(4 * DAY_SLOTS, rising_from(4 * DAY_SLOTS - 9, season), rising_from(3 * DAY_SLOTS, season, 0.3))
+    hours = [row | {"server_id": 5} for row in health_rows(50, rising_from(44))]
+    derived(made, "router_health", [row | {"farm": "0b" * 16} for row in days + hours], batch=2)
     return made
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OBJECTIVE_PERCENT = 99.5
+WARNED_DAYS = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +42,17 @@ def why_empty(name: str) -> str | None:
     return next(told, None)
 
 
-def answer_sql(name: str, objective_percent: float = OBJECTIVE_PERCENT, timing: GossipTiming = LAN) -> str:
+def answer_sql(
+    name: str, objective_percent: float = OBJECTIVE_PERCENT, timing: GossipTiming = LAN, warned_days: int = WARNED_DAYS
+) -> str:
     """The SELECT of one of `ANSWERS`.
 
     `objective_percent`: below 100, of the good windows that `slo` judges by. `timing`: of the gossip that `detection`
-    judges.
+    judges. `warned_days`: how far back `warnings` looks.
     """
     values = {
         "$objective_ppm": round(objective_percent * _PPM_OF_PERCENT),
+        "$warned_days": warned_days,
         "$probe_period_ms": timing.probe_period_ms,
         "$suspicion_multiplier": timing.suspicion_multiplier,
         "$suspicion_max_multiplier": timing.suspicion_max_multiplier,
