@@ -14,6 +14,9 @@ thread looks again behind the first batch that is smaller.
 
 *What is not delivered stays due.* After a round of attempts it is told, counted, and tried again after
 `AGAIN_SECONDS`, for as long as the server is down; the end of an outage, in `ENDED_ROUNDS` rounds.
+
+*A damaged file of silences holds nothing back.* It is told once, and what it said last goes on: an alert too many is
+better than none.
 """
 
 import threading
@@ -72,7 +75,8 @@ class Alerting:
         self._again_s: dict[tuple[str, str], float] = {}
         self._rounds: Counter[tuple[str, str]] = Counter()
         self._failing: set[str] = set()
-        self._problem = ""
+        self._problem = self._silences_problem = ""
+        self._active: list[Silence] = []
         self._receivers = [Receiver(each, self._done) for each in channels]
         self._thread = threading.Thread(target=self._run, name="alerts", daemon=True)
 
@@ -120,17 +124,19 @@ class Alerting:
                     self._is_nudged = False
             try:
                 self._note(outcomes)
-                if is_stopped:
-                    return
-                if looks:
+                if looks and not is_stopped:
                     self._look()
                     self._problem = ""
-                self._hand_over()
+                if not is_stopped:
+                    self._hand_over()
+                # Also at the end: what was delivered at the last moment must not be sent again by the next run.
                 self._store.flush()
-            except (QueryError, SilencesError, OSError) as error:
+            except (QueryError, OSError) as error:
                 self._told_once(f"alerts: {error}")
             except Exception as error:  # noqa: BLE001 - no alert is worth the end of the tables
                 self._told_once(f"alerts, by a fault of the pipeline: {error!r}")
+            if is_stopped:
+                return
             with self._changed:
                 if is_last and not self._is_nudged and not self._on_the_way:
                     self._is_last = False
@@ -154,12 +160,12 @@ class Alerting:
         if version != self._watched_version or any(each.status == FIRING for each in self._store.alerts):
             servers = [server_of(row) for row in documents(self._output, self._sql)] if version >= 0 else []
             now = datetime.fromtimestamp(self._clock(), UTC)
-            active = self._silences.active(round(self._clock() * 1000))
+            now_ms = round(now.timestamp() * 1000)
             silenced = {
                 (each.farm, each.server_id): _why(silence)
+                for silence in self._silences_at(now_ms)
                 for each in servers
-                for silence in active
-                if silence.covers(each, round(self._clock() * 1000))
+                if silence.covers(each, now_ms)
             }
             self._store.keep(brought_up(self._store.alerts, servers, silenced, now))
             self._watched_version = version
@@ -167,6 +173,17 @@ class Alerting:
         if self._metrics is not None:
             firing = [each for each in self._store.alerts if each.status == FIRING and each.held_back is None]
             self._metrics.alerts_are(len(firing))
+
+    def _silences_at(self, now_ms: int) -> list[Silence]:
+        """The silences; where their file cannot be read, those that it had when it could be."""
+        try:
+            self._active, problem = self._silences.active(now_ms), ""
+        except SilencesError as error:
+            problem = f"alerts are sent as if no silence were new: {error}"
+        if problem and problem != self._silences_problem:
+            self._tell(problem)
+        self._silences_problem = problem
+        return self._active
 
     def _hand_over(self) -> None:
         """Everything that is due, once; what a full queue does not take is due the next time."""
@@ -187,11 +204,11 @@ class Alerting:
 
     def _note(self, outcomes: Sequence[Outcome]) -> None:
         delivered = {(each.receiver, each.message_id) for each in outcomes if not each.error}
-        for outcome in outcomes:
-            self._on_the_way.discard((outcome.receiver, outcome.message_id))
-            self._tell_of(outcome)
+        self._on_the_way -= {(each.receiver, each.message_id) for each in outcomes}
         if delivered:
             self._store.keep([_with_delivered(alert, delivered) for alert in self._store.alerts])
+        for outcome in outcomes:
+            self._tell_of(outcome)
 
     def _tell_of(self, outcome: Outcome) -> None:
         key = (outcome.receiver, outcome.message_id)

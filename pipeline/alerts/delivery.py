@@ -93,6 +93,10 @@ class Webhook:
         deadline.daemon = True
         deadline.start()
         try:
+            # While it connects there may be no socket yet that the deadline could cut.
+            connection.connect()
+            if expired.is_set():
+                raise TimeoutError
             connection.request("POST", self.target, body=message, headers=headers)
             answer = connection.getresponse()
             answer.read(ANSWER_MAX_BYTES)

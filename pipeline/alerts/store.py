@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from pipeline.alerts.outages import Alert
 from pipeline.tables.delta import Table, TableSpec
+from pipeline.tables.upkeep import Upkeep
 
 QUERY = "alerts"
 _MOMENT = pa.timestamp("us", tz="UTC")
@@ -46,8 +47,7 @@ class AlertStore:
 
     def __init__(self, output: Path) -> None:
         self._table = Table(output, ALERTS_SPEC)
-        # Also what a run that was killed left.
-        self._table.sweep(full=True)
+        self._upkeep = Upkeep(None)
         self._batch = self._table.committed(QUERY)
         told = self._table.rows().to_pylist()
         self.alerts = tuple(Alert(**{**row, "delivered": tuple(row["delivered"] or ())}) for row in told)
@@ -65,3 +65,4 @@ class AlertStore:
         self._table.replace(QUERY, self._batch + 1, pa.Table.from_pylist(rows, schema=ALERTS_SPEC.schema))
         self._batch += 1
         self._stored = self.alerts
+        self._upkeep.after_batch([self._table])

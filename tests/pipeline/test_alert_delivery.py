@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,30 @@ def test_a_webhook_that_hangs_or_drips_is_given_up_after_its_time(how: Callable[
                 hasty.deliver(MESSAGE, "a")
         finally:
             ended.set()
+
+
+def test_a_webhook_that_is_reached_after_its_time_is_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut, got = threading.Event(), list[bytes]()
+    cut_in_time, connect = delivery._cut, HTTPConnection.connect
+
+    def cut_and_tell(*of: Any) -> None:
+        cut_in_time(*of)
+        cut.set()
+
+    def slow(connection: HTTPConnection) -> None:
+        # as if the first of a host's addresses did not answer
+        assert cut.wait(60)
+        connect(connection)
+
+    def answer(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        got.append(body)
+        status(204)(handler, body)
+
+    monkeypatch.setattr(delivery, "_cut", cut_and_tell)
+    monkeypatch.setattr(HTTPConnection, "connect", slow)
+    with listening(answer) as url, pytest.raises(DeliveryError, match=r"^no answer within 0\.1 s$"):
+        replace(webhook_of(url), timeout_s=0.1).deliver(MESSAGE, "a")
+    assert got == []
 
 
 def test_a_webhook_that_does_not_listen_or_breaks_off_is_told_in_words_without_its_url() -> None:

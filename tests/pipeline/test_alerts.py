@@ -1,6 +1,7 @@
 """Alerts: which outages there are, who is told what of them, and what is never told twice."""
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -14,9 +15,9 @@ import pytest
 
 from pipeline.alerts import alerting as module
 from pipeline.alerts.alerting import Alerting
-from pipeline.alerts.delivery import DeliveryError
+from pipeline.alerts.delivery import DeliveryError, Receiver
 from pipeline.alerts.outages import Alert, Server, brought_up, message, message_id, server_of
-from pipeline.alerts.silences import Silences
+from pipeline.alerts.silences import SILENCES_FILE, Silences
 from pipeline.alerts.store import ALERTS_SPEC, AlertStore
 from pipeline.serve.metrics import RunMetrics
 from pipeline.serve.query import documents
@@ -559,6 +560,72 @@ def test_a_silence_holds_an_alert_back_and_the_table_says_until_when(farm: Farm)
     Silences(farm.output).end((1,), 0)
     look(farm, inbox)
     assert inbox.words == [("2", "silent")]
+
+
+def test_a_message_that_is_delivered_while_the_run_ends_is_noted(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, released = threading.Event(), threading.Event()
+
+    class Slow(Inbox):
+        def deliver(self, message: bytes, message_id: str) -> None:
+            begun.set()
+            assert released.wait(60)
+            super().deliver(message, message_id)
+
+    inbox, stop = Slow(), Receiver.stop
+    farm.report(1, 2, periods=3)
+    farm.report(1, periods=5)
+    farm.written()
+    with alerting(farm, inbox) as made:
+
+        def stopped(receiver: Receiver, seconds: float) -> None:
+            # so that the thread sees both at once
+            with made._changed:
+                made._is_stopped = True
+                released.set()
+            stop(receiver, seconds)
+
+        monkeypatch.setattr(Receiver, "stop", stopped)
+        made.batch_done(is_full=False)
+        assert begun.wait(60)
+    assert inbox.words == [("2", "silent")]
+    look(farm, inbox)
+    assert inbox.words == [("2", "silent")]
+
+
+def test_a_file_of_silences_that_is_damaged_is_told_and_holds_no_alert_back(farm: Farm) -> None:
+    inbox, told = Inbox(), list[str]()
+    farm.report(1, 2, 3, periods=3)
+    farm.report(1, 3, periods=5)
+    farm.written()
+    Silences(farm.output).add(("3",), 4_102_444_800_000, "", "", 0)
+    with alerting(farm, inbox, told=told) as made:
+        made.finish()
+        assert inbox.words == [("2", "silent")]
+        # given a file that is damaged by now
+        (farm.output / SILENCES_FILE).write_text("[")
+        farm.report(1, periods=5)
+        farm.written()
+        for _ in range(2):
+            made.finish()
+        # then what it said last holds
+        assert inbox.words == [("2", "silent")]
+    look(farm, inbox)
+    assert inbox.words == [("2", "silent"), ("3", "silent")]
+    assert len(told) == 1
+    assert "silences.json cannot be read" in told[0]
+
+
+def test_files_that_the_table_of_alerts_gave_up_are_removed_while_a_run_lasts(
+    farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept: list[str] = []
+    monkeypatch.setattr("pipeline.tables.upkeep.SWEEP_SECONDS", 0)
+    monkeypatch.setattr(Table, "sweep", lambda table, *, full: swept.append(f"{table.spec.name} {full}"))
+    store = AlertStore(farm.output)
+    for failures in range(2):
+        store.keep(brought_up(store.alerts, [replace(DOWN, failures=failures)], {}, LATER))
+        store.flush()
+    assert swept == ["alerts True", "alerts False"]
 
 
 def test_a_table_that_cannot_be_written_sends_no_message_twice_and_is_told(
