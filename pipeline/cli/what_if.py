@@ -19,8 +19,7 @@ from pipeline.cli.options import Finite, StatusLine, told_plainly
 from pipeline.cli.queries import errors_told
 from pipeline.feedback.replay import Course, Past, ServerCourse
 from pipeline.feedback.weighing import HIGHEST, PRESENT, Setting
-from pipeline.serve.page import span
-from pipeline.serve.printing import echo, print_json, print_table
+from pipeline.serve.printing import echo, print_json, print_table, span
 
 DAY_MS = 86_400_000
 SERVERS_SHOWN = 20

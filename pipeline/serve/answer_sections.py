@@ -2,6 +2,7 @@
 
     slo          what burns its error budget, and how fast      at the head of the page
     reliability  servers that were down for the longest         below the servers as they are now
+    capacity     what is full, or will be                       below the lag of the servers
     detection    how soon losses were noticed                   above the detections one by one
     leaders      days on which the leader changed most often    above the drawing of the terms
     churn        days on which most servers came and went
@@ -18,7 +19,8 @@ from typing import Any
 
 from pipeline.gold.answers import answer_sql
 from pipeline.serve.charts import nothing
-from pipeline.serve.page import cut, maybe, span, table
+from pipeline.serve.page import cut, maybe, table
+from pipeline.serve.printing import span
 from pipeline.serve.verdict import Ask
 from pipeline.watch.machine import HEALTHY, SILENT
 
@@ -27,7 +29,11 @@ FAST_BURN, SLOW_BURN = 14.4, 6.0
 BUDGETS_SHOWN, BUDGETS_LEAST, DAYS_SHOWN, FAILING_SHOWN, NOTICED_SHOWN = 10, 3, 5, 10, 5
 """Targets that do not keep to their budget, those that are shown if fewer do not, days, servers that failed, and farms,
 members and observers each."""
-MONTH_MS = 30 * 86_400_000
+SOON_DAYS, LATER_DAYS, LOADED = 14, 90, 0.8
+"""When a limit is reached that is bad, or worth a warning, and the load that is."""
+LIMITS_SHOWN, LIMITS_LEAST = 10, 3
+DAY_MS = 86_400_000
+MONTH_MS = 30 * DAY_MS
 _NOTICED = "to suspect", "to dead"
 
 
@@ -124,6 +130,32 @@ def detection(ask: Ask, names: Names) -> str:
     )
 
 
+def capacity(ask: Ask, names: Names) -> str:
+    """What is full, or will be, and what the others cannot bear when the largest router is gone."""
+    rows = ask(answer_sql("capacity"))
+    judged = [(*_due(row), row) for row in rows]
+    ordered = sorted(judged, key=lambda each: ["bad", "warn", ""].index(each[0]))
+    scarce = sum(1 for kind, _, _ in judged if kind)
+    shown = ordered[: max(LIMITS_LEAST, min(scarce, LIMITS_SHOWN))]
+    told = table(
+        ("what", "is full", "of what", "load", "a day", "without the largest router"),
+        [
+            (
+                _name(row, names),
+                said,
+                row["resource"],
+                f"{row['load']:.0%}",
+                maybe(row["trend"], lambda trend: f"{trend:+.1%}"),
+                maybe(row["headroom_n1"], lambda headroom: f"{1 - headroom:.0%}"),
+            )
+            for _, said, row in shown
+        ],
+        [kind for kind, _, _ in shown],
+    )
+    rest = f"; {scarce - len(shown):,} of the rest are scarce too" if scarce > len(shown) else ""
+    return told + cut(len(shown), len(rows), "limits", f"the scarcest{rest}")
+
+
 def leader_changes(ask: Ask, names: Names) -> str:
     """On which days the leader changed most often."""
     rows = [row for row in ask(answer_sql("leaders")) if row["changes"]]
@@ -210,6 +242,21 @@ def _expected(rows: Sequence[dict[str, Any]]) -> str:
     told = f"SWIM expects {suspect} {_NOTICED[0]}, {dead} {_NOTICED[1]} if others confirm it, and {suspicion} between."
     uncertain = [row["uncertain_ms"] for row in rows if row["uncertain_ms"] is not None]
     return told + (f" The times to both are too long by up to {span(max(uncertain))}." if uncertain else "")
+
+
+def _due(row: dict[str, Any]) -> tuple[str, str]:
+    """How scarce it is, and in words. A rise that may as well be none is no reason for a warning."""
+    left, surely = row["days_left"], row["days_left_latest"] is not None
+    if left == 0:
+        return "bad", "now"
+    if left is not None and surely and left <= LATER_DAYS:
+        soonest, latest = (span(round(row[f"days_left_{end}"] * DAY_MS)) for end in ("soonest", "latest"))
+        return "bad" if left <= SOON_DAYS else "warn", f"in {span(round(left * DAY_MS))} ({soonest} to {latest})"
+    if row["headroom_n1"] is not None and row["headroom_n1"] < 0:
+        return "warn", "if the largest router is lost"
+    if row["load"] >= LOADED:
+        return "warn", "nearly"
+    return "", "unknown" if row["trend"] is None else "not soon"
 
 
 def _name(row: dict[str, Any], names: Names) -> str:

@@ -1,4 +1,4 @@
-"""The parts that the report's page is put together of: its style, sections, tables, and how a duration is told.
+"""The parts that the report's page is put together of: its style, sections and tables.
 
 Text from the tables enters a page through `table` and the functions below, which escape it. On a narrow screen a table
 becomes a list in which each cell has its column's name before it, so a page of 390 pixels needs no scrolling sideways.
@@ -100,12 +100,3 @@ def cut(shown: int, total: int, what: str, which: str) -> str:
 def maybe(value: Any, told: Callable[[Any], str]) -> str | None:
     """A value as it is told; nothing of none."""
     return None if value is None else told(value)
-
-
-def span(milliseconds: int) -> str:
-    """A duration by its two largest units."""
-    left, parts = milliseconds // 1000, []
-    for name, seconds in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        number, left = divmod(left, seconds)
-        parts += [f"{number:,} {name}"] if number else []
-    return " ".join(parts[:2]) or "0 s"

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from bridge.api.printable import printable
 
-__all__ = ["echo", "overwrite_line", "print_csv", "print_json", "print_table", "printable"]
+__all__ = ["echo", "overwrite_line", "print_csv", "print_json", "print_table", "printable", "span"]
 
 
 def echo(text: str, *, err: bool = False, bold: bool = False) -> None:
@@ -48,3 +48,12 @@ def overwrite_line(text: str) -> None:
     """Write `text` over the last line of a terminal."""
     sys.stderr.write("\r" + printable(text))
     sys.stderr.flush()
+
+
+def span(milliseconds: int) -> str:
+    """A duration by its two largest units."""
+    left, parts = milliseconds // 1000, []
+    for name, seconds in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        number, left = divmod(left, seconds)
+        parts += [f"{number:,} {name}"] if number else []
+    return " ".join(parts[:2]) or "0 s"

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.gold.answers import OBJECTIVE_PERCENT
-from pipeline.serve.answer_sections import Names, budgets, churn, detection, leader_changes, reliability
+from pipeline.serve.answer_sections import Names, budgets, capacity, churn, detection, leader_changes, reliability
 from pipeline.serve.charts import Bar, Series, lines, nothing, strips, timeline
-from pipeline.serve.page import STYLE, cut, maybe, section, span, table
-from pipeline.serve.printing import printable
+from pipeline.serve.page import STYLE, cut, maybe, section, table
+from pipeline.serve.printing import printable, span
 from pipeline.serve.query import documents
 from pipeline.serve.verdict import Ask, FarmEnd, Server, State, count, farm_ends, servers_now
 from pipeline.tables.names import read_names
@@ -98,6 +98,12 @@ def make_report(
             page.availability(),
         ),
         section("Lag by server", shown, page.lag()),
+        section(
+            "Capacity",
+            "The busiest four hours of the last day, and when the limit is reached by the trend of 28 days, with its"
+            " 90% interval.",
+            capacity(ask, called),
+        ),
         section(
             "Detection",
             "From the last report of a member to its being suspected and called dead, beside what SWIM expects of"

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from pipeline.cli.queries import query
 from pipeline.gold.answers import answer_sql
 from pipeline.serve.query import documents
+from pipeline.serve.report import make_report
 from tests.pipeline.made_tables import derived, knew
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -159,3 +161,27 @@ def test_figures_that_no_router_has_stay_figures(tmp_path: Path) -> None:
     result = CliRunner().invoke(query, ["capacity", "--output", str(tmp_path), "--json"])
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert {(row["kind"], row["load"], row["days_left"]) for row in rows} == {("router", 2.5, 0.0), ("farm", 2.5, 0.0)}
+
+
+def test_the_report_tells_what_is_full_and_what_will_be_the_scarcest_first(tmp_path: Path) -> None:
+    routers: dict[int, Callable[[float], float]] = {
+        1: lambda _: 30.0,
+        2: lambda day: 20 + 3 * day + swing(day),
+        3: lambda _: 100.0,
+        4: lambda _: 85.0,
+        5: lambda day: 30 + day + swing(day),
+    }
+    derived(
+        tmp_path, "router_health", [row for server in routers for row in rows_of_a_router(server, 20, routers[server])]
+    )
+    page = make_report(tmp_path, BEGIN + timedelta(days=20), show_destinations=False)
+    told = next(each for each in page.split("<section>") if "<h2>Capacity" in each)
+    rows = re.findall(r"<tr class=(bad|warn)><td [^>]*>([^<]*)</td><td [^>]*>([^<]*)</td>", told)
+    assert [(kind, what, " ".join(said.split()[:3])) for kind, what, said in rows] == [
+        ("bad", "server 3", "now"),
+        ("bad", "server 2", "in 4 d"),
+        ("warn", "the farm", "in 34 d"),
+        ("warn", "server 5", "in 41 d"),
+        ("warn", "server 4", "nearly"),
+    ]
+    assert "5 of 6 limits shown, the scarcest." in told
