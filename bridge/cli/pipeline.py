@@ -42,4 +42,9 @@ def pipeline(context: click.Context, arguments: tuple[str, ...]) -> None:
     # The doctor is for the machine on which the rest cannot be loaded.
     command = doctor_alone() if arguments[:1] == ("doctor",) else load()
     with command.make_context("pipeline", list(arguments), parent=context.parent) as inner:
-        command.invoke(inner)
+        try:
+            command.invoke(inner)
+        except click.UsageError as error:
+            # An option without its value is told without a context, and would be taken for an error of this command.
+            error.ctx = error.ctx or inner
+            raise

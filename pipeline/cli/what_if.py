@@ -157,7 +157,7 @@ def _attribute(name: str) -> Callable[[Course], str]:
 
 
 def _print_servers(past: Past) -> None:
-    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in ("server", "bad windows", "times", "factor", "asked", "left", "asked"):
         shown.add_column(heading, justify="right", no_wrap=True)
     servers = _worst_first(past)

@@ -1,6 +1,7 @@
 """The past weighed again: the present setting gives what was submitted, another one what it would have changed."""
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
+from bridge.cli.main import main
 from pipeline.cli.what_if import what_if
 from pipeline.feedback import replay
 from pipeline.feedback.history import replayed
@@ -255,6 +257,17 @@ def test_shares_that_are_asked_are_weighed_with(output: Path) -> None:
 def test_what_cannot_be_asked_is_refused_with_the_reason(arguments: tuple[str, ...], why: str, output: Path) -> None:
     result = asked(output, *arguments)
     assert (result.exit_code, why in " ".join(result.stderr.split())) == (2, True), result.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--gain",), ("--shares", "1", "0")])
+def test_an_option_without_its_value_is_wrong_usage_and_no_fault(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["garlicfarm", "pipeline", "what-if", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert f"Error: Option '{arguments[0]}' requires" in capsys.readouterr().err
 
 
 def test_without_tables_or_without_windows_it_says_how_to_make_them(tmp_path: Path) -> None:
