@@ -18,6 +18,7 @@ total order.
 A commit replaces the touched windows and carries the query and the batch: repeated, it changes nothing.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -202,8 +203,7 @@ def refresh(
         output, table, gold, windows, touched.window_ms, starts["min"], starts["max"], all_files, touched.all_history
     )
     job = job.narrowed()
-    begin, end = job.first, job.last + timedelta(milliseconds=touched.window_ms)
-    replaced = table.files() if touched.all_history else [each for each in table.files() if _has_rows(each, begin, end)]
+    replaced = table.files() if touched.all_history else _with_windows(table.files(), windows)
     kept = table.spec.schema.empty_table() if touched.all_history else without(table.rows(replaced), windows)
     portions = job.portions()
     if session is not None and _is_for_spark(session, portions):
@@ -361,6 +361,21 @@ def literal(moment: datetime) -> str:
 def _has_rows(file: StoredFile, begin: datetime, end: datetime) -> bool:
     """Whether rows of the file may lie in this time, its end excluded."""
     return file.oldest is not None and file.youngest is not None and file.youngest >= begin and file.oldest < end
+
+
+def _with_windows(files: Sequence[StoredFile], windows: pa.Table) -> list[StoredFile]:
+    """The files of a table by window that may have rows of these.
+
+    Those between are not among them: one farm may be days behind another, and all of that time would be made anew.
+    """
+    starts = sorted(pc.unique(windows.column("window_start")).to_pylist())
+    return [
+        each
+        for each in files
+        if each.oldest is not None
+        and each.youngest is not None
+        and bisect_left(starts, each.oldest) < bisect_right(starts, each.youngest)
+    ]
 
 
 def overlaps(file: StoredFile, other: StoredFile) -> bool:

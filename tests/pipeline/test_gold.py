@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -13,12 +14,12 @@ from pipeline.gold import refreshing
 from pipeline.gold.tables import FOLDED, GOLD, SPECS, WINDOWS_SPEC, Gold, last_rows
 from pipeline.gold.traces import TRACED
 from pipeline.schemas import DERIVED
-from pipeline.tables.delta import Table, stored_rows
+from pipeline.tables.delta import Table, stored_files, stored_rows
 from pipeline.tables.lake import BASE_SPECS, LOG
 from pipeline.tables.names import SALT_FILE
-from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog
+from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, arrow_entries_of
 from tests.pipeline.generated_log import generated_log
-from tests.pipeline.made_tables import gold_rows, tables_of
+from tests.pipeline.made_tables import gold_rows, tables_of, tables_of_entries
 
 MINUTE_MS = 60_000
 HALF_HOUR_MS = 30 * MINUTE_MS
@@ -231,6 +232,32 @@ def test_two_farms_have_leaders_and_publishers_of_their_own(tmp_path: Path) -> N
         alone.refresh(0)
         for name, rows in all_rows(tmp_path / log.cluster_id).items():
             assert [row for row in both[name] if row["farm"] == log.cluster_id] == rows
+
+
+def test_a_farm_that_is_days_behind_has_no_file_written_anew_of_the_days_between(tmp_path: Path) -> None:
+    # given a farm of several days, of which there is a file each
+    ahead, behind = MadeUpLog(log_time_ms=EPOCH_MS), MadeUpLog(log_time_ms=EPOCH_MS, cluster_id="ff" * 16)
+    for _ in range(4):
+        periods(ahead, 3, 1, 2, uptime_ms=0)
+        ahead.log_time_ms += DAY_MS
+    gold = opened(tmp_path, MINUTE_MS)
+    tables_of(ahead, tmp_path, 0, gold=gold)
+    gold.refresh(0)
+    before = {name: {each.path: each.day for each in stored_files(tmp_path / name)} for name in GOLD}
+    # when a batch has news of it, and another farm's of the first day
+    periods(ahead, 3, 1, 2, uptime_ms=0)
+    periods(behind, 3, 1, uptime_ms=0)
+    news = MadeUpLog(entries=ahead.entries[-9:])
+    entries = pa.concat_tables([arrow_entries_of(news), arrow_entries_of(behind)])
+    tables_of_entries(entries, tmp_path, 1, gold=gold)
+    gold.refresh(1)
+    # then the days that it says nothing of keep their files
+    for name, files in before.items():
+        days = sorted({day for day in files.values() if day is not None})
+        kept = {path for path, day in files.items() if day in days[1:-1]}
+        assert len(kept) == 2
+        assert kept <= {each.path for each in stored_files(tmp_path / name)}, name
+        assert {row["farm"] for row in gold_rows(tmp_path, name)} == {ahead.cluster_id, behind.cluster_id}
 
 
 @pytest.mark.spark
