@@ -29,7 +29,7 @@ from pipeline.gold.deriving import Deriving, running
 from pipeline.gold.tables import DEFAULT_WINDOW, SPECS, WINDOWS_SPEC, Gold, window_ms
 from pipeline.serve.metrics import RunMetrics
 from pipeline.source.farm import DEFAULT_ENTRIES_PER_BATCH
-from pipeline.source.kafka import SERVERS, kafka_stream
+from pipeline.source.kafka import MOST_ENTRIES, MOST_OFFSETS, SERVERS, kafka_stream
 from pipeline.source.log_client import FarmLogError
 from pipeline.spark.interrupt import deferred
 from pipeline.spark.side_by_side import Kept, RunningQuery, SideBySide
@@ -48,6 +48,8 @@ TABLES_OF: dict[str, tuple[str, ...]] = {
 """Which tables' batches are numbered by which checkpoint."""
 PROGRESS_SECONDS = 1
 BESIDE_SECONDS = 5
+TOPIC_FULL = 0.9
+"""The share of its most offsets from which on a batch of a topic counts as full."""
 NOTED_WINDOWS_MAX = 1_000_000
 """For how many windows of farms, some 50 MB, a run with an end reads on before it makes the tables by window."""
 
@@ -222,15 +224,13 @@ def start_query(
         entries = kafka_stream(session, settings.source)
     found = found_in_log(session, settings.source, lake.plan) if entries is None else found_in_rows(entries, lake.plan)
 
-    most = int(settings.source.get("maxEntriesPerBatch", DEFAULT_ENTRIES_PER_BATCH))
-
     def write(batch: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
         outcome = lake.write_batch(batch, batch_id)
         if settings.metrics is not None:
             count_batch(outcome, time.monotonic() - began, settings.metrics)
         if settings.alerting is not None:
-            settings.alerting.batch_done(is_full=entries_in(outcome) >= most)
+            settings.alerting.batch_done(is_full=may_have_more(outcome, settings.source))
         if settings.judge is not None:
             settings.judge(outcome.rows.get(RECENT))
         if after_batch is not None:
@@ -242,6 +242,18 @@ def start_query(
 def entries_in(outcome: Outcome) -> int:
     """How many entries a batch took."""
     return 0 if FARMS not in outcome.rows else sum(outcome.rows[FARMS].column("entries").to_pylist())
+
+
+def may_have_more(outcome: Outcome, source: Mapping[str, str]) -> bool:
+    """Whether a batch is as large as one may be, so that there may be more behind it."""
+    most = int(source.get(MOST_ENTRIES, DEFAULT_ENTRIES_PER_BATCH))
+    if SERVERS not in source:
+        return entries_in(outcome) >= most
+    # A topic has no record of some indexes, which count for the connector. Those at the ends are not seen.
+    most = int(source.get(MOST_OFFSETS, most))
+    farms = outcome.rows[FARMS].to_pylist() if FARMS in outcome.rows else []
+    spanned: int = sum(each["index"] - each["first_index"] + 1 for each in farms if each["first_index"] is not None)
+    return spanned >= most * TOPIC_FULL
 
 
 def count_batch(outcome: Outcome, seconds: float, metrics: RunMetrics) -> None:
@@ -367,7 +379,7 @@ def _progress(session: SparkSession, query: RunningQuery) -> Progress:
     tracker = session.sparkContext.statusTracker()
     stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     last = query.lastProgress
-    read_through, newest, problems = (0, 0, {}) if last is None else _places(last)
+    read_through, newest, problems = (0, 0, {}) if last is None else places(last)
     return Progress(
         batch=-1 if last is None else int(last["batchId"]),
         entries_per_s=0.0 if last is None else _entries_per_s(last),
@@ -391,12 +403,13 @@ def _entries_per_s(progress: Any) -> float:
     return entries * 1000 / max(1, int(progress["batchDuration"]))
 
 
-def _places(progress: Any) -> tuple[int, int, dict[str, str]]:
+def places(progress: Any) -> tuple[int, int, dict[str, str]]:
     """How many entries a query has read of all logs, how many there are, and what is wrong with which farm.
 
-    Zeros and nothing for a query that reads no entries.
+    Zeros and nothing for a query that reads no entries. A farm that has not told how many it has counts in neither.
     """
     (source,) = progress["sources"]
-    places = [json.loads(source[name] or "null") or {} for name in ("endOffset", "latestOffset")]
-    read, newest = (sum(following - 1 for following in place.get("farms", {}).values()) for place in places)
-    return read, newest, places[1].get("problems", {})
+    end, latest = (json.loads(source[name] or "null") or {} for name in ("endOffset", "latestOffset"))
+    read, newest = end.get("farms", {}), latest.get("farms", {})
+    counted = [following - 1 for cluster, following in read.items() if cluster in newest or not newest]
+    return sum(counted), sum(following - 1 for following in newest.values()), latest.get("problems", {})

@@ -32,7 +32,8 @@ TERM = "term"
 BROKER_TIMEOUT_MS = 15_000
 """How long brokers are asked for the farm's id; Kafka's own default is a minute."""
 _TIMEOUTS = ("request.timeout.ms", "default.api.timeout.ms")
-_THEIR_NAMES = {"maxEntriesPerBatch": "maxOffsetsPerTrigger"}
+MOST_ENTRIES, MOST_OFFSETS = "maxEntriesPerBatch", "maxOffsetsPerTrigger"
+"""How much a batch takes, as the source `farm` calls it and as the connector does."""
 _OFFSET_TO_INDEX = 1
 _UNKNOWN_MS = -1
 
@@ -49,13 +50,17 @@ def kafka_stream(session: SparkSession, options: Mapping[str, str]) -> DataFrame
     `maxOffsetsPerTrigger`). Raises FarmLogError when no broker answers, or the connector is not there.
     """
     farm = cluster_of(session, options)
-    told = {"subscribe": TOPIC, "startingOffsets": "earliest", **options, "includeHeaders": "true"}
-    for name, theirs in _THEIR_NAMES.items():
-        if name in told:
-            told[theirs] = told.pop(name)
-    records = session.readStream.format(FORMAT).options(**told).load()
+    records = session.readStream.format(FORMAT).options(**options_of(options)).load()
     chosen = records.selectExpr("offset", "value", "unix_millis(timestamp) AS time_ms", "headers")
     return chosen.mapInArrow(partial(rows_of_records, farm), ENTRIES)
+
+
+def options_of(options: Mapping[str, str]) -> dict[str, str]:
+    """What Spark's connector is told: what is said in its own words, and else what is said of any source."""
+    named = {MOST_OFFSETS: options[MOST_ENTRIES]} if MOST_ENTRIES in options else {}
+    of_run = {"subscribe": TOPIC, "startingOffsets": "earliest", **named}
+    theirs = {name: value for name, value in options.items() if name != MOST_ENTRIES}
+    return {**of_run, **theirs, "includeHeaders": "true"}
 
 
 def rows_of_records(farm: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pipeline.cli.commands import run
 from pipeline.cli.options import LogPlace, opened
 from pipeline.decode.columns import Row, record_batches
-from pipeline.source.kafka import connector, rows_of_records
+from pipeline.source.kafka import MOST_OFFSETS, SERVERS, connector, options_of, rows_of_records
 from pipeline.source.log_client import FarmLogError
 from tests.pipeline.farm_log_server import EPOCH_MS, with_proof
 
@@ -51,6 +51,13 @@ def test_a_connector_that_cannot_be_fetched_is_told_with_what_to_do() -> None:
 
     with pytest.raises(FarmLogError, match=r"--conf spark\.jars"):
         opened(no_jvm, LogPlace((), None, None, None, kafka="127.0.0.1:9092"))
+
+
+def test_what_is_said_of_sparks_connector_itself_goes_before_what_a_run_says_of_any_source() -> None:
+    assert options_of({SERVERS: "a:1", "maxEntriesPerBatch": "9"})[MOST_OFFSETS] == "9"
+    told = options_of({SERVERS: "a:1", "maxEntriesPerBatch": "9", MOST_OFFSETS: "5", "startingOffsets": "latest"})
+    assert (told[MOST_OFFSETS], told["startingOffsets"]) == ("5", "latest")
+    assert "maxEntriesPerBatch" not in told
 
 
 def test_the_topic_is_one_place_and_needs_sparks_connector() -> None:

@@ -1,5 +1,6 @@
 """A run's own metrics: what a batch adds to them, how the lag is counted, and where they are served."""
 
+import json
 import math
 import re
 import socket
@@ -15,8 +16,9 @@ from click.testing import CliRunner
 
 from pipeline.cli.commands import run
 from pipeline.cli.options import serving_metrics
-from pipeline.run import count_batch
+from pipeline.run import count_batch, may_have_more, places
 from pipeline.serve.metrics import LOOPBACK, RunMetrics, address
+from pipeline.source.kafka import MOST_OFFSETS, SERVERS
 from pipeline.tables.lake import Lake
 from pipeline.tables.tasks import outcome_of, work
 from tests.pipeline.farm_log_server import arrow_entries_of, three_servers
@@ -48,6 +50,28 @@ def test_a_batch_is_counted_with_all_its_entries_and_those_that_were_refused(tmp
     assert value(metrics, r'batch_seconds_bucket\{le="1.0"\}') == 1
     assert value(metrics, "lag_seconds") == 7
     assert value(metrics, "farms") == 1
+
+
+def test_a_farm_that_does_not_answer_hides_no_lag_of_another() -> None:
+    def progress(read: dict[str, int], newest: dict[str, int] | None) -> dict[str, object]:
+        told = [None if each is None else json.dumps({"farms": each}) for each in (read, newest)]
+        return {"sources": [{"endOffset": told[0], "latestOffset": told[1]}]}
+
+    # given a farm that was read far, and has told nothing since the run began
+    read, newest, _ = places(progress({"gone": 1_000_001, "here": 11}, {"here": 101, "new": 6}))
+    assert newest - read == 90 + 5
+    assert places(progress({"only": 11}, None)) == (10, 0, {})
+
+
+@pytest.mark.parametrize(("most", "is_full"), [(20, True), (21, True), (30, False)])
+def test_a_batch_of_a_topic_is_full_by_the_indexes_that_it_spans(tmp_path: Path, most: int, *, is_full: bool) -> None:
+    # given entries of which the topic does not show some
+    log = three_servers(minutes=2)
+    log.entries = [each for each in log.entries[:20] if each["index"] not in {1, 5, 6, 7, 8}]
+    outcome = outcome_of(pa.Table.from_batches(work(Lake(tmp_path, 60_000).plan, arrow_entries_of(log).to_batches())))
+    assert may_have_more(outcome, {SERVERS: "127.0.0.1:9092", MOST_OFFSETS: str(most)}) is is_full
+    assert may_have_more(outcome, {"node": "a", "maxEntriesPerBatch": "15"})
+    assert not may_have_more(outcome, {"node": "a", "maxEntriesPerBatch": "16"})
 
 
 def test_the_lag_is_not_known_before_the_first_batch_and_is_then_that_of_the_farm_furthest_behind() -> None:
