@@ -183,3 +183,14 @@ def test_a_panel_over_time_has_one_row_a_moment_in_order_and_figures_only(
     assert {str(kind) for kind in found.types[1:]} <= {"BIGINT", "DOUBLE"}
     moments = [row[0] for row in found.fetchall()]
     assert moments == sorted(set(moments))
+
+
+@pytest.mark.parametrize(
+    "panel",
+    [each for each in PANELS if each["type"] == "table" and "GROUP BY" not in each["targets"][0]["rawSql"]],
+    ids=lambda panel: panel["title"],
+)
+def test_a_row_that_is_about_one_thing_names_its_farm(
+    program: duckdb.DuckDBPyConnection, panel: dict[str, Any]
+) -> None:
+    assert "farm" in answered(program, panel).columns
