@@ -13,14 +13,19 @@ Everything follows from the seed: two runs with the same one give the same bytes
 When the leader falls silent the term rises and the next voter that is up leads; this also happens once in
 `LEADER_MEAN_HOURS` without a reason in the log. Malformed and hostile entries are a share of `HOSTILE_SHARE`, made out
 of a fixed list of what decoders get wrong.
+
+If failures are labelled, those of `pipeline/planned_failures.py` take the place of the failing routers, and reports
+also tell how long the router took to look up the lease set of another.
 """
 
 import base64
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from random import Random
+
+from pipeline.planned_failures import Effect, Kind, Label, PlannedFailures
 
 EPOCH_MS = 1_767_225_600_000
 """2026-01-01T00:00:00Z: log time of the first entry."""
@@ -39,6 +44,9 @@ CLOCK_OFF_SHARE = 0.01
 PUBLICATION_PERIODS = 10
 FACTORS_PERIODS, FACTORS_PLACE = 20, 7
 FACTORS_LEAVES = 16
+FETCH_MS = 300.0
+"""How long a look-up usually takes."""
+_UNCHANGED = Effect(load=1.0)
 _DESTINATION_KEY_BYTES = 384
 _ED25519_CERTIFICATE = bytes.fromhex("05000400070000")
 _HOSTILE: tuple[bytes, ...] = (
@@ -90,21 +98,34 @@ class LoadModel:
     routers: int
     days: float
     seed: int = 1
+    kinds: Mapping[Kind, int] | None = None
+    """How often each kind of labelled failure happens, in hundredths; None: there are no labels."""
     hostile: int = 0
     reports: int = 0
     leader_changes: int = 0
     index: int = 0
     """Of the last entry that was given."""
     master: str = field(init=False)
+    _remote: str = field(init=False)
     _random: Random = field(init=False)
     _all: list[_Router] = field(init=False)
     _noise: list[float] = field(init=False)
+    _planned: PlannedFailures | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._random = Random(self.seed)
         self._noise = [math.exp(self._random.gauss(0.0, 0.15)) for _ in range(4096)]
         self.master = self._destination(0)
+        self._remote = _address(sha256(f"{self.seed} remote".encode()).digest())
         self._all = [self._router(number) for number in range(1, self.routers + 1)]
+        if self.kinds is not None:
+            ends_ms = EPOCH_MS + self.periods * PERIOD_MS
+            self._planned = PlannedFailures(self.routers, EPOCH_MS, ends_ms, self.seed, self.kinds)
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """What happens to the routers, server by server."""
+        return () if self._planned is None else self._planned.labels
 
     @property
     def periods(self) -> int:
@@ -127,6 +148,9 @@ class LoadModel:
         term, leader, log_time_ms = 1, self._all[0], EPOCH_MS
         for period in range(self.periods):
             for router in self._all:
+                if self._planned is not None and self._planned.is_down(router.server_id, EPOCH_MS + period * PERIOD_MS):
+                    # One period of silence more than this one.
+                    router.silent_periods = 2
                 self._age(router, log_time_ms)
             if leader.silent_periods or self._random.random() < PERIOD_MS / (LEADER_MEAN_HOURS * 3_600_000):
                 standing = [router for router in self._all[:VOTERS] if not router.silent_periods and router != leader]
@@ -163,20 +187,29 @@ class LoadModel:
 
     def _report(self, router: _Router, log_time_ms: int, day: float) -> bytes:
         chance = self._random.random
-        load = router.size * (1.0 + 0.6 * math.sin(day + router.phase)) * self._noise[int(chance() * 4096)]
-        lag_ms = 0.4 + 3.0 * load * load * self._noise[int(chance() * 4096)]
+        effect = _UNCHANGED if self._planned is None else self._planned.effect(router.server_id, log_time_ms)
+        season = 1.0 + 0.6 * math.sin(day + router.phase)
+        load = router.size * season * self._noise[int(chance() * 4096)] * effect.load
+        lag_ms = (0.4 + 3.0 * load * load * self._noise[int(chance() * 4096)]) * effect.lag
         if 0 <= router.falls_in_periods < WARNING_PERIODS:
             lag_ms *= 1.0 + 20.0 * (1.0 - router.falls_in_periods / WARNING_PERIODS)
-        bandwidth = int(load * 400_000)
+        tunnels, bandwidth = int(load * effect.tunnels * 900), int(load * 400_000)
         router.sequence += 1
         date_ms = log_time_ms + router.clock_offset_ms + int(chance() * 20_000)
         uptime_ms = max(0, log_time_ms - router.up_since_ms)
         return (
             f'{router.head}{date_ms},"id":{router.server_id},"router":{{"attached":true,"uptime":{uptime_ms}'
-            f',"jobLag":{lag_ms:.2f},"participatingTunnels":{int(load * 900)},"currentBandwidth":{bandwidth}'
+            f',"jobLag":{lag_ms:.2f},"participatingTunnels":{tunnels},"currentBandwidth":{bandwidth}'
             f',"cpuPercent":{min(99.0, 4 + 40 * load):.1f},"memoryPercent":{30 + 10 * router.size:.1f}}}'
-            f'{router.tail}{router.sequence}"}}'
+            f'{self._measured(effect, load)}{router.tail}{router.sequence}"}}'
         ).encode()
+
+    def _measured(self, effect: Effect, load: float) -> str:
+        """What the router tells of others: how long a look-up took, which is longer under load."""
+        if self._planned is None:
+            return ""
+        fetch_ms = FETCH_MS * (1.0 + load) * effect.round_trip * self._noise[int(self._random.random() * 4096)]
+        return f',"remoteDestinations":[{{"hash":"{self._remote}","reachable":true,"fetchTime":{fetch_ms:.0f}}}]'
 
     def _publication(self, publisher: _Router, log_time_ms: int, period: int) -> bytes:
         content_hash = sha256(f"{self.seed} {period}".encode()).hexdigest()
@@ -187,13 +220,13 @@ class LoadModel:
 
     def _factors(self) -> bytes:
         leaves = (sha256(f"{self.seed} {router.server_id}".encode()).digest() for router in self._all[:FACTORS_LEAVES])
-        names = (base64.b32encode(leaf).decode().lower().rstrip("=") for leaf in leaves)
+        names = (_address(leaf) for leaf in leaves)
         said = ",".join(f'"{name}":{0.5 + 1.5 * self._random.random():.3f}' for name in names)
         return f'{{"factors":{{"throughIndex":{self.index},"formula":"strain-1","factors":{{{said}}}}}}}'.encode()
 
     def _operators_word(self, period: int) -> bytes:
         chosen = self._random.choice(self._all).server_id
-        name = base64.b32encode(sha256(f"{self.seed} {chosen}".encode()).digest()).decode().lower().rstrip("=")
+        name = _address(sha256(f"{self.seed} {chosen}".encode()).digest())
         half_day = period // (DAY_MS // PERIOD_MS // 2)
         if half_day % 2:
             excluded = "true" if half_day % 4 == 1 else "false"
@@ -212,7 +245,11 @@ class LoadModel:
             if router.falls_in_periods < 0:
                 router.silent_periods = 1 + int(self._random.expovariate(1 / OUTAGE_MEAN_PERIODS))
             return
-        if router.failing and self._random.random() < PERIOD_MS / (FAILING_MEAN_HOURS * 3_600_000):
+        if (
+            router.failing
+            and self._planned is None
+            and self._random.random() < PERIOD_MS / (FAILING_MEAN_HOURS * 3_600_000)
+        ):
             router.falls_in_periods = WARNING_PERIODS
         elif self._random.random() < PERIOD_MS / (RESTART_MEAN_DAYS * DAY_MS):
             router.silent_periods = self._random.randint(1, 4)
@@ -244,3 +281,7 @@ class LoadModel:
 
 def _clock(log_time_ms: int, leader_id: int) -> bytes:
     return f'{{"clock":{{"time":{log_time_ms},"id":{leader_id},"period":{PERIOD_MS}}}}}'.encode()
+
+
+def _address(leaf: bytes) -> str:
+    return base64.b32encode(leaf).decode().lower().rstrip("=")

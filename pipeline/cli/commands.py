@@ -39,6 +39,7 @@ from pipeline.feedback.farms import FarmsFeedback
 from pipeline.generate import generate
 from pipeline.gold.tables import DEFAULT_WINDOW, last_rows
 from pipeline.load_model import LoadModel
+from pipeline.planned_failures import KINDS
 from pipeline.run import RANGE_FILE, RunSettings, claim_range, prepare, run_forever, run_once
 from pipeline.serve.printing import echo, print_json, print_table
 from pipeline.source.farm import DEFAULT_ENTRIES_PER_BATCH
@@ -278,16 +279,26 @@ def backfill(
     type=click.Path(path_type=Path, file_okay=False),
     help="The state directory to write; it must not exist yet.",
 )
-def generate_log(*, routers: int, days: float, seed: int, output: Path) -> None:
+@click.option(
+    "--labels",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Plan failures, with and without signs before them, and write here what happens when: a line of JSON each.",
+)
+def generate_log(*, routers: int, days: float, seed: int, output: Path, labels: Path | None) -> None:
     """Write the log of a made-up farm, for load tests and demonstrations: read it with `run --directory`."""
     line = StatusLine()
     with told_plainly(line):
-        model = LoadModel(routers, days, seed)
+        model = LoadModel(routers, days, seed, None if labels is None else KINDS)
         done = generate(output, model, lambda entries: line.show(f"{entries} entries"))
+        if labels is not None:
+            labels.write_text("".join(f"{label.line()}\n" for label in model.labels), encoding="utf-8")
     echo(
         f"{done.entries} entries in {output}: {done.reports} reports of {routers} routers over {days:g} days,"
         f" {done.leader_changes} changes of the leader, {done.hostile} hostile entries."
     )
+    if labels is not None:
+        failures = sum(label.is_failure for label in model.labels)
+        echo(f"{len(model.labels)} labels in {labels}, {failures} of them failures.")
 
 
 def _refuse_contradictions(place: LogPlace, start: str, trace_files: str | None, *, with_events: bool) -> None:

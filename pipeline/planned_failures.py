@@ -1,0 +1,161 @@
+"""What happens to the routers of a made-up farm whose failures are labelled, drawn before its log is made.
+
+    degradation   a signal worsens from `begins_ms` on, evenly; at `fails_ms` the router falls silent, until `ends_ms`
+    sudden        nothing shows before `fails_ms`
+    spike         a signal is bad for a few minutes, and nothing follows
+    relief        a signal worsens as before a failure, and then gets well again
+
+The first two are failures, of which the first can be foreseen. Spikes and reliefs are what a warning must not take for
+one, though a relief cannot be known while it begins. All of them come at random, once in `MEAN_DAYS` to a router, and
+never within two hours of each other.
+
+On top of the model's own noise and season, the load of a farm differs from day to day, and that of a router wanders
+around its usual value, by about a sixth each. So hardly any hour is as the same one of the day before.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+MEAN_DAYS = 2.0
+APART_MS = 2 * HOUR_MS
+LEAD_MS = (45 * 60_000, 3 * HOUR_MS)
+OUTAGE_MS = (5 * 60_000, HOUR_MS)
+SPIKE_MS = (60_000, 8 * 60_000)
+DAYS_DIFFER = 0.15
+WANDER, WANDER_HOLDS = 0.15, 0.99
+"""Standard deviation of the logarithm of the load, and what is left of it after a period: a third after an hour."""
+
+
+class Kind(StrEnum):
+    """What happens."""
+
+    DEGRADATION = "degradation"
+    SUDDEN = "sudden"
+    SPIKE = "spike"
+    RELIEF = "relief"
+
+
+class Signal(StrEnum):
+    """In what it shows; the words are those of the question `warnings`."""
+
+    LAG = "lag"
+    TUNNELS = "tunnels"
+    ROUND_TRIP = "round-trip"
+
+
+KINDS = {Kind.DEGRADATION: 45, Kind.SUDDEN: 20, Kind.SPIKE: 25, Kind.RELIEF: 10}
+"""How often each happens, in hundredths, unless it is told otherwise."""
+WORST = {Signal.LAG: (4.0, 20.0), Signal.TUNNELS: (0.1, 0.4), Signal.ROUND_TRIP: (3.0, 10.0)}
+"""By what a signal is multiplied in the end: from, to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """Something that happens to a router, in log time."""
+
+    server_id: int
+    kind: Kind
+    signal: Signal | None
+    worst: float
+    begins_ms: int
+    fails_ms: int | None
+    ends_ms: int
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the router falls silent."""
+        return self.fails_ms is not None
+
+    def line(self) -> str:
+        """The label as JSON."""
+        told = {
+            "serverId": self.server_id,
+            "kind": self.kind.value,
+            "signal": self.signal,
+            "beginsAtMs": self.begins_ms,
+            "failsAtMs": self.fails_ms,
+            "endsAtMs": self.ends_ms,
+        }
+        return json.dumps(told)
+
+    def factor(self, at_ms: int) -> float:
+        """By what the signal is multiplied at a time between beginning and end."""
+        if self.kind is Kind.SPIKE:
+            return self.worst
+        over = (at_ms - self.begins_ms) / max(1, (self.fails_ms or self.ends_ms) - self.begins_ms)
+        return float(self.worst**over) if over <= 1 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a router's report is multiplied by."""
+
+    load: float
+    lag: float = 1.0
+    tunnels: float = 1.0
+    round_trip: float = 1.0
+
+
+class PlannedFailures:
+    """The labels of a farm, and what they do period by period. Times are asked in order."""
+
+    def __init__(self, routers: int, begins_ms: int, ends_ms: int, seed: int, kinds: Mapping[Kind, int]) -> None:
+        random = Random(f"{seed} planned failures")
+        self._random = Random(f"{seed} wander")
+        days = 1 + (ends_ms - begins_ms) // DAY_MS
+        span = (begins_ms, ends_ms)
+        self._begins_ms = begins_ms
+        self._days = [math.exp(random.gauss(0.0, DAYS_DIFFER)) for _ in range(days)]
+        self._wander = dict.fromkeys(range(1, routers + 1), 0.0)
+        self.labels = tuple(label for server_id in self._wander for label in _labels_of(server_id, span, kinds, random))
+        self._following = {server_id: self._of(server_id) for server_id in self._wander}
+        self._current = {server_id: next(following, None) for server_id, following in self._following.items()}
+
+    def is_down(self, server_id: int, at_ms: int) -> bool:
+        """Whether the router is silent."""
+        label = self._at(server_id, at_ms)
+        return label is not None and label.fails_ms is not None and label.fails_ms <= at_ms < label.ends_ms
+
+    def effect(self, server_id: int, at_ms: int) -> Effect:
+        """What the router's report of this period is multiplied by."""
+        held = self._wander[server_id] * WANDER_HOLDS
+        self._wander[server_id] = held + self._random.gauss(0.0, WANDER * math.sqrt(1 - WANDER_HOLDS**2))
+        load = self._days[(at_ms - self._begins_ms) // DAY_MS] * math.exp(self._wander[server_id])
+        label = self._at(server_id, at_ms)
+        if label is None or label.signal is None or not label.begins_ms <= at_ms < label.ends_ms:
+            return Effect(load)
+        factor = label.factor(at_ms)
+        return Effect(load, **{label.signal.name.lower(): factor})
+
+    def _at(self, server_id: int, at_ms: int) -> Label | None:
+        """What happens to the router now, or next."""
+        while (label := self._current[server_id]) is not None and label.ends_ms <= at_ms:
+            self._current[server_id] = next(self._following[server_id], None)
+        return label
+
+    def _of(self, server_id: int) -> Iterator[Label]:
+        return (label for label in self.labels if label.server_id == server_id)
+
+
+def _labels_of(server_id: int, span: tuple[int, int], kinds: Mapping[Kind, int], random: Random) -> Iterator[Label]:
+    at_ms = float(span[0])
+    while kinds:
+        at_ms += APART_MS + random.expovariate(1 / (MEAN_DAYS * DAY_MS))
+        kind = random.choices([*kinds], [*kinds.values()])[0]
+        signal = random.choice([*Signal])
+        worst, lead_ms = random.uniform(*WORST[signal]), random.randint(*LEAD_MS)
+        outage_ms, spike_ms = random.randint(*OUTAGE_MS), random.randint(*SPIKE_MS)
+        begins = int(at_ms)
+        shows_ms = {Kind.SUDDEN: 0, Kind.SPIKE: spike_ms}.get(kind, lead_ms)
+        fails = begins + shows_ms if kind in {Kind.DEGRADATION, Kind.SUDDEN} else None
+        ends = begins + shows_ms + (0 if fails is None else outage_ms)
+        if ends >= span[1]:
+            return
+        yield Label(server_id, kind, None if kind is Kind.SUDDEN else signal, worst, begins, fails, ends)
+        at_ms = ends

@@ -1,0 +1,119 @@
+"""A made-up farm with labels fails when they say so, worsens as they say, and is the same farm for the same seed."""
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import pytest
+from click.testing import CliRunner
+
+from pipeline.cli.commands import pipeline
+from pipeline.load_model import EPOCH_MS, PERIOD_MS, LoadModel
+from pipeline.planned_failures import APART_MS, DAY_MS, KINDS, Kind, Label, Signal
+
+ROUTERS, DAYS, SEED = 6, 4.0, 9
+PERIODS_OF_A_RESTART = 8
+"""At most, and that of a leader beside it."""
+Told = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Farm:
+    """Labels, and what each server tells in each period."""
+
+    labels: tuple[Label, ...]
+    told: dict[int, dict[int, Told]]
+
+    def signal(self, label: Label, until_ms: int) -> float:
+        """The median of its signal in the ten periods before."""
+        last = period(until_ms)
+        rows = (self.told[label.server_id].get(each) for each in range(last - 10, last))
+        return median(row[str(label.signal)] for row in rows if row is not None)
+
+
+@pytest.fixture(scope="module")
+def farm() -> Farm:
+    model = LoadModel(ROUTERS, DAYS, SEED, KINDS)
+    found: dict[int, dict[int, Told]] = defaultdict(dict)
+    log_time_ms = 0
+    for entry in model.entries():
+        if entry.value is None or not entry.value.startswith((b'{"clock":{"time"', b'{"cluster":"farm","date"')):
+            continue
+        told = json.loads(entry.value) if b"[[" not in entry.value else {}
+        if "clock" in told:
+            log_time_ms = told["clock"]["time"]
+        elif "remoteDestinations" in told:
+            found[told["id"]][period(log_time_ms)] = {
+                "lag": told["router"]["jobLag"],
+                "tunnels": told["router"]["participatingTunnels"],
+                "round-trip": told["remoteDestinations"][0]["fetchTime"],
+            }
+    return Farm(model.labels, found)
+
+
+def period(at_ms: int) -> int:
+    return (at_ms - EPOCH_MS) // PERIOD_MS
+
+
+def test_routers_are_silent_for_long_when_and_only_when_labels_say_so(farm: Farm) -> None:
+    failures = [label for label in farm.labels if label.is_failure]
+    assert {label.kind for label in failures} == {Kind.DEGRADATION, Kind.SUDDEN}
+    silent = {
+        (label.server_id, each)
+        for label in failures
+        for each in range(period(label.fails_ms or 0), period(label.ends_ms) + 2)
+    }
+    for label in failures:
+        heard = farm.told[label.server_id]
+        assert not [each for each in range(period(label.fails_ms or 0) + 1, period(label.ends_ms)) if each in heard]
+    for server_id, heard in farm.told.items():
+        for one, following in pairwise(sorted(heard)):
+            missing = [each for each in range(one + 1, following) if (server_id, each) not in silent]
+            assert len(missing) <= PERIODS_OF_A_RESTART
+
+
+def test_the_signal_of_a_degradation_is_many_times_worse_in_the_end(farm: Farm) -> None:
+    worsened: dict[Signal, list[float]] = {signal: [] for signal in Signal}
+    for label in farm.labels:
+        if label.signal is not None and label.kind in {Kind.DEGRADATION, Kind.RELIEF}:
+            end_ms = label.fails_ms or label.ends_ms
+            worsened[label.signal].append(farm.signal(label, end_ms) / farm.signal(label, label.begins_ms))
+    assert all(worsened.values()), "choose another seed"
+    assert min(worsened[Signal.LAG]) > 2
+    assert max(worsened[Signal.TUNNELS]) < 0.7
+    assert min(worsened[Signal.ROUND_TRIP]) > 1.5
+
+
+def test_labels_of_a_router_are_apart_and_as_frequent_as_told() -> None:
+    labels = LoadModel(50, 20.0, SEED, KINDS).labels
+    assert 50 * 20 / 2.6 < len(labels) < 50 * 20 / 1.8
+    for one, following in pairwise(labels):
+        assert one.server_id != following.server_id or following.begins_ms - one.ends_ms >= APART_MS
+    assert all(EPOCH_MS <= label.begins_ms < label.ends_ms < EPOCH_MS + 20 * DAY_MS for label in labels)
+    shares = {kind: sum(label.kind is kind for label in labels) / len(labels) for kind in Kind}
+    assert all(abs(shares[kind] - KINDS[kind] / 100) < 0.08 for kind in Kind)
+
+
+def test_a_farm_without_kinds_has_no_failures_and_one_without_labels_is_the_farm_of_before() -> None:
+    assert LoadModel(50, 20.0, SEED, {}).labels == ()
+    plain = [entry.value for entry in LoadModel(3, 0.05, SEED).entries()]
+    assert LoadModel(3, 0.05, SEED).labels == ()
+    assert not [each for each in plain if each is not None and b"remoteDestinations" in each]
+
+
+def test_generate_writes_the_labels_beside_the_log_and_the_same_ones_again(tmp_path: Path) -> None:
+    def generated(name: str) -> str:
+        labels = tmp_path / f"{name}.jsonl"
+        arguments = ["generate", "--routers", "5", "--days", "1", "--output", str(tmp_path / name)]
+        result = CliRunner().invoke(pipeline, [*arguments, "--labels", str(labels)])
+        assert result.exit_code == 0, result.output
+        assert f"labels in {labels}" in result.output
+        return labels.read_text(encoding="utf-8")
+
+    text = generated("one")
+    assert generated("two") == text
+    (first, *_) = (json.loads(line) for line in text.splitlines())
+    assert set(first) == {"serverId", "kind", "signal", "beginsAtMs", "failsAtMs", "endsAtMs"}
