@@ -67,6 +67,8 @@ class Progress:
     """The last entry that was read; 0 if it is not known yet."""
     newest: int = 0
     """The last entry that is there."""
+    farms: frozenset[str] = frozenset()
+    """Of which clusters it is known how many entries they have."""
     problems: Mapping[str, str] = field(default_factory=dict)
     """Which of several farms is not read, by its name, and why."""
 
@@ -362,7 +364,7 @@ def _follow(
                     progress = _progress(session, side_by_side.running)
                     settings.progress(progress)
                     if settings.metrics is not None:
-                        settings.metrics.progressed(progress.read_through, progress.newest)
+                        settings.metrics.progressed(progress.read_through, progress.newest, progress.farms)
                     problems.take(progress.problems)
                 check()
                 interrupt.check()
@@ -379,7 +381,7 @@ def _progress(session: SparkSession, query: RunningQuery) -> Progress:
     tracker = session.sparkContext.statusTracker()
     stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     last = query.lastProgress
-    read_through, newest, problems = (0, 0, {}) if last is None else places(last)
+    read_through, newest, farms, problems = (0, 0, frozenset[str](), {}) if last is None else places(last)
     return Progress(
         batch=-1 if last is None else int(last["batchId"]),
         entries_per_s=0.0 if last is None else _entries_per_s(last),
@@ -388,6 +390,7 @@ def _progress(session: SparkSession, query: RunningQuery) -> Progress:
         message=str(query.status["message"]),
         read_through=read_through,
         newest=newest,
+        farms=farms,
         problems=problems,
     )
 
@@ -403,8 +406,8 @@ def _entries_per_s(progress: Any) -> float:
     return entries * 1000 / max(1, int(progress["batchDuration"]))
 
 
-def places(progress: Any) -> tuple[int, int, dict[str, str]]:
-    """How many entries a query has read of all logs, how many there are, and what is wrong with which farm.
+def places(progress: Any) -> tuple[int, int, frozenset[str], dict[str, str]]:
+    """How many entries a query has read of all logs, how many there are, of which farms, and what is wrong with which.
 
     Zeros and nothing for a query that reads no entries. A farm that has not told how many it has counts in neither.
     """
@@ -412,4 +415,5 @@ def places(progress: Any) -> tuple[int, int, dict[str, str]]:
     end, latest = (json.loads(source[name] or "null") or {} for name in ("endOffset", "latestOffset"))
     read, newest = end.get("farms", {}), latest.get("farms", {})
     counted = [following - 1 for cluster, following in read.items() if cluster in newest or not newest]
-    return sum(counted), sum(following - 1 for following in newest.values()), latest.get("problems", {})
+    there = sum(following - 1 for following in newest.values())
+    return sum(counted), there, frozenset(newest), latest.get("problems", {})

@@ -17,7 +17,7 @@ that are there to be read.
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from threading import Lock
@@ -47,6 +47,7 @@ class RunMetrics:
         self._clock = clock
         self._lock = Lock()
         self._newest: dict[str, float] = {}
+        self._followed: frozenset[str] = frozenset()
         self._registry = CollectorRegistry()
         self._lag_entries = self._gauge(
             "lag_entries",
@@ -57,7 +58,8 @@ class RunMetrics:
         lag_seconds = self._gauge(
             "lag_seconds",
             "Seconds since the log time of the newest entry in the tables, of the farm that is furthest behind. A farm"
-            " that is well commits each reporting period; more is the pipeline's lag, or a farm that stands still.",
+            " that is well commits each reporting period; more is the pipeline's lag, or a farm that stands still. One"
+            " that has left the file of several farms does not count.",
         )
         lag_seconds.set_function(self._lag_s)
         farms = self._gauge("farms", "Farms of which this run has read entries since its start.")
@@ -102,8 +104,11 @@ class RunMetrics:
         with self._lock:
             self._newest |= {farm: moment.timestamp() for farm, moment in newest.items()}
 
-    def progressed(self, read: int, there: int) -> None:
-        """How many entries of all logs have been read, and how many there are; 0 is not known."""
+    def progressed(self, read: int, there: int, farms: Collection[str] = ()) -> None:
+        """How many entries of all logs have been read, and how many there are, and of which farms; 0 is not known."""
+        if farms:
+            with self._lock:
+                self._followed = frozenset(farms)
         if there:
             self._lag_entries.set(max(0, there - read))
 
@@ -135,7 +140,9 @@ class RunMetrics:
 
     def _lag_s(self) -> float:
         with self._lock:
-            behind_s = self._clock() - min(self._newest.values(), default=math.nan)
+            # A farm that has left the file of farms is not behind.
+            newest = (at_s for farm, at_s in self._newest.items() if not self._followed or farm in self._followed)
+            behind_s = self._clock() - min(newest, default=math.nan)
         # A farm's clock may be ahead. What is not known is neither more nor less than 0.
         return 0.0 if behind_s < 0 else behind_s
 

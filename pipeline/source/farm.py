@@ -325,6 +325,8 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         following: dict[str, int] = start["farms"]
         held = self._farms.look(following, thorough=self._available_now and self._stop_before is None)
         self._newest |= {cluster: each.status.commit_index + 1 for cluster, each in held.items()}
+        for cluster in self._farms.gone(self._newest):
+            del self._newest[cluster]
         ends = self._ends(held)
         wanted = {
             cluster: max(ends.get(cluster, 0) - following.get(cluster, each.begin), 0) for cluster, each in held.items()

@@ -23,7 +23,7 @@ import json
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
@@ -185,6 +185,10 @@ class OneFarm:
             held = _once_more(self._begun, following, of_all=thorough)
         return {held.status.cluster: held}
 
+    def gone(self, _clusters: Collection[str]) -> frozenset[str]:
+        """None has left."""
+        return frozenset()
+
     def places(self, clusters: frozenset[str]) -> dict[str, Place]:
         """Where these clusters are read: here. A place of another cluster refuses to be read as one of them."""
         return dict.fromkeys(clusters, self._place)
@@ -235,6 +239,12 @@ class ManyFarms:
             elif held is not None:
                 found[held.status.cluster] = held
         return found
+
+    def gone(self, clusters: Collection[str]) -> frozenset[str]:
+        """Which of these have left the file; none while a farm in it has not told its cluster."""
+        known = {each.begun.status.cluster for each in self._asked.values() if each.begun is not None}
+        is_known = all(each.begun is not None for each in self._asked.values())
+        return frozenset(clusters) - known if is_known else frozenset()
 
     def places(self, clusters: frozenset[str]) -> dict[str, Place]:
         """Where these clusters are read. Raises FarmSilentError when one of them has not answered for long."""

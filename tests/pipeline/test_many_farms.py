@@ -94,6 +94,8 @@ def test_each_farm_is_read_from_its_own_place_and_one_that_joins_or_leaves_needs
         two.tick(10_000)
         second = stream.latestOffset(first, ALL)
         assert read(stream, first, second) == {"one": [was + 1], "three": [*range(1, three.commit_index + 1)]}
+        # and of the one that left nothing is told any more, which would fall behind for ever
+        assert set((stream.reportLatestOffset() or {})["farms"]) == {one.cluster_id, three.cluster_id}
         # and nothing is new
         assert stream.latestOffset(second, ALL) == second
         # then a process that begins anew repeats the same batch, and the one that comes back goes on where it was

@@ -58,9 +58,10 @@ def test_a_farm_that_does_not_answer_hides_no_lag_of_another() -> None:
         return {"sources": [{"endOffset": told[0], "latestOffset": told[1]}]}
 
     # given a farm that was read far, and has told nothing since the run began
-    read, newest, _ = places(progress({"gone": 1_000_001, "here": 11}, {"here": 101, "new": 6}))
+    read, newest, farms, _ = places(progress({"gone": 1_000_001, "here": 11}, {"here": 101, "new": 6}))
     assert newest - read == 90 + 5
-    assert places(progress({"only": 11}, None)) == (10, 0, {})
+    assert farms == {"here", "new"}
+    assert places(progress({"only": 11}, None)) == (10, 0, frozenset(), {})
 
 
 @pytest.mark.parametrize(("most", "is_full"), [(20, True), (21, True), (30, False)])
@@ -91,6 +92,15 @@ def test_the_lag_is_not_known_before_the_first_batch_and_is_then_that_of_the_far
     # and a farm whose clock is ahead is not behind
     metrics.batch_done(1.0, 1, 0, {"a": NOON + timedelta(seconds=9)})
     assert value(metrics, "lag_seconds") == 0
+
+
+def test_a_farm_that_has_left_is_not_behind_until_it_is_back() -> None:
+    now = NOON.timestamp()
+    metrics = RunMetrics(lambda: now)
+    metrics.batch_done(1.0, 5, 0, {"a": NOON - timedelta(seconds=30), "b": NOON - timedelta(seconds=384)})
+    for farms, behind_s in ((set[str](), 384), ({"a"}, 30), (set[str](), 30), ({"a", "b"}, 384)):
+        metrics.progressed(100, 100, farms)
+        assert value(metrics, "lag_seconds") == behind_s
 
 
 def test_a_port_alone_is_on_loopback_and_another_host_is_told() -> None:
