@@ -123,7 +123,7 @@ _REPORT = """written_at TIMESTAMP, attached BOOLEAN, uptime_ms BIGINT, job_lag_m
     bandwidth_bytes_per_s BIGINT, cpu_percent DOUBLE, memory_percent DOUBLE, destinations INT,
     healthy_destinations INT, publishing BOOLEAN, exploratory_tunnels BIGINT,
     configured_bandwidth_bytes_per_s BIGINT, publish_config STRING, can_sign_until TIMESTAMP,
-    last_published_at TIMESTAMP, masters INT"""
+    last_published_at TIMESTAMP, masters INT, fetch_ms BIGINT"""
 ENTRIES = StructType(
     [
         *_required(
@@ -164,7 +164,7 @@ _TABLE_COLUMNS = {
         bandwidth_bytes_per_s BIGINT, cpu_percent DOUBLE, memory_percent DOUBLE, destinations INT,
         healthy_destinations INT, publishing BOOLEAN, exploratory_tunnels BIGINT,
         configured_bandwidth_bytes_per_s BIGINT, publish_config STRING, can_sign_until TIMESTAMP,
-        last_published_at TIMESTAMP, request STRING, masters INT""",
+        last_published_at TIMESTAMP, request STRING, masters INT, fetch_ms BIGINT""",
     "destination_reports": """index BIGINT, log_time TIMESTAMP, server_id BIGINT, destination STRING, healthy BOOLEAN,
         uptime_ms BIGINT, configured_tunnels BIGINT, current_tunnels BIGINT, configured_bandwidth_bytes_per_s BIGINT,
         bandwidth_bytes_per_s BIGINT, configured_connections BIGINT, connections BIGINT, request STRING""",
@@ -191,7 +191,7 @@ _DERIVED_COLUMNS = {
         availability DOUBLE, uptime_ms BIGINT, restarted BOOLEAN, job_lag_p50_ms DOUBLE, job_lag_p95_ms DOUBLE,
         cpu_percent DOUBLE, memory_percent DOUBLE, destinations INT, healthy_share DOUBLE, publishing BOOLEAN,
         uptime_resets BIGINT, job_lag_p99_ms DOUBLE, participating_tunnels DOUBLE, exploratory_tunnels DOUBLE,
-        bandwidth_bytes_per_s DOUBLE, bandwidth_use DOUBLE, attached_share DOUBLE""",
+        bandwidth_bytes_per_s DOUBLE, bandwidth_use DOUBLE, attached_share DOUBLE, fetch_p50_ms DOUBLE""",
     "destination_health": """window_start TIMESTAMP, window_end TIMESTAMP, destination STRING, server_id BIGINT,
         reports BIGINT, availability DOUBLE, healthy_share DOUBLE, breaks BIGINT, uptime_ms BIGINT,
         tunnels_share DOUBLE, bandwidth_use DOUBLE, bandwidth_bytes_per_s DOUBLE, connections DOUBLE""",

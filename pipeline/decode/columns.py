@@ -12,6 +12,7 @@ ten megabytes must not become one allocation.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from statistics import median_low
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -233,8 +234,19 @@ def _reports(kind: pa.StructType, entries: list[ReportEntry]) -> pa.Array:
             [max((part.last_published_time_ms or 0 for part in parts), default=0) or None for parts in masters]
         ),
         "masters": [len(parts) for parts in masters],
+        "fetch_ms": [_fetch_ms(entry) for entry in entries],
     }
     return _struct(kind, columns)
+
+
+def _fetch_ms(entry: ReportEntry) -> int | None:
+    """The median of its successful look-ups of others, and of two the lower; None if it tells of none."""
+    # Most reports do not.
+    if not entry.remote_destinations and not entry.remote_metas:
+        return None
+    measured = (*entry.remote_destinations, *entry.remote_metas)
+    took_ms = [each.fetch_ms for each in measured if each.reachable and each.fetch_ms is not None]
+    return median_low(took_ms) if took_ms else None
 
 
 def _destinations(kind: pa.ListType, entries: list[ReportEntry]) -> pa.Array:

@@ -50,6 +50,7 @@ grouped AS (
     percentile_disc(0.5) WITHIN GROUP (ORDER BY job_lag_ms) AS job_lag_p50_ms,
     percentile_disc(0.95) WITHIN GROUP (ORDER BY job_lag_ms) AS job_lag_p95_ms,
     percentile_disc(0.99) WITHIN GROUP (ORDER BY job_lag_ms) AS job_lag_p99_ms,
+    CAST(percentile_disc(0.5) WITHIN GROUP (ORDER BY fetch_ms) AS DOUBLE) AS fetch_p50_ms,
     CAST(sum(CAST(cpu AS BIGINT)) AS DOUBLE) / (nullif(count(cpu), 0) * 1e3) AS cpu_percent,
     CAST(sum(CAST(memory AS BIGINT)) AS DOUBLE) / (nullif(count(memory), 0) * 1e3) AS memory_percent,
     max(CASE WHEN from_last = 1 THEN destinations END) AS destinations,

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from random import Random, randrange
+from statistics import median_low
 from typing import Any
 
 import pytest
@@ -47,7 +48,21 @@ GOOD: tuple[dict[str, Any], ...] = (
         ],
         "request": "r-1-1",
     },
+    {
+        "cluster": "farm",
+        "date": EPOCH_MS,
+        "id": 2,
+        "router": {"attached": True},
+        "remoteDestinations": [
+            {"hash": LEAF, "reachable": True, "fetchTime": 700},
+            {"hash": OTHER, "reachable": False, "fetchTime": 9_000},
+            {"hash": "c4" * 26, "reachable": True, "fetchTime": 300},
+        ],
+        "remoteMetas": [{"hash": OTHER, "reachable": True, "fetchTime": 20}, {"hash": LEAF, "reachable": True}],
+    },
 )
+TOLD = ("uptime_ms", "job_lag_ms", "attached", "masters", "publishing", "fetch_ms")
+"""What a report's row says under the same name."""
 
 
 def bodies(random: Random, count: int) -> Iterator[bytes]:
@@ -84,6 +99,12 @@ def damaged(random: Random, body: bytes) -> bytes:
     return body
 
 
+def took_by(report: Report) -> list[int]:
+    """How long it says that its look-ups of others took."""
+    measured = (*report.remote_destinations, *report.remote_metas)
+    return [each.fetch_ms for each in measured if each.reachable and each.fetch_ms is not None]
+
+
 def said(record: Record) -> dict[str, Any]:
     """What the columns must say of a record, as far as it is told without them."""
     match record:
@@ -96,6 +117,7 @@ def said(record: Record) -> dict[str, Any]:
                 "attached": record.router.attached,
                 "masters": len(record.masters),
                 "publishing": any(part.publishing for part in record.masters),
+                "fetch_ms": median_low(took_ms) if (took_ms := took_by(record)) else None,
                 "leaves": [
                     (hash_of(leaf.destination), leaf.healthy, leaf.current_tunnels) for leaf in record.destinations
                 ],
@@ -118,7 +140,7 @@ def told(row: dict[str, Any]) -> dict[str, Any]:
             return {
                 "server_id": row["server_id"],
                 "request": row["request"],
-                **{name: report[name] for name in ("uptime_ms", "job_lag_ms", "attached", "masters", "publishing")},
+                **{name: report[name] for name in TOLD},
                 "leaves": [(leaf["address"], leaf["healthy"], leaf["current_tunnels"]) for leaf in leaves],
             }
         case "clock":

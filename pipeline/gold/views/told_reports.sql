@@ -2,7 +2,7 @@
 WITH named AS (
   SELECT farm, index, log_time, server_id, written_at, attached, uptime_ms, job_lag_ms, participating_tunnels,
     bandwidth_bytes_per_s, cpu_percent, memory_percent, destinations, healthy_destinations, publishing,
-    exploratory_tunnels, configured_bandwidth_bytes_per_s,
+    exploratory_tunnels, configured_bandwidth_bytes_per_s, fetch_ms,
     $submission AS submission
   FROM reports
   WHERE log_time IS NOT NULL
