@@ -152,9 +152,11 @@ class FarmsFeedback:
             return
         for rows in by_farm(found):
             cluster = rows.column("farm")[0].as_py()
+            # What waits for a farm that hangs must not keep the whole batch in memory, of which it is a part.
+            own = rows.take(pa.array(range(rows.num_rows), pa.int64()))
             with self._changed:
                 farm = self._farms.setdefault(cluster, _Farm(cluster))
-                farm.waiting.append(rows)
+                farm.waiting.append(own)
                 if not farm.in_turn:
                     self._queue(farm)
                     self._start_worker()

@@ -259,6 +259,17 @@ def test_more_farms_without_an_answer_than_threads_hold_up_the_next_one_for_seco
     assert sorted(text.partition(":")[0] for text in told if "factors not submitted" in text) == names[:-1]
 
 
+def test_what_waits_for_a_farm_holds_no_rows_of_another_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FarmsFeedback, "_start_worker", lambda _: None)
+    feedback = FarmsFeedback(NO_SPARK, OneReach(Reach(cast("Submission", None), {})), print)
+    small, large = a_farm(1), a_farm(2, periods=600)
+    found = recent_rows(pa.concat_tables([arrow_entries_of(small), arrow_entries_of(large)]))
+    feedback.after_batch(found)
+    (waiting,) = feedback._farms[small.cluster_id].waiting
+    assert waiting == next(rows for rows in by_farm(found) if rows.column("farm")[0].as_py() == small.cluster_id)
+    assert waiting.get_total_buffer_size() < found.get_total_buffer_size() / 2
+
+
 def test_of_a_farm_that_hangs_for_long_the_newest_batches_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(farms, "QUEUE_BATCHES", 3)
     begun, ended, seen = threading.Event(), threading.Event(), list[int]()
