@@ -15,7 +15,7 @@ import click
 
 from pipeline.alerts.delivery import Channel, Command, Webhook, webhook_of
 from pipeline.alerts.silences import REASON_MAX, Silence, Silences, SilencesError
-from pipeline.cli.options import Finite
+from pipeline.cli.options import Finite, tables_option
 from pipeline.serve.printing import echo, print_json
 
 KEEP_FIRING_MINUTES = 10.0
@@ -111,13 +111,7 @@ def alert_options(command: Callable[..., None]) -> Callable[..., None]:
     "--farm", default="", metavar="FARM", help="Only in the farm with this name or cluster id. Default: in all."
 )
 @click.option("--end", "ended", multiple=True, type=click.IntRange(min=1), metavar="N", help="End silence number N.")
-@click.option(
-    "--output",
-    default="farm-tables",
-    show_default=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Directory of the tables.",
-)
+@tables_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 def silence(
     *,

@@ -27,6 +27,7 @@ from pipeline.cli.options import (
     a_window,
     an_address,
     opened,
+    output_option,
     place_options,
     serving_metrics,
     spark_options,
@@ -67,13 +68,7 @@ pipeline.add_command(what_if)
 @pipeline.command()
 @click.option("--once", is_flag=True, help="Read what is committed now, print the table, and end.")
 @place_options
-@click.option(
-    "--output",
-    default="farm-tables",
-    show_default=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Directory of the tables and of the checkpoint.",
-)
+@output_option("Directory of the tables and of the checkpoint.")
 @click.option(
     "--start",
     type=Start(),

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 from pyspark.sql import SparkSession
 
-from pipeline.cli.options import spark_options, told_plainly
+from pipeline.cli.options import spark_options, tables_option, told_plainly
 from pipeline.floodfills import CLOSEST_DEFAULT, HASH_BYTES, SPEC, closest_floodfills, keep, utc_today
 from pipeline.serve.printing import echo
 from pipeline.source.log_client import FarmLogError
@@ -43,13 +43,7 @@ def a_day(_: click.Context, __: click.Parameter, value: datetime | None) -> date
     help="The day in the middle (UTC). Default: today.",
 )
 @click.option("--count", default=CLOSEST_DEFAULT, show_default=True, type=click.IntRange(1, 64), help="Of each day.")
-@click.option(
-    "--output",
-    default="farm-tables",
-    show_default=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Directory of the tables.",
-)
+@tables_option
 @spark_options
 def floodfills(*, routers: Path, day: date | None, count: int, output: Path, spark: Callable[[], SparkSession]) -> None:
     """Find the closest floodfills of each destination, yesterday, today and tomorrow.

@@ -260,6 +260,21 @@ def options_of_kafka(_: click.Context, __: click.Parameter, values: tuple[str, .
     return tuple((name, value) for name, _is, value in found)
 
 
+def output_option(told: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The option `--output` of commands about a run's directory."""
+    return click.option(
+        "--output",
+        default="farm-tables",
+        show_default=True,
+        type=click.Path(path_type=Path, file_okay=False),
+        help=told,
+    )
+
+
+tables_option = output_option("Directory of the tables.")
+"""Of commands that find tables there."""
+
+
 def spark_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options about Spark itself; the command gets them as `spark`, which opens the session."""
 

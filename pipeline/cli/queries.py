@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline import INSTALL
-from pipeline.cli.options import Finite
+from pipeline.cli.options import Finite, tables_option
 from pipeline.gold.answers import ANSWERS, GOSSIP_TIMINGS, LAN, OBJECTIVE_PERCENT, answer_sql, why_empty
 from pipeline.serve.printing import echo, print_csv, print_json, printable
 
@@ -64,13 +64,7 @@ SHOW TABLES names the tables, DESCRIBE TABLE their columns; `garlicfarm help pip
 
 @click.command(help=_QUERY_HELP)
 @click.argument("sql")
-@click.option(
-    "--output",
-    default="farm-tables",
-    show_default=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Directory of the tables.",
-)
+@tables_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a row.")
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated, with a line of names.")
 @click.option(
@@ -122,13 +116,7 @@ def _tell(answer: "Answer", *, as_json: bool, as_csv: bool) -> None:
 
 @click.command()
 @click.option("--html", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The page to write.")
-@click.option(
-    "--output",
-    default="farm-tables",
-    show_default=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Directory of the tables.",
-)
+@tables_option
 @click.option("--show-destinations", is_flag=True, help="Tell destinations by their addresses, not by pseudonyms.")
 @click.option(
     "--objective",
@@ -148,13 +136,7 @@ def report(*, html: Path, output: Path, show_destinations: bool, objective: floa
 
 
 @click.command()
-@click.option(
-    "--output",
-    default="farm-tables",
-    show_default=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Directory of the tables.",
-)
+@tables_option
 def views(*, output: Path) -> None:
     """Print SQL that opens the tables in DuckDB for other programs: a view of each table and of each question."""
     with errors_told():

@@ -15,7 +15,7 @@ import click
 from rich import box
 from rich.table import Table
 
-from pipeline.cli.options import Finite, StatusLine, told_plainly
+from pipeline.cli.options import Finite, StatusLine, tables_option, told_plainly
 from pipeline.cli.queries import errors_told
 from pipeline.feedback.replay import Course, Past, ServerCourse
 from pipeline.feedback.weighing import HIGHEST, PRESENT, Setting
@@ -72,13 +72,7 @@ SHARES_OFF = 1e-6
     type=Finite(0.01, 3650),
     help="How much of the past, in log time back from the end of each farm's tables.",
 )
-@click.option(
-    "--output",
-    default="farm-tables",
-    show_default=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Directory of the tables.",
-)
+@tables_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a farm.")
 def what_if(*, left_at: float, days: float, output: Path, as_json: bool, **asked: Any) -> None:
     """Weigh the recorded past again with another setting, beside the present one: what it says and what it costs."""
