@@ -126,7 +126,12 @@ def test_a_router_in_its_first_hour_is_warming_up(tmp_path: Path) -> None:
 
 def test_what_a_router_does_not_tell_is_not_judged(tmp_path: Path) -> None:
     slots = 5 * DAY_SLOTS
-    assert warned(tmp_path, slots, lag=lambda _: None, tunnels=lambda _: None) == []
+    assert warned(tmp_path / "never", slots, lag=lambda _: None, tunnels=lambda _: None) == []
+
+    def until_lately(slot: int) -> float | None:
+        return 20.0 if slot < slots - 6 else None
+
+    assert warned(tmp_path / "no more", slots, lag=until_lately, tunnels=until_lately) == []
 
 
 def test_a_warning_that_is_over_is_told_behind_those_that_last(tmp_path: Path) -> None:
