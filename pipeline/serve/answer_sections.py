@@ -1,6 +1,7 @@
 """The sections of the report that show named answers (`pipeline/gold/answers`): in words, the worst first, and short.
 
     slo          what burns its error budget, and how fast      at the head of the page
+    warnings     routers that depart from their own usual       below the servers as they are now
     reliability  servers that were down for the longest         below the servers as they are now
     capacity     what is full, or will be                       below the lag of the servers
     detection    how soon losses were noticed                   above the detections one by one
@@ -32,6 +33,9 @@ members and observers each."""
 SOON_DAYS, LATER_DAYS, LOADED = 14, 90, 0.8
 """When a limit is reached that is bad, or worth a warning, and the load that is."""
 LIMITS_SHOWN, LIMITS_LEAST = 10, 3
+WARNINGS_SHOWN = 20
+_SIGNALS = {"lag": ("lag", " ms"), "tunnels": ("tunnels", ""), "round-trip": ("look-ups of others", " ms")}
+"""How a signal is called, and its unit."""
 DAY_MS = 86_400_000
 MONTH_MS = 30 * DAY_MS
 _NOTICED = "to suspect", "to dead"
@@ -154,6 +158,34 @@ def capacity(ask: Ask, names: Names) -> str:
     )
     rest = f"; {scarce - len(shown):,} of the rest are scarce too" if scarce > len(shown) else ""
     return told + cut(len(shown), len(rows), "limits", f"the scarcest{rest}")
+
+
+def warnings(ask: Ask, names: Names) -> str:
+    """Which routers depart from what is usual for them."""
+    rows = ask(answer_sql("warnings"))
+    if not rows:
+        return '<p class="how">No router departs from its own usual, as far as its history tells.</p>'
+
+    def departure(row: dict[str, Any]) -> str:
+        signal, unit = _SIGNALS[row["signal"]]
+        return f"{signal} {row['seen']:,.4g}{unit}, usually {row['usual']:,.4g}{unit}"
+
+    told = table(
+        ("server", "departs", "since", "until", "spreads away", "compared with"),
+        [
+            (
+                names.server(row["farm"], row["server_id"]),
+                departure(row),
+                f"{row['since']:%m-%d %H:%M}",
+                "goes on" if row["lasting"] else f"{row['until']:%m-%d %H:%M}",
+                f"{row['score']:.1f}",
+                "the hour of day" if row["baseline"] == "days" else "the hours before",
+            )
+            for row in rows[:WARNINGS_SHOWN]
+        ],
+        ["warn" if row["lasting"] else "" for row in rows[:WARNINGS_SHOWN]],
+    )
+    return told + cut(min(len(rows), WARNINGS_SHOWN), len(rows), "warnings", "those that go on, and the farthest")
 
 
 def leader_changes(ask: Ask, names: Names) -> str:

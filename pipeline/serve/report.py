@@ -26,7 +26,16 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.gold.answers import OBJECTIVE_PERCENT
-from pipeline.serve.answer_sections import Names, budgets, capacity, churn, detection, leader_changes, reliability
+from pipeline.serve.answer_sections import (
+    Names,
+    budgets,
+    capacity,
+    churn,
+    detection,
+    leader_changes,
+    reliability,
+    warnings,
+)
 from pipeline.serve.charts import Bar, Series, lines, nothing, strips, timeline
 from pipeline.serve.page import STYLE, cut, maybe, section, table
 from pipeline.serve.printing import printable, span
@@ -85,6 +94,11 @@ def make_report(
             "Servers",
             "The last report of each, the worst first; how long ago, counted from where the tables end.",
             page.servers(servers),
+        ),
+        section(
+            "Early warning",
+            "Routers that departed for half an hour, in the last day, from what is usual for each of them.",
+            warnings(ask, called),
         ),
         section(
             "Failures",

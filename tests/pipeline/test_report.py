@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from pipeline.cli.queries import report as report_command
 from pipeline.tables.names import remember_names
 from tests.pipeline.made_tables import derived, knew, wrote
+from tests.pipeline.test_warnings import DAY_SLOTS, health_rows, rising_from
 
 pytest.importorskip("vl_convert", reason="the extra `pipeline` of an older version is installed")
 from pipeline.serve import charts, report
@@ -298,6 +299,24 @@ def test_servers_that_were_down_are_told_the_longest_down_first_and_how_much_the
     assert rows[:2] == [(" class=bad", "server 12", "40 min"), ("", "server 11", "11 min")]
     assert len(rows) == 10
     assert "10 of 12 servers that failed shown, the longest down; the rest: at most 2 min." in shown
+
+
+def test_routers_that_depart_from_their_own_usual_are_told_with_what_is_usual(tmp_path: Path) -> None:
+    slots = 4 * DAY_SLOTS
+    knew(tmp_path, 0, {"farm": [farm()]})
+    derived(tmp_path, "router_health", health_rows(slots))
+    assert "No router departs from its own usual" in section(made(tmp_path), "Early warning")
+    # when the lag of one rises, and another had lost most of its tunnels for an hour and a half
+    lost = health_rows(slots, tunnels=lambda slot: 30.0 if slots - 30 <= slot < slots - 20 else 300.0)
+    rising = [row | {"server_id": 7} for row in health_rows(slots, lag=rising_from(slots - 5, factor=50.0))]
+    derived(tmp_path, "router_health", [row | {"server_id": 6} for row in lost] + rising, batch=1)
+    told = re.findall(r"<tr( class=warn)?>(<td [^>]*>server .*?)</tr>", section(made(tmp_path), "Early warning"))
+    cells = [(kind, re.findall("<td[^>]*>([^<]*)</td>", row)) for kind, row in told]
+    (now, first), (over, second) = cells
+    assert (now, first[0], first[3], first[5]) == (" class=warn", "server 7", "goes on", "the hour of day")
+    assert re.fullmatch(r"lag \d[\d,]+ ms, usually [\d.]+ ms", first[1])
+    assert (over, second[0], second[3] != "goes on") == ("", "server 6", True)
+    assert re.fullmatch(r"tunnels [\d.]+, usually [\d.]+", second[1])
 
 
 def test_how_soon_losses_were_noticed_stands_beside_what_is_expected_with_false_alarms(tmp_path: Path) -> None:
