@@ -56,6 +56,7 @@ PIPELINE_PARTS = (
     "pipeline-refresh",
     "pipeline-backfill",
     "pipeline-floodfills",
+    "pipeline-warning",
 )
 """Run only when they are named: they need the extra `pipeline`, and a quarter of an hour."""
 ZMQ_RAFT_PARTS = zmq_raft.PARTS
