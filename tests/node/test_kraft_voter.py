@@ -333,16 +333,18 @@ def test_the_times_that_a_leader_tells_of_its_followers_never_go_back(tmp_path: 
         async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
             leader = await quorum.leader()
             told: dict[int, tuple[int, int]] = {}
-            async with open_connection(LOOPBACK, leader.listener.port) as connection:
-                for _ in range(500):
-                    answer = await connection.ask(admin.DescribeQuorumRequest(topics=(topic,)))
-                    for row in answer.topics[0].partitions[0].current_voters:
-                        times = row.last_fetch_timestamp, row.last_caught_up_timestamp
-                        before = told.get(row.replica_id, (-1, -1))
-                        assert all(map(ge, times, before)), f"{row.replica_id}: {before}, then {times}"
-                        told[row.replica_id] = times
-            assert len(told) == 3
-            assert min(min(times) for times in told.values()) > 0
+            asked = 0
+            with trio.fail_after(60):
+                async with open_connection(LOOPBACK, leader.listener.port) as connection:
+                    # On a busy machine a follower may fetch for the first time after hundreds of questions.
+                    while asked < 500 or len(told) < 3 or min(min(times) for times in told.values()) <= 0:
+                        asked += 1
+                        answer = await connection.ask(admin.DescribeQuorumRequest(topics=(topic,)))
+                        for row in answer.topics[0].partitions[0].current_voters:
+                            times = row.last_fetch_timestamp, row.last_caught_up_timestamp
+                            before = told.get(row.replica_id, (-1, -1))
+                            assert all(map(ge, times, before)), f"{row.replica_id}: {before}, then {times}"
+                            told[row.replica_id] = times
 
     trio.run(run)
 
