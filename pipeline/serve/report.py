@@ -81,9 +81,23 @@ def make_report(
     servers = servers_now(ask, ends)
     names = read_names(output) if show_destinations else {}
     page = _Page(ask, names, several=len({each.farm for each in servers} | ends.keys()) > 1)
-    shown = "95th percentile of the job lag (or of the node's own event loop) in a window; of several the highest."
-    called = Names(page.farm, page.server, page.destination)
-    sections = [
+    hashed = b64encode(sha256(STYLE.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{hashed}'; base-uri 'none'; form-action 'none'"
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Garlic Farm</title><style>{STYLE}</style></head><body><h1>Garlic Farm</h1>"
+        f"{_verdict(servers, ends, made_at, page.name_of)}"
+        f'<p class="how">Made {made_at:%Y-%m-%d %H:%M:%S} UTC. All times are log time in UTC.</p>'
+        f"{''.join(_sections(page, servers, objective_percent))}</body></html>\n"
+    )
+
+
+def _sections(page: "_Page", servers: Sequence[Server], objective_percent: float) -> list[str]:
+    """What follows the verdict, in order."""
+    ask, called = page.ask, Names(page.farm, page.server, page.destination)
+    return [
         section(
             "Error budget",
             f"The objective is {objective_percent:g}% good over 30 days. A budget that burns as fast as it lasts is"
@@ -111,7 +125,11 @@ def make_report(
             "Share of the reporting periods in which the server's report was committed; 0 while it was silent.",
             page.availability(),
         ),
-        section("Lag by server", shown, page.lag()),
+        section(
+            "Lag by server",
+            "95th percentile of the job lag (or of the node's own event loop) in a window; of several the highest.",
+            page.lag(),
+        ),
         section(
             "Capacity",
             "The busiest four hours of the last day, and when the limit is reached by the trend of 28 days, with its"
@@ -138,17 +156,6 @@ def make_report(
         section("Destinations", "Share of their reports that call them healthy.", page.destinations()),
         section("Refused entries", "What the quarantine holds, by reason.", page.quarantine()),
     ]
-    hashed = b64encode(sha256(STYLE.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{hashed}'; base-uri 'none'; form-action 'none'"
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Garlic Farm</title><style>{STYLE}</style></head><body><h1>Garlic Farm</h1>"
-        f"{_verdict(servers, ends, made_at, page.name_of)}"
-        f'<p class="how">Made {made_at:%Y-%m-%d %H:%M:%S} UTC. All times are log time in UTC.</p>'
-        f"{''.join(sections)}</body></html>\n"
-    )
 
 
 def _verdict(
