@@ -47,10 +47,14 @@ KAFKA_LEVEL = 4
 """From here on the state has tables of Kafka's producers and consumer groups (`bridge.core.state.kafka_clients`). As
 with reqids, they decide which entries count."""
 
-SUPPORTED_LEVEL = 4
-"""What this version understands."""
+BOUNDS_LEVEL = 5
+"""From this level on, the state machine limits each number by a step and each table by a share per author. An older
+server would accept entries that this one refuses, so the limits apply to entries after the level's own entry."""
 
-VERSION_OF = {1: "0.1.0", 2: "0.1.0", 3: "0.1.0", 4: "0.1.0"}
+SUPPORTED_LEVEL = BOUNDS_LEVEL
+"""The highest level that this version supports."""
+
+VERSION_OF = dict.fromkeys(range(FIRST_LEVEL, SUPPORTED_LEVEL + 1), "0.1.0")
 """The first version that supports a level; the entry names it for servers that do not know the level."""
 
 _VERSION_CHARACTERS = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz.+-")
