@@ -1,4 +1,4 @@
-"""What any protocol needs of a network: TLS, bounded acceptance of connections; and a network in memory.
+"""What any protocol needs of a network: TLS, bounded acceptance, delays before retries; and a network in memory.
 
 What is named here is fetched when it is first used: the network in memory needs no cryptography.
 """
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from consensus.net.accepting import AcceptOptions, AcceptQueue, DropReason, KnownSources, source_of
+    from consensus.net.backoff import Backoff
     from consensus.net.memory import ALL_EXTENSIONS, MEMORY, MemoryNetwork, MemoryTransport
     from consensus.net.tls import (
         CERTIFICATE_FILE,
@@ -25,6 +26,7 @@ __all__ = [
     "MEMORY",
     "AcceptOptions",
     "AcceptQueue",
+    "Backoff",
     "CertificateError",
     "DropReason",
     "KnownSources",
@@ -40,6 +42,7 @@ __all__ = [
 
 _HOMES: Final = {
     "consensus.net.accepting": ("AcceptOptions", "AcceptQueue", "DropReason", "KnownSources", "source_of"),
+    "consensus.net.backoff": ("Backoff",),
     "consensus.net.memory": ("ALL_EXTENSIONS", "MEMORY", "MemoryNetwork", "MemoryTransport"),
     "consensus.net.tls": (
         "CERTIFICATE_FILE",

@@ -25,7 +25,7 @@ import time
 import tomllib
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -33,6 +33,7 @@ from queue import SimpleQueue
 import msgspec
 from msgspec import Struct
 
+from consensus.net.backoff import Backoff
 from pipeline.source import log_client
 from pipeline.source.endpoint import CredentialError, load_credentials
 from pipeline.source.log_client import COMPACTED, FarmLogError, FarmSilentError, LogStatus
@@ -44,7 +45,7 @@ FIRST_PATIENCE_SECONDS = 10.0
 UNANSWERED_SECONDS = 5.0
 """After how long a farm whose answer is waited for is told of: on a busy machine many take longer than a moment."""
 ASKED_AT_ONCE = 32
-AGAIN_SECONDS, AGAIN_MAX_SECONDS = 1.0, 60.0
+AGAIN_SECONDS, AGAIN_MAX_SECONDS = 2.0, 60.0
 OLDEST, SNAPSHOT = "oldest", "snapshot"
 
 
@@ -154,7 +155,7 @@ class _Asked:
     begun: Held | None = None
     question: "Future[Held] | None" = None
     asked_s: float = 0.0
-    failed: int = 0
+    backoff: Backoff = field(default_factory=partial(Backoff, AGAIN_SECONDS, AGAIN_MAX_SECONDS))
     due_s: float = 0.0
     problem: str = ""
 
@@ -343,13 +344,13 @@ def _answer(each: _Asked) -> Held | None:
     try:
         held = question.result()
     except FarmLogError as error:
-        each.failed += 1
-        each.due_s = time.monotonic() + min(AGAIN_SECONDS * 2**each.failed, AGAIN_MAX_SECONDS)
+        each.due_s = time.monotonic() + each.backoff.next_s()
         each.problem = str(error)
         return None
     if each.begun is None:
         each.begun = held
-    each.failed, each.problem = 0, ""
+    each.backoff.reset()
+    each.problem = ""
     return held
 
 

@@ -17,7 +17,7 @@ from consensus.core.model import Entry, LogId, Server
 from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost
 from consensus.protocols.garlic_farm.node.dialer import Dialer
 from consensus.protocols.garlic_farm.node.joining_peers import JoiningPeer
-from consensus.protocols.garlic_farm.node.links import Backoff, LinkOptions, PeerLinks
+from consensus.protocols.garlic_farm.node.links import LinkOptions, PeerLinks
 from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.codec import encode_reply
@@ -420,16 +420,6 @@ async def test_a_reply_in_another_servers_name_ends_the_connection(stage: Stage,
     assert sender.replies == []
     assert [incident.fault for incident in sender.incidents] == [Fault.OUT_OF_TURN]
     assert "server 3 replies on the connection to server 2" in sender.incidents[0].text
-
-
-def test_backoff_doubles_with_jitter_up_to_its_limit_and_starts_over() -> None:
-    backoff = Backoff(0.1, 1.0, Random(5))
-    delays = [backoff.next_s() for _ in range(8)]
-    for delay, full in zip(delays, [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 1.0], strict=True):
-        assert full / 2 <= delay <= full
-    assert len(set(delays)) == 8
-    backoff.reset()
-    assert backoff.next_s() <= 0.1
 
 
 async def test_a_large_request_has_time_to_get_there_before_silence_counts(

@@ -25,6 +25,7 @@ from bridge.node.events.alarms import Alarms
 from bridge.node.membership.farm_peers import KnownFarm
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.raft.applied_state import AppliedState
+from consensus.net import Backoff
 from consensus.protocols.garlic_farm import Dialed, GarlicFarmError, PeerAddress
 from gossip.wire import node_id_of
 
@@ -65,7 +66,8 @@ class OwnRaftId:
         self._is_out = is_out
         self._alarms = alarms
         self._random = Random()
-        self._pause_s = RETRY_S
+        self._backoff = Backoff(RETRY_S, PAUSE_LIMIT_S)
+        self._pause_s = self._backoff.next_s()
 
     async def until_known(self) -> int:
         """This node's Raft id, as soon as a member tells it; on disk when this returns."""
@@ -102,7 +104,7 @@ class OwnRaftId:
             word = await self._proven(self._words(server_id))
             # The log may have come while members were called.
             if word is not None and not has_stored() and not self._has_log(applied_state):
-                self._pause_s = min(2 * self._pause_s, PAUSE_LIMIT_S)
+                self._pause_s = self._backoff.next_s()
                 await self._notes.told_by_member(word)
 
     def _has_log(self, applied_state: AppliedState) -> bool:

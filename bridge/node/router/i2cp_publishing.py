@@ -25,10 +25,11 @@ from bridge.node.router.router import RouterError
 from bridge.wire.i2p.destination_keys import SigningKey
 from bridge.wire.i2p.i2cp_session import META_SESSION_OPTIONS, signed_session
 from bridge.wire.i2p.meta_lease_set import decode
+from consensus.net import Backoff
 
 PUBLISH_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 5.0
-RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 60.0
+RETRY_FIRST_S, RETRY_LONGEST_S, RETRY_SPREAD = 1.0, 60.0, 0.2
 STRUCTURE_LIFE_MS: Final = 9 * 60_000
 """A Java router refuses what was published more than ten minutes ago."""
 
@@ -66,8 +67,7 @@ class MasterSession:
         self._stopping = False
         self._wake = trio.Event()
         self._over = trio.Event()
-        self._random = Random()
-        self._retry_s = RETRY_FIRST_S
+        self._backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, Random(), spread=RETRY_SPREAD)
         self._trouble = f"{access.link} has not been reached yet"
         self.connected = False
 
@@ -137,7 +137,7 @@ class MasterSession:
                 handed_over = structure
                 if offer is not None and self._offer is offer:
                     self._accepted, self._offer = structure, None
-                    self._retry_s = RETRY_FIRST_S
+                    self._backoff.reset()
                     offer.settle(None)
             elif connection.ended is not None:
                 raise RouterLost(connection.ended)
@@ -163,9 +163,7 @@ class MasterSession:
 
     async def _pause(self) -> None:
         """Before the next attempt: growing, cut short by something new to publish, never below the first."""
-        longest_s = self._retry_s * self._random.uniform(0.8, 1.2)
-        self._retry_s = min(2 * self._retry_s, RETRY_LONGEST_S)
-        with trio.move_on_after(longest_s):
+        with trio.move_on_after(self._backoff.next_s()):
             await trio.sleep(RETRY_FIRST_S)
             while self._offer is None and not self._stopping:
                 self._wake = trio.Event()

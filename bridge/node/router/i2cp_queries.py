@@ -21,6 +21,7 @@ from bridge.node.router.i2cp_connection import I2cpConnection, RouterDate, open_
 from bridge.node.router.i2cp_publishing import I2cpAccess
 from bridge.node.router.link import RouterLost
 from bridge.node.router.router import MeasuredStatus
+from consensus.net import Backoff
 
 FOUND: Final = 0
 NOT_FOUND: Final = 1
@@ -29,7 +30,7 @@ LOOKUP_TIMEOUT_S: Final = 15.0
 MEASURED_LIMIT: Final = 256
 MEASURED_AGAIN_S: Final = 60.0
 FAILURES_FOR_NO: Final = 2
-RETRY_FIRST_S, RETRY_LONGEST_S = 1.0, 30.0
+RETRY_FIRST_S, RETRY_LONGEST_S, RETRY_SPREAD = 1.0, 30.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +58,17 @@ class RouterAsker:
         self._connection: I2cpConnection | None = None
         self._tried = trio.Event()
         self._news = trio.Event()
-        self._random = Random()
         self._measured: OrderedDict[bytes, Measurement] = OrderedDict()
         self._one_lookup = trio.CapacityLimiter(4)
         self.trouble = f"{access.link} has not been reached yet"
 
     async def run(self) -> None:
         """Keep a connection open until cancelled."""
-        retry_s = RETRY_FIRST_S
+        backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S, Random(), spread=RETRY_SPREAD)
         while True:
             try:
                 async with open_i2cp(self._access.link, self._access.credentials, self._ring) as (connection, _):
-                    retry_s = RETRY_FIRST_S
+                    backoff.reset()
                     self._connection = connection
                     self._tried.set()
                     await self._until_ended(connection)
@@ -77,8 +77,7 @@ class RouterAsker:
             finally:
                 self._connection = None
             self._tried.set()
-            await trio.sleep(retry_s * self._random.uniform(0.8, 1.2))
-            retry_s = min(2 * retry_s, RETRY_LONGEST_S)
+            await trio.sleep(backoff.next_s())
 
     async def _until_ended(self, connection: I2cpConnection) -> None:
         while connection.ended is None:

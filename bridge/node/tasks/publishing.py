@@ -33,12 +33,13 @@ from bridge.wire.i2p.structures import I2pError, base64_encode
 from bridge.wire.log.entries import encode
 from consensus import ServerStoppedError
 from consensus import now_ms as monotonic_ms
+from consensus.net import Backoff
 
 UNFENCED_ALARM = "publishing-without-quorum"
 PLAN_INTERVAL_SECONDS = 1.0
 FIRST_PLAN_INTERVAL_SECONDS = 0.2
 """As long as a master was never published: a farm that has just been founded is about to be complete."""
-RETRY_FIRST_S, RETRY_LONGEST_S = 2.5, 60.0
+RETRY_FIRST_S, RETRY_LONGEST_S = 5.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class PublishingTask:
         self._hand_over_due = trio.Event()
         self._handed_over: Publication | None = None
         self._not_before_s = -math.inf
-        self._failures = 0
+        self._backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S)
         self._resigned = False
         self.published = 0
         self.last_published_ms = context.published.second(held.master_hash) * 1000
@@ -210,8 +211,7 @@ class PublishingTask:
 
     def _back_off(self) -> None:
         """Each new try is an entry of the log, so tries that come to nothing become rare."""
-        self._failures += 1
-        self._not_before_s = trio.current_time() + min(RETRY_FIRST_S * 2**self._failures, RETRY_LONGEST_S)
+        self._not_before_s = trio.current_time() + self._backoff.next_s()
 
     # -- the router ----------------------------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class PublishingTask:
             context.trace.append("publish-failed", {**facts, "reason": str(error)})
             self._back_off()
             return
-        self._failures = 0
+        self._backoff.reset()
         context.router_alarm.clear(self._cause)
         self._handed_over, self.signed = publication, plan
         self.published += 1

@@ -31,6 +31,7 @@ from consensus.core.events import Event, PeerExtensions
 from consensus.core.features import Extensions
 from consensus.core.messages import Fetch, Reply, Request
 from consensus.core.model import ReplicaKey, ServerId
+from consensus.net import Backoff
 from consensus.protocols.kraft.node.connections.connection import api_key_of
 from consensus.protocols.kraft.node.replica.peer_transport import Purpose, has_no_form, purpose_of
 from consensus.protocols.kraft.node.replica.quorum_service import refused, sender_of
@@ -134,7 +135,10 @@ class _Lane:
     """The newest request of each kind that waits for a connection, and until when."""
     is_busy: bool = False
     """It connects, or rests between two tries."""
-    failures: int = 0
+    backoff: Backoff = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.backoff = self.node.transport.backoff()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -259,8 +263,7 @@ class KafkaLinks:
     def _rest(self, lane: _Lane) -> None:
         """Rest before the next try, longer after each that failed."""
         lane.is_busy = True
-        pause_ms = math.ceil(lane.node.transport.pause_s(lane.failures) * 1000)
-        lane.failures += 1
+        pause_ms = math.ceil(lane.backoff.next_s() * 1000)
         self._way.after(pause_ms, lambda: self._of_lane(lane, lambda: self._go_on(lane)))
 
     def _go_on(self, lane: _Lane) -> None:
@@ -366,7 +369,7 @@ class KafkaLinks:
         correlation_id, response = decode_response(waiting.api_key, waiting.version, frame)
         if correlation_id != waiting.correlation_id:
             raise ViolationError(f"wire: response {correlation_id} to request {waiting.correlation_id}")
-        lane.failures = 0
+        lane.backoff.reset()
         names.learned(told_endpoints(response))
         try:
             reply = reply_from_wire(response, waiting.request, names, lane.node.transport.read_entries)

@@ -24,9 +24,10 @@ import trio
 
 from consensus.core.effects import Outcome
 from consensus.core.model import Entry, Index, LogId
+from consensus.net.backoff import Backoff
 from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost
 from consensus.protocols.garlic_farm.node.dialer import Dialer
-from consensus.protocols.garlic_farm.node.links import Backoff, Resolve
+from consensus.protocols.garlic_farm.node.links import Resolve
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.codec import encode_request
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError

@@ -25,6 +25,7 @@ import trio
 
 from consensus.core import messages as core
 from consensus.core.model import Index, ServerId, integer_id
+from consensus.net.backoff import Backoff
 from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost
 from consensus.protocols.garlic_farm.node.dialer import Dialed, Dials, PeerAddress
 from consensus.protocols.garlic_farm.node.joining_peers import JoiningPeer
@@ -58,26 +59,6 @@ class LinkOptions:
     overtaking_s: float = 0.02
     """How long a request on one connection may take longer than a heartbeat that follows it on the other."""
     peers_max: int = 64
-
-
-class Backoff:
-    """Delays that double up to a limit, each drawn between half and all of it."""
-
-    def __init__(self, first_s: float, longest_s: float, random: Random) -> None:
-        self._first_s = first_s
-        self._longest_s = longest_s
-        self._random = random
-        self._next_s = first_s
-
-    def next_s(self) -> float:
-        """How long to wait now."""
-        delay_s = self._next_s * self._random.uniform(0.5, 1.0)
-        self._next_s = min(self._next_s * 2, self._longest_s)
-        return delay_s
-
-    def reset(self) -> None:
-        """After a success: begin again with the shortest delay."""
-        self._next_s = self._first_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ import trio
 
 from consensus.core.effects import Outcome
 from consensus.core.model import ServerId, integer_id
+from consensus.net.backoff import Backoff
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.client_connection import Lost
-from consensus.protocols.garlic_farm.node.links import Backoff
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.errors import GarlicFarmError
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, LogEntry

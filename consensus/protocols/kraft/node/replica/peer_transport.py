@@ -25,7 +25,6 @@ name where the leader can be reached (`learned`). If the address of a peer chang
 request.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ import trio
 from consensus.core import messages as core
 from consensus.core.features import Extensions
 from consensus.core.model import ReplicaKey, ServerId
+from consensus.net.backoff import Backoff
 from consensus.protocols.kraft.node.connections.connection import (
     ConnectionOptions,
     KafkaConnection,
@@ -108,7 +108,7 @@ class _Lane:
         self._endpoint: tuple[str, int] | None = None
         self._queued: dict[type[core.Request], _Queued] = {}
         self._wanted = trio.Event()
-        self._failures = 0
+        self._backoff = transport.backoff()
         self._tries = 0
 
     @property
@@ -147,8 +147,7 @@ class _Lane:
                 else:
                     self._endpoint = endpoint
                     await self._use(connection)
-                await trio.sleep(self._transport.pause_s(self._failures))
-                self._failures += 1
+                await trio.sleep(self._backoff.next_s())
                 self._drop_expired()
                 if self._queued:
                     self._wanted.set()
@@ -192,7 +191,7 @@ class _Lane:
         if response is None:
             self._count("requests without an answer")
             return
-        self._failures = 0
+        self._backoff.reset()
         try:
             endpoints = told_endpoints(response)
             if endpoints:
@@ -290,7 +289,6 @@ class KraftTransport:
                 self._running = None
                 self._lanes.clear()
 
-    def pause_s(self, failures: int) -> float:
-        """How long a lane rests after so many failures in a row before this one."""
-        pause_ms = min(self._retry.max_ms, self._retry.first_ms * math.pow(2, min(failures, 30)))
-        return pause_ms * (1 - _JITTER * self.random.random()) / 1000
+    def backoff(self) -> Backoff:
+        """Return the delays between the attempts of one lane to connect."""
+        return Backoff(self._retry.first_ms / 1000, self._retry.max_ms / 1000, self.random, spread=_JITTER)
