@@ -19,7 +19,7 @@ from bridge.api.control import ClusterAnswer
 from bridge.cli.failure import fail
 from bridge.cli.options import file_path
 from bridge.cli.printing import echo
-from bridge.node.control.client import ControlClient, ControlError, ask
+from bridge.node.control.client import ANSWER_TIMEOUT_S, ORDER_TIMEOUT_S, ControlClient, ControlError, ask
 from bridge.node.control.node_address import NodeAddress, NodeAddressError, is_remote, remote_node
 from bridge.node.security.control_socket import SOCKET_NAME, answers
 from bridge.node.security.local_trust import SYSTEM_STATE_DIRECTORY, default_state_directory
@@ -29,15 +29,24 @@ NODE_VARIABLE = "GARLICFARM_NODE"
 TOKEN_VARIABLE = "GARLICFARM_TOKEN_FILE"  # noqa: S105 - the name of a variable
 CERTIFICATE_VARIABLE = "GARLICFARM_CERTIFICATE"
 
+LEAST_TIMEOUT_S = 0.1
+MOST_TIMEOUT_S = 3600.0
 BESIDE_TIMEOUT_S = 3.0
 """For a node that may be the leader: one that hangs does not lead for long."""
+
+_TIMEOUT = f"{__name__}.timeout"
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])
 
 
 def node_option(command: F) -> F:
-    """The options that say which node is asked; the command gets `node`."""
+    """The options that say which node is asked, and how long to wait for it; the command gets `node`."""
+    return patient_node_option(_timeout_option(command))
+
+
+def patient_node_option(command: F) -> F:
+    """The same without --timeout, for a command whose own --timeout bounds more than one answer."""
     named = click.option(
         "--node",
         "node",
@@ -58,7 +67,32 @@ def nodes_option(command: F) -> F:
         help="Control socket or state directory of a node, or https://HOST:PORT; may be given several times (default:"
         " the node that other commands ask, and those beside it).",
     )
-    return named(_credentials(command, several=True))
+    return named(_credentials(_timeout_option(command), several=True))
+
+
+def _timeout_option(command: F) -> F:
+    timeout = click.option(
+        "--timeout",
+        "answer_timeout_s",
+        type=click.FloatRange(LEAST_TIMEOUT_S, MOST_TIMEOUT_S),
+        metavar="SECONDS",
+        expose_value=False,
+        callback=_keep_timeout,
+        help=f"Seconds to wait for an answer of the node  [default: {ANSWER_TIMEOUT_S:g}; for an order to the whole"
+        f" farm {ORDER_TIMEOUT_S:g}, once the node has answered at all].",
+    )
+    return timeout(command)
+
+
+def _keep_timeout(context: click.Context, _option: click.Parameter, seconds: float | None) -> None:
+    if seconds is not None:
+        context.meta[_TIMEOUT] = seconds
+
+
+def answer_timeout_s(default_s: float) -> float:
+    """The number of seconds that --timeout gives, or else the default."""
+    context = click.get_current_context(silent=True)
+    return default_s if context is None else context.meta.get(_TIMEOUT, default_s)
 
 
 def _credentials(command: F, *, several: bool) -> F:
@@ -108,7 +142,7 @@ def _kept(name: str, place: int, places: int) -> Path | None:
 def ask_node(node: str | None, question: Callable[[ControlClient], Awaitable[T]]) -> T:
     """The answer of the node that is meant, or the end of the command with the reason."""
     try:
-        return ask(find_node(node), question)
+        return _ask(find_node(node), question)
     except ControlError as error:
         fail(str(error))
     except KeyboardInterrupt:
@@ -123,18 +157,24 @@ def ask_leader(nodes: tuple[str, ...], question: Callable[[ControlClient], Await
     that knows it answers, and says who leads and how to reach it.
     """
     try:
-        return ask(_leaders_address(find_nodes(nodes)), question)
+        return _ask(_leaders_address(find_nodes(nodes)), question)
     except ControlError as error:
         fail(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
 
 
+def _ask(address: NodeAddress, question: Callable[[ControlClient], Awaitable[T]]) -> T:
+    return ask(address, question, answer_timeout_s(ANSWER_TIMEOUT_S), answer_timeout_s(ORDER_TIMEOUT_S))
+
+
 def _leaders_address(addresses: tuple[NodeAddress, ...]) -> NodeAddress:
     said, errors = dict[NodeAddress, ClusterAnswer](), list[ControlError]()
     for address in addresses:
         try:
-            said[address] = ask(address, ControlClient.cluster, BESIDE_TIMEOUT_S)
+            said[address] = ask(
+                address, ControlClient.cluster, min(BESIDE_TIMEOUT_S, answer_timeout_s(BESIDE_TIMEOUT_S))
+            )
         except ControlError as error:
             errors.append(error)
     if not said:

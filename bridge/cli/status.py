@@ -12,12 +12,12 @@ from bridge.api.requests import QUERY_TIMEOUT_MS, QueryRequest
 from bridge.api.round_trips import ROUND_TRIPS_QUERY, read_round_trips
 from bridge.api.verdict import EXIT_STATUS, NOTHING_TO_DO
 from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView
-from bridge.cli.asking import ask_node, find_nodes, node_option, nodes_option
+from bridge.cli.asking import answer_timeout_s, ask_node, find_nodes, node_option, nodes_option
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import json_option
 from bridge.cli.printing import drawing_refusal, echo, print_facts, print_json, print_table
 from bridge.core.formation.member import MemberStatus
-from bridge.node.control.client import ControlClient, ControlError
+from bridge.node.control.client import ANSWER_TIMEOUT_S, ControlClient, ControlError
 from bridge.tui.sections import by_name
 from bridge.tui.top import show_farm
 from bridge.tui.words import clock_text, duration, known, milliseconds_text
@@ -206,7 +206,7 @@ def top(nodes: tuple[str, ...]) -> None:
     with failures(ControlError):
         find_nodes(nodes)
     try:
-        trio.run(show_farm, partial(find_nodes, nodes))
+        trio.run(show_farm, partial(find_nodes, nodes), answer_timeout_s(ANSWER_TIMEOUT_S))
     except* KeyboardInterrupt:
         # Ctrl-C is the other way to quit.
         pass

@@ -28,7 +28,7 @@ from bridge.api.json import DocumentError
 from bridge.api.requests import CommandRequest, ExclusionOrder
 from bridge.api.trace import TraceEvent
 from bridge.api.view import AlarmView, FarmView, FollowerView, LocalFarmView, best_view
-from bridge.node.control.client import ControlClient, ControlError
+from bridge.node.control.client import ANSWER_TIMEOUT_S, ControlClient, ControlError
 from bridge.node.control.node_address import NodeAddress
 from bridge.tui.history import ENTRIES, History
 from bridge.tui.panes import Seen, draw, scroll_limit
@@ -36,7 +36,6 @@ from bridge.tui.screen import show
 from bridge.tui.state import Evict, Exclude, Leave, Order, Pane, Quit, Transfer, ViewState, update
 
 ASK_EVERY_S = 1.0
-ANSWER_TIMEOUT_S = 5.0
 EVENT_WAIT_MS: Final = 10_000
 CHANGED_OVER: Final = "changed-over"
 """Not an alarm of a node: the view's own, that it asks another one."""
@@ -64,6 +63,8 @@ class LiveView:
     orders: list[Order] = field(default_factory=list)
     """Given, and not carried out yet."""
     ordered: trio.Event = field(default_factory=trio.Event)
+    timeout_s: float = ANSWER_TIMEOUT_S
+    """Seconds to wait for an answer of a node."""
 
     def picture(self, width: int, height: int, *, color: bool, unicode: bool) -> RenderableType:
         """The screen now."""
@@ -92,12 +93,14 @@ class LiveView:
         self.history.take(view)
 
 
-async def show_farm(nodes: Callable[[], Sequence[NodeAddress]], console: Console | None = None) -> None:
+async def show_farm(
+    nodes: Callable[[], Sequence[NodeAddress]], timeout_s: float, console: Console | None = None
+) -> None:
     """The farm as the first of `nodes` that answers sees it, until the operator quits.
 
     `nodes` are asked for at each change; a `ControlError` says that there is none.
     """
-    live = LiveView()
+    live = LiveView(timeout_s=timeout_s)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keep_watching, nodes, live)
         nursery.start_soon(_carry_out, live)
@@ -181,7 +184,7 @@ class _Lost:
 async def _follow(address: NodeAddress, live: LiveView, *, is_meant: bool, why_not: str) -> _Lost:
     """Show what one node sees until it does not answer. `why_not`: the reason of the node that was asked before it."""
     answered = False
-    async with ControlClient(address, ANSWER_TIMEOUT_S) as client:
+    async with ControlClient(address, live.timeout_s) as client:
         while True:
             try:
                 view = await client.view()
@@ -212,7 +215,7 @@ async def keep_asking_leader(nodes: Callable[[], Sequence[NodeAddress]], live: L
 async def _follow_leader(address: NodeAddress, live: LiveView) -> None:
     """Until this node is not the leader of the farm that is shown, or does not answer."""
     try:
-        async with ControlClient(address, ANSWER_TIMEOUT_S) as client:
+        async with ControlClient(address, live.timeout_s) as client:
             # Nodes that do not lead are asked often and in vain: this answer is a short one.
             said = await client.cluster()
             while (shown := live.following.view) is not None and address != live.following.address:
@@ -235,7 +238,7 @@ async def _follow_events(live: LiveView) -> None:
         address = live.following.address
         if address is not None:
             live.history.events.clear()
-            async with ControlClient(address, ANSWER_TIMEOUT_S) as client:
+            async with ControlClient(address, live.timeout_s) as client:
                 await _until_changed(live, address, client)
         await trio.sleep(ASK_EVERY_S)
 
@@ -261,7 +264,7 @@ async def _read_log(live: LiveView) -> None:
             if entries and entries[-1].index <= view.raft.commit_index:
                 first = max(first, entries[-1].index + 1)
             try:
-                async with ControlClient(address, ANSWER_TIMEOUT_S) as client:
+                async with ControlClient(address, live.timeout_s) as client:
                     page = await client.log(first, ENTRIES)
                 live.history.read(page.entries, Names(view))
             except (ControlError, DocumentError) as error:

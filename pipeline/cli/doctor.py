@@ -190,6 +190,10 @@ def _farm(node: str | None) -> Iterator[Finding]:
     for address in addresses:
         try:
             _reach(address)
+        except BlockingIOError:  # its backlog is full
+            yield Finding(
+                "farm", "warning", f"{address} does not answer", "look whether the node is stopped or overloaded"
+            )
         except (OSError, ValueError) as error:
             yield Finding("farm", "warning", f"{address} does not answer: {error}", "start the node, or name another")
         else:

@@ -99,7 +99,10 @@ class _UnixConnection(http.client.HTTPConnection):
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
+        try:
+            self.sock.connect(self._path)
+        except BlockingIOError as error:  # its backlog is full
+            raise ConnectionError(f"the node at {self._path} does not answer; is it stopped or overloaded?") from error
         check_answering_user(self.sock, self._path)
 
 

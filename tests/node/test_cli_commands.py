@@ -1,6 +1,7 @@
 """The command line: facts for people and as JSON, exit codes, and one line for each refusal."""
 
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import click
 import pytest
 import trio
 from click.testing import CliRunner, Result
@@ -415,3 +417,37 @@ def test_an_argument_that_is_no_text_is_refused_in_one_line(
         1,
         r"garlicfarm: \udcff is no text: write it in UTF-8, and call again",
     )
+
+
+def test_every_command_that_asks_a_node_bounds_the_wait() -> None:
+    """Given any command with --node, then it has --timeout, and its help names the default."""
+    unbounded = []
+    for path, command in all_commands(cli):
+        options = {option for each in command.params for option in each.opts}
+        if "--node" in options and "--timeout" not in options:
+            unbounded.append(path)
+    assert unbounded == []
+
+
+def test_a_stopped_node_ends_a_command_after_the_timeout(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
+    with socket.socket(socket.AF_UNIX) as stopped:
+        stopped.bind(str(tmp_path / "control.sock"))
+        stopped.listen()
+        for arguments in (("status",), ("submit", "{}"), ("log", "--linearizable"), ("servers", "list")):
+            result = garlicfarm(*arguments, "--timeout", "0.2", "--node", str(tmp_path))
+            assert result.exit_code == 1
+            assert "does not answer; is it stopped or overloaded?" in result.output
+
+
+def all_commands(group: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Each command below `group`, with its path."""
+    if not isinstance(group, click.Group):
+        yield path, group
+        return
+    context = click.Context(group)
+    if group.invoke_without_command:
+        yield path, group
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        assert found is not None
+        yield from all_commands(found, f"{path} {name}".strip())

@@ -4,14 +4,15 @@ import json
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from random import Random
 
 import pytest
 import trio
 import trio.testing
+from trio.socket import from_stdlib_socket
 
 from bridge.api.control import (
     ClusterAnswer,
@@ -481,6 +482,70 @@ async def test_an_answer_without_an_end_is_given_up(tmp_path: Path, parts: Async
             with pytest.raises(ControlError, match=says):
                 await client.view()
         nursery.cancel_scope.cancel()
+
+
+async def test_a_full_backlog_is_a_node_that_does_not_answer(tmp_path: Path) -> None:
+    """Given a process that accepts nothing, when its backlog is full, then no other user is suspected behind it."""
+    path = tmp_path / "control.sock"
+    with ExitStack() as kept:
+        kept.enter_context(full_backlog(path))
+        async with ControlClient(path, timeout_s=0.3) as client:
+            with pytest.raises(ControlError, match="does not answer; is it stopped or overloaded"):
+                await client.view()
+
+
+async def test_a_backlog_that_empties_in_time_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    with ExitStack() as kept:
+        listening = kept.enter_context(full_backlog(path))
+
+        async def serve() -> None:
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            served = ControlServer(tmp_path / "other.sock", FakeNode())
+            await trio.serve_listeners(served._serve, [trio.SocketListener(from_stdlib_socket(listening))])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve)
+            async with ControlClient(path, timeout_s=20) as client:
+                assert await client.view() == farm_view()
+            nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def full_backlog(path: Path) -> Iterator[socket.socket]:
+    """A socket that listens, and whose backlog holds as many connections as it can."""
+    with socket.socket(socket.AF_UNIX) as listening, ExitStack() as waiting:
+        listening.bind(str(path))
+        listening.listen(1)
+        while True:
+            client = waiting.enter_context(socket.socket(socket.AF_UNIX))
+            client.settimeout(0)
+            try:
+                client.connect(str(path))
+            except BlockingIOError:
+                break
+        yield listening
+
+
+async def test_an_order_is_not_sent_to_a_node_that_hangs(tmp_path: Path) -> None:
+    """Given a node that answers nothing, when it is to take an order, then the short timeout counts, not the long."""
+    path = tmp_path / "control.sock"
+    received = list[bytes]()
+
+    async def serve(stream: trio.SocketStream) -> None:
+        received.append(bytes(await stream.receive_some()))
+        await trio.sleep_forever()
+
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.serve_listeners, serve, [trio.SocketListener(from_stdlib_socket(listening))])
+            async with ControlClient(path, timeout_s=0.3, order_timeout_s=3600) as client:
+                with pytest.raises(ControlError, match="is it stopped or overloaded"):
+                    await client.submit(b"{}")
+            nursery.cancel_scope.cancel()
+    assert [each.split(b" ", 1)[0] for each in received] == [b"GET"]
 
 
 async def test_the_client_says_when_no_node_is_there(tmp_path: Path) -> None:

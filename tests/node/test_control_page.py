@@ -1,9 +1,11 @@
 """The page for browsers and the stream behind it: what needs a token, what is escaped, and when a stream ends."""
 
 import json
+import os
 import re
 import shutil
 import ssl
+import subprocess
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +17,7 @@ import msgspec
 import pytest
 import trio
 
+from bridge.node.control import page as page_module
 from bridge.node.control.access import open_remote_access
 from bridge.node.control.page import show_page
 from bridge.node.control.routes import Request
@@ -30,6 +33,8 @@ QUIET = (
 )
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
 SHOWN_WITHIN_MS = 15_000
+NODE_JS = shutil.which("node")
+PAGE = Path(page_module.__file__).with_name("page.html")
 
 
 @dataclass
@@ -175,3 +180,19 @@ async def test_a_browser_shows_the_farm_and_takes_no_name_for_html(tmp_path: Pat
         assert "node-2" in shown
         assert shown.count("&lt;img src=x onerror=alert(1)&gt;") >= 2
         assert "<img" not in shown
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(NODE_JS is None, reason="node is not installed (Debian: apt-get install nodejs)")
+@pytest.mark.parametrize("answered", [True, False], ids=["stream", "no-answer"])
+def test_the_page_beside_a_silent_node_is_not_live(*, answered: bool) -> None:
+    """Given no frame for 6 s, then the page says since when; after 30 s it gives the connection up."""
+    script = Path(__file__).with_name("page_silence.js")
+    arguments = [str(NODE_JS), str(script), str(PAGE), *([] if answered else ["unanswered"])]
+    ran = subprocess.run(
+        arguments, capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "TZ": "UTC"}
+    )
+    old = "the node does not answer; what is shown is old"
+    hangs = "the node does not answer; is it stopped or overloaded?"
+    first, later = f"not live since 10:00:00: {old}", f"not live since 10:00:06: {old}"
+    assert json.loads(ran.stdout) == (["live", first, "live", later, 1] if answered else ["", hangs, hangs, 1])

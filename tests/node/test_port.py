@@ -4,16 +4,20 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import pytest
 import trio
+from msgspec import structs
 from trio.testing import MockClock
 
 from bridge.api.control import Refused, SubmitOutcome
 from bridge.api.log import LogPage
+from bridge.api.verdict import NO_QUORUM_ACTION
+from bridge.api.view import FarmView, VerdictKind
 from bridge.core.log.records import Clock, Publication
-from bridge.node.control.node_port import NodePort
+from bridge.node.control.node_port import QUORUM_PATIENCE_S, NodePort
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
 from bridge.node.membership.user_messages import UserMessages
 from bridge.node.raft.replica import Replica
@@ -24,7 +28,7 @@ from consensus.server.errors import NotLeaderError, ServerBusyError, ServerStopp
 from tests.node.fake_keys import FakeKeys
 from tests.node.farm_stage import MASTER, NOW_MS, OWN, Stage, machine_clock
 from tests.node.partial_farm import partial_farm
-from tests.operator_views import farm_view
+from tests.operator_views import farm_view, judged
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +44,11 @@ async def _nothing_to_confirm(cluster_id: bytes) -> str | None:
     return f"no member tells of cluster {cluster_id.hex()}"
 
 
-def port_of(stage: Stage, left: list[bool] | None = None, current: CurrentFarm | None = None) -> NodePort:
+def port_of(
+    stage: Stage, left: list[bool] | None = None, current: CurrentFarm | None = None, view: FarmView | None = None
+) -> NodePort:
     return NodePort(
-        make_view=lambda: farm_view(2, leader=1),
+        make_view=lambda: view or farm_view(2, leader=1),
         trace=stage.trace,
         leave=lambda: (left if left is not None else []).append(True),
         withdraw=_nothing_to_withdraw,
@@ -126,6 +132,36 @@ async def test_a_node_that_cannot_catch_up_refuses_a_linearizable_page(error: Ex
             await port.read_log(1, 10, 0, linearizable=True)
         assert refused.value.status == 503
         assert refused.value.code in {code, "no-leader"}
+
+
+def quorumless_port(stage: Stage) -> NodePort:
+    """Of a node without a leader, whose voters are down."""
+    stage.replica.server.role = replace(stage.replica.server.role, leader=None)
+    view = farm_view(2, leader=1)
+    raft = structs.replace(view.raft, leader_id=None, leaderless_ms=60_000)
+    lost = judged(structs.replace(view, raft=raft))
+    assert lost.verdict.kind is VerdictKind.NO_QUORUM
+    return port_of(stage, current=CurrentFarm(farm_of(stage)), view=lost)
+
+
+async def test_a_submission_without_a_quorum_says_so_within_two_seconds(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    began_s = trio.current_time()
+    answer = await quorumless_port(stage).submit(b"{}")
+    assert trio.current_time() - began_s <= QUORUM_PATIENCE_S
+    assert answer.outcome is SubmitOutcome.REFUSED
+    assert answer.reason.startswith("No quorum")
+    assert NO_QUORUM_ACTION in answer.reason
+    assert stage.log == []
+
+
+async def test_a_linearizable_page_without_a_quorum_says_so_within_two_seconds(autojump_clock: MockClock) -> None:
+    began_s = trio.current_time()
+    with pytest.raises(Refused) as refused:
+        await quorumless_port(Stage()).read_log(1, 10, 0, linearizable=True)
+    assert trio.current_time() - began_s <= QUORUM_PATIENCE_S
+    assert refused.value.code == "no-quorum"
+    assert NO_QUORUM_ACTION in str(refused.value)
 
 
 async def test_before_the_farm_is_founded_a_submission_says_where_to_look() -> None:

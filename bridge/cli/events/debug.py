@@ -32,7 +32,7 @@ from bridge.api.debug import DebugAnswer, DebugAnswered, DebugOutput, DebugSilen
 from bridge.api.json import DocumentError, encode
 from bridge.api.trace import EventPage
 from bridge.api.view import FarmView
-from bridge.cli.asking import find_named_nodes, find_nodes, nodes_option
+from bridge.cli.asking import answer_timeout_s, find_named_nodes, find_nodes, nodes_option
 from bridge.cli.failure import fail, failures, reason_of
 from bridge.cli.options import file_path, json_option
 from bridge.cli.printing import echo, print_json
@@ -132,15 +132,16 @@ def _gather(addresses: Sequence[NodeAddress], seconds: int, name: str) -> _Bundl
 
 
 async def _ask(bundle: _Bundle, address: NodeAddress, seconds: int | None) -> None:
+    timeout_s = answer_timeout_s(ANSWER_TIMEOUT_S)
     try:
-        async with ControlClient(address, ANSWER_TIMEOUT_S) as client:
+        async with ControlClient(address, timeout_s) as client:
             view = await client.view()
             place, missing = _place(bundle, view), list[str]()
             _put(bundle, missing, f"{place}/view.json", encode(view))
             for file, question in _QUESTIONS.items():
                 await _one(bundle, missing, f"{place}/{file}", partial(question, client))
         if seconds is not None:
-            async with ControlClient(address, ANSWER_TIMEOUT_S + seconds) as client:
+            async with ControlClient(address, timeout_s, order_timeout_s=timeout_s + seconds) as client:
                 await _one(bundle, missing, f"{place}/debug.json", partial(_debug, bundle, client, seconds, place))
     except (ControlError, DocumentError) as error:
         bundle.silent.append(DebugSilent(str(address), None, str(error)))

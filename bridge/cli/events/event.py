@@ -13,7 +13,7 @@ from bridge.api.control import QueryAnswer
 from bridge.api.event_words import event_text
 from bridge.api.requests import QUERY_TIMEOUT_LIMIT_MS, QUERY_TIMEOUT_MS, EventRequest, QueryRequest
 from bridge.api.trace import EventPage, TraceEvent
-from bridge.cli.asking import ask_node, node_option
+from bridge.cli.asking import ask_node, node_option, patient_node_option
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_json, print_json_line, print_table
 from bridge.node.control.client import ControlClient
@@ -53,7 +53,7 @@ def event(name: str, payload: str, node: str | None, *, as_json: bool) -> None:
     type=click.FloatRange(0.001, QUERY_TIMEOUT_LIMIT_MS / 1000),
     help="Seconds to wait for answers.",
 )
-@node_option
+@patient_node_option
 @json_option
 def query(name: str, payload: str, node: str | None, *, timeout_s: float, as_json: bool) -> None:
     """Ask all nodes, and print what each answers. Ends when all have answered, or after the timeout.

@@ -19,7 +19,7 @@ import trio
 from bridge.api.event_words import StoryTeller, event_sentence, story_line
 from bridge.api.json import DocumentError
 from bridge.api.trace import TraceEvent
-from bridge.cli.asking import find_named_nodes, find_nodes, nodes_option
+from bridge.cli.asking import answer_timeout_s, find_named_nodes, find_nodes, nodes_option
 from bridge.cli.failure import failures
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_json_line
@@ -93,7 +93,7 @@ async def _run(addresses: Sequence[NodeAddress], printer: _Printer, last: int) -
 async def _follow(address: NodeAddress, printer: _Printer, last: int) -> None:
     cursor: int | None = None
     is_silent = has_begun = False
-    async with ControlClient(address, ANSWER_TIMEOUT_S) as client:
+    async with ControlClient(address, answer_timeout_s(ANSWER_TIMEOUT_S)) as client:
         while True:
             try:
                 if cursor is None:

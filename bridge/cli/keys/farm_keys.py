@@ -18,7 +18,7 @@ from bridge.api.outputs import (
     NewFarmOutput,
     RotationOutput,
 )
-from bridge.cli.asking import ask_leader, ask_node, node_option, nodes_option
+from bridge.cli.asking import ask_leader, ask_node, node_option, nodes_option, patient_node_option
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.keys.destination_keys import import_destination, new_destination, offline
 from bridge.cli.keys.rotation import RotationError, rotate
@@ -298,7 +298,7 @@ def remove(key: str, node: str | None, *, force: bool, yes: bool, as_json: bool)
 
 
 @keys.command("rotate")
-@node_option
+@patient_node_option
 @click.option(
     "--timeout",
     "timeout_seconds",

@@ -57,6 +57,7 @@ from bridge.node.control.node_address import NodeAddress, RemoteNode
 from bridge.node.http_exchange import AnswerTooLongError, exchange
 from bridge.node.security.control_socket import socket_address
 from bridge.node.security.local_trust import (
+    NotConnectedError,
     UntrustedPathError,
     check_control_socket,
     check_node_user,
@@ -64,7 +65,11 @@ from bridge.node.security.local_trust import (
     peer_user_id,
 )
 
-ANSWER_TIMEOUT_S = 30.0
+ANSWER_TIMEOUT_S = 5.0
+"""For a question that the node answers from its memory."""
+ORDER_TIMEOUT_S = 30.0
+"""For what the node does together with others. It has answered a question before, so it neither hangs nor is away."""
+CONNECT_PAUSE_S = 0.05
 DONE = frozenset({200, 202})
 SUBMIT_STATUSES = frozenset({200, 409, 410, 503, 504})
 
@@ -85,11 +90,15 @@ class ControlClient:
         address: NodeAddress,
         timeout_s: float = ANSWER_TIMEOUT_S,
         user_of: Callable[[trio.socket.SocketType], int | None] = peer_user_id,
+        *,
+        order_timeout_s: float = ORDER_TIMEOUT_S,
     ) -> None:
         """`user_of` tells who runs the process on the other side of a connected socket."""
         self._user_of = user_of
         self.address = address
         self._timeout_s = timeout_s
+        self._order_timeout_s = order_timeout_s
+        self._has_answered = False
         self._http = self._new_connection()
 
     async def __aenter__(self) -> Self:
@@ -235,7 +244,15 @@ class ControlClient:
         return ControlError(f"the node refused: {text}")
 
     async def request(self, method: str, target: str, body: bytes = b"") -> tuple[int, bytes]:
-        """One question and its answer: status and body. `ControlError` when there is none."""
+        """One question and its answer: status and body. `ControlError` when there is none.
+
+        An order may take long, so that its silence alone proves nothing. A node that has answered nothing yet is asked
+        a short question first: from one that hangs the error comes early, and no order is under way.
+        """
+        is_order = method == "POST" or "linearizable=" in target
+        if is_order and not self._has_answered:
+            await self.request("GET", "/v1/cluster")
+        timeout_s = self._order_timeout_s if is_order else self._timeout_s
         # A connection in the middle of an exchange that was given up is not idle. A request that changes something has
         # its own: on a kept one it could not be told apart whether the node closed it before or after it took that.
         kept = method == "GET" and self._http.is_idle() and not self._http.has_expired()
@@ -248,10 +265,10 @@ class ControlClient:
         origin = self._origin
         url = httpcore.URL(scheme=origin.scheme, host=origin.host, port=origin.port, target=target)
         try:
-            with trio.fail_after(self._timeout_s + WAIT_LIMIT_MS / 1000 * ("wait=" in target)):
-                return await exchange(self._http, method, url, headers, body, DOCUMENT_LIMIT_BYTES)
+            with trio.fail_after(timeout_s + WAIT_LIMIT_MS / 1000 * ("wait=" in target)):
+                answer = await exchange(self._http, method, url, headers, body, DOCUMENT_LIMIT_BYTES)
         except trio.TooSlowError as error:
-            raise ControlError(f"the node at {self.address} does not answer; is it stopped or overloaded?") from error
+            raise ControlError(self._unanswered(method, timeout_s)) from error
         except AnswerTooLongError as error:
             raise ControlError(f"the node at {self.address} sent {error}") from error
         except httpcore.ConnectError as error:
@@ -261,7 +278,17 @@ class ControlClient:
                 unknown = "; whether it did what was asked is unknown" if method == "POST" else ""
                 lost = f"the node at {self.address} closed the connection without an answer{unknown}"
                 raise ControlError(lost) from error
-        return await self.request(method, target, body)
+            return await self.request(method, target, body)
+        self._has_answered = True
+        return answer
+
+    def _unanswered(self, method: str, timeout_s: float) -> str:
+        if method != "POST":
+            return f"the node at {self.address} does not answer; is it stopped or overloaded?"
+        return (
+            f"the node at {self.address} took the order and has not answered within {timeout_s:g} s; whether it was"
+            " carried out is unknown"
+        )
 
     def _new_connection(self) -> httpcore.AsyncHTTPConnection:
         if isinstance(self.address, RemoteNode):
@@ -320,19 +347,30 @@ class _TrustedSocket(httpcore.TrioBackend):
             facts = facts_about_node(self._path)
             check_control_socket(self._path, facts)
             with socket_address(self._path) as address:
-                stream = await super().connect_unix_socket(address, timeout, socket_options)
-            try:
-                check_node_user(self._path, self._user_of(stream.get_extra_info("socket")), facts.user_id)
-            except UntrustedPathError:
-                await stream.aclose()
-                raise
+                return await self._connected(address, timeout, socket_options, facts.user_id)
         except UntrustedPathError as error:
             raise ControlError(str(error)) from error
         except httpcore.ConnectError as error:
             raise ControlError(self._unreached(error.__cause__)) from error
         except OSError as error:
             raise ControlError(self._unreached(error)) from error
-        return stream
+
+    async def _connected(
+        self, address: str, timeout_s: float | None, options: Iterable[httpcore.SOCKET_OPTION] | None, user_id: int
+    ) -> httpcore.AsyncNetworkStream:
+        """A stream that is connected; while the node's backlog is full, try again until the caller gives up."""
+        while True:
+            stream = await super().connect_unix_socket(address, timeout_s, options)
+            try:
+                check_node_user(self._path, self._user_of(stream.get_extra_info("socket")), user_id)
+            except NotConnectedError:
+                await stream.aclose()
+                await trio.sleep(CONNECT_PAUSE_S)
+            except UntrustedPathError:
+                await stream.aclose()
+                raise
+            else:
+                return stream
 
     def _unreached(self, error: BaseException | None) -> str:
         match error:
@@ -361,12 +399,15 @@ def _refusal(body: bytes) -> str | None:
 
 
 def ask(
-    address: NodeAddress, question: Callable[[ControlClient], Awaitable[T]], timeout_s: float = ANSWER_TIMEOUT_S
+    address: NodeAddress,
+    question: Callable[[ControlClient], Awaitable[T]],
+    timeout_s: float = ANSWER_TIMEOUT_S,
+    order_timeout_s: float = ORDER_TIMEOUT_S,
 ) -> T:
     """Ask one question from code that is not async. Whatever goes wrong is a `ControlError`."""
 
     async def conversation() -> T:
-        async with ControlClient(address, timeout_s) as client:
+        async with ControlClient(address, timeout_s, order_timeout_s=order_timeout_s) as client:
             return await question(client)
 
     try:

@@ -6,8 +6,10 @@ question out of what the cores say at that moment; the same view feeds the termi
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 
 import trio
+from msgspec.structs import replace
 
 from bridge.api.control import (
     ClusterAnswer,
@@ -20,7 +22,7 @@ from bridge.api.control import (
 )
 from bridge.api.log import LogPage, log_entry
 from bridge.api.trace import EventPage
-from bridge.api.view import FarmView, VoterView
+from bridge.api.view import FarmView, VerdictKind, VoterView
 from bridge.core.log.records import Removal
 from bridge.core.membership.admission import server_name
 from bridge.node.control.key_admin import KeyPort
@@ -37,6 +39,8 @@ from consensus import Entry, Histogram, NotLeaderError, ServerBusyError, ServerS
 from consensus.sessions import RequestId
 
 PAGE_LIMIT_BYTES = 4 * 1024 * 1024
+QUORUM_PATIENCE_S = 2.0
+"""Without a quorum an order waits so long for one. A client gives up after 5 s on a node that does not answer."""
 
 
 class NodePort:
@@ -138,11 +142,14 @@ class NodePort:
         replica = self._current.replica()
         if replica is None:
             raise Refused(503, "no-leader", NO_SERVER)
+        lost = await self._quorum_lost(replica)
+        if lost is not None:
+            raise Refused(503, "no-quorum", lost)
         try:
             await replica.read_barrier()
         except NotLeaderError as error:
             text = "no leader has confirmed in time what is committed; read without `linearizable`, or try again"
-            raise Refused(503, "no-leader", text) from error
+            raise Refused(503, "no-leader", self._no_quorum() or text) from error
         except ServerBusyError as error:
             raise Refused(503, "busy", f"{error}; try again in a moment") from error
         except ServerStoppedError as error:
@@ -171,19 +178,42 @@ class NodePort:
         refusal = self._removal_refusal(farm, entry)
         if refusal is not None:
             return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=refusal)
-        return await farm.submitting.submit(entry, request)
+        return await self._submit(farm, entry, request)
+
+    async def _submit(self, farm: FoundedFarm, entry: bytes, request: RequestId | None = None) -> SubmitAnswer:
+        lost = await self._quorum_lost(farm.replica)
+        if lost is not None:
+            return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=lost)
+        answer = await farm.submitting.submit(entry, request)
+        lost = self._no_quorum() if answer.outcome in {SubmitOutcome.REFUSED, SubmitOutcome.UNKNOWN} else None
+        return answer if lost is None else replace(answer, reason=lost)
+
+    def _no_quorum(self) -> str | None:
+        """Why nothing can be committed now and what to do about it, if so."""
+        verdict = self._make_view().verdict
+        return f"{verdict.text}. Do: {verdict.advice}" if verdict.kind is VerdictKind.NO_QUORUM else None
+
+    async def _quorum_lost(self, replica: Replica) -> str | None:
+        """The same after a short wait, because a farm elects leaders; None while a leader is known.
+
+        The view, which grows with the farm, is only made while there is no leader.
+        """
+        with trio.move_on_after(QUORUM_PATIENCE_S):
+            while replica.server.role.leader is None:
+                await replica.role_changes()
+        return self._no_quorum() if replica.server.role.leader is None else None
 
     def _removal_refusal(self, farm: FoundedFarm, entry: bytes) -> str | None:
         record = None if is_plainly_foreign(entry) else decode(entry)
         if not isinstance(record, Removal):
             return None
-        commands = OperatorCommands(self._make_view(), farm.applied_state, farm.submitting.submit)
+        commands = OperatorCommands(self._make_view(), farm.applied_state, partial(self._submit, farm))
         return commands.removal_refusal(record)
 
     async def command(self, body: bytes) -> CommandAnswer:
         """Have what an operator asks for committed; `Refused` says why it came to nothing."""
         farm = self._current.required()
-        return await OperatorCommands(self._make_view(), farm.applied_state, farm.submitting.submit).grant(body)
+        return await OperatorCommands(self._make_view(), farm.applied_state, partial(self._submit, farm)).grant(body)
 
     async def log_time(self) -> LogTimeAnswer:
         """The farm's time, and the servers' clocks beside it."""

@@ -16,6 +16,7 @@ A node that a package installed runs as a user of its own, and its operator is r
 root could have made, root trusts the directory's owner, as it does when it installs the package.
 """
 
+import errno
 import grp
 import os
 import pwd
@@ -40,6 +41,11 @@ _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _PRIVATE_DIRECTORY: Final = 0o700
 _ACCESS_LIST: Final = "system.posix_acl_access"
 _CREDENTIALS: Final = struct.Struct("3i")
+_NO_USER: Final = -1
+
+
+class NotConnectedError(OSError):
+    """The socket has no process on its other side: the listener's backlog is full, or the connection was never made."""
 
 
 class UntrustedPathError(Exception):
@@ -209,11 +215,17 @@ def check_control_socket(path: Path, facts: Facts | None = None) -> None:
 
 
 def peer_user_id(connected: socket.socket | trio.socket.SocketType) -> int | None:
-    """Who is on the other side of a connected Unix socket, by the kernel's word; None where it has none."""
+    """Who is on the other side of a connected Unix socket, by the kernel's word; None where it has none.
+
+    Raises NotConnectedError. A non-blocking connect to a full backlog ends with EAGAIN, and the socket is then writable
+    and without an error, which looks like a connection; but the kernel names no process on its other side.
+    """
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
         return None
     _, user_id, _ = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size))
+    if user_id == _NO_USER:
+        raise NotConnectedError(errno.EAGAIN, "no process has taken the connection")
     return int(user_id)
 
 
