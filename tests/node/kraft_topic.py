@@ -61,9 +61,11 @@ class MemoryOffsets:
         """What was committed."""
         return self.noted.get(group, {})
 
-    async def commit(self, group: str, offsets: Mapping[str, CommittedOffset], principal: str | None) -> None:
+    async def commit(
+        self, group: str, offsets: Mapping[str, CommittedOffset], principal: str | None, hold_s: float = 0.0
+    ) -> None:
         """Note them after a while, or fail."""
-        del principal
+        del principal, hold_s
         await trio.sleep(self.wait_s)
         if self.error is not None:
             raise self.error

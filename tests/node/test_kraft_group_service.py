@@ -169,7 +169,8 @@ async def running(service: GroupService, *names: str) -> AsyncIterator[list[Cons
 async def test_the_group_apis_are_served_where_the_topic_keeps_offsets() -> None:
     topic = MemoryTopic()
     service = GroupService(topic)
-    assert service.apis() == {}
+    assert [*service.apis()] == [ApiKey.LIST_GROUPS]
+    assert (await service.list_groups(groups.ListGroupsRequest(), caller(5))).error_code == ErrorCode.NONE
     topic.offsets = MemoryOffsets()
     assert {key: (api.min_version, api.max_version) for key, api in service.apis().items()} == {
         key: VERSIONS[key] for key in (*range(ApiKey.OFFSET_COMMIT, ApiKey.LIST_GROUPS + 1),)
@@ -370,8 +371,24 @@ async def test_every_api_says_when_this_server_does_not_coordinate(
     assert (await service.offset_fetch(fetch, caller(8))).groups[0].error_code == error
     before = await service.offset_fetch(fetch, caller(1))
     assert before.error_code == before.topics[0].partitions[0].error_code == error
-    assert (await service.list_groups(groups.ListGroupsRequest(), caller(5))).error_code == error
     assert (await described(service)).error_code == error
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [(_not_leading, ErrorCode.NONE), (_not_ready, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)],
+)
+async def test_list_groups_without_a_coordinator_here_is_empty(
+    change: Callable[[MemoryTopic, MemoryOffsets], None], error: ErrorCode
+) -> None:
+    offsets = MemoryOffsets()
+    topic = coordinating(offsets)
+    service = GroupService(topic)
+    assert await committed(service, 1) == ErrorCode.NONE
+    change(topic, offsets)
+    for version in range(VERSIONS[ApiKey.LIST_GROUPS][1] + 1):
+        listed = await service.list_groups(groups.ListGroupsRequest(), caller(version))
+        assert (listed.error_code, listed.groups) == (error, ())
 
 
 @pytest.mark.parametrize(

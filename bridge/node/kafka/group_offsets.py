@@ -1,14 +1,19 @@
-"""The offsets of consumer groups, noted in the farm's log by its leader: at most one entry of a group in 5 s.
+"""The offsets of consumer groups, noted in the farm's log by its leader: few entries, and each commit answered soon.
 
     commit ─▶ says nothing new? ──────────────────────────────────────────────▶ done
-           ─▶ the newest of its group ─▶ its turn, 5 s after the last ─▶ one entry for all that wait ─▶ committed
+           ─▶ the newest of its group ─▶ its turn ─▶ one entry for all that wait ─▶ committed
     committed ─▶ the table in the farm's state (`bridge.core.state.kafka_clients`)
 
 A client that commits each record would fill the log, which all servers keep, with what matters to it alone. So of a
-group that commits faster only the newest offset is written, when 5 s have passed since the one before. A commit is
-answered when its entry, or a later one of its group, is committed and applied: what a client was told is noted is so on
-every server. Thus a group that commits seldom waits a few milliseconds, and one that commits always waits up to 5 s; a
-client that does not want to wait commits asynchronously, as those of Kafka do by themselves every 5 s.
+group that commits faster only the newest offset is written, when 5 s have passed since the one before, or when the
+oldest commit that waits has been held for as long as its service allows, whichever is first. A client's heartbeats
+wait behind its commits. So the service allows a tenth of the session: 4.5 s of the default session of clients, 1 s of a
+session of 10 s.
+
+A commit is answered when its entry, or a later one of its group, is committed and applied: what a client was told is
+noted is so on every server. An answer from the leader's memory would come at once, and would be lost with the leader. A
+group that commits seldom waits a few milliseconds; a client that commits always and does not want to wait commits
+asynchronously, as those of Kafka do by themselves every 5 s.
 
 *Nothing new.* An offset of a group is an entry of the log, which the group reads as well: as a control record, which
 moves its position by one, which it commits. That would be an entry in 5 s for ever. So a commit that lies beyond the
@@ -37,7 +42,7 @@ from consensus import Outcome, Role, ServerBusyError, ServerStoppedError
 from consensus.protocols.kraft import CommittedOffset, ErrorCode, ProduceRefusedError
 
 EVERY_S: Final = 5.0
-"""Between two entries of a group."""
+"""Between two entries of a group, unless a commit may not be held for so long."""
 RENEW_MS: Final = 24 * 3600 * 1000
 """Of log time, after which an offset that has not changed is written again."""
 SILENT_ENTRIES: Final = 256
@@ -89,7 +94,9 @@ class FarmGroupOffsets:
             return {}
         return {self._topic: CommittedOffset(noted.offset, noted.leader_epoch, noted.metadata)}
 
-    async def commit(self, group: str, offsets: Mapping[str, CommittedOffset], principal: str | None) -> None:
+    async def commit(
+        self, group: str, offsets: Mapping[str, CommittedOffset], principal: str | None, hold_s: float = EVERY_S
+    ) -> None:
         """Have the group's offset of the topic noted; see the module. Raises as `GroupOffsets.commit` does."""
         del principal
         wanted = offsets.get(self._topic)
@@ -102,7 +109,7 @@ class FarmGroupOffsets:
         known.wanted += 1
         known.waiting += 1
         try:
-            await self._note(group, known, known.wanted)
+            await self._note(group, known, known.wanted, trio.current_time() + hold_s)
         finally:
             known.waiting -= 1
             self._forget_old()
@@ -121,8 +128,12 @@ class FarmGroupOffsets:
             raise ProduceRefusedError(ErrorCode.POLICY_VIOLATION, text)
         return farm
 
-    async def _note(self, group: str, known: _Group, number: int) -> None:
-        """Return when the commit with this number, or a later one, is in the log."""
+    async def _note(self, group: str, known: _Group, number: int, latest_s: float) -> None:
+        """Return when the commit with this number, or a later one, is in the log; it is written by `latest_s`.
+
+        Commits take the lock in the order of their arrival. So the one that sleeps is the oldest, and the others, which
+        may be held for as long after their own arrival, are written with it.
+        """
         async with known.lock:
             while known.noted < number:
                 farm = self._ready(group)
@@ -130,9 +141,10 @@ class FarmGroupOffsets:
                 if await self._is_nothing_new(farm, group, newest):
                     known.noted = max(known.noted, covers)
                     return
-                if trio.current_time() < known.next_s:
+                due_s = min(known.next_s, latest_s)
+                if trio.current_time() < due_s:
                     # What comes meanwhile is written with this.
-                    await trio.sleep_until(known.next_s)
+                    await trio.sleep_until(due_s)
                     continue
                 known.next_s = trio.current_time() + EVERY_S
                 await self._write(farm, group, newest)

@@ -71,8 +71,13 @@ class GroupOptions:
     """For how long a new leader takes members of former leaders; the session of a client is 45,000 by default."""
     takeover_delay_ms: int = 4_000
     """`first_delay_ms` of such a group: clients send a heartbeat every 3,000 by default."""
-    commit_timeout_ms: int = 20_000
-    """For offsets to be committed; at most one entry of a group is written in 5,000."""
+    max_hold_ms: int = 5_000
+    """Longest time for which a commit of offsets waits for others of its group, to be written with them."""
+    hold_part: int = 10
+    """Of a group with members: such a part of its shortest session."""
+    commit_timeout_ms: int = 10_000
+    """For offsets to be committed, after they were held; Kafka's `offsets.commit.timeout.ms` is 5,000. A leader without
+    a majority resigns sooner, and that answers the commit."""
 
 
 class GroupCoordinator:
@@ -189,6 +194,15 @@ class GroupCoordinator:
         if group is not None:
             return group.check_commit(member, _now_ms())
         return ErrorCode.NONE if member.is_outsider else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def hold_ms(self, group_id: str, member: MemberRef) -> int:
+        """Longest time for which a commit of this member may be held; its heartbeats wait behind it."""
+        group, options = self._groups.get(group_id), self.options
+        if member.is_outsider:
+            return options.max_hold_ms
+        # The session of a member of a former leader is not known here: it has the shortest that there is.
+        sessions_ms = (options.min_session_timeout_ms,) if group is None else group.sessions_ms
+        return min(options.max_hold_ms, *(session_ms // options.hold_part for session_ms in sessions_ms))
 
     def heard(self, group_id: str, member: MemberRef) -> None:
         """A request of this member took a while, behind which its heartbeats stand."""

@@ -189,6 +189,11 @@ class Group:
         return len(self.members) + len(self._told_ids)
 
     @property
+    def sessions_ms(self) -> tuple[int, ...]:
+        """The session timeouts of its members."""
+        return tuple(member.told.session_timeout_ms for member in self.members.values())
+
+    @property
     def deadline_ms(self) -> int | None:
         """When `expire` is due next."""
         due = [member.expires_ms for member in self.members.values() if not _waits(member)]

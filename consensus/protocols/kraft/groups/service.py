@@ -10,9 +10,12 @@ served where the topic has a place for offsets (`ServedTopic.groups`).
 
 *In order.* Requests of one connection are answered one after the other, and JoinGroup and SyncGroup wait for other
 members. Clients have a connection for their coordinator alone, so fetching goes on meanwhile. A heartbeat that stands
-behind a request of its own member that waits is not missed: a member that waits counts as alive. OffsetCommit may wait
-for seconds, because the offsets of a group are written at most once in a while; the member counts as heard of when it
-is answered.
+behind a request of its own member that waits is not missed: a member that waits counts as alive.
+
+*A commit is held* so that one entry serves all commits of its group that arrive meanwhile. Clients count the answers to
+their heartbeats, and those leave in order. So commits and heartbeats of a connection overlap, and a commit is held for
+a tenth of the session of its group at most: a heartbeat is then answered well within its session, as behind Kafka's
+commits, which take milliseconds. A client without a session may wait longer (`GroupOptions.max_hold_ms`).
 
 *Offsets are acknowledged when they are committed.* A client without a group (`assign`) may note offsets under a group's
 name while the group has no members, as in Kafka.
@@ -49,6 +52,9 @@ _FIRST_JOIN_THAT_SKIPS: Final = 9
 _FIRST_LEAVE_OF_SEVERAL: Final = 3
 _FIRST_OFFSET_FETCH_OF_SEVERAL: Final = 8
 _FIRST_DESCRIBE_WITH_NOT_FOUND: Final = 6
+_OVERLAPPING: Final = frozenset({ApiKey.OFFSET_COMMIT, ApiKey.HEARTBEAT})
+_ALWAYS: Final = frozenset({ApiKey.LIST_GROUPS})
+"""Tools send it to every broker, also to those without groups."""
 _COMMIT_ERRORS: Final = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -74,11 +80,13 @@ class GroupService:
             ApiKey.LIST_GROUPS: self.list_groups,
             ApiKey.DESCRIBE_GROUPS: self.describe_groups,
         }
-        self._apis = {key: ServedApi(*VERSIONS[key], answer) for key, answer in answers.items()}
+        self._apis = {
+            key: ServedApi(*VERSIONS[key], answer, overlaps=key in _OVERLAPPING) for key, answer in answers.items()
+        }
 
     def apis(self) -> Mapping[int, ServedApi]:
-        """Those of groups, where the topic keeps offsets; else none."""
-        return {} if self._topic.groups() is None else self._apis
+        """Return the APIs of groups if the topic keeps offsets; otherwise only the list of groups, which is empty."""
+        return {key: self._apis[key] for key in self._apis if self._topic.groups() is not None or key in _ALWAYS}
 
     def features(self) -> Mapping[str, tuple[int, int, int | None]]:
         """None."""
@@ -220,7 +228,7 @@ class GroupService:
             if codes[topic.name, part.partition_index] is ErrorCode.NONE
         ]
         if error is ErrorCode.NONE and taken:
-            error = await self._commit(request.group_id, name, taken[-1], caller.principal)
+            error = await self._commit(request.group_id, member, name, taken[-1], caller.principal)
             self._coordinator.heard(request.group_id, member)
         return groups.OffsetCommitResponse(
             topics=tuple(
@@ -246,15 +254,21 @@ class GroupService:
         return ErrorCode.NONE if part.committed_offset >= 0 else ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 
     async def _commit(
-        self, group_id: str, topic: str, part: groups.OffsetCommitRequestPartition, principal: str | None
+        self,
+        group_id: str,
+        member: MemberRef,
+        topic: str,
+        part: groups.OffsetCommitRequestPartition,
+        principal: str | None,
     ) -> ErrorCode:
         offsets = self._topic.groups()
         if offsets is None:
             return ErrorCode.NOT_COORDINATOR
         noted = CommittedOffset(part.committed_offset, part.committed_leader_epoch, part.committed_metadata or "")
+        hold_s = self._coordinator.hold_ms(group_id, member) / 1000
         try:
-            with trio.fail_after(self._options.commit_timeout_ms / 1000):
-                await offsets.commit(group_id, {topic: noted}, principal)
+            with trio.fail_after(hold_s + self._options.commit_timeout_ms / 1000):
+                await offsets.commit(group_id, {topic: noted}, principal, hold_s)
         except trio.TooSlowError:
             return ErrorCode.REQUEST_TIMED_OUT
         except ServerBusyError:
@@ -305,10 +319,20 @@ class GroupService:
         )
 
     async def list_groups(self, request: groups.ListGroupsRequest, caller: Caller) -> groups.ListGroupsResponse:
-        """The groups with members, and those that only have offsets."""
+        """Return the groups that this server coordinates: those with members, and those that only have offsets.
+
+        Clients send this to every broker and merge the lists, and most of them fail if one broker returns an error. So
+        a server that coordinates nothing has no groups, as in Kafka. A coordinator that is not ready yet is an error:
+        its list would lack groups.
+        """
         del caller
-        if (error := self._coordinator.refusal()) is not ErrorCode.NONE:
-            return groups.ListGroupsResponse(error_code=error, groups=())
+        match self._coordinator.refusal():
+            case ErrorCode.NONE:
+                pass
+            case ErrorCode.NOT_COORDINATOR:
+                return groups.ListGroupsResponse(groups=())
+            case error:
+                return groups.ListGroupsResponse(error_code=error, groups=())
         found = [(name, group.state, group.protocol_type) for name, group in self._coordinator.groups().items()]
         met = {name for name, _, _ in found}
         found += [(name, GroupState.EMPTY, "") for name in _names(self._topic.groups()) if name not in met]

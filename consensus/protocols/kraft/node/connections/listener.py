@@ -5,7 +5,8 @@
 
 *In order, one at a time.* The next request of a connection is read when the one before is answered. A response says
 nothing of what it answers, so it must come in order anyway; and a client that asks faster than it is answered fills its
-own socket instead of this process. A fetch that waits therefore holds up what comes behind it on its connection.
+own socket instead of this process. A fetch that waits therefore holds up what comes behind it on its connection. Only
+commits of offsets and heartbeats overlap (`look_ahead`), because a commit may be held for longer than Kafka holds one.
 
 *Limits.* A connection ends, and is counted by reason, when it is silent between two requests for long, when a frame
 that has begun is not complete soon, when the client does not take its answers, when a frame is longer than allowed, or
@@ -29,6 +30,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from os import urandom
 from typing import Any, Final
 
@@ -38,6 +40,7 @@ from consensus.net.accepting import AcceptOptions, AcceptQueue, DropReason, sour
 from consensus.net.receive_budget import BudgetOptions, ReceiveBudget
 from consensus.net.tls_stream import TlsStream
 from consensus.protocols.kraft.node.connections.framing import FrameStream
+from consensus.protocols.kraft.node.connections.look_ahead import LookAhead
 from consensus.protocols.kraft.node.connections.security import ListenerSecurity, certificate_principal
 from consensus.protocols.kraft.node.connections.service import AskElsewhereError, Caller, ServedApi, Service
 from consensus.protocols.kraft.wire import messages_clients as clients
@@ -61,6 +64,8 @@ _TOLERANCE: Final = 0.02
 """By which part of itself a limit of time may be too short."""
 _MAX_FRAME_BYTES_BEFORE_LOGIN: Final = 64 * 1024
 _TAKING: Final = "the client to take an answer"
+_API_KEY_BYTES: Final = 2
+"""Of a request's header, which begins with the API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +113,20 @@ class _Session:
     must_login: bool
     scram: ScramServer | None = None
     waits_for: str = "a request"
-    answered: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Holding:
-    """Where the bytes that a connection holds are counted; each is told how many there are now."""
+    """Where the bytes that a connection holds are counted; each is called with the number that there is now."""
 
     request: Callable[[int], None]
     answer: Callable[[int], None]
+    ahead: LookAhead | None = None
+    """The requests that overlap, once the connection is past TLS."""
+
+    def buffered(self, size_bytes: int) -> None:
+        """Count what is read and not taken yet, next to the requests that overlap."""
+        self.request(size_bytes + (0 if self.ahead is None else self.ahead.held_bytes))
 
 
 class KafkaListener:
@@ -221,7 +231,7 @@ class KafkaListener:
             with scope:
                 stream = await self._secure(stream)
                 must_login = self.options.security.credentials is not None
-                frames = FrameStream(stream, self.options.limits.max_request_bytes, holding.request)
+                frames = FrameStream(stream, self.options.limits.max_request_bytes, holding.buffered)
                 if must_login:
                     frames.max_frame_bytes = min(frames.max_frame_bytes, _MAX_FRAME_BYTES_BEFORE_LOGIN)
                 session = _Session(frames, scope, host, port, certificate_principal(stream), must_login)
@@ -264,29 +274,74 @@ class KafkaListener:
         return secured
 
     async def _converse(self, session: _Session, holding: _Holding) -> None:
-        """Answer one request after the other."""
-        frames, scope, options = session.frames, session.scope, self.options
+        """Answer requests in order, one after the other unless they overlap."""
         if not session.must_login:
-            scope.deadline = trio.current_time() + options.idle_s
+            session.scope.deadline = trio.current_time() + self.options.idle_s
+
+        async def send(response: bytes | None, size_bytes: int) -> None:
+            await self._respond_behind(session, holding, response, size_bytes)
+
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            ahead = holding.ahead = LookAhead(nursery, send)
+            try:
+                await self._read_requests(session, holding, ahead)
+            except Exception as error:  # noqa: BLE001 - raised below: out of the nursery it would be in a group
+                failure = error
+                nursery.cancel_scope.cancel()
+        failure = ahead.failure or failure
+        if failure is not None:
+            raise failure
+
+    async def _read_requests(self, session: _Session, holding: _Holding, ahead: LookAhead) -> None:
+        frames, options = session.frames, self.options
         while await frames.begin():
             if not frames.has_frame:
                 self._expect(session, "the rest of a request", options.frame_s)
             frame = await frames.receive()
             self._expect(session, "a service", options.answer_s)
-            response = await self._answer(session, frame)
-            if response is not None and not frames.send_now(response):
-                self._expect(session, _TAKING, options.send_s)
-                holding.answer(len(response))
-                await frames.flush()
-                holding.answer(0)
-            self.counters["requests answered"] += 1
-            self.counters["bytes received"] += len(frame)
-            self.counters["bytes sent"] += 0 if response is None else len(response)
-            holding.request(0)
+            if self._overlaps(frame):
+                await ahead.begin(partial(self._answer, session, frame), len(frame))
+                holding.buffered(0)
+            else:
+                await ahead.drain()
+                response = await self._answer(session, frame)
+                if response is not None and not frames.send_now(response):
+                    self._expect(session, _TAKING, options.send_s)
+                    holding.answer(len(response))
+                    await frames.flush()
+                    holding.answer(0)
+                self._count_request(len(frame), response)
+                holding.request(0)
             self._expect(session, "a request", options.idle_s)
             if frames.has_begun:
                 # What a client sends at once may be thousands of requests, and nothing above had to wait.
                 await trio.lowlevel.checkpoint()
+        await ahead.drain()
+
+    def _overlaps(self, frame: bytes) -> bool:
+        api = self._apis.get(int.from_bytes(frame[:_API_KEY_BYTES]))
+        return api is not None and api.overlaps
+
+    async def _respond_behind(
+        self, session: _Session, holding: _Holding, response: bytes | None, size_bytes: int
+    ) -> None:
+        """Send the response to a request that overlapped. The connection's deadline is for its next request then."""
+        frames = session.frames
+        if response is not None and not frames.send_now(response):
+            holding.answer(len(response))
+            with trio.move_on_after(self.options.send_s) as taking:
+                await frames.flush()
+            if taking.cancelled_caught:
+                raise _EndedError(f"waited too long for {_TAKING}")
+            holding.answer(0)
+        holding.buffered(-size_bytes)
+        self._count_request(size_bytes, response)
+
+    def _count_request(self, size_bytes: int, response: bytes | None) -> None:
+        self.counters["requests answered"] += 1
+        self.counters["bytes received"] += size_bytes
+        self.counters["bytes sent"] += 0 if response is None else len(response)
 
     def _expect(self, session: _Session, what: str, within_s: float) -> None:
         session.waits_for = what

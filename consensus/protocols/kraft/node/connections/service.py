@@ -5,7 +5,8 @@
 A listener merges the services that it is given: the quorum's (Vote, Fetch of replicas, …), the administrators'
 (DescribeQuorum, AddRaftVoter, …) and the clients' (Metadata, Fetch of consumers, Produce, groups). ApiVersions, SASL
 and the framing are the listener's own. Requests of one connection are answered one after the other, in order, as Kafka
-does; so a fetch that waits holds up what comes behind it on its connection, and nothing else.
+does; so a fetch that waits holds up what comes behind it on its connection, and nothing else. An API that holds its
+answers for longer than Kafka's does overlaps with those behind it.
 
 Messages are the dataclasses of `wire.messages_*`, which are the same for all versions of an API.
 
@@ -42,6 +43,8 @@ class ServedApi:
     min_version: int
     max_version: int
     answer: Answer
+    overlaps: bool = False
+    """Requests of a connection that overlap are under way together (`look_ahead`); any other has it for itself."""
 
 
 class AskElsewhereError(Exception):

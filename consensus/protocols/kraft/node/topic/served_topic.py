@@ -102,8 +102,12 @@ class GroupOffsets(Protocol):
     def committed(self, group: str) -> Mapping[str, CommittedOffset]:
         """By topic, what the group has noted; partition 0 is the only one."""
 
-    async def commit(self, group: str, offsets: Mapping[str, CommittedOffset], principal: str | None) -> None:
-        """Note offsets; returns when they are committed and applied.
+    async def commit(
+        self, group: str, offsets: Mapping[str, CommittedOffset], principal: str | None, hold_s: float = 0.0
+    ) -> None:
+        """Note offsets; returns when they, or newer ones of the group, are committed and applied.
+
+        They may be held up to `hold_s` before they are written, for others of the group to be written with them.
 
         Raises `ProduceRefusedError`, such as for one group too many, `ServerBusyError` or `ServerStoppedError`.
         """

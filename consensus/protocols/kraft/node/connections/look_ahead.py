@@ -1,0 +1,95 @@
+"""Requests of one connection that overlap: each begins when it arrives, and responses leave in the order of arrival.
+
+    OffsetCommit ─▶ begins, waits ───────────────▶ answered ─▶ sent
+    Heartbeat    ─▶ begins, answered ─▶ waits for its turn ───▶ sent right behind
+    Fetch        ─▶ waits until all before it are sent          (the listener: it does not overlap)
+
+A broker of Kafka reads the next request of a connection when the previous one is answered, and answers an OffsetCommit
+within milliseconds. Here a commit may be held for a part of the session, so that commits of a group share one entry.
+Without overlapping, ten commits that a client sends without waiting are held one after the other, nothing is shared,
+and the heartbeats behind them are answered after the session has ended.
+
+*Order.* Begun means that the service has run until it first waits. The next request begins after that, so a service
+that notes a request before it waits notes them in order. A client that counts responses gets them in order too.
+
+The number is bounded: a client beyond it is not read until the oldest request is answered.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+MAX_OVERLAPPING: Final = 64
+"""Requests of one connection. A client that commits each second has up to five under way."""
+
+
+@dataclass(slots=True)
+class _Request:
+    """One request under way."""
+
+    size_bytes: int
+    is_answered: bool = False
+    response: bytes | None = None
+
+
+class LookAhead:
+    """The overlapping requests of one connection, in order."""
+
+    def __init__(self, nursery: trio.Nursery, send: Callable[[bytes | None, int], Awaitable[None]]) -> None:
+        """`send` takes a response, or None for a request without one, and the size of its request.
+
+        An exception of `send` or of an answer ends the connection: the nursery is cancelled, and `failure` has it.
+        """
+        self._nursery = nursery
+        self._send = send
+        self._requests: deque[_Request] = deque()
+        self._changed = trio.Event()
+        self._sends = False
+        self.held_bytes = 0
+        """Size of the requests that are not answered yet."""
+        self.failure: Exception | None = None
+
+    async def begin(self, answer: Callable[[], Awaitable[bytes | None]], size_bytes: int) -> None:
+        """Begin one request; return when its service waits or has answered."""
+        await self._until(MAX_OVERLAPPING - 1)
+        request = _Request(size_bytes)
+        self._requests.append(request)
+        self.held_bytes += size_bytes
+        begun = trio.Event()
+        self._nursery.start_soon(self._run, request, answer, begun)
+        await begun.wait()
+
+    async def drain(self) -> None:
+        """Return when every response is sent."""
+        await self._until(0)
+
+    async def _until(self, most: int) -> None:
+        while len(self._requests) > most:
+            await self._changed.wait()
+
+    async def _run(self, request: _Request, answer: Callable[[], Awaitable[bytes | None]], begun: trio.Event) -> None:
+        # The task that waits for it is run after this one has come to its first wait.
+        begun.set()
+        try:
+            request.response = await answer()
+            request.is_answered = True
+            await self._send_answered()
+        except Exception as error:  # noqa: BLE001 - raised again by the connection, which this ends
+            self.failure = self.failure or error
+            self._nursery.cancel_scope.cancel()
+
+    async def _send_answered(self) -> None:
+        if self._sends:
+            return
+        self._sends = True
+        while self._requests and self._requests[0].is_answered:
+            first = self._requests[0]
+            await self._send(first.response, first.size_bytes)
+            self._requests.popleft()
+            self.held_bytes -= first.size_bytes
+            self._changed.set()
+            self._changed = trio.Event()
+        self._sends = False

@@ -1,0 +1,293 @@
+"""Commits and heartbeats of one connection: none waits for the session, and responses keep their order."""
+
+# ruff: noqa: ARG001, ARG002 - the clock works by being asked for, and services have one form
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from bridge.node.founded_farm import CurrentFarm
+from bridge.node.kafka.group_offsets import EVERY_S, FarmGroupOffsets
+from consensus.protocols.kraft import GroupOptions, GroupService, KafkaListener, ListenerOptions, Service
+from consensus.protocols.kraft.node.connections.framing import FrameStream
+from consensus.protocols.kraft.node.connections.look_ahead import MAX_OVERLAPPING
+from consensus.protocols.kraft.node.connections.service import Caller, ServedApi
+from consensus.protocols.kraft.wire import messages_groups as groups
+from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
+from consensus.protocols.kraft.wire.codec import decode_response, encode_request
+from consensus.server.errors import ServerBusyError
+from tests.node.farm_stage import Stage, machine_clock
+from tests.node.kafka_farm import farm_of, stage_at
+from tests.node.kraft_topic import MemoryOffsets, MemoryTopic
+
+VERSIONS = {
+    ApiKey.JOIN_GROUP: 5,
+    ApiKey.SYNC_GROUP: 3,
+    ApiKey.HEARTBEAT: 3,
+    ApiKey.OFFSET_COMMIT: 7,
+    ApiKey.LIST_GROUPS: 2,
+}
+SESSION_S = 10.0
+STORY_S = 60
+
+
+class Client:
+    """One connection of a client that sends without waiting, as librdkafka does, and counts responses in order."""
+
+    def __init__(self, frames: FrameStream) -> None:
+        self.frames = frames
+        self._sends = trio.Lock()
+        self.member = ("", -1)
+        self.sent: list[tuple[ApiKey, float]] = []
+        self.responses: list[tuple[ApiKey, Any]] = []
+        self.waits_s: dict[ApiKey, list[float]] = {key: [] for key in VERSIONS}
+
+    async def send(self, key: ApiKey, message: Any) -> None:
+        """Send one request."""
+        async with self._sends:
+            self.sent.append((key, trio.current_time()))
+            await self.frames.send(encode_request(key, VERSIONS[key], len(self.sent), "test", message))
+
+    async def receive(self) -> Any:
+        """Receive the response to the oldest request without one."""
+        number = len(self.responses) + 1
+        frame = await self.frames.receive()
+        key, sent_s = self.sent[number - 1]
+        correlation_id, message = decode_response(key, VERSIONS[key], frame)
+        assert correlation_id == number, "responses come in the order of the requests"
+        self.waits_s[key].append(trio.current_time() - sent_s)
+        self.responses.append((key, message))
+        return message
+
+    async def receive_all(self) -> None:
+        """Receive responses until cancelled."""
+        while True:
+            await self.receive()
+
+    async def ask(self, key: ApiKey, message: Any) -> Any:
+        """Send one request, and wait for its response."""
+        await self.send(key, message)
+        return await self.receive()
+
+    async def join(self, session_s: float = SESSION_S) -> None:
+        """Become the one member of the group."""
+        protocol = groups.JoinGroupRequestProtocol(name="range", metadata=b"")
+        member_id = ""
+        while self.member[1] < 0:
+            message = groups.JoinGroupRequest(
+                group_id="g",
+                session_timeout_ms=round(session_s * 1000),
+                rebalance_timeout_ms=60_000,
+                member_id=member_id,
+                protocol_type="consumer",
+                protocols=(protocol,),
+            )
+            joined = await self.ask(ApiKey.JOIN_GROUP, message)
+            member_id = joined.member_id
+            self.member = (member_id, joined.generation_id)
+        assignment = groups.SyncGroupRequestAssignment(member_id=member_id, assignment=b"")
+        sync = groups.SyncGroupRequest(
+            group_id="g", generation_id=self.member[1], member_id=member_id, assignments=(assignment,)
+        )
+        assert (await self.ask(ApiKey.SYNC_GROUP, sync)).error_code == ErrorCode.NONE
+
+    def commit_of(self, offset: int) -> groups.OffsetCommitRequest:
+        """A commit of this member."""
+        part = groups.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
+        topic = groups.OffsetCommitRequestTopic(name="farm", partitions=(part,))
+        member_id, generation = self.member
+        return groups.OffsetCommitRequest(
+            group_id="g", generation_id_or_member_epoch=generation, member_id=member_id, topics=(topic,)
+        )
+
+    def heartbeat(self) -> groups.HeartbeatRequest:
+        """A heartbeat of this member."""
+        return groups.HeartbeatRequest(group_id="g", generation_id=self.member[1], member_id=self.member[0])
+
+    def errors(self, key: ApiKey) -> list[int]:
+        """The error codes of the responses of one API."""
+        found = [message for answered, message in self.responses if answered is key]
+        if key is ApiKey.OFFSET_COMMIT:
+            return [message.topics[0].partitions[0].error_code for message in found]
+        return [message.error_code for message in found]
+
+
+@asynccontextmanager
+async def connected(service: Service) -> AsyncIterator[tuple[Client, KafkaListener]]:
+    """A client at a listener, through memory."""
+    listener = KafkaListener((service,), ListenerOptions())
+    near, far = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listener.serve, far, "127.0.0.1", 1)
+        yield Client(FrameStream(near, 2**20)), listener
+        nursery.cancel_scope.cancel()
+
+
+async def farm_group(monkeypatch: pytest.MonkeyPatch) -> tuple[Stage, FarmGroupOffsets, GroupService]:
+    """Consumer groups whose offsets are entries of a farm's log."""
+    machine_clock(monkeypatch)
+    stage = stage_at()
+    for number in range(100):
+        await stage.append(b'{"note": %d}' % number)
+    offsets = FarmGroupOffsets(CurrentFarm(farm_of(stage)), "farm", stage.alarms)
+    topic = MemoryTopic()
+    topic.offsets = offsets  # type: ignore[assignment]
+    return stage, offsets, GroupService(topic, GroupOptions(first_delay_ms=0))
+
+
+@pytest.mark.parametrize("commit_every_s", [1.0, 0.1])
+@pytest.mark.parametrize("session_s", [6.0, SESSION_S, 45.0])
+async def test_heartbeats_behind_many_commits_are_answered_in_time(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, session_s: float, commit_every_s: float
+) -> None:
+    _, offsets, service = await farm_group(monkeypatch)
+    async with connected(service) as (client, _):
+        await client.join(session_s)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.receive_all)
+            nursery.start_soon(_heartbeats, client)
+            for offset in range(1, round(STORY_S / commit_every_s)):
+                await client.send(ApiKey.OFFSET_COMMIT, client.commit_of(offset % 100))
+                await trio.sleep(commit_every_s)
+            await trio.sleep(EVERY_S)
+            nursery.cancel_scope.cancel()
+        waits_s = client.waits_s[ApiKey.HEARTBEAT]
+        assert len(waits_s) > STORY_S / 4
+        assert max(waits_s) <= session_s / 10 + 0.01
+        assert set(client.errors(ApiKey.HEARTBEAT)) == {ErrorCode.NONE}
+        assert set(client.errors(ApiKey.OFFSET_COMMIT)) == {ErrorCode.NONE}
+        assert offsets.written <= STORY_S / min(session_s / 10, EVERY_S) + 3
+
+
+async def _heartbeats(client: Client) -> None:
+    while True:
+        await client.send(ApiKey.HEARTBEAT, client.heartbeat())
+        await trio.sleep(3)
+
+
+async def test_an_acknowledged_commit_is_in_the_log(monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> None:
+    _, offsets, service = await farm_group(monkeypatch)
+    async with connected(service) as (client, _):
+        await client.join()
+        for offset in (3, 5, 9, 7):
+            await client.send(ApiKey.OFFSET_COMMIT, client.commit_of(offset))
+        for noted in (3, 7, 7, 7):
+            await client.receive()
+            assert offsets.committed("g")["farm"].offset == noted
+        assert client.errors(ApiKey.OFFSET_COMMIT) == [ErrorCode.NONE] * 4
+
+
+class Held:
+    """A service whose commits wait until the test lets them go; ListGroups does not overlap."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.release = trio.Event()
+        self.error: Exception | None = None
+
+    def apis(self) -> Mapping[int, ServedApi]:
+        """Commits, heartbeats, and a list."""
+        return {
+            ApiKey.OFFSET_COMMIT: ServedApi(2, 9, self.commit, overlaps=True),
+            ApiKey.HEARTBEAT: ServedApi(0, 4, self.heartbeat, overlaps=True),
+            ApiKey.LIST_GROUPS: ServedApi(0, 5, self.list),
+        }
+
+    def features(self) -> Mapping[str, tuple[int, int, int | None]]:
+        """No features."""
+        return {}
+
+    async def commit(self, request: groups.OffsetCommitRequest, caller: Caller) -> groups.OffsetCommitResponse:
+        """Wait."""
+        self.begun.append(f"commit {request.topics[0].partitions[0].committed_offset}")
+        await self.release.wait()
+        if self.error is not None:
+            raise self.error
+        return groups.OffsetCommitResponse(topics=())
+
+    async def heartbeat(self, request: groups.HeartbeatRequest, caller: Caller) -> groups.HeartbeatResponse:
+        """Answer immediately."""
+        self.begun.append("heartbeat")
+        return groups.HeartbeatResponse()
+
+    async def list(self, request: groups.ListGroupsRequest, caller: Caller) -> groups.ListGroupsResponse:
+        """Answer immediately."""
+        self.begun.append("list")
+        return groups.ListGroupsResponse(groups=())
+
+
+async def test_overlapping_requests_begin_in_order_and_others_wait() -> None:
+    service = Held()
+    async with connected(service) as (client, listener):
+        for offset in range(5):
+            await client.send(ApiKey.OFFSET_COMMIT, client.commit_of(offset))
+        await client.send(ApiKey.HEARTBEAT, client.heartbeat())
+        await client.send(ApiKey.LIST_GROUPS, groups.ListGroupsRequest())
+        await client.send(ApiKey.HEARTBEAT, client.heartbeat())
+        await trio.testing.wait_all_tasks_blocked()
+        assert service.begun == [*(f"commit {offset}" for offset in range(5)), "heartbeat"]
+        service.release.set()
+        for _ in client.sent:
+            await client.receive()
+        assert service.begun[6:] == ["list", "heartbeat"]
+        assert listener.counters["requests answered"] == 8
+
+
+async def test_overlapping_requests_of_a_connection_are_bounded() -> None:
+    service = Held()
+    async with connected(service) as (client, _):
+        for offset in range(2 * MAX_OVERLAPPING):
+            await client.send(ApiKey.OFFSET_COMMIT, client.commit_of(offset))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(service.begun) == MAX_OVERLAPPING
+        service.release.set()
+        for _ in client.sent:
+            await client.receive()
+
+
+async def test_a_busy_service_behind_a_commit_closes_the_connection() -> None:
+    service = Held()
+    service.error = ServerBusyError("busy")
+    async with connected(service) as (client, listener):
+        await client.send(ApiKey.OFFSET_COMMIT, client.commit_of(1))
+        await trio.testing.wait_all_tasks_blocked()
+        service.release.set()
+        with pytest.raises(trio.BrokenResourceError):
+            await client.receive()
+        assert listener.counters["closed: the server is busy or has stopped"] == 1
+
+
+async def test_commits_without_a_group_are_held_for_five_seconds(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    _, offsets, service = await farm_group(monkeypatch)
+    async with connected(service) as (client, _):
+        for offset in (3, 5, 9):
+            await client.send(ApiKey.OFFSET_COMMIT, client.commit_of(offset))
+        for _ in client.sent:
+            await client.receive()
+        assert client.waits_s[ApiKey.OFFSET_COMMIT] == [0, EVERY_S, EVERY_S]
+        assert offsets.written == 2
+
+
+async def test_a_commit_that_is_never_committed_times_out_behind_its_hold(autojump_clock: MockClock) -> None:
+    offsets = MemoryOffsets()
+    topic = MemoryTopic()
+    topic.offsets = offsets
+    options = GroupOptions(first_delay_ms=0)
+    async with connected(GroupService(topic, options)) as (client, _):
+        await client.join()
+        offsets.wait_s = 10 * STORY_S
+        commits = 5
+        for offset in range(commits):
+            await client.send(ApiKey.OFFSET_COMMIT, client.commit_of(offset))
+        for _ in range(commits):
+            await client.receive()
+        assert set(client.errors(ApiKey.OFFSET_COMMIT)) == {ErrorCode.REQUEST_TIMED_OUT}
+        longest_s = SESSION_S / 10 + options.commit_timeout_ms / 1000
+        assert max(client.waits_s[ApiKey.OFFSET_COMMIT]) == pytest.approx(longest_s)
