@@ -282,6 +282,7 @@ _SENTENCES: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "raft-id-corrected": _in_cluster("it goes on in cluster"),
     "user-event": lambda _, facts: _message(facts),
     "query": lambda _, facts: f"{_message(facts)} ({'answered' if facts['answered'] else 'it knows no answer'})",
+    "control-certificate-renewed": lambda _, facts: f"clients that compare it need the new {facts['file']}",
     "signing-key-renewed": lambda _, facts: f"it can sign until {_date(facts['until'])}",
     "reconcile-proposed": lambda _, facts: _step(facts),
     "reconcile-failed": lambda _, facts: f"to {_step(facts)}: {facts['reason']}",

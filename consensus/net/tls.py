@@ -2,8 +2,13 @@
 
 There is no authority: a node signs its own certificate on first start, gossip carries the SHA-256 of it (signed by the
 node's identity), and a client accepts exactly the certificate with that fingerprint. Names in a certificate would prove
-nothing here and would tell an observer what this is, so they are neutral. The common way, an authority per farm, would
-make one more secret to keep, and its theft would be silent.
+nothing here and would reveal the program to an observer, so they are neutral. The common way, an authority per farm,
+would make one more secret to keep, and its theft would be silent.
+
+The dates of such a certificate do not count either. The first start of a board without a clock is in 1970, and a
+certificate with dates of that clock is refused as soon as the clock is right. A pin ends when the node announces
+another one. So all certificates have the same dates, from 1970 to 9999, and a client does not compare them with its
+clock.
 
 The certificate and its key lie in one file of mode 0600, written aside and renamed: a crash leaves the old or the new.
 """
@@ -12,7 +17,7 @@ import hashlib
 import hmac
 import ssl
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import trio
@@ -26,9 +31,9 @@ from consensus.storage.durable_file import replace_file
 
 CERTIFICATE_FILE = "tls.pem"
 _COMMON_NAME = "localhost"
-_LIFETIME = timedelta(days=3650)
-# A peer's clock may be behind ours when it checks a certificate that we have just made.
-_BACKDATED = timedelta(days=2)
+_BEGINS = datetime(1970, 1, 1, tzinfo=UTC)
+_ENDS = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+"""RFC 5280, section 4.1.2.5: this value means that a certificate has no well-defined end."""
 
 
 class CertificateError(Exception):
@@ -36,7 +41,7 @@ class CertificateError(Exception):
 
 
 class UntrustedCertificateError(Exception):
-    """A server shows a certificate that is not the expected one, or is not valid now."""
+    """A server shows a certificate that is not the expected one, or that no authority has signed for now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +51,13 @@ class NodeCertificate:
     path: Path
     fingerprint: bytes
 
-    def ends(self) -> datetime:
-        """Until when it is valid, by the file as it is now; CertificateError if it cannot be read."""
+    def dates(self) -> tuple[datetime, datetime]:
+        """The begin and the end of its validity, by the present file; CertificateError if it cannot be read."""
         try:
-            return x509.load_pem_x509_certificate(self.path.read_bytes()).not_valid_after_utc
+            certificate = x509.load_pem_x509_certificate(self.path.read_bytes())
         except (OSError, ValueError) as error:
             raise CertificateError(f"{self.path} cannot be read any more: {error}") from error
+        return certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
     def server_context(self) -> ssl.SSLContext:
         """TLS for accepting connections."""
@@ -64,7 +70,10 @@ class NodeCertificate:
 
 
 def load_or_create_certificate(state_dir: Path) -> NodeCertificate:
-    """The node's certificate, made on the first start and when the old one has run out."""
+    """Return the node's certificate. It is made on the first start, and again if the file has dates of a clock.
+
+    Earlier versions wrote such dates, and still compare them with their clocks.
+    """
     path = state_dir / CERTIFICATE_FILE
     try:
         pem = path.read_bytes()
@@ -77,12 +86,11 @@ def load_or_create_certificate(state_dir: Path) -> NodeCertificate:
     try:
         certificate = x509.load_pem_x509_certificate(pem)
         serialization.load_pem_private_key(pem, None)
-        expired = certificate.not_valid_after_utc < datetime.now(UTC)
     except ValueError as error:
         raise CertificateError(
             f"{path} is damaged: move it away, and the node makes a new one and announces its fingerprint"
         ) from error
-    if expired:
+    if (certificate.not_valid_before_utc, certificate.not_valid_after_utc) != (_BEGINS, _ENDS):
         return _create(path)
     return NodeCertificate(path, certificate.fingerprint(hashes.SHA256()))
 
@@ -96,26 +104,13 @@ def client_context() -> ssl.SSLContext:
     return context
 
 
-def check_pinned(certificate: bytes | None, fingerprint: bytes, now: datetime) -> None:
-    """Accept only the certificate (DER) with this SHA-256, and only while it is valid."""
+def check_pinned(certificate: bytes | None, fingerprint: bytes) -> None:
+    """Accept only the certificate (DER) with this SHA-256. Its dates do not count."""
     found = hashlib.sha256(certificate or b"").digest()
     if certificate is None or not hmac.compare_digest(found, fingerprint):
         raise UntrustedCertificateError(
             f"the server shows the certificate {found.hex()[:16]}…, gossip announced {fingerprint.hex()[:16]}…: "
             "either it has just made a new one, or another program listens at its address",
-        )
-    try:
-        parsed = x509.load_der_x509_certificate(certificate)
-        begins, ends = parsed.not_valid_before_utc, parsed.not_valid_after_utc
-    except ValueError as error:
-        # The server that announces a fingerprint chooses the bytes; TLS checks them less closely than this.
-        raise UntrustedCertificateError(
-            f"the server's certificate cannot be read ({error}): restart that node to renew it"
-        ) from error
-    if not begins <= now <= ends:
-        raise UntrustedCertificateError(
-            f"the server's certificate is valid from {begins:%Y-%m-%d} to {ends:%Y-%m-%d}: "
-            "check both clocks, or restart that node to renew it",
         )
 
 
@@ -123,7 +118,7 @@ async def secured(transport: trio.SocketStream, fingerprint: bytes) -> TlsStream
     """TLS over a connected socket, with the other side's certificate checked before any byte of ours is sent."""
     stream = TlsStream(transport, client_context(), server_side=False)
     await stream.do_handshake()
-    check_pinned(stream.peer_certificate(), fingerprint, datetime.now(UTC))
+    check_pinned(stream.peer_certificate(), fingerprint)
     return stream
 
 
@@ -135,7 +130,8 @@ async def secured_by_authority(transport: trio.SocketStream, authority: ssl.SSLC
     except ssl.SSLCertVerificationError as error:
         raise UntrustedCertificateError(
             f"the server's certificate is refused ({error.verify_message}): it must be signed by an authority of "
-            f"[consensus] ca_file, be valid now, and name {host}; otherwise another program may listen there",
+            f"[consensus] ca_file, be valid now ({datetime.now(UTC):%Y-%m-%d} by this node's clock), and name {host}; "
+            "otherwise another program may listen there",
         ) from error
     return stream
 
@@ -152,9 +148,11 @@ def operators_certificate(path: Path) -> NodeCertificate:
         raise CertificateError(f"{path} cannot be read ({error.strerror}): give this user access to it") from error
     except (ValueError, TypeError) as error:
         raise CertificateError(f"{path} does not hold a certificate and its unencrypted private key in PEM") from error
-    if certificate.not_valid_after_utc < datetime.now(UTC):
+    now = datetime.now(UTC)
+    if certificate.not_valid_after_utc < now:
         raise CertificateError(
-            f"{path} ended on {certificate.not_valid_after_utc:%Y-%m-%d}: have the authority sign a new one"
+            f"{path} ended on {certificate.not_valid_after_utc:%Y-%m-%d}: have the authority sign a new one, or set "
+            f"this machine's clock if it is not {now:%Y-%m-%d}"
         )
     return NodeCertificate(path, certificate.fingerprint(hashes.SHA256()))
 
@@ -162,15 +160,14 @@ def operators_certificate(path: Path) -> NodeCertificate:
 def _create(path: Path) -> NodeCertificate:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _COMMON_NAME)])
-    now = datetime.now(UTC)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _BACKDATED)
-        .not_valid_after(now + _LIFETIME)
+        .not_valid_before(_BEGINS)
+        .not_valid_after(_ENDS)
         .sign(key, hashes.SHA256())
     )
     pem = certificate.public_bytes(serialization.Encoding.PEM) + key.private_bytes(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from click.testing import CliRunner, Result
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -18,11 +19,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from bridge.cli.main import cli
+from bridge.node.control import control_certificate as control_certificate_module
 from bridge.node.control.access import open_remote_access
 from bridge.node.control.client import ControlClient, ControlError
-from bridge.node.control.control_certificate import control_certificate
+from bridge.node.control.control_certificate import control_certificate, keep_control_certificate
 from bridge.node.control.node_address import NodeAddressError, RemoteNode, remote_node
 from bridge.node.control.server import ControlServer
+from bridge.node.events.event_log import clock_ms
 from bridge.node.security.control_socket import ControlSocketError
 from bridge.node.settings.control import ControlSettings
 from gossip import Address
@@ -195,6 +198,46 @@ def test_the_certificate_is_kept_and_made_again_when_a_name_is_missing(tmp_path:
     with pytest.raises(ControlSocketError, match="can stand in no certificate"):
         control_certificate(tmp_path, LOOPBACK, ["bücher.example"])
     assert (tmp_path / "control.key").stat().st_mode & 0o077 == 0
+
+
+WRONG_CLOCKS = [timedelta(days=5_000), timedelta(days=-20_000), timedelta(days=-800)]
+
+
+@pytest.mark.parametrize("wrong", WRONG_CLOCKS)
+def test_certificate_of_a_wrong_clock_is_made_again_at_the_start(tmp_path: Path, wrong: timedelta) -> None:
+    dated = control_certificate(tmp_path, LOOPBACK, now=datetime.now(UTC) + wrong)
+    assert control_certificate(tmp_path, LOOPBACK).fingerprint != dated.fingerprint
+
+
+def test_certificate_that_lives_too_long_is_made_again(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(control_certificate_module, "_LIFETIME", timedelta(days=3_650))
+        dated = control_certificate(tmp_path, LOOPBACK)
+    assert control_certificate(tmp_path, LOOPBACK).fingerprint != dated.fingerprint
+
+
+@pytest.mark.parametrize("wrong", WRONG_CLOCKS)
+async def test_running_endpoint_renews_a_certificate_of_a_wrong_clock(tmp_path: Path, wrong: timedelta) -> None:
+    control_certificate(tmp_path, LOOPBACK, now=datetime.now(UTC) + wrong)
+    # The endpoint starts while the clock is still wrong, so nothing is renewed then.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(control_certificate_module, "_is_current", lambda *_: True)
+        remote = open_remote_access(tmp_path, ControlSettings(listen=LOOPBACK))
+    assert remote is not None
+    renewed = trio.Event()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(control_certificate_module, "LOOK_EVERY_S", 0.01)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_control_certificate, tmp_path, remote.context, clock_ms, renewed.set)
+            with trio.fail_after(10):
+                await renewed.wait()
+            nursery.cancel_scope.cancel()
+    # A client that verifies dates accepts what the same context shows now.
+    trusting = ssl.create_default_context(cafile=tmp_path / "control.crt")
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.SSLStream(theirs, remote.context, server_side=True).do_handshake)
+        await trio.SSLStream(ours, trusting, server_hostname=LOOPBACK.host).do_handshake()
 
 
 def test_a_certificate_file_that_others_can_read_or_that_is_damaged_is_refused(tmp_path: Path) -> None:

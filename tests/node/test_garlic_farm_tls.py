@@ -11,7 +11,6 @@ import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
@@ -24,6 +23,7 @@ from consensus.core import messages as core
 from consensus.core.effects import Outcome
 from consensus.core.model import LogId
 from consensus.net.tls import (
+    CERTIFICATE_FILE,
     CertificateError,
     NodeCertificate,
     UntrustedCertificateError,
@@ -44,6 +44,7 @@ from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, LogEntry
+from tests.node.certificates import self_signed
 from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, PASSWORD, Host, expect_fault, peers_of
 from tests.node.recorded_receiver import RecordedReceiver
 
@@ -120,21 +121,29 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
         load_or_create_certificate(tmp_path)
 
 
-def test_only_the_pinned_certificate_is_accepted_and_only_while_it_is_valid(tmp_path: Path) -> None:
+def test_only_the_pinned_certificate_is_accepted(tmp_path: Path) -> None:
     pem = load_or_create_certificate(tmp_path).path.read_text()
     der = ssl.PEM_cert_to_DER_cert(pem[: pem.index("-----BEGIN PRIVATE")])
-    pin, now = hashlib.sha256(der).digest(), datetime.now(UTC)
-    check_pinned(der, pin, now)
+    pin = hashlib.sha256(der).digest()
+    check_pinned(der, pin)
     with pytest.raises(UntrustedCertificateError, match="another program listens"):
-        check_pinned(der, bytes(32), now)
+        check_pinned(der, bytes(32))
     with pytest.raises(UntrustedCertificateError, match="another program listens"):
-        check_pinned(None, pin, now)
-    for unreadable in (b"no certificate", der[:-1]):
-        with pytest.raises(UntrustedCertificateError, match="cannot be read"):
-            check_pinned(unreadable, hashlib.sha256(unreadable).digest(), now)
-    for wrong in (timedelta(days=-3), timedelta(days=3660)):
-        with pytest.raises(UntrustedCertificateError, match="check both clocks"):
-            check_pinned(der, pin, now + wrong)
+        check_pinned(None, pin)
+
+
+def test_certificate_dates_are_independent_of_the_clock(tmp_path: Path) -> None:
+    begins, ends = load_or_create_certificate(tmp_path).dates()
+    assert (f"{begins:%Y-%m-%d}", f"{ends:%Y-%m-%d}") == ("1970-01-01", "9999-12-31")
+
+
+@pytest.mark.parametrize("days", [(5_000, 8_650), (-20_000, -16_350), (-2, 3_650)])
+def test_certificate_with_dates_of_a_clock_is_made_again(tmp_path: Path, days: tuple[int, int]) -> None:
+    dated = self_signed(tmp_path, days=days)
+    dated.path.rename(tmp_path / CERTIFICATE_FILE)
+    found = load_or_create_certificate(tmp_path)
+    assert found.fingerprint != dated.fingerprint
+    assert load_or_create_certificate(tmp_path) == found
 
 
 async def test_peers_exchange_votes_over_tls(listening: Listening) -> None:

@@ -1,6 +1,7 @@
 """What `doctor` and the running node say of certificates, users and the proxy."""
 
 import socket
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from bridge.node.doctor import transport_checks as transport_checks_module
 from bridge.node.doctor.transport_checks import transport_checks
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from bridge.node.security.certificates import ALARM, look_at_certificate
+from bridge.node.security.certificates import ALARM, look_at_certificate, validity_of
 from bridge.node.settings.configuration import load_configuration
 from bridge.node.settings.machine import Machine, Network
 from bridge.wire.keys.curve_key import to_z85
@@ -38,15 +39,23 @@ def test_a_node_that_has_never_run_has_nothing_to_check(tmp_path: Path) -> None:
     assert checked(tmp_path, "") == {}
 
 
-def test_a_certificate_of_ones_own_making_is_judged_by_its_end(tmp_path: Path) -> None:
-    load_or_create_certificate(tmp_path)
+def test_the_nodes_own_certificate_is_read_and_its_dates_are_not(tmp_path: Path) -> None:
+    path = load_or_create_certificate(tmp_path).path
     assert checked(tmp_path, "")["certificate"][0] is CheckResult.OK
+    path.write_bytes(b"rubbish")
+    assert checked(tmp_path, "")["certificate"][0] is CheckResult.PROBLEM
 
 
 @pytest.mark.parametrize(
-    ("days", "result"), [((-1, 90), CheckResult.OK), ((-1, 29), CheckResult.WARNING), ((-9, -1), CheckResult.PROBLEM)]
+    ("days", "result"),
+    [
+        ((-1, 90), CheckResult.OK),
+        ((-1, 29), CheckResult.WARNING),
+        ((-9, -1), CheckResult.PROBLEM),
+        ((5_000, 6_000), CheckResult.PROBLEM),
+    ],
 )
-def test_an_authoritys_certificate_is_a_warning_a_month_before_its_end(
+def test_an_authoritys_certificate_is_judged_by_both_of_its_dates(
     tmp_path: Path, days: tuple[int, int], result: CheckResult
 ) -> None:
     authority = Authority(tmp_path)
@@ -80,12 +89,12 @@ def test_users_and_the_proxy_are_looked_at(tmp_path: Path) -> None:
     assert "HTTP client proxy" in found["proxy"][1]
 
 
-@pytest.mark.parametrize(("days", "kinds"), [((-1, 20), [ALARM]), ((-1, 90), [])])
-def test_the_end_of_a_certificate_is_an_alarm_a_month_before(
+@pytest.mark.parametrize(("days", "kinds"), [((-1, 20), [ALARM]), ((9, 90), [ALARM]), ((-1, 90), [])])
+def test_certificate_outside_of_its_dates_raises_an_alarm(
     tmp_path: Path, days: tuple[int, int], kinds: list[str]
 ) -> None:
     alarms = Alarms(EventLog("node", lambda: 0))
-    look_at_certificate(self_signed(tmp_path, days=days), alarms, signed=False)
+    look_at_certificate(validity_of(self_signed(tmp_path, days=days), datetime.now(UTC)), alarms)
     assert [each.kind for each in alarms.standing()] == kinds
 
 

@@ -74,6 +74,10 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
         (event("farm-known", cluster="642f81cb"), "it has found the one of cluster 642f81cb"),
         (TraceEvent(1, 0, None, "user-event", "node-2", MESSAGE), "deploy from node-1: v2"),
         (TraceEvent(1, 0, None, "query", "node-2", {**MESSAGE, "answered": True}), "deploy from node-1: v2 (answered)"),
+        (
+            event("control-certificate-renewed", file="/srv/control.crt"),
+            "clients that compare it need the new /srv/control.crt",
+        ),
         (event("signing-key-renewed", until=1_795_352_222), "it can sign until 2026-11-22"),
         (event("reconcile-proposed", step="promote", server=2, name="node-2"), "let node-2 vote"),
         (event("reconcile-failed", step="hand-over", reason="timed-out"), "to hand leadership over: timed-out"),

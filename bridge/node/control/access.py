@@ -14,6 +14,7 @@ time wherever they differ, and a guess among 2^256 needs no lockout.
 import hmac
 import os
 import secrets
+import ssl
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -22,7 +23,7 @@ from bridge.node.control.control_certificate import control_certificate
 from bridge.node.security.control_socket import ControlSocketError
 from bridge.node.security.key_files import KeyFileError, read_private_file
 from bridge.node.settings.control import ControlSettings
-from consensus.net import CertificateError, NodeCertificate, operators_certificate
+from consensus.net import CertificateError, operators_certificate
 from consensus.storage import replace_file
 from gossip import Address
 
@@ -49,7 +50,8 @@ class RemoteAccess:
     """Where TCP clients are heard, and the tokens that they must show."""
 
     address: Address
-    certificate: NodeCertificate
+    context: ssl.SSLContext
+    """Accepts connections. Its certificate may be exchanged while the node runs."""
     read_token: str = field(repr=False)
     admin_token: str = field(repr=False)
     open_targets: frozenset[bytes] = frozenset()
@@ -84,7 +86,7 @@ def open_remote_access(state_dir: Path, settings: ControlSettings | None) -> Rem
         raise ControlSocketError(f"certificate and tokens in {state_dir} cannot be used: {error}") from error
     health = HEALTH_TARGETS if settings.open_health else frozenset()
     page = PAGE_TARGETS if settings.page else frozenset()
-    return RemoteAccess(settings.listen, certificate, read, admin, health | page)
+    return RemoteAccess(settings.listen, certificate.server_context(), read, admin, health | page)
 
 
 def _token(path: Path) -> str:

@@ -3,26 +3,32 @@
     state directory/control.key    certificate and private key, 0600     made at the first start that needs it
                     control.crt    the certificate alone, 0644           what clients are given
 
-The certificate by which nodes know each other has no names and lives for ten years (`consensus.net.tls`), and its
-fingerprint is in the log: that one cannot also please a browser. So the control endpoint has its own. It names the
-address of `control.listen`, what `control.names` adds, and the loopback addresses. If it listens on every address, the
-names of this machine and its addresses as far as they are known. It is made again when a name is missing, and at a
-start in its last weeks: clients that compare it get it anew then. An operator who has an authority gives
-`control.certificate` instead.
+The certificate by which nodes know each other has no names and no end (`consensus.net.tls`): a browser accepts no such
+certificate. So the control endpoint has its own. It names the address of `control.listen`, what `control.names` adds,
+and the loopback addresses. If it listens on every address, the names of this machine and its addresses as far as they
+are known. An operator who has an authority gives `control.certificate` instead.
+
+*Its dates count*, because curl, Python and browsers compare them with their clocks. This machine's clock may have been
+wrong when the certificate was made, so the dates are judged at both ends and by their distance: at the start, and each
+minute while the node runs. A running node judges by log time, which follows the clocks of a majority, and uses the new
+certificate for the next connection. Clients that hold a copy of `control.crt` need the new one.
 
 It is no authority (`CA:FALSE`) and has no key usage: OpenSSL takes a self-signed certificate with a key usage but
 without the right to sign for none, and Firefox refuses a server whose certificate is an authority.
 """
 
 import ipaddress
+import logging
 import socket
-from collections.abc import Iterable, Iterator
+import ssl
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, TypeAlias
 
 import psutil
+import trio
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -34,6 +40,7 @@ from consensus.net import NodeCertificate
 from consensus.storage import replace_file
 from gossip import Address
 
+LOG = logging.getLogger("garlicfarm")
 KEY_FILE: Final = "control.key"
 CERTIFICATE_FILE: Final = "control.crt"
 _FILE_LIMIT_BYTES: Final = 64 * 1024
@@ -43,21 +50,63 @@ _LIFETIME: Final = timedelta(days=820)
 _RENEWED_BEFORE: Final = timedelta(days=30)
 _BACKDATED: Final = timedelta(days=2)
 """A client's clock may be behind ours."""
+LOOK_EVERY_S: Final = 60.0
 _ALWAYS: Final = ("localhost", "127.0.0.1", "::1")
+
+LATEST_S: Final = 220_000_000_000
+"""In the year 8941. Beyond it no certificate of this length can be written."""
 
 _Names: TypeAlias = tuple[x509.GeneralName, ...]
 
 
-def control_certificate(state_dir: Path, address: Address, names: Iterable[str] = ()) -> NodeCertificate:
-    """The node's own, made if there is none that will do; raises `ControlSocketError` and `OSError`."""
+def control_certificate(
+    state_dir: Path, address: Address, names: Iterable[str] = (), now: datetime | None = None
+) -> NodeCertificate:
+    """Return the node's own certificate, made again unless the present one serves.
+
+    `now`: in place of this machine's clock. Raises `ControlSocketError` and `OSError`.
+    """
     path = state_dir / KEY_FILE
     wanted = _general_names(address.host, names)
-    certificate = _read(path)
-    if certificate is None or not set(wanted) <= set(_names_in(certificate)) or _ends_soon(certificate):
-        certificate = _make(path, wanted)
-    pem = certificate.public_bytes(serialization.Encoding.PEM)
-    replace_file(state_dir / CERTIFICATE_FILE, pem, mode=0o644)
+    certificate, now = _read(path), now or datetime.now(UTC)
+    if certificate is None or not set(wanted) <= set(_names_in(certificate)) or not _is_current(certificate, now):
+        certificate = _make(path, wanted, now)
+    _publish(state_dir, certificate)
     return NodeCertificate(path, certificate.fingerprint(hashes.SHA256()))
+
+
+def renew_control_certificate(state_dir: Path, now: datetime) -> bool:
+    """Make the certificate again with the same names if it is not valid at `now`; return True if it was made.
+
+    Raises `ControlSocketError` and `OSError`.
+    """
+    certificate = _read(state_dir / KEY_FILE)
+    if certificate is None or _is_current(certificate, now):
+        return False
+    _publish(state_dir, _make(state_dir / KEY_FILE, _names_in(certificate), now))
+    return True
+
+
+async def keep_control_certificate(
+    state_dir: Path, context: ssl.SSLContext, now_ms: Callable[[], int], renewed: Callable[[], None]
+) -> None:
+    """Renew the certificate while the node runs, until cancelled. `context` accepts the connections of its endpoint."""
+
+    def renew(now: datetime) -> bool:
+        made = renew_control_certificate(state_dir, now)
+        if made:
+            # New connections get the new certificate; those that are open keep what they have.
+            context.load_cert_chain(state_dir / KEY_FILE)
+        return made
+
+    while True:
+        await trio.sleep(LOOK_EVERY_S)
+        now = datetime.fromtimestamp(min(now_ms() / 1000, LATEST_S), UTC)
+        try:
+            if await trio.to_thread.run_sync(renew, now):
+                renewed()
+        except OSError as error:
+            LOG.warning("the certificate of the control endpoint cannot be renewed: %s", error)
 
 
 def _general_names(host: str, names: Iterable[str]) -> _Names:
@@ -114,14 +163,18 @@ def _names_in(certificate: x509.Certificate) -> _Names:
         return ()
 
 
-def _ends_soon(certificate: x509.Certificate) -> bool:
-    return certificate.not_valid_after_utc - datetime.now(UTC) < _RENEWED_BEFORE
+def _is_current(certificate: x509.Certificate, now: datetime) -> bool:
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return begins <= now and ends - now >= _RENEWED_BEFORE and ends - begins <= _LIFETIME
 
 
-def _make(path: Path, names: _Names) -> x509.Certificate:
+def _publish(state_dir: Path, certificate: x509.Certificate) -> None:
+    replace_file(state_dir / CERTIFICATE_FILE, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
+
+
+def _make(path: Path, names: _Names, now: datetime) -> x509.Certificate:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _COMMON_NAME)])
-    now = datetime.now(UTC)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)

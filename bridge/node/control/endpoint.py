@@ -6,13 +6,15 @@ JoinedNode, CurrentFarm ──▶ ViewBuilder ──▶ NodePort, IdentityAdmin,
 A module of its own: it joins the parts of this folder, as `bridge.node.app` joins those of the node.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
 from bridge.node.client_endpoints import ClientEndpoints
 from bridge.node.control.access import open_remote_access
+from bridge.node.control.control_certificate import CERTIFICATE_FILE, keep_control_certificate
 from bridge.node.control.debugging import Debugging
 from bridge.node.control.identity_admin import IdentityAdmin
 from bridge.node.control.key_admin import key_port
@@ -22,11 +24,13 @@ from bridge.node.control.routes import new_counters
 from bridge.node.control.server import ControlLimits, ControlServer
 from bridge.node.control.verdict_watch import VerdictWatch
 from bridge.node.control.view_builder import ViewBuilder
+from bridge.node.events.event_log import clock_ms
 from bridge.node.events.service_manager import ServiceManager
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.joined_node import JoinedNode
 from bridge.node.local_node import LocalNode
 from bridge.node.security.control_socket import SOCKET_NAME
+from consensus import now_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class ControlEndpoint:
     server: ControlServer
     verdicts: VerdictWatch
     service_manager: ServiceManager
+    keep_certificate: Callable[[], Awaitable[None]] | None
+    """Renews the certificate that the node made for TCP clients, until cancelled."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; started once the socket answers. A `ControlSocketError` says why it cannot."""
@@ -43,6 +49,8 @@ class ControlEndpoint:
             await nursery.start(self.server.run)
             task_status.started()
             self.service_manager.ready()
+            if self.keep_certificate is not None:
+                nursery.start_soon(self.keep_certificate)
             nursery.start_soon(self.service_manager.run, self.verdicts.stuck, self.verdicts.text)
             await self.verdicts.run()
 
@@ -84,7 +92,25 @@ def control_endpoint(
     debugging = Debugging(local.configuration)
     more = {**identities.handlers, **debugging.handlers, **({"/": ("GET", show_page)} if shows_page else {})}
     server = ControlServer(state_dir / SOCKET_NAME, port, limits, remote, more, counters)
-    return ControlEndpoint(server, verdicts, local.service_manager)
+    keep = None
+    if (
+        remote is not None
+        and local.configuration.control is not None
+        and local.configuration.control.certificate is None
+    ):
+
+        def renewed() -> None:
+            local.trace.append("control-certificate-renewed", {"file": str(state_dir / CERTIFICATE_FILE)})
+
+        keep = partial(keep_control_certificate, state_dir, remote.context, lambda: _clock_of(current), renewed)
+    return ControlEndpoint(server, verdicts, local.service_manager, keep)
+
+
+def _clock_of(current: CurrentFarm) -> int:
+    """Log time while it moves: it follows the clocks of a majority. Otherwise this machine's clock."""
+    if current.farm is None or not current.farm.applied_state.quorum.moved:
+        return clock_ms()
+    return current.farm.applied_state.log_time.paced(now_ms())
 
 
 def _period_s(local: LocalNode, current: CurrentFarm) -> float:

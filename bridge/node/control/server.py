@@ -126,13 +126,11 @@ class ControlServer:
             remove_if_ours(self.path, ours)
 
     async def _listen_remote(self, nursery: trio.Nursery, remote: RemoteAccess) -> None:
-        context = remote.certificate.server_context()
-
         async def accept(transport: trio.SocketStream, address: str) -> None:
             place = self._places.arrive(address)
             try:
                 with place.scope:
-                    async with TlsStream(transport, context, server_side=True) as stream:
+                    async with TlsStream(transport, remote.context, server_side=True) as stream:
                         stream.read_bytes = RECEIVE_BYTES
                         await self._guarded(stream, _Client(remote, place, address))
             finally:

@@ -19,6 +19,10 @@ from consensus.protocols.kraft import server_context
 from gossip.node import endpoint
 
 CONNECT_TIMEOUT_S = 3.0
+RENEW_KAFKA = (
+    "if this machine's clock is wrong, set it; otherwise have the authority sign a new one and put it in [kafka]"
+    " certificate: a running node reads it again"
+)
 
 
 def transport_checks(configuration: NodeConfiguration) -> list[Check]:
@@ -32,12 +36,12 @@ def transport_checks(configuration: NodeConfiguration) -> list[Check]:
     ]
 
 
-def _judged(certificate: NodeCertificate, *, signed: bool) -> Check:
-    found = validity_of(certificate, datetime.now(UTC), signed=signed)
-    if not found.ends_soon:
+def _judged(certificate: NodeCertificate) -> Check:
+    found = validity_of(certificate, datetime.now(UTC))
+    if not found.needs_action:
         return Check("certificate", CheckResult.OK, found.text)
     return Check(
-        "certificate", CheckResult.PROBLEM if found.is_unusable else CheckResult.WARNING, found.text, found.action
+        "certificate", CheckResult.PROBLEM if found.is_unusable else CheckResult.WARNING, found.text, RENEW_SIGNED
     )
 
 
@@ -45,11 +49,17 @@ def _certificate_checks(configuration: NodeConfiguration) -> Iterator[Check]:
     transport = configuration.transport
     if transport.certificate is not None:
         try:
-            yield _judged(operators_certificate(transport.certificate), signed=True)
+            yield _judged(operators_certificate(transport.certificate))
         except CertificateError as error:
             yield Check("certificate", CheckResult.PROBLEM, str(error), RENEW_SIGNED)
-    elif transport.proxy is None and (configuration.state_dir / CERTIFICATE_FILE).exists():
-        yield _judged(NodeCertificate(configuration.state_dir / CERTIFICATE_FILE, b""), signed=False)
+    elif transport.proxy is None and (path := configuration.state_dir / CERTIFICATE_FILE).exists():
+        try:
+            NodeCertificate(path, b"").dates()
+        except CertificateError as error:
+            action = "move it away and start the node: it makes a new one and announces it"
+            yield Check("certificate", CheckResult.PROBLEM, str(error), action)
+        else:
+            yield Check("certificate", CheckResult.OK, f"{path} is this node's own: its dates do not count")
 
 
 def _users_checks(configuration: NodeConfiguration) -> Iterator[Check]:
@@ -112,10 +122,10 @@ def _kafka_checks(configuration: NodeConfiguration) -> Iterator[Check]:
         yield Check("kafka", CheckResult.PROBLEM, str(error), "mend the file, or name another in [kafka]")
         return
     if settings.certificate is not None:
-        found = validity_of(NodeCertificate(settings.certificate, b""), datetime.now(UTC), signed=True)
-        if found.ends_soon:
+        found = validity_of(NodeCertificate(settings.certificate, b""), datetime.now(UTC))
+        if found.needs_action:
             result = CheckResult.PROBLEM if found.is_unusable else CheckResult.WARNING
-            yield Check("kafka certificate", result, found.text, found.action)
+            yield Check("kafka certificate", result, found.text, RENEW_KAFKA)
     if by_certificate:
         reach = "clients with a certificate of the authority"
     else:

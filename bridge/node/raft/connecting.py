@@ -14,7 +14,6 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 
 import trio
 
@@ -164,11 +163,12 @@ class Connecting:
         )
 
     async def watch(self, alarms: Alarms) -> None:
-        """Look after the files of users and the end of the certificate, until cancelled."""
+        """Look after the files of users and the dates of a signed certificate, until cancelled."""
         transport = self.transport
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._users.watch, alarms)
-            nursery.start_soon(partial(watch_certificate, transport.certificate, alarms, signed=transport.signed))
+            if transport.signed and transport.certificate is not None:
+                nursery.start_soon(watch_certificate, transport.certificate, alarms)
 
     def introducer(self) -> Dialer:
         """Makes the connections that serve introductions alone, and are made in no server's name."""

@@ -52,7 +52,8 @@ _DO_WHERE_REFUSED = {
     " one back; otherwise start it as a new router, with a new state directory",
     Fault.EXPELLED: "`garlicfarm node list` at a router of the farm shows who was evicted or removed; a router"
     " that may come back needs a new state directory, or an operator lets it back (`garlicfarm help servers`)",
-    Fault.WRONG_CERTIFICATE: "check both clocks and that server's certificate; if it was not changed, another program"
+    Fault.WRONG_CERTIFICATE: "if that server has just started, wait until gossip brings its certificate; with"
+    " [consensus] ca_file, look at that server's certificate and at this node's clock; if it lasts, another program"
     " may listen at its address: do not switch the check off, find it",
     Fault.PLAIN_REFUSED: 'set the same `transport` on all servers; with "i2p" each advertises its .b32.i2p name',
     Fault.PROXY_REFUSED: "mend [proxy] user and password_file",

@@ -1,7 +1,10 @@
-"""The end of the certificate that this node shows to other servers: judged, and watched by an alarm.
+"""The dates of a certificate that an authority has signed for this node: judged, and watched by an alarm.
 
-A certificate of the node's own making ends after ten years and is made anew by a restart; one of an authority ends when
-the authority said so, and then no server of the farm connects to this one any more. So a month before, it is an alarm.
+A certificate that the node makes itself has no end (`consensus.net.tls`). A certificate of an authority counts from one
+date to another, and outside of them no server connects to this one. The alarm stands from a month before the end.
+
+The dates are compared with this machine's clock, and the clock may be wrong instead of the certificate. So each text
+shows the date of the clock, and each action names the clock as well.
 """
 
 from dataclasses import dataclass
@@ -14,45 +17,46 @@ from consensus.net import CertificateError, NodeCertificate
 
 ALARM = "certificate"
 WARN_BEFORE = timedelta(days=30)
-LOOK_EVERY_S = 3_600.0
-RENEW_OWN = "restart this node: it makes a new one, and gossip announces it"
-RENEW_SIGNED = "have the authority sign a new one, put it in [consensus] certificate, and restart this node"
+LOOK_EVERY_S = 60.0
+"""A clock that is set makes a certificate begin or end."""
+RENEW_SIGNED = (
+    "if this machine's clock is wrong, set it; otherwise have the authority sign a new one, put it in [consensus]"
+    " certificate, and restart this node"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """How long a certificate will serve, in words; `ends_soon` includes one that has ended."""
+    """How long a certificate is valid, in words; `needs_action` includes a certificate that is not valid now."""
 
     text: str
-    action: str
-    ends_soon: bool = False
+    needs_action: bool = False
     is_unusable: bool = False
 
 
-def validity_of(certificate: NodeCertificate, now: datetime, *, signed: bool) -> Validity:
-    """How long a certificate will serve. `signed`: by an authority."""
-    action = RENEW_SIGNED if signed else RENEW_OWN
+def validity_of(certificate: NodeCertificate, now: datetime) -> Validity:
+    """Judge the dates of a certificate of an authority by the clock."""
     try:
-        ends = certificate.ends()
+        begins, ends = certificate.dates()
     except CertificateError as error:
-        return Validity(str(error), action, ends_soon=True, is_unusable=True)
-    text = f"{certificate.path} is valid until {ends:%Y-%m-%d}"
-    if ends <= now:
-        return Validity(f"{text}: no server connects to this one", action, ends_soon=True, is_unusable=True)
-    return Validity(text, action, ends_soon=ends - now < WARN_BEFORE)
+        return Validity(str(error), needs_action=True, is_unusable=True)
+    text = f"{certificate.path} is valid from {begins:%Y-%m-%d} until {ends:%Y-%m-%d}"
+    if not begins <= now < ends:
+        text = f"{text}, and this machine's clock shows {now:%Y-%m-%d}: no server connects to this one"
+        return Validity(text, needs_action=True, is_unusable=True)
+    return Validity(text, needs_action=ends - now < WARN_BEFORE)
 
 
-async def watch_certificate(certificate: NodeCertificate | None, alarms: Alarms, *, signed: bool) -> None:
-    """Have an alarm stand from a month before the end, until cancelled."""
-    while certificate is not None:
-        look_at_certificate(certificate, alarms, signed=signed)
+async def watch_certificate(certificate: NodeCertificate, alarms: Alarms) -> None:
+    """Show the alarm while the certificate is not valid, and in its last month, until cancelled."""
+    while True:
+        look_at_certificate(await trio.to_thread.run_sync(validity_of, certificate, datetime.now(UTC)), alarms)
         await trio.sleep(LOOK_EVERY_S)
 
 
-def look_at_certificate(certificate: NodeCertificate, alarms: Alarms, *, signed: bool) -> None:
-    """Raise the alarm, or take it back."""
-    found = validity_of(certificate, datetime.now(UTC), signed=signed)
-    if found.ends_soon:
-        alarms.set(ALARM, found.text, found.action)
+def look_at_certificate(found: Validity, alarms: Alarms) -> None:
+    """Raise the alarm, or clear it."""
+    if found.needs_action:
+        alarms.set(ALARM, found.text, RENEW_SIGNED)
     else:
         alarms.clear(ALARM)
