@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from consensus.core.raft import Raft
     from consensus.core.replica import TERM_STEP_MAX
     from consensus.core.status import Description, FollowerProgress
+    from consensus.server.block_nursery import block_nursery, single_errors
     from consensus.server.errors import HaltedError, NotLeaderError, ServerBusyError, ServerStoppedError
     from consensus.server.event_loop import now_ms
     from consensus.server.histogram import Histogram
@@ -154,6 +155,7 @@ __all__ = [
     "TransferEnded",
     "TransferOutcome",
     "Transport",
+    "block_nursery",
     "configuration_entry",
     "configuration_head",
     "decode_configuration",
@@ -168,6 +170,7 @@ __all__ = [
     "no_op_head",
     "now_ms",
     "open_server",
+    "single_errors",
 ]
 
 _HOMES: Final = {
@@ -233,6 +236,7 @@ _HOMES: Final = {
     "consensus.core.raft": ("Raft",),
     "consensus.core.replica": ("TERM_STEP_MAX",),
     "consensus.core.status": ("Description", "FollowerProgress"),
+    "consensus.server.block_nursery": ("block_nursery", "single_errors"),
     "consensus.server.errors": ("HaltedError", "NotLeaderError", "ServerBusyError", "ServerStoppedError"),
     "consensus.server.event_loop": ("now_ms",),
     "consensus.server.histogram": ("Histogram",),

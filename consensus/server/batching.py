@@ -28,6 +28,7 @@ import trio
 from consensus.core.effects import Outcome, ProposalAccepted, ProposalResolved
 from consensus.core.events import Proposed
 from consensus.core.model import LogId
+from consensus.server.callbacks import run_callback
 from consensus.server.interfaces import next_call
 from consensus.server.options import ServerOptions
 from consensus.server.pending_calls import PendingCalls
@@ -92,7 +93,7 @@ class Proposal:
     def accept(self, position: LogId) -> None:
         """Tell the client, if it still waits, that its last command stands there."""
         if self._accepted is not None and self._answered is not None:
-            self._accepted(position)
+            run_callback(self._accepted, position)
 
     def admit(self) -> None:
         """It counts from now on until it is answered, or abandoned before the core has it."""
@@ -104,7 +105,7 @@ class Proposal:
         self._leave()
         answered, self._answered = self._answered, None
         if answered is not None:
-            answered(answer)
+            run_callback(answered, answer)
 
     def abandon(self) -> None:
         """The caller has given up. Not yet submitted, it never takes effect; submitted, it still may."""

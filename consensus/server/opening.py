@@ -18,6 +18,7 @@ from consensus.core.features import Features, LeaderRecords
 from consensus.core.model import Configuration, Index, ServerId
 from consensus.core.options import Options, lan
 from consensus.core.raft import Raft
+from consensus.server.block_nursery import block_nursery
 from consensus.server.event_loop import now_ms
 from consensus.server.interfaces import ContentChecks, Core, StateMachine, Transport
 from consensus.server.options import ServerOptions
@@ -128,7 +129,7 @@ async def open_server(
     another thread works. `watched` gives what the server steps in place of the core, to measure its steps.
 
     Raises `StorageError` with what to do, if the directory cannot be used. An error of the disk, of the state machine
-    or of the core ends the server and the block, as an `ExceptionGroup`.
+    or of the core ends the server and leaves the block as itself (`block_nursery`).
     """
     owner = node_id or sha256(repr(server_id).encode()).digest()[:_NODE_ID_BYTES]
     opening = (path, owner, generation, storage_options or StorageOptions())
@@ -165,11 +166,8 @@ async def open_server(
             checks,
             snapshot_index,
         )
-        async with trio.open_nursery() as nursery:
+        async with block_nursery() as nursery:
             await nursery.start(server.run)
-            try:
-                yield server
-            finally:
-                nursery.cancel_scope.cancel()
+            yield server
     finally:
         disk.close()

@@ -22,6 +22,7 @@ import trio
 
 from consensus.core.effects import ConfigurationResolved, ProposalResolved, ReadReady, ReadRefused, TransferEnded
 from consensus.core.messages import Reply
+from consensus.server.callbacks import run_callback
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.interfaces import next_call
 from consensus.server.options import ServerOptions
@@ -109,7 +110,7 @@ class PendingCalls:
         if waiting is not None:
             kind, answered = waiting
             kind.waiting -= 1
-            answered(answer)
+            run_callback(answered, answer)
 
     def forget(self, number: int) -> None:
         """The caller no longer waits for this answer."""

@@ -72,6 +72,7 @@ from consensus.core.model import Configuration, Entry, Index, LogId, Server, Ser
 from consensus.core.status import Outline
 from consensus.server.applying import Applying
 from consensus.server.batching import Batches, Proposal, ProposalLimit
+from consensus.server.callbacks import run_callback
 from consensus.server.errors import HaltedError, NotLeaderError, ServerBusyError, ServerStoppedError
 from consensus.server.event_loop import EventLoop, now_ms
 from consensus.server.executor import Executor
@@ -138,7 +139,7 @@ class ConsensusServer:
         self._storage = storage
         self._disk = disk
         self._transport = transport
-        self._observe = observe
+        self._observer = observe
         self._options = options
         self._checks = checks or ContentChecks()
         self._calls = PendingCalls(options)
@@ -466,10 +467,10 @@ class ConsensusServer:
                     self.applying.push_restore(effect)
                 case RoleChanged():
                     self._role = effect
-                    self._observe(effect)
+                    self._notify(effect)
                 case ConfigurationChanged(configuration):
                     self._connect(configuration)
-                    self._observe(effect)
+                    self._notify(effect)
                 case Halt(reason):
                     raise HaltedError(reason)
                 case _:
@@ -478,12 +479,15 @@ class ConsensusServer:
     def _send(self, send: Send) -> None:
         message = send.message
         if _is_request(message):
-            self._transport.send(send.recipient, message)
+            run_callback(self._transport.send, send.recipient, message)
         else:
             self._calls.answer(message.correlation, message)
 
     def _connect(self, configuration: Configuration) -> None:
         self._transport.connect(configuration.member_ids - {self._own_id})
+
+    def _notify(self, notice: Notice) -> None:
+        run_callback(self._observer, notice)
 
     def _put_call(self, number: int, event: Urgent) -> None:
         if not self._mailbox.put(event):
@@ -505,7 +509,7 @@ class ConsensusServer:
     def _rejects(self, sender: ServerId, entries: tuple[Entry, ...]) -> bool:
         objection = self._checks.entries(entries)
         if objection is not None:
-            self._observe(ContentRejected(sender, objection))
+            self._notify(ContentRejected(sender, objection))
         return objection is not None
 
     def _is_overloaded(self) -> bool:
@@ -542,7 +546,7 @@ class ConsensusServer:
     def _read_answered(self, request_id: int, answer: StorageReadResult | None) -> StorageReadResult | None:
         """What the core is told of a read: nothing, if this server has asked for itself (`storage_reads`)."""
         if isinstance(answer, SnapshotChecked) and answer.objection is not None:
-            self._observe(ContentRejected(self._role.leader, answer.objection))
+            self._notify(ContentRejected(self._role.leader, answer.objection))
         if request_id > 0:
             return answer
         self._calls.answer(-request_id, answer)
@@ -563,7 +567,7 @@ class ConsensusServer:
         if full != self._disk_full:
             self._disk_full = full
             self._mailbox.put(DiskSpace(full))
-            self._observe(DiskFull(full))
+            self._notify(DiskFull(full))
 
     def _read_storage(self, wanted: StorageRead) -> None:
         self._executor.ask(wanted)

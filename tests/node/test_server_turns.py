@@ -98,6 +98,27 @@ async def test_a_request_is_answered_within_the_call_that_brought_it(autojump_cl
         nursery.cancel_scope.cancel()
 
 
+def fail(*_: object) -> None:
+    raise RuntimeError("a callback fails")
+
+
+async def test_server_whose_callbacks_raise_continues(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    del autojump_clock
+    server, _ = make_server()
+    monkeypatch.setattr(server, "_observer", fail)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        await until(lambda: server.role.role is Role.LEADER)
+        server.submit((b"entry",), fail, fail)
+        server.ask(TWO, OUT_OF_DATE, fail)
+        assert (await server.propose((b"another",))).outcome is Outcome.COMMITTED
+        nursery.cancel_scope.cancel()
+    # The observer of two changes of the role, and the three callbacks.
+    assert caplog.text.count("RuntimeError: a callback fails") >= 4
+
+
 async def test_a_record_that_the_log_cannot_have_is_refused_where_it_is_submitted_and_the_server_goes_on(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -1,5 +1,7 @@
 """Compaction: never past a fresh id, nothing lost, and nothing changed when the operator's program fails."""
 
+import errno
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -226,6 +228,19 @@ async def test_a_program_that_is_not_there_is_named() -> None:
     """The error says what cannot be started."""
     with pytest.raises(CompactionError, match="no-such-program cannot be started: No such file"):
         await run_command(["no-such-program"], 1)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EMFILE])
+async def test_program_whose_output_cannot_be_written_raises_os_error(code: int) -> None:
+    """The peer catches OSError and retries later; a group of errors would end it."""
+
+    async def write(_data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        raise OSError(code, os.strerror(code))
+
+    async with aclosing(chunks(b"before")) as before, aclosing(entries()) as behind:
+        with trio.fail_after(20), pytest.raises(OSError, match=os.strerror(code)):
+            await CommandCompactor(["cat"]).compact(CompactionSource(6, before, behind), write)
 
 
 async def test_a_failed_compaction_leaves_the_log_as_it_was_and_is_reported(

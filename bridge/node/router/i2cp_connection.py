@@ -39,6 +39,7 @@ from bridge.wire.i2p.i2cp_messages import (
     Status,
 )
 from bridge.wire.i2p.i2cp_session import SessionConfig
+from consensus import block_nursery
 
 CLIENT_VERSION: Final = "0.9.64"
 """The version of the protocol that a router may suppose: look-ups by hash, Meta LeaseSet2, offline keys."""
@@ -272,15 +273,9 @@ async def open_i2cp(
     """
     stream = await open_stream(link)
     connection = I2cpConnection(stream, link, news)
-    failure: RouterLost | None = None
-    async with trio.open_nursery() as nursery:
+    async with block_nursery() as nursery:
         nursery.start_soon(connection.read)
         try:
             yield connection, await connection.greet(credentials)
-        except RouterLost as error:
-            failure = error
         finally:
             await connection.say_goodbye()
-            nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure

@@ -73,6 +73,7 @@ from consensus.protocols.zmq_raft.wire.messages import (
     UrlRequest,
 )
 from consensus.protocols.zmq_raft.wire.request_ids import RequestIds
+from consensus.server.block_nursery import block_nursery
 
 PATIENCE_S: Final = 30.0
 """How long a call goes on by default."""
@@ -381,19 +382,10 @@ async def open_client(
     wrong = [url for url in urls if not is_url(url)]
     if wrong or not urls:
         raise ValueError(f"{wrong[0]!r} is no URL of a peer: say tcp://HOST:PORT" if wrong else "give a URL of a peer")
-    failure: BaseException | None = None
-    async with trio.open_nursery() as nursery:
+    async with block_nursery() as nursery:
         links = PeerLinks(sockets, nursery, options)
         leader = KnownLeader(links, urls, ident.encode() if isinstance(ident, str) else ident, options)
-        try:
-            yield ZmqRaftClient(links, leader, options, clock_s)
-        except trio.Cancelled:
-            raise
-        except BaseException as error:  # noqa: BLE001 - raised again below, and not within a group of one
-            failure = error
-        nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+        yield ZmqRaftClient(links, leader, options, clock_s)
 
 
 def is_url(url: str) -> bool:

@@ -29,6 +29,7 @@ import trio
 from consensus.core.model import Entry, Index, LogId, SnapshotDescription
 from consensus.protocols.zmq_raft.node.executed_requests import ExecutedRequests, PreparedSnapshot
 from consensus.protocols.zmq_raft.wire.entries import entry_frame
+from consensus.server.block_nursery import single_errors
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.log_stream import SnapshotChunk
 from consensus.server.server import ConsensusServer
@@ -219,7 +220,7 @@ class CommandCompactor:
     _said: bytearray = field(default_factory=bytearray)
 
     async def compact(self, source: CompactionSource, write: Callable[[bytes], Awaitable[object]]) -> None:
-        """Feed the program and write what it prints; raises `CompactionError`."""
+        """Feed the program and write what it prints; raises `CompactionError`, or what `write` raises."""
         self._said.clear()
         try:
             process = await trio.lowlevel.open_process(self.command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
@@ -227,13 +228,8 @@ class CommandCompactor:
             raise CompactionError(f"{self.command[0]} cannot be started: {error.strerror or error}") from error
         unread: list[bool] = []
         try:
-            with trio.move_on_after(self.timeout_s) as time:
+            with single_errors(), trio.move_on_after(self.timeout_s) as time:
                 await self._exchange(process, source, write, unread)
-        except ExceptionGroup as group:
-            errors, others = group.split(CompactionError)
-            if errors is None or others is not None:
-                raise
-            raise _first(errors) from None
         finally:
             await _end(process)
         if time.cancelled_caught:
@@ -304,11 +300,6 @@ async def _end(process: trio.Process) -> None:
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 await trio.aclose_forcefully(pipe)
-
-
-def _first(group: ExceptionGroup[CompactionError]) -> CompactionError:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, ExceptionGroup) else error
 
 
 def _covered(snapshot: SnapshotDescription | None) -> Index:

@@ -26,7 +26,6 @@ from time import time
 from typing import Final, Protocol
 
 import msgspec
-import trio
 
 from consensus.core.effects import ConfigurationChanged, RoleChanged
 from consensus.core.features import ZMQ_RAFT
@@ -52,6 +51,7 @@ from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, Limits
 from consensus.protocols.zmq_raft.wire.messages import Peer
 from consensus.protocols.zmq_raft.wire.peers import PeersError, check_peer_id, check_peers
 from consensus.protocols.zmq_raft.wire.request_table import DEFAULT_LIMIT, RequestTable
+from consensus.server.block_nursery import block_nursery
 from consensus.server.opening import open_server
 from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer
@@ -204,7 +204,7 @@ async def open_peer(
     """Run a peer while the block lasts. `observe` hears of roles, members, alarms and compactions, at once.
 
     Raises `PeerError` for options that cannot be or addresses that are taken, and `StorageError` for a directory that
-    cannot be used. An error of the disk ends the block, as an `ExceptionGroup`.
+    cannot be used. An error of the disk leaves the block as itself.
     """
     bind_url = _checked(options)
     _claim_directory(options)
@@ -255,7 +255,7 @@ async def _serve(
 
     async with (
         _open_server(options, founders, transport, machine, heard) as server,
-        trio.open_nursery() as nursery,
+        block_nursery() as nursery,
     ):
         members.change(server.describe().raft.configuration, ())
         nursery.start_soon(members.run)
@@ -279,7 +279,6 @@ async def _serve(
             compaction = Compaction(server, machine, options.compactor, making, observe, options.compaction)
             await nursery.start(compaction.run)
         yield ZmqRaftPeer(server, log, transport.bound_url, url, transport, endpoint, early)
-        nursery.cancel_scope.cancel()
 
 
 @dataclass(frozen=True, slots=True)

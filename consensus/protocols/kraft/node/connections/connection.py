@@ -35,6 +35,7 @@ from consensus.protocols.kraft.wire.codec import decode_response, encode_request
 from consensus.protocols.kraft.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits
 from consensus.protocols.kraft.wire.schemas import Direction, message_class
 from consensus.protocols.kraft.wire.scram import ScramClient
+from consensus.server.block_nursery import block_nursery
 
 _SOFTWARE: Final = ("garlic-farm", "1")
 _CORRELATION_MODULUS: Final = 2**31
@@ -290,20 +291,12 @@ async def open_connection(
 ) -> AsyncIterator[KafkaConnection]:
     """A connection that runs until the block ends. Raises `KafkaConnectionError`.
 
-    An error of the block comes out as it is, not in the group of the task beside it: callers catch it by its name.
+    An error of the block leaves it as itself.
     """
     connection = await connect(host, port, options)
-    failure: Exception | None = None
-    async with trio.open_nursery() as nursery:
+    async with block_nursery() as nursery:
         nursery.start_soon(connection.run)
-        try:
-            yield connection
-        except Exception as error:  # noqa: BLE001 - raised again, outside of the nursery
-            failure = error
-        finally:
-            nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+        yield connection
 
 
 async def _open_stream(host: str, port: int, tls: ssl.SSLContext | None) -> trio.abc.Stream:

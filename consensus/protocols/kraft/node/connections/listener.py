@@ -48,6 +48,7 @@ from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.codec import Incoming, UnsupportedVersionError, decode_request, encode_response
 from consensus.protocols.kraft.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits
 from consensus.protocols.kraft.wire.scram import Mechanism, ScramError, ScramServer
+from consensus.server.block_nursery import block_nursery
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 
 _OWN_APIS: Final[Mapping[int, tuple[int, int]]] = {
@@ -462,9 +463,6 @@ async def open_listener(
 ) -> AsyncIterator[KafkaListener]:
     """A listener that runs; it and its connections end with the block. Raises `OSError` if it cannot listen."""
     listener = KafkaListener(services, options or ListenerOptions())
-    async with trio.open_nursery() as nursery:
+    async with block_nursery() as nursery:
         await nursery.start(listener.run)
-        try:
-            yield listener
-        finally:
-            nursery.cancel_scope.cancel()
+        yield listener

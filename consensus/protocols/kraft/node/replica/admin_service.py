@@ -31,6 +31,7 @@ from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.control_records import endpoint_text, voters_of, voters_value
 from consensus.protocols.kraft.wire.limits import PARTITION, ZERO_UUID, KafkaWireError
 from consensus.protocols.kraft.wire.replica_names import replica, uuid_of
+from consensus.server.callbacks import run_task
 from consensus.server.server import ConsensusServer
 
 KRAFT_VERSION: Final = "kraft.version"
@@ -178,7 +179,7 @@ class AdminService:
         if refusal is not None:
             return refusal
         if not request.ack_when_committed:
-            trio.lowlevel.spawn_system_task(self._change, (*voters, added))
+            trio.lowlevel.spawn_system_task(run_task, self._change, (*voters, added))
             return ErrorCode.NONE, None
         with trio.move_on_after(max(1, request.timeout_ms) / 1000):
             return await self._change((*voters, added))

@@ -75,6 +75,7 @@ from consensus.protocols.kraft.wire.entries import batches_for_replicas, control
 from consensus.protocols.kraft.wire.limits import KafkaWireError, Topic
 from consensus.protocols.kraft.wire.replica_names import replica
 from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
+from consensus.server.block_nursery import block_nursery
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.opening import open_server
 from consensus.server.options import ServerOptions
@@ -165,7 +166,7 @@ async def open_voter(
     """Run a server while the block lasts. `observe` hears of roles, voters and alarms, and returns at once.
 
     Raises `SettingsError`, `QuorumDirectoryError`, `VoterError` or `StorageError`, each with what to do. An error of
-    the disk ends the block, as an `ExceptionGroup`.
+    the disk leaves the block as itself.
     """
     options = options or VoterOptions()
     directory = read_directory(check_settings(settings))
@@ -214,7 +215,7 @@ async def open_voter(
             _administration(server, names, directory.cluster_id, settings, connection),
             options.services(topic),
         )
-        async with _listening(services, settings, options) as listener, trio.open_nursery() as nursery:
+        async with _listening(services, settings, options) as listener, block_nursery() as nursery:
             nursery.start_soon(_write_states, server, directory, settings, heard)
             if settings.is_dynamic:
                 nursery.start_soon(_announce, server, names, settings, connection, directory.cluster_id)
@@ -223,7 +224,6 @@ async def open_voter(
                 yield KraftVoter(
                     own, directory.cluster_id, server, machine, topic, names, listener, transport, *measured
                 )
-            nursery.cancel_scope.cancel()
 
 
 def _connection_options(settings: VoterSettings, options: VoterOptions) -> ConnectionOptions:
@@ -297,11 +297,10 @@ async def _listening(
     async with AsyncExitStack() as opened:
         try:
             listener = await opened.enter_async_context(open_listener(services, listening))
-        except* OSError as error:
-            reason = getattr(error.exceptions[0], "strerror", None) or error.exceptions[0]
+        except OSError as error:
             raise VoterError(
-                f"cannot listen on {endpoint_text(first.host, first.port)}: {reason}. Stop what listens there, or "
-                "change listeners"
+                f"cannot listen on {endpoint_text(first.host, first.port)}: {error.strerror or error}. "
+                "Stop what listens there, or change listeners"
             ) from error
         yield listener
 

@@ -1,0 +1,62 @@
+"""The nursery behind a public block: its tasks end with the block, and an error leaves it as itself.
+
+    async with open_server(…) as server:        a failed disk ends the block with OSError, not with
+        …                                       ExceptionGroup(ExceptionGroup(OSError))
+
+trio wraps whatever leaves a nursery in an `ExceptionGroup`. A function that documents `VoterError` then raises a group
+that `except VoterError` does not catch, and an `OSError` that a caller expects ends the process. So each public block
+opens its nursery by `block_nursery`, and each function that documents its exceptions has `single_errors` around its
+nursery; `docs/explanation/architecture.md` has the rule.
+
+If several tasks fail, the first error is raised and has the others as notes. An interrupt comes before errors.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import trio
+
+
+@asynccontextmanager
+async def block_nursery() -> AsyncIterator[trio.Nursery]:
+    """Open a nursery that is canceled at the end of the block. Raises the error of a task or of the block itself."""
+    with single_errors():
+        async with trio.open_nursery() as nursery:
+            try:
+                yield nursery
+            finally:
+                nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def single_errors() -> Iterator[None]:
+    """Raise the first error of a group that leaves the block, instead of the group."""
+    ended: BaseExceptionGroup[BaseException] | None = None
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        ended = group
+    if ended is not None:
+        # Outside of the handler, so that the error does not get the group that contains it as its context.
+        raise _single(ended)
+
+
+def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the error that stands for a group: an interrupt, else the first error, with the others as notes."""
+    errors = [error for error in leaves(group) if not isinstance(error, trio.Cancelled)]
+    if not errors:
+        return group
+    first = next((error for error in errors if not isinstance(error, Exception)), errors[0])
+    for error in dict.fromkeys(errors):
+        if error is not first:
+            first.add_note(f"another task failed: {type(error).__name__}: {error}")
+    return first
+
+
+def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """Yield the exceptions in a group and in the groups within it, in order."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from leaves(error)
+        else:
+            yield error

@@ -1,0 +1,36 @@
+"""Calls from a turn of the server to functions that others gave it: observers, answers to callers, the transport.
+
+    turn ──▶ core.step ──▶ effects ──▶ run_callback(answered, answer)        the turn continues, whatever it raises
+
+The core has taken its step when such a function runs, so an error in it contradicts nothing that is stored. Without
+this boundary the error ends the turn, and with it the server: one answer that has no form on the wire would stop a
+voter. The error is a fault of the program; it is logged with its traceback.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec
+
+LOG = logging.getLogger(__name__)
+P = ParamSpec("P")
+_FAULT = "a fault of the program: %s raised an error; the server continues"
+
+
+def run_callback(callback: Callable[P, object], *arguments: P.args, **options: P.kwargs) -> None:
+    """Call a function of another part; an error in it is logged, and raised no further."""
+    try:
+        callback(*arguments, **options)
+    except Exception:
+        LOG.exception(_FAULT, _name(callback))
+
+
+async def run_task(task: Callable[P, Awaitable[object]], *arguments: P.args, **options: P.kwargs) -> None:
+    """Run a task without a waiting caller; an error in it is logged, and does not end the process."""
+    try:
+        await task(*arguments, **options)
+    except Exception:
+        LOG.exception(_FAULT, _name(task))
+
+
+def _name(called: object) -> str:
+    return getattr(called, "__qualname__", type(called).__name__)
