@@ -11,7 +11,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
-from bridge.core.log.feature_level import REQIDS_LEVEL
+from bridge.core.log.feature_level import BOUNDS_LEVEL, REQIDS_LEVEL
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Exclusion, ProducerStart
 from bridge.core.state.kafka_clients import PRODUCER_EXPIRY_MS
@@ -33,11 +33,12 @@ USERS = ListedUsers(
     (
         ListedUser("reader", None, frozenset()),
         ListedUser("writer", None, frozenset({Scope.SUBMIT})),
+        ListedUser("second", None, frozenset({Scope.SUBMIT})),
         ListedUser("operator", None, frozenset({Scope.OPERATOR})),
     ),
     by_certificate=True,
 )
-READER, WRITER, OPERATOR = "User:reader", "User:writer", "User:operator"
+READER, WRITER, SECOND_WRITER, OPERATOR = "User:reader", "User:writer", "User:second", "User:operator"
 EXCLUSION = encode(Exclusion(hash_of(LEAF.base64), excluded=True))
 NOTE = b'{"note": 1}'
 
@@ -108,6 +109,23 @@ async def test_a_producers_id_is_the_index_of_its_entry() -> None:
     assert await producing.new_producer_id(OPERATOR) == ProducerId(3, 0)
     names = {record.name for _, record in stage.records(ProducerStart) if isinstance(record, ProducerStart)}
     assert len(names) == 2
+
+
+async def test_another_user_cannot_write_under_a_producer_id() -> None:
+    stage = stage_at(BOUNDS_LEVEL)
+    producing = producing_of(stage)
+    producer = await producing.new_producer_id(WRITER)
+    await producing.append(batch_of(NOTE, producer=producer), WRITER)
+    # When another user sends the next sequence, or a higher epoch, at any node
+    for stolen in (producer, replace(producer, producer_epoch=1)):
+        sequence = 1 - stolen.producer_epoch
+        batch = batch_of(b'{"note": 9}', producer=stolen, sequence=sequence)
+        code, text = await refusal(producing_of(stage), batch, SECOND_WRITER)
+        assert code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        assert text == "producer 1 belongs to another user: ask for a producer id of your own"
+    # Then the owner's record is in the log under it
+    await producing.append(batch_of(b'{"note": 2}', producer=producer, sequence=1), WRITER)
+    assert notes(stage) == [1, 2]
 
 
 async def test_records_of_a_producer_are_committed_in_order_and_once() -> None:

@@ -5,28 +5,33 @@ from dataclasses import replace
 import pytest
 
 from bridge.core.farm.state_machine import Farm
-from bridge.core.log.feature_level import KAFKA_LEVEL
+from bridge.core.log.feature_level import BOUNDS_LEVEL, KAFKA_LEVEL
 from bridge.core.log.records import Author, Foreign, GroupOffset, ProducerStart, ProvenRecord, Record
 from bridge.core.state import kafka_clients
 from bridge.core.state.bounds import objection_to_state
 from bridge.core.state.kafka_clients import (
     GROUP_EXPIRY_MS,
     GROUPS_MAX,
+    GROUPS_OF_ALL_MAX,
     PRODUCER_EXPIRY_MS,
     PRODUCERS_MAX,
+    PRODUCERS_OF_ALL_MAX,
     RUNS_MAX,
     SEQUENCES,
     SKIPPED_MAX,
     KafkaClients,
     NotedOffset,
+    Owner,
     Produced,
     ProducedStatus,
     Producer,
+    principal_hash,
     produced_in,
 )
 
 BASE_MS = 1_700_000_000_000
 MEMBER, STRANGER = bytes([1]) * 8, bytes([9]) * 8
+ALICE, BOB = (principal_hash(b"farm", f"User:{name}") for name in ("alice", "bob"))
 ID = 7
 NEW, DUPLICATE = ProducedStatus.NEW, ProducedStatus.DUPLICATE
 
@@ -131,11 +136,11 @@ def test_a_group_too_many_notes_nothing_until_one_is_forgotten() -> None:
     tables = KafkaClients()
     for number in range(GROUPS_MAX):
         tables = tables.noted(f"group {number}", NotedOffset(1, -1, "", BASE_MS + number))
-    assert not tables.has_room_for("late", BASE_MS)
+    assert tables.group_refusal("late", BASE_MS) is not None
     assert tables.noted("late", NotedOffset(1, -1, "", BASE_MS)) == tables
     assert tables.noted("group 5", NotedOffset(2, 3, "x", BASE_MS)).groups["group 5"].offset == 2
     later_ms = BASE_MS + GROUP_EXPIRY_MS + 1
-    assert tables.has_room_for("late", later_ms)
+    assert tables.group_refusal("late", later_ms) is None
     after = tables.noted("late", NotedOffset(1, -1, "", later_ms))
     assert "late" in after.groups
     assert "group 0" not in after.groups
@@ -201,6 +206,56 @@ def test_from_the_level_on_a_copy_of_any_request_is_skipped(level: int) -> None:
     assert story.tables.skipped == ((copy,) if level == KAFKA_LEVEL else ())
 
 
+def test_an_entry_names_the_user_of_its_producer() -> None:
+    produced = Produced(7, 0, 12, ALICE)
+    assert produced_in(str(produced)) == produced
+    for wrong in (ALICE[1:], ALICE.upper(), f"{ALICE}.{ALICE}"):
+        assert produced_in(f"kafka:7.0.12.{wrong}") is None
+
+
+def test_a_user_has_one_hash_in_each_farm() -> None:
+    assert len({ALICE, BOB, principal_hash(b"another farm", "User:alice")}) == 3
+    assert principal_hash(b"farm", None) == ""
+
+
+def test_another_user_cannot_take_a_sequence_of_a_producer() -> None:
+    story = Story(BOUNDS_LEVEL)
+    producer = story.say(ProducerStart("name", principal=ALICE))
+    story.say(Foreign("alice 0", str(Produced(producer, 0, 0, ALICE))))
+    for stolen in (Produced(producer, 0, 1, BOB), Produced(producer, 1, 0, BOB), Produced(producer, 0, 1)):
+        assert story.tables.judge(stolen, BASE_MS) is ProducedStatus.FOREIGN
+        taken = story.say(Foreign("stolen", str(stolen)))
+        assert story.tables.is_skipped(taken)
+    own = story.say(Foreign("alice 1", str(Produced(producer, 0, 1, ALICE))))
+    assert not story.tables.is_skipped(own)
+
+
+def test_below_the_level_a_producer_has_no_owner() -> None:
+    story = Story(KAFKA_LEVEL)
+    producer = story.say(ProducerStart("name", principal=ALICE))
+    assert story.tables.producers[producer].principal == ""
+    story.say(Foreign("an application's", f"kafka:{producer}.0.0.{BOB}"))
+    assert story.tables.producers[producer].sequence == 0
+
+
+def test_a_producer_without_owner_belongs_to_its_next_user() -> None:
+    story = Story(KAFKA_LEVEL)
+    producer = story.say(ProducerStart("name"))
+    story.farm.state = replace(story.farm.state, level=BOUNDS_LEVEL)
+    story.say(Foreign("alice 0", str(Produced(producer, 0, 0, ALICE))))
+    assert story.tables.judge(Produced(producer, 0, 1, BOB), BASE_MS) is ProducedStatus.FOREIGN
+
+
+def test_another_user_cannot_move_the_offset_of_a_group() -> None:
+    story = Story(BOUNDS_LEVEL)
+    story.say(GroupOffset("group", 5, principal=ALICE))
+    story.say(GroupOffset("group", 900, principal=BOB))
+    assert story.tables.groups["group"].offset == 5
+    assert story.tables.group_refusal("group", BASE_MS, Owner(BOB, MEMBER)) == "the group group belongs to another user"
+    story.say(GroupOffset("group", 6, principal=ALICE))
+    assert story.tables.groups["group"].offset == 6
+
+
 def test_a_groups_offset_is_replaced() -> None:
     story = Story()
     story.say(GroupOffset("group", 5))
@@ -215,9 +270,9 @@ def test_a_groups_offset_is_replaced() -> None:
         KafkaClients({1: Producer("x", 0, epoch=kafka_clients.EPOCH_MAX + 1)}),
         KafkaClients({1: Producer("x", 0, sequence=SEQUENCES)}),
         KafkaClients({1: Producer("x", 0, runs=(kafka_clients.Run(0, 1, 1),) * (RUNS_MAX + 1))}),
-        KafkaClients({number: Producer("x", 0) for number in range(1, PRODUCERS_MAX + 2)}),
+        KafkaClients({number: Producer("x", 0) for number in range(1, PRODUCERS_OF_ALL_MAX + 2)}),
         KafkaClients(groups={"x": NotedOffset(-1, -1, "", 0)}),
-        KafkaClients(groups={str(number): NotedOffset(0, -1, "", 0) for number in range(GROUPS_MAX + 1)}),
+        KafkaClients(groups={str(number): NotedOffset(0, -1, "", 0) for number in range(GROUPS_OF_ALL_MAX + 1)}),
         KafkaClients(skipped=tuple(range(SKIPPED_MAX + 1))),
     ],
     ids=["id", "epoch", "sequence", "runs", "producers", "offset", "groups", "skipped"],

@@ -11,8 +11,15 @@ from bridge.wire.log.snapshot import FarmSnapshot, decode_farm_at_once, encode_f
 
 @pytest.mark.parametrize(
     "record",
-    [ProducerStart("n"), ProducerStart("n", "c-1-2"), GroupOffset("g", 5), GroupOffset("g", 5, 2, "m", "c-1-2")],
-    ids=["producer", "producer with request", "offset", "offset with all"],
+    [
+        ProducerStart("n"),
+        ProducerStart("n", "c-1-2"),
+        GroupOffset("g", 5),
+        GroupOffset("g", 5, 2, "m", "c-1-2"),
+        ProducerStart("n", principal="0a" * 16),
+        GroupOffset("g", 5, principal="0a" * 16),
+    ],
+    ids=["producer", "producer with request", "offset", "offset with all", "producer of a user", "offset of a user"],
 )
 def test_what_is_written_is_read_again(record: ProducerStart | GroupOffset) -> None:
     assert decode(encode(record)) == record

@@ -53,7 +53,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from bridge.core.farm.operator_commands import CommandChange, apply_command
-from bridge.core.log.feature_level import KAFKA_LEVEL, REQIDS_LEVEL, may_raise, needed_level
+from bridge.core.log.feature_level import BOUNDS_LEVEL, KAFKA_LEVEL, REQIDS_LEVEL, may_raise, needed_level
 from bridge.core.log.records import (
     Admission,
     Approval,
@@ -74,7 +74,7 @@ from bridge.core.log.records import (
     request_of,
 )
 from bridge.core.log.voter_clocks import VoterClocks
-from bridge.core.log.weights import fading
+from bridge.core.log.weights import CommandRefused, fading
 from bridge.core.membership.admission import (
     AdmissionLapsed,
     AdmissionRefused,
@@ -113,7 +113,7 @@ from bridge.core.state.farm_state import (
     MasterState,
     ServerState,
 )
-from bridge.core.state.kafka_clients import NotedOffset, Produced, ProducedStatus, produced_in
+from bridge.core.state.kafka_clients import NotedOffset, Owner, Produced, ProducedStatus, produced_in
 from bridge.core.state.reqids import Reqids, ReqidStatus, Update, reqid_in
 from consensus import LogId
 from consensus.sessions import RequestId, RequestStatus, SessionTable, parse_request_id
@@ -135,6 +135,7 @@ _OF_PRODUCER = {
     ProducedStatus.DUPLICATE: RequestStatus.DUPLICATE,
     ProducedStatus.OUT_OF_ORDER: RequestStatus.EXPIRED,
     ProducedStatus.FENCED: RequestStatus.EXPIRED,
+    ProducedStatus.FOREIGN: RequestStatus.EXPIRED,
     ProducedStatus.UNKNOWN: RequestStatus.EXPIRED,
 }
 
@@ -303,7 +304,9 @@ class Farm:
             admitted = came_alive(state.admitted, members)
             self.state = replace(state, applied_index=index, applied_term=term, clocks=clocks, admitted=admitted)
 
-    def _apply(self, state: FarmState, entry: ProvenRecord) -> tuple[FarmState, list[Change]]:
+    def _apply(  # noqa: PLR0911 - one case per kind
+        self, state: FarmState, entry: ProvenRecord
+    ) -> tuple[FarmState, list[Change]]:
         record = entry.record
         if isinstance(record, IdentityRecord):
             return _apply_identity(state, record, entry.data)
@@ -321,12 +324,11 @@ class Farm:
             case Publication():
                 return _apply_publication(state, record, self.tuning)
             case ProducerStart() | GroupOffset():
-                state = _apply_kafka(state, record)
+                return _apply_kafka(state, record, entry.author)
             case Foreign():
-                pass
+                return state, []
             case _:
                 assert_never(record)
-        return state, []
 
     def session_of(self, entry: ProvenRecord) -> RequestId | None:
         """The request that an entry names, as the table of sessions calls it; None if it names none.
@@ -362,7 +364,9 @@ class Farm:
     def produced_of(self, entry: ProvenRecord) -> Produced | None:
         """Which record of which producer of Kafka's an entry is; None if it is none, or no member vouches for it."""
         named = produced_in(request_of(entry.record)) if self.state.level >= KAFKA_LEVEL else None
-        return named if named is not None and _is_of_member(self.state, entry.author) else None
+        if named is None or (named.principal and self.state.level < BOUNDS_LEVEL):
+            return None
+        return named if _is_of_member(self.state, entry.author) else None
 
     def position_of(self, request: RequestId) -> LogId | None:
         """Index and term of the entry that was applied under this request id; None if none was, or it is forgotten."""
@@ -378,7 +382,8 @@ class Farm:
             return _AS_REQUEST[self.reqids.admit(update, index, self.state.log_time_ms)]
         produced = self.produced_of(entry)
         if produced is not None:
-            kafka, found = self.state.kafka.admit(produced, index, self.state.log_time_ms)
+            author = self._author_of_skipped(entry, produced)
+            kafka, found = self.state.kafka.admit(produced, index, self.state.log_time_ms, author)
             self.state = replace(self.state, kafka=kafka)
             return _OF_PRODUCER[found]
         request_id = self.session_of(entry)
@@ -388,8 +393,18 @@ class Farm:
         if verdict is RequestStatus.NEW:
             self.sessions.remember(request_id, b"".join(number.to_bytes(_NUMBER_BYTES) for number in (index, term)))
         elif self.state.level >= KAFKA_LEVEL:
-            self.state = replace(self.state, kafka=self.state.kafka.skipping(index))
+            kafka = self.state.kafka.skipping(index, self._author_of_skipped(entry, None))
+            self.state = replace(self.state, kafka=kafka)
         return verdict
+
+    def _author_of_skipped(self, entry: ProvenRecord, produced: Produced | None) -> str | None:
+        """The holder of a row of `KafkaClients.skipped`: a user, a member or client key; all strangers are one."""
+        if self.state.level < BOUNDS_LEVEL:
+            return None
+        if produced is not None and produced.principal:
+            return produced.principal
+        is_known = entry.author is not None and _author_has_a_say(self.state, entry.author)
+        return entry.author.node_id.hex() if entry.author is not None and is_known else ""
 
 
 def _author_has_a_say(state: FarmState, author: Author) -> bool:
@@ -481,13 +496,20 @@ def _apply_identity(
             return state, [] if record.number <= state.level else [LevelRefused(record.number, state.level)]
 
 
-def _apply_kafka(state: FarmState, record: ProducerStart | GroupOffset) -> FarmState:
+def _apply_kafka(
+    state: FarmState, record: ProducerStart | GroupOffset, author: Author | None
+) -> tuple[FarmState, list[Change]]:
+    kafka, log_time_ms = state.kafka, state.log_time_ms
+    is_owned = state.level >= BOUNDS_LEVEL and author is not None
+    owner = Owner(record.principal, author.node_id) if author is not None and is_owned else None
     match record:
         case ProducerStart(name):
-            return replace(state, kafka=state.kafka.begun(name, state.applied_index, state.log_time_ms))
+            return replace(state, kafka=kafka.begun(name, state.applied_index, log_time_ms, owner)), []
         case GroupOffset(group, offset, leader_epoch, metadata):
-            noted = NotedOffset(offset, leader_epoch, metadata, state.log_time_ms)
-            return replace(state, kafka=state.kafka.noted(group, noted))
+            refusal = None if owner is None else kafka.group_refusal(group, log_time_ms, owner)
+            noted = NotedOffset(offset, leader_epoch, metadata, log_time_ms)
+            after = replace(state, kafka=kafka.noted(group, noted, owner))
+            return after, [] if refusal is None else [CommandRefused("offset", refusal)]
 
 
 def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:

@@ -293,6 +293,8 @@ class ProducerStart:
 
     name: str
     request: str | None = None
+    principal: str = ""
+    """Its user (`bridge.core.state.kafka_clients.principal_hash`); entries below `BOUNDS_LEVEL` have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +306,8 @@ class GroupOffset:
     leader_epoch: int = -1
     metadata: str = ""
     request: str | None = None
+    principal: str = ""
+    """As in `ProducerStart`."""
 
 
 KafkaRecord = ProducerStart | GroupOffset

@@ -76,9 +76,10 @@ def _tables(state: FarmState, _: int) -> Iterator[str]:
     yield from _outside("the number of excluded leaves", len(state.weights.excluded), 0, EXCLUSIONS_MAX)
     yield from _outside("the number of cost factors", len(state.weights.costs), 0, COST_FACTORS_MAX)
     yield from _outside("the number of factors", len(state.weights.factors), 0, FACTORS_MAX)
-    yield from _outside("the number of producers", len(state.kafka.producers), 0, kafka_clients.PRODUCERS_MAX)
-    yield from _outside("the number of consumer groups", len(state.kafka.groups), 0, kafka_clients.GROUPS_MAX)
+    yield from _outside("the number of producers", len(state.kafka.producers), 0, kafka_clients.PRODUCERS_OF_ALL_MAX)
+    yield from _outside("the number of consumer groups", len(state.kafka.groups), 0, kafka_clients.GROUPS_OF_ALL_MAX)
     yield from _outside("the number of skipped entries", len(state.kafka.skipped), 0, kafka_clients.SKIPPED_MAX)
+    yield from _outside("the number of their authors", len(state.kafka.skipped_of), 0, len(state.kafka.skipped))
     for producer in state.kafka.producers.values():
         yield from _outside("the number of runs of a producer", len(producer.runs), 0, kafka_clients.RUNS_MAX)
     for each in state.admitted.values():

@@ -16,30 +16,73 @@ A producer id is the index of an entry, so no two producers ever have the same. 
 at 0 after 2^31 - 1. A producer that raises its epoch begins at sequence 0 again (KIP-360). The places of the last
 records are kept as runs of adjacent entries: a client that repeats a batch is told where its first copy stands.
 
+*Owners.* From `BOUNDS_LEVEL` on a producer and a group belong to the user who began them: the entries carry a hash of
+the principal (`principal_hash`). Producer ids are indexes of the log, which everyone reads; without an owner, any user
+could take the next sequence of another user's producer, whose own record would then be acknowledged as a copy. A row
+from before that level has no owner, and belongs to the first user whose entry counts in it.
+
+*Shares.* No user and no node fills a table alone. When a share of the producers is used up, the longest silent producer
+of the same user or node gives way. A group has no substitute, so a new group beyond a share is refused.
+
 Expiry goes by log time, so it is the same on all servers. The number of producers, groups and runs is bounded, so the
 state is. The newest skipped indexes are kept, since the list is in each snapshot. It also has the copies of requests
 that are not a producer's (`consensus.sessions`), so that a reader of the topic sees each of them once, on every server.
 """
 
+import hashlib
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
+from bridge.core.log.shares import largest_holder, newest_of_each
+
 PRODUCERS_MAX: Final = 1_024
+"""Producers that began at one node; below `BOUNDS_LEVEL`, all producers."""
+PRODUCERS_OF_USER_MAX: Final = PRODUCERS_MAX // 2
+PRODUCERS_OF_ALL_MAX: Final = 2 * PRODUCERS_MAX
 PRODUCER_EXPIRY_MS: Final = 24 * 3600 * 1000
 """Kafka's `producer.id.expiration.ms`."""
 RUNS_MAX: Final = 8
 """Kafka remembers 5 batches of a producer, as many as a client has under way."""
 GROUPS_MAX: Final = 100
+"""Groups of one user; below `BOUNDS_LEVEL`, all groups."""
+GROUPS_OF_NODE_MAX: Final = 2 * GROUPS_MAX
+"""Groups that began at one node: a leader writes those of all users."""
+GROUPS_OF_ALL_MAX: Final = 4 * GROUPS_MAX
 GROUP_EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
 """Kafka's `offsets.retention.minutes`."""
 SKIPPED_MAX: Final = 4_096
 SEQUENCES: Final = 2**31
 EPOCH_MAX: Final = 2**15 - 1
+PRINCIPAL_CHARACTERS: Final = 32
+PRINCIPAL: Final = f"[0-9a-f]{{{PRINCIPAL_CHARACTERS}}}"
+"""What `principal_hash` gives, as a regular expression."""
 _MARK: Final = "kafka:"
-_TEXT_CHARACTERS_MAX: Final = len(_MARK) + 19 + 5 + 10 + 2
+_TEXT_CHARACTERS_MAX: Final = len(_MARK) + 19 + 5 + 10 + PRINCIPAL_CHARACTERS + 3
+_PRINCIPAL_DIGITS: Final = frozenset("0123456789abcdef")
+_PARTS_WITH_PRINCIPAL: Final = 4
+_PRINCIPAL_PURPOSE: Final = b"garlic farm kafka principal\x00"
+
+
+def principal_hash(cluster_id: bytes, principal: str | None) -> str:
+    """The user as entries name it; empty on a listener that does not ask its clients who they are.
+
+    A hash has one length, also for the subject of a certificate, and differs from farm to farm.
+    """
+    if principal is None:
+        return ""
+    digest = hashlib.sha256(_PRINCIPAL_PURPOSE + cluster_id + principal.encode()).hexdigest()
+    return digest[:PRINCIPAL_CHARACTERS]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who begins a row: the user, by `principal_hash`, and the node that signed the entry."""
+
+    principal: str
+    node_id: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +92,35 @@ class Produced:
     producer_id: int
     epoch: int
     sequence: int
+    principal: str = ""
+    """The user, by `principal_hash`; empty if unknown, and in entries from below `BOUNDS_LEVEL`."""
 
     def __str__(self) -> str:
         """The text of the member `request`."""
-        return f"{_MARK}{self.producer_id}.{self.epoch}.{self.sequence}"
+        user = f".{self.principal}" if self.principal else ""
+        return f"{_MARK}{self.producer_id}.{self.epoch}.{self.sequence}{user}"
 
 
 def produced_in(request: str | None) -> Produced | None:
     """Reverse of `str`; None for any other text."""
     if request is None or not request.startswith(_MARK) or len(request) > _TEXT_CHARACTERS_MAX:
         return None
-    try:
-        made = Produced(*map(int, request[len(_MARK) :].split(".")))
-    except (ValueError, TypeError):
+    numbers, principal = request[len(_MARK) :].split("."), ""
+    if len(numbers) == _PARTS_WITH_PRINCIPAL and _is_principal(numbers[-1]):
+        principal = numbers.pop()
+    if len(numbers) != _PARTS_WITH_PRINCIPAL - 1:
         return None
+    try:
+        producer_id, epoch, sequence = map(int, numbers)
+    except ValueError:
+        return None
+    made = Produced(producer_id, epoch, sequence, principal)
     is_possible = made.producer_id >= 0 and 0 <= made.epoch <= EPOCH_MAX and 0 <= made.sequence < SEQUENCES
     return made if is_possible and str(made) == request else None
+
+
+def _is_principal(text: str) -> bool:
+    return len(text) == PRINCIPAL_CHARACTERS and _PRINCIPAL_DIGITS.issuperset(text)
 
 
 class ProducedStatus(Enum):
@@ -75,6 +131,8 @@ class ProducedStatus(Enum):
     OUT_OF_ORDER = "out-of-order"
     FENCED = "fenced"
     """Of an epoch that the producer has left."""
+    FOREIGN = "foreign"
+    """The producer belongs to another user."""
     UNKNOWN = "unknown"
     """The producer is forgotten, or never was."""
 
@@ -97,9 +155,15 @@ class Producer:
     epoch: int = 0
     sequence: int = 0
     runs: tuple[Run, ...] = ()
+    principal: str = ""
+    """Its owner; empty before an entry of `BOUNDS_LEVEL` has told it, and on listeners without users."""
+    node_id: bytes = b""
+    """The node that began it; empty below `BOUNDS_LEVEL`."""
 
     def judge(self, produced: Produced) -> ProducedStatus:
         """What an entry with this name would be now."""
+        if self.principal not in {"", produced.principal}:
+            return ProducedStatus.FOREIGN
         if produced.epoch < self.epoch:
             return ProducedStatus.FENCED
         if produced.epoch > self.epoch:
@@ -129,7 +193,8 @@ class Producer:
         else:
             runs = (*runs, Run(produced.sequence, index, 1))[-RUNS_MAX:]
         following = (produced.sequence + 1) % SEQUENCES
-        return Producer(self.name, log_time_ms, produced.epoch, following, runs)
+        owner = self.principal or produced.principal
+        return Producer(self.name, log_time_ms, produced.epoch, following, runs, owner, self.node_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +205,10 @@ class NotedOffset:
     leader_epoch: int
     metadata: str
     noted_ms: int
+    principal: str = ""
+    """The owner of the group; empty before an entry of `BOUNDS_LEVEL` has told it, and on listeners without users."""
+    node_id: bytes = b""
+    """The node whose entry began the group; empty below `BOUNDS_LEVEL`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +219,9 @@ class KafkaClients:
     groups: Mapping[str, NotedOffset] = field(default_factory=dict)
     skipped: tuple[int, ...] = ()
     """The newest entries that do not count: of producers, and copies of requests."""
+    skipped_of: tuple[str, ...] = ()
+    """From `BOUNDS_LEVEL` on, whose entry each of `skipped` is: a user, a node or a client key; empty for strangers and
+    for entries from before that level."""
 
     def judge(self, produced: Produced, log_time_ms: int) -> ProducedStatus:
         """What an entry with this name would be at this log time."""
@@ -165,45 +237,83 @@ class KafkaClients:
         """The producer that began under this name."""
         return next((each for each, producer in self.producers.items() if producer.name == name), None)
 
-    def admit(self, produced: Produced, index: int, log_time_ms: int) -> tuple["KafkaClients", ProducedStatus]:
-        """Judge the entry at `index`, and remember it; indexes rise."""
+    def admit(
+        self, produced: Produced, index: int, log_time_ms: int, author: str | None = None
+    ) -> tuple["KafkaClients", ProducedStatus]:
+        """Judge the entry at `index`, and remember it; indexes rise. `author` as for `skipping`."""
         verdict = self.judge(produced, log_time_ms)
         if verdict is not ProducedStatus.NEW:
-            return self.skipping(index), verdict
+            return self.skipping(index, author), verdict
         known = self.producers[produced.producer_id]
         producers = {**self.producers, produced.producer_id: known.after(produced, index, log_time_ms)}
         return replace(self, producers=producers), verdict
 
-    def skipping(self, index: int) -> "KafkaClients":
-        """These tables after an entry at `index` that does not count; indexes rise."""
+    def skipping(self, index: int, author: str | None = None) -> "KafkaClients":
+        """These tables after an entry at `index` that does not count; indexes rise.
+
+        `author`: whose entry it is, empty for a stranger's; None below `BOUNDS_LEVEL`. In a full table the author with
+        the most rows loses the older half of them, so an author with few keeps them.
+        """
         skipped = (*self.skipped, index)
-        kept = skipped[-SKIPPED_MAX // 2 :] if len(skipped) > SKIPPED_MAX else skipped
-        return replace(self, skipped=kept)
+        if author is None:
+            kept = skipped[-SKIPPED_MAX // 2 :] if len(skipped) > SKIPPED_MAX else skipped
+            return replace(self, skipped=kept)
+        authors = (*("",) * (len(self.skipped) - len(self.skipped_of)), *self.skipped_of, author)
+        if len(skipped) > SKIPPED_MAX:
+            skipped, authors = newest_of_each(skipped, authors)
+        return replace(self, skipped=skipped, skipped_of=authors)
 
     def is_skipped(self, index: int) -> bool:
         """Whether the entry at `index` does not count; no longer known of very old ones."""
         place = bisect_left(self.skipped, index)
         return place < len(self.skipped) and self.skipped[place] == index
 
-    def begun(self, name: str, index: int, log_time_ms: int) -> "KafkaClients":
-        """These tables and a producer that begins with the entry at `index`."""
+    def begun(self, name: str, index: int, log_time_ms: int, owner: Owner | None = None) -> "KafkaClients":
+        """These tables and a producer that begins with the entry at `index`. `owner`: None below `BOUNDS_LEVEL`."""
         kept = {
             each: producer
             for each, producer in self.producers.items()
             if not _is_over(producer.used_ms, PRODUCER_EXPIRY_MS, log_time_ms)
         }
-        while len(kept) >= PRODUCERS_MAX:
-            del kept[min(kept, key=lambda each: (kept[each].used_ms, each))]
-        return replace(self, producers={**kept, index: Producer(name, log_time_ms)})
+        if owner is None:
+            while len(kept) >= PRODUCERS_MAX:
+                del kept[_longest_silent(kept, kept)]
+            return replace(self, producers={**kept, index: Producer(name, log_time_ms)})
+        while (crowd := _crowd(kept, owner)) is not None:
+            del kept[_longest_silent(kept, crowd)]
+        begun = Producer(name, log_time_ms, principal=owner.principal, node_id=owner.node_id)
+        return replace(self, producers={**kept, index: begun})
 
-    def has_room_for(self, group: str, log_time_ms: int) -> bool:
-        """Whether the group could note an offset."""
-        return group in self.groups or len(self._living_groups(log_time_ms)) < GROUPS_MAX
+    def group(self, name: str, log_time_ms: int) -> NotedOffset | None:
+        """What the group has noted; None if it noted nothing for too long."""
+        found = self.groups.get(name)
+        return None if found is None or _is_over(found.noted_ms, GROUP_EXPIRY_MS, log_time_ms) else found
 
-    def noted(self, group: str, noted: NotedOffset) -> "KafkaClients":
-        """These tables with the group's new offset; as they are if there are too many groups."""
+    def group_refusal(self, group: str, log_time_ms: int, owner: Owner | None = None) -> str | None:
+        """The reason why the group cannot note an offset; None if it can. `owner`: None below `BOUNDS_LEVEL`."""
+        living = self._living_groups(log_time_ms)
+        known = living.get(group)
+        if owner is None:
+            is_full = group not in self.groups and len(living) >= GROUPS_MAX
+            return _no_group(GROUPS_MAX, "") if is_full else None
+        if known is not None:
+            return None if known.principal in {"", owner.principal} else f"the group {group} belongs to another user"
+        if sum(each.principal == owner.principal for each in living.values()) >= GROUPS_MAX:
+            return _no_group(GROUPS_MAX, " of this user")
+        if sum(each.node_id == owner.node_id for each in living.values()) >= GROUPS_OF_NODE_MAX:
+            return _no_group(GROUPS_OF_NODE_MAX, f" that began at the node {owner.node_id.hex()}")
+        return _no_group(GROUPS_OF_ALL_MAX, "") if len(living) >= GROUPS_OF_ALL_MAX else None
+
+    def noted(self, group: str, noted: NotedOffset, owner: Owner | None = None) -> "KafkaClients":
+        """These tables with the group's new offset; as they are if `group_refusal` has a reason."""
+        if owner is not None:
+            if self.group_refusal(group, noted.noted_ms, owner) is not None:
+                return self
+            known = self._living_groups(noted.noted_ms).get(group)
+            node_id = owner.node_id if known is None else known.node_id
+            noted = replace(noted, principal=owner.principal, node_id=node_id)
         groups = {**self._living_groups(noted.noted_ms), group: noted}
-        return self if len(groups) > GROUPS_MAX else replace(self, groups=groups)
+        return self if owner is None and len(groups) > GROUPS_MAX else replace(self, groups=groups)
 
     def _living_groups(self, log_time_ms: int) -> Mapping[str, NotedOffset]:
         return {
@@ -215,3 +325,30 @@ class KafkaClients:
 
 def _is_over(since_ms: int, limit_ms: int, log_time_ms: int) -> bool:
     return log_time_ms - since_ms > limit_ms
+
+
+def _crowd(producers: Mapping[int, Producer], owner: Owner) -> Iterable[int] | None:
+    """The producers of which one gives way to a new one of this owner; None while there is room for it.
+
+    In a full table the node with the most producers gives way, within a node the user with the most.
+    """
+    of_user = [each for each, producer in producers.items() if producer.principal == owner.principal]
+    if len(of_user) >= PRODUCERS_OF_USER_MAX:
+        return of_user
+    of_node = [each for each, producer in producers.items() if producer.node_id == owner.node_id]
+    if len(of_node) < PRODUCERS_MAX:
+        if len(producers) < PRODUCERS_OF_ALL_MAX:
+            return None
+        of_node = largest_holder(producers, lambda each: producers[each].node_id)
+    return largest_holder(of_node, lambda each: producers[each].principal)
+
+
+def _longest_silent(producers: Mapping[int, Producer], crowd: Iterable[int]) -> int:
+    return min(crowd, key=lambda each: (producers[each].used_ms, each))
+
+
+def _no_group(count: int, whose: str) -> str:
+    return (
+        f"{count} groups{whose} noted offsets within the last week, and no more can: use one of them, or wait until one"
+        " has noted nothing for a week"
+    )

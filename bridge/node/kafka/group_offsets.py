@@ -30,13 +30,13 @@ from typing import Final, assert_never
 
 import trio
 
-from bridge.core.log.feature_level import KAFKA_LEVEL
+from bridge.core.log.feature_level import BOUNDS_LEVEL, KAFKA_LEVEL
 from bridge.core.log.records import GroupOffset
-from bridge.core.state.kafka_clients import GROUPS_MAX, NotedOffset
+from bridge.core.state.kafka_clients import GROUPS_MAX, NotedOffset, Owner
 from bridge.node.events.alarms import Alarms
 from bridge.node.founded_farm import NO_SERVER, CurrentFarm, FoundedFarm
 from bridge.node.kafka.farm_batches import key_of
-from bridge.node.kafka.producing import has_level
+from bridge.node.kafka.producing import has_level, owner_in
 from bridge.wire.log.entries import encode
 from consensus import Outcome, Role, ServerBusyError, ServerStoppedError
 from consensus.protocols.kraft import CommittedOffset, ErrorCode, ProduceRefusedError
@@ -56,6 +56,7 @@ class _Group:
     """What waits to be noted of one group. `wanted` counts commits; up to `noted` they are in the log."""
 
     newest: CommittedOffset
+    principal: str | None
     lock: trio.Lock = field(default_factory=trio.Lock)
     wanted: int = 0
     noted: int = 0
@@ -71,7 +72,8 @@ class FarmGroupOffsets:
         self._current = current
         self._topic = topic
         self._alarms = alarms
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[tuple[str, str | None], _Group] = {}
+        """By group and user: two users that begin one group at the same time are not written together."""
         self.written = 0
 
     def is_coordinator(self) -> bool:
@@ -94,17 +96,22 @@ class FarmGroupOffsets:
             return {}
         return {self._topic: CommittedOffset(noted.offset, noted.leader_epoch, noted.metadata)}
 
+    def may_use(self, group: str, principal: str | None) -> bool:
+        """Return True if the group has no owner, or this one."""
+        farm = self._current.farm
+        noted = None if farm is None else farm.state.kafka.group(group, farm.state.log_time_ms)
+        return farm is None or noted is None or noted.principal in {"", owner_in(farm, principal)}
+
     async def commit(
         self, group: str, offsets: Mapping[str, CommittedOffset], principal: str | None, hold_s: float = EVERY_S
     ) -> None:
         """Have the group's offset of the topic noted; see the module. Raises as `GroupOffsets.commit` does."""
-        del principal
         wanted = offsets.get(self._topic)
         if wanted is None:
             await trio.lowlevel.checkpoint()
             return
-        self._ready(group)
-        known = self._groups.setdefault(group, _Group(wanted))
+        self._ready(group, principal)
+        known = self._groups.setdefault((group, principal), _Group(wanted, principal))
         known.newest = wanted
         known.wanted += 1
         known.waiting += 1
@@ -114,7 +121,7 @@ class FarmGroupOffsets:
             known.waiting -= 1
             self._forget_old()
 
-    def _ready(self, group: str) -> FoundedFarm:
+    def _ready(self, group: str, principal: str | None) -> FoundedFarm:
         farm = self._current.farm
         if farm is None:
             raise ServerStoppedError(NO_SERVER)
@@ -123,10 +130,16 @@ class FarmGroupOffsets:
             raise ProduceRefusedError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
         if not self.is_coordinator():
             raise ProduceRefusedError(ErrorCode.NOT_COORDINATOR, "another server leads, or none does now")
-        if not farm.state.kafka.has_room_for(group, farm.state.log_time_ms):
-            text = f"{GROUPS_MAX} groups have noted offsets within the last week; there is no room for another"
-            raise ProduceRefusedError(ErrorCode.POLICY_VIOLATION, text)
+        self._check_owner(farm, group, principal)
         return farm
+
+    def _check_owner(self, farm: FoundedFarm, group: str, principal: str | None) -> None:
+        """Raise `ProduceRefusedError` if the state machine refuses an offset of this user in the group."""
+        if not self.may_use(group, principal):
+            raise ProduceRefusedError(ErrorCode.GROUP_AUTHORIZATION_FAILED, f"{group} belongs to another user")
+        refusal = farm.state.kafka.group_refusal(group, farm.state.log_time_ms, _owner(farm, principal))
+        if refusal is not None:
+            raise ProduceRefusedError(ErrorCode.POLICY_VIOLATION, refusal)
 
     async def _note(self, group: str, known: _Group, number: int, latest_s: float) -> None:
         """Return when the commit with this number, or a later one, is in the log; it is written by `latest_s`.
@@ -136,7 +149,7 @@ class FarmGroupOffsets:
         """
         async with known.lock:
             while known.noted < number:
-                farm = self._ready(group)
+                farm = self._ready(group, known.principal)
                 newest, covers = known.newest, known.wanted
                 if await self._is_nothing_new(farm, group, newest):
                     known.noted = max(known.noted, covers)
@@ -147,7 +160,9 @@ class FarmGroupOffsets:
                     await trio.sleep_until(due_s)
                     continue
                 known.next_s = trio.current_time() + EVERY_S
-                await self._write(farm, group, newest)
+                await self._write(farm, group, newest, known.principal)
+                # Another user's entry, or too many groups, may have come first.
+                self._check_owner(farm, group, known.principal)
                 known.noted = max(known.noted, covers)
 
     async def _is_nothing_new(self, farm: FoundedFarm, group: str, wanted: CommittedOffset) -> bool:
@@ -167,8 +182,9 @@ class FarmGroupOffsets:
             key_of(first + place, entry, farm.applied_state) is None for place, entry in enumerate(entries)
         )
 
-    async def _write(self, farm: FoundedFarm, group: str, newest: CommittedOffset) -> None:
-        record = GroupOffset(group, newest.offset, newest.leader_epoch, newest.metadata)
+    async def _write(self, farm: FoundedFarm, group: str, newest: CommittedOffset, principal: str | None) -> None:
+        user = owner_in(farm, principal)
+        record = GroupOffset(group, newest.offset, newest.leader_epoch, newest.metadata, principal=user)
         try:
             entry = farm.signer.sign(encode(record))
         except ValueError as error:
@@ -194,5 +210,12 @@ class FarmGroupOffsets:
         if len(self._groups) > _KNOWN_MAX:
             now_s = trio.current_time()
             self._groups = {
-                group: known for group, known in self._groups.items() if known.waiting or known.next_s > now_s
+                name: known for name, known in self._groups.items() if known.waiting or known.next_s > now_s
             }
+
+
+def _owner(farm: FoundedFarm, principal: str | None) -> Owner | None:
+    """The owner that a new group would have; None below the level that has owners."""
+    if farm.state.level < BOUNDS_LEVEL:
+        return None
+    return Owner(owner_in(farm, principal), farm.signer.node_id)

@@ -10,7 +10,9 @@ a key, headers and the timestamp of a record are not kept, since an entry has no
 
 *Once.* The table of producers in the farm's state (`bridge.core.state.kafka_clients`) decides it for all nodes alike.
 Here the table is asked first, so that a repetition gives no second entry. This node may lag behind the leader: what it
-does not find new or known, it judges again after a read barrier. Batches of one producer come one after the other.
+does not find new or known, it judges again after a read barrier. A producer belongs to the user who began it;
+batches of another user under its id are refused, here and by the state machine. Batches of one producer come one after
+the other.
 
 *Partly.* A batch is submitted in pieces, and of a batch whose client gave up a part may be committed. When it comes
 again, what is known is passed over. Its records are then not adjacent, and the answer tells the first one's place.
@@ -28,9 +30,9 @@ from typing import Final, assert_never
 import trio
 
 from bridge.api.control import SubmitOutcome
-from bridge.core.log.feature_level import KAFKA_LEVEL
+from bridge.core.log.feature_level import BOUNDS_LEVEL, KAFKA_LEVEL
 from bridge.core.log.records import Foreign, ProducerStart, request_of
-from bridge.core.state.kafka_clients import SEQUENCES, ProducedStatus
+from bridge.core.state.kafka_clients import SEQUENCES, ProducedStatus, principal_hash
 from bridge.core.state.kafka_clients import Produced as ProducedEntry
 from bridge.node.events.alarms import Alarms
 from bridge.node.founded_farm import NO_SERVER, CurrentFarm, FoundedFarm
@@ -74,17 +76,17 @@ class Producing:
             raise ServerBusyError("too much that clients produced waits to be committed")
         self._held_bytes += size_bytes
         try:
-            return await self._append(farm, batch, values)
+            return await self._append(farm, batch, values, owner_in(farm, principal))
         finally:
             self._held_bytes -= size_bytes
 
-    async def _append(self, farm: FoundedFarm, batch: RecordBatch, values: tuple[bytes, ...]) -> Produced:
+    async def _append(self, farm: FoundedFarm, batch: RecordBatch, values: tuple[bytes, ...], owner: str) -> Produced:
         if batch.producer_id < 0:
             return await self._append_once(farm, values)
         lock = self._batches_of.setdefault(batch.producer_id, trio.Lock())
         try:
             async with lock:
-                return await self._append_sequence(farm, batch, values)
+                return await self._append_sequence(farm, batch, values, owner)
         finally:
             if not lock.locked() and not lock.statistics().tasks_waiting:
                 self._batches_of.pop(batch.producer_id, None)
@@ -99,7 +101,8 @@ class Producing:
             )
         farm = self._ready()
         name = f"{farm.signer.node_id.hex()}-{token_hex(8)}"
-        await self._submit(farm, (farm.signer.sign(encode(ProducerStart(name))),), repeat_unknown=True)
+        start = ProducerStart(name, principal=owner_in(farm, principal))
+        await self._submit(farm, (farm.signer.sign(encode(start)),), repeat_unknown=True)
         producer_id = farm.state.kafka.id_of(name)
         if producer_id is None:
             raise self._refused("unknown", ErrorCode.COORDINATOR_NOT_AVAILABLE, "the new producer is not known yet")
@@ -143,9 +146,11 @@ class Producing:
             self.counters["records"] += len(piece)
         return Produced(offsets[0], -1)
 
-    async def _append_sequence(self, farm: FoundedFarm, batch: RecordBatch, values: tuple[bytes, ...]) -> Produced:
+    async def _append_sequence(
+        self, farm: FoundedFarm, batch: RecordBatch, values: tuple[bytes, ...], owner: str
+    ) -> Produced:
         named = tuple(
-            ProducedEntry(batch.producer_id, batch.producer_epoch, (batch.base_sequence + place) % SEQUENCES)
+            ProducedEntry(batch.producer_id, batch.producer_epoch, (batch.base_sequence + place) % SEQUENCES, owner)
             for place in range(len(values))
         )
         known = await self._known(farm, named)
@@ -229,6 +234,9 @@ class Producing:
             case ProducedStatus.FENCED:
                 text = f"producer {named.producer_id} has left epoch {named.epoch}"
                 return self._refused("fenced", ErrorCode.INVALID_PRODUCER_EPOCH, text)
+            case ProducedStatus.FOREIGN:
+                text = f"producer {named.producer_id} belongs to another user: ask for a producer id of your own"
+                return self._refused("foreign", ErrorCode.INVALID_PRODUCER_ID_MAPPING, text)
             case ProducedStatus.OUT_OF_ORDER | ProducedStatus.NEW | ProducedStatus.DUPLICATE:
                 text = f"sequence {named.sequence} of producer {named.producer_id} does not follow what is committed"
                 return self._refused("out_of_order", ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, text)
@@ -238,6 +246,13 @@ class Producing:
     def _refused(self, reason: str, error_code: ErrorCode, text: str) -> ProduceRefusedError:
         self.counters[f"refused_{reason}"] += 1
         return ProduceRefusedError(error_code, text)
+
+
+def owner_in(farm: FoundedFarm, principal: str | None) -> str:
+    """The user as entries of this farm name it; empty below the level that has owners."""
+    if farm.state.level < BOUNDS_LEVEL:
+        return ""
+    return principal_hash(farm.known.founding.cluster_id, principal)
 
 
 def has_level(farm: FoundedFarm, alarms: Alarms) -> bool:

@@ -1,7 +1,10 @@
 """The JSON of entries for Kafka's clients ⇄ `bridge.core.log.records`.
 
-    {"kafkaProducer": {"name": TEXT}}                                             a node's, for a client that produces
-    {"kafkaOffset": {"group": TEXT, "offset": N, "epoch": N, "metadata": TEXT}}   the leader's, for a consumer group
+    {"kafkaProducer": {"name": TEXT, "principal": HASH}}              a node's, for a client that produces
+    {"kafkaOffset": {"group": TEXT, "offset": N, "epoch": N, "metadata": TEXT, "principal": HASH}}
+                                                                      the leader's, for a consumer group
+
+`principal` is the user, and is in entries from `BOUNDS_LEVEL` on (`bridge.core.state.kafka_clients.principal_hash`).
 
 Both are of their kind only if they have no member that tells another kind. A version that does not know them takes
 them for foreign entries; so would an entry of two kinds be one thing there and another here. For the same reason
@@ -16,15 +19,18 @@ import msgspec
 from msgspec import Meta, Struct
 
 from bridge.core.log.records import GroupOffset, KafkaRecord, ProducerStart
+from bridge.core.state.kafka_clients import PRINCIPAL
 from bridge.wire.log.fields import Count, Request
 
 KINDS: Final = ("kafkaProducer", "kafkaOffset")
 GROUP_CHARACTERS: Final = 255
 METADATA_CHARACTERS: Final = 1024
+_Principal = Annotated[str, Meta(pattern=f"^({PRINCIPAL})?\\Z")]
 
 
-class _Producer(Struct):
+class _Producer(Struct, omit_defaults=True):
     name: Annotated[str, Meta(min_length=1, max_length=64)]
+    principal: _Principal = ""
 
 
 class _ProducerEntry(Struct, rename="camel", omit_defaults=True):
@@ -37,6 +43,7 @@ class _Offset(Struct, omit_defaults=True):
     offset: Count
     epoch: Annotated[int, Meta(ge=-1, lt=2**31)] = -1
     metadata: Annotated[str, Meta(max_length=METADATA_CHARACTERS)] = ""
+    principal: _Principal = ""
 
 
 class _OffsetEntry(Struct, rename="camel", omit_defaults=True):
@@ -52,16 +59,16 @@ def decode_kafka(kind: str, data: bytes) -> KafkaRecord:
     """What an entry of this kind means; raises `ValueError`."""
     if kind == "kafkaProducer":
         found = _producer.decode(data)
-        return ProducerStart(found.kafka_producer.name, found.request)
+        return ProducerStart(found.kafka_producer.name, found.request, found.kafka_producer.principal)
     noted = _offset.decode(data)
     told = noted.kafka_offset
-    return GroupOffset(told.group, told.offset, told.epoch, told.metadata, noted.request)
+    return GroupOffset(told.group, told.offset, told.epoch, told.metadata, noted.request, told.principal)
 
 
 def encode_kafka(record: KafkaRecord) -> Struct:
     """As it is written."""
     match record:
-        case ProducerStart(name, request):
-            return _ProducerEntry(_Producer(name), request)
-        case GroupOffset(group, offset, leader_epoch, metadata, request):
-            return _OffsetEntry(_Offset(group, offset, leader_epoch, metadata), request)
+        case ProducerStart(name, request, principal):
+            return _ProducerEntry(_Producer(name, principal), request)
+        case GroupOffset(group, offset, leader_epoch, metadata, request, principal):
+            return _OffsetEntry(_Offset(group, offset, leader_epoch, metadata, principal), request)
