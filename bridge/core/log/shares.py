@@ -3,7 +3,7 @@
     rows of X  ████████████  ──▶ one more of Y ──▶ X loses a row     one more of X ──▶ X loses a row
     rows of Y  ██
 
-A table with a total limit alone belongs to whoever writes fastest: one author could displace all others. With these
+A total limit alone gives the table to the author that writes fastest: it could displace all others. With these
 rules an author keeps at least as many rows as its equal part of the table has. Ties go to the lesser author, so all
 servers choose the same rows, in whichever order a table was built or restored.
 
