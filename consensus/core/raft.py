@@ -85,7 +85,7 @@ from consensus.core.messages import (
     TimeoutNowReply,
     VoteReply,
 )
-from consensus.core.model import MAX_NUMBER, Configuration, HardState, Milliseconds, Server, ServerId
+from consensus.core.model import MAX_NUMBER, Configuration, HardState, LogId, Milliseconds, Server, ServerId
 from consensus.core.options import Options
 from consensus.core.replica import Replica
 from consensus.core.replication import fetch_follower
@@ -195,6 +195,10 @@ class Raft:
             commit_index=self._replica.applier.commit,
             configuration=log.configuration,
         )
+
+    def divergence(self, other: LogId) -> LogId:
+        """The newest place at or before `other` where a log that ends with `other` may agree; see `Log`."""
+        return self._replica.log.divergence(other)
 
     def _take(self, event: Event) -> None:
         match event:

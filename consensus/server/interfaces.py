@@ -52,6 +52,9 @@ class Core(Protocol):
     def outline(self) -> Outline:
         """The part of it that is asked for often."""
 
+    def divergence(self, other: LogId) -> LogId:
+        """The newest place at or before `other` where a log that ends with `other` may agree with this one."""
+
 
 class Receiver(Protocol):
     """What a transport feeds: a `ConsensusServer`. Nothing here waits."""

@@ -404,6 +404,13 @@ class ConsensusServer:
         """The core in a few words, for answers: asked with every message."""
         return self._core.outline()
 
+    def divergence(self, other: LogId) -> LogId:
+        """The newest place at or before `other` where a log that ends with `other` may agree with this one.
+
+        No entry in between is read: the core keeps where terms begin.
+        """
+        return self._core.divergence(other)
+
     def describe(self) -> ServerDescription:
         """This server as plain data."""
         return ServerDescription(

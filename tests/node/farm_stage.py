@@ -168,6 +168,13 @@ class StageServer:
             followers=self.followers,
         )
 
+    def divergence(self, other: LogId) -> LogId:
+        """By the log's own rule; a snapshot may have any term, and all entries are of term 1 or of the snapshot's."""
+        start = ORIGIN if self.snapshot is None else self.snapshot.last
+        term = max(start.term, 1)
+        index = other.index if term <= other.term else start.index
+        return LogId(max(start.index, min(index, len(self.stage.log))), term)
+
     @property
     def applied_index(self) -> int:
         """Everything is applied when it is committed."""

@@ -18,6 +18,7 @@ from consensus.protocols.kraft import (
     RecordBatch,
     TopicState,
 )
+from consensus.protocols.kraft.node.topic.served_topic import MAX_OFFSET
 from consensus.protocols.kraft.wire.record_batches import encode_batch, read_batches
 
 TOPIC_ID = UUID(int=77)
@@ -84,6 +85,7 @@ class MemoryTopic:
         self.brokers: tuple[Broker, ...] = (Broker(1, "127.0.0.1", 9092), Broker(2, "127.0.0.1", 9093))
         self.offsets: MemoryOffsets | None = None
         self.takes_records = True
+        self.epoch_ends: dict[int, int | None] = {}
         self.max_batch_records = 16_384
         self.is_stuck = False
         self.appended: dict[tuple[int, int, int], int] = {}
@@ -145,6 +147,11 @@ class MemoryTopic:
     async def latest_timestamp(self) -> tuple[int, int] | None:
         """By the rule of `written`."""
         return (self.end - 1, 999 + self.end) if self.end else None
+
+    async def epoch_end(self, epoch: int) -> int | None:
+        """As the test says."""
+        await trio.lowlevel.checkpoint()
+        return self.epoch_ends.get(epoch, MAX_OFFSET)
 
     async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
         """Commit at once, once for each sequence; never if stuck."""

@@ -112,12 +112,25 @@ async def test_a_fetch_without_news_is_answered_empty_after_max_wait(
         (EPOCH + 1, ErrorCode.UNKNOWN_LEADER_EPOCH, -1),
     ],
 )
-async def test_no_position_of_a_consumer_is_said_to_be_cut_off(epoch: int, error: ErrorCode, end: int) -> None:
-    asked = clients.OffsetForLeaderEpochRequestPartition(partition=0, current_leader_epoch=epoch, leader_epoch=EPOCH)
-    topic = clients.OffsetForLeaderEpochRequestTopic(topic="farm", partitions=(asked,))
-    request = clients.OffsetForLeaderEpochRequest(topics=(topic,))
-    [told] = (await ConsumerService(MemoryTopic()).offset_for_leader_epoch(request, caller(4))).topics
-    assert (told.partitions[0].error_code, told.partitions[0].end_offset) == (error, end)
+async def test_the_end_of_an_epoch_needs_the_current_epoch(epoch: int, error: ErrorCode, end: int) -> None:
+    assert await epoch_end(MemoryTopic(), EPOCH, epoch) == (error, end)
+
+
+async def epoch_end(topic: MemoryTopic, epoch: int, current: int = -1) -> tuple[int, int]:
+    asked = clients.OffsetForLeaderEpochRequestPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)
+    named = clients.OffsetForLeaderEpochRequestTopic(topic="farm", partitions=(asked,))
+    request = clients.OffsetForLeaderEpochRequest(topics=(named,))
+    [answered] = (await ConsumerService(topic).offset_for_leader_epoch(request, caller(4))).topics
+    [part] = answered.partitions
+    return part.error_code, part.end_offset
+
+
+async def test_an_epoch_ends_where_the_topic_says() -> None:
+    topic = MemoryTopic()
+    topic.epoch_ends = {3: 17, 4: None}
+    assert await epoch_end(topic, 3) == (ErrorCode.NONE, 17)
+    assert await epoch_end(topic, 4) == (ErrorCode.NONE, -1), "clients apply their reset policy"
+    assert await epoch_end(topic, -1) == (ErrorCode.NONE, 2**63 - 1)
 
 
 def _elsewhere(topic: MemoryTopic) -> None:

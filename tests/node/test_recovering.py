@@ -11,7 +11,7 @@ from bridge.cli.recover import recover
 from bridge.core.membership.admission import Admitted
 from bridge.node.membership.admissions import FILE_NAME as ADMISSIONS_FILE
 from bridge.node.membership.forming import load_formation
-from bridge.node.offline.recovering import RecoveryError, carry_out, plan_recovery, plan_recovery_of_backup
+from bridge.node.offline.recovering import LOST_TERMS, RecoveryError, carry_out, plan_recovery, plan_recovery_of_backup
 from bridge.node.offline.state_reading import read_directory
 from bridge.node.raft.replica import RAFT_DIRECTORY
 from bridge.wire.keys.backup import encode_backup
@@ -52,7 +52,7 @@ async def test_the_node_starts_from_it_under_its_identity_and_the_old_storage_is
     opened, recovery = open_directory(directory / RAFT_DIRECTORY, A, 7, StorageOptions(segment_bytes=64 * 1024))
     opened.close()
     assert recovery.log.snapshot is not None
-    assert recovery.hard_state.term == 2
+    assert recovery.hard_state.term == 2 + LOST_TERMS
     assert plan.aside is not None
     assert plan.aside.name == f"raft.of-{FOUNDING.cluster_id.hex()[:8]}"
     assert verify_storage(plan.aside).verdict is StorageVerdict.SOUND
@@ -77,7 +77,7 @@ async def test_without_any_state_directory_a_backup_becomes_a_farm_of_one_new_ro
         tmp_path / "new" / RAFT_DIRECTORY, identity.node_id, generation, StorageOptions(segment_bytes=64 * 1024)
     )
     opened.close()
-    assert recovery.hard_state.term == 2
+    assert recovery.hard_state.term == 2 + LOST_TERMS
     assert (tmp_path / "new" / "identity.pem").stat().st_mode & 0o777 == 0o600
 
 

@@ -72,6 +72,10 @@ class WatchedCore:
         """As it is."""
         return self.core.outline()
 
+    def divergence(self, other: LogId) -> LogId:
+        """As it is."""
+        return self.core.divergence(other)
+
 
 def make_server(options: ServerOptions | None = None) -> tuple[ConsensusServer, WatchedCore]:
     disk = MemoryDisk()

@@ -47,7 +47,7 @@ before it, unread, because the consumer closes. It commits that position, and it
 https://github.com/confluentinc/librdkafka/issues/3400
 """
 _CONTROL_TAIL: Final = encode_tail(CONTROL_KEY, b"")
-_EPOCH_MAX: Final = 2**31 - 1
+EPOCH_MAX: Final = 2**31 - 1
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ async def batches_of(first: Index, entries: tuple[Entry, ...], applied_state: Ap
 
 def epoch_of(term: int) -> int:
     """A term as Kafka's epoch, which has 31 bits."""
-    return min(term, _EPOCH_MAX)
+    return min(term, EPOCH_MAX)
 
 
 def timestamp_of(index: Index, applied_state: AppliedState) -> int:

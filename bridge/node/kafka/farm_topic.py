@@ -20,7 +20,7 @@ from typing import Final
 from uuid import UUID
 
 from bridge.node.founded_farm import NO_SERVER, CurrentFarm, FoundedFarm
-from bridge.node.kafka.farm_batches import batches_of, epoch_of, timestamp_of
+from bridge.node.kafka.farm_batches import EPOCH_MAX, batches_of, epoch_of, timestamp_of
 from bridge.node.kafka.producing import BATCH_RECORDS, Producing
 from bridge.node.settings.kafka import KafkaSettings
 from consensus import ServerBusyError, ServerStoppedError, integer_id
@@ -33,6 +33,7 @@ from consensus.protocols.kraft import (
     ProducerId,
     RecordBatch,
     TopicState,
+    end_of_term,
 )
 from gossip import Address
 
@@ -148,6 +149,18 @@ class FarmTopic:
     async def latest_timestamp(self) -> tuple[int, int] | None:
         """The first offset with the highest log time, and that."""
         return await self.offset_for_time(self._founded().applied_state.latest_log_time())
+
+    async def epoch_end(self, epoch: int) -> int | None:
+        """Where the terms up to `epoch` end among the applied entries; see `ServedTopic.epoch_end`.
+
+        A recovered farm begins with the snapshot of an old one, in terms beyond those that the old one had. So what a
+        consumer has read of the old farm beyond that snapshot lies behind the end of its epoch.
+        """
+        farm = self._founded()
+        server = farm.replica.server
+        # The epoch that stands for all terms beyond Kafka's 31 bits.
+        term = max(epoch, server.role.term) if epoch == EPOCH_MAX else epoch
+        return await end_of_term(server, term, lambda: _bounds(farm)[1], farm.replica.read_barrier)
 
     async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
         """Have the records committed as entries; see `Producing`."""

@@ -72,6 +72,7 @@ from consensus import (
     Server,
     SnapshotChange,
     StoreChunk,
+    Term,
     integer_id,
 )
 from consensus.sessions import SessionTable
@@ -92,6 +93,12 @@ MAKING = f"{RAFT_DIRECTORY}.recovering"
 _CHUNK_BYTES = 1024 * 1024
 _GENERATION = 1
 """Each start of a node has a higher generation than any before, hence than this one."""
+LOST_TERMS = 2**16
+"""Terms that the old farm may have had after the log that the new one begins with.
+
+The first leader of the new cluster is elected beyond them. So no term names entries of both: a consumer that has read
+more of the old log than was kept sees it by the term of its last entry.
+"""
 _SEGMENT_BYTES = 1024 * 1024
 """Of the first file of the log; the node makes the others as it is told."""
 
@@ -121,6 +128,11 @@ class RecoveryPlan:
     def begins_at(self) -> LogId:
         """Where the log of the new cluster begins."""
         return replace(self.survivor.last, term=FIRST_TERM) if self.reset.term else self.survivor.last
+
+    @property
+    def term(self) -> Term:
+        """The term of the new cluster before its first election."""
+        return FIRST_TERM if self.reset.term else self.survivor.last.term + LOST_TERMS
 
     @property
     def aside(self) -> Path | None:
@@ -276,7 +288,7 @@ def _make_storage(path: Path, plan: RecoveryPlan, state: bytes) -> None:
     tuning = StorageOptions(segment_bytes=_SEGMENT_BYTES)
     disk, recovery = open_directory(path, plan.node_id, _GENERATION, tuning)
     try:
-        group = [Persist(1, hard_state=HardState(plan.begins_at.term, None))]
+        group = [Persist(1, hard_state=HardState(plan.term, None))]
         group += [Persist(number, snapshot=change) for number, change in enumerate(_changes(plan, state), start=2)]
         for persist in group:
             disk.perform_all(recovery.storage.plan((persist,)))

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from consensus.protocols.kraft.node.replica.quorum_service import FetchDispatch, QuorumService, fetch_dispatch
     from consensus.protocols.kraft.node.topic.batch_cache import BatchCache
     from consensus.protocols.kraft.node.topic.consumer_service import ConsumerService
+    from consensus.protocols.kraft.node.topic.epoch_ends import end_of_term
     from consensus.protocols.kraft.node.topic.produce_service import ProduceService
     from consensus.protocols.kraft.node.topic.quorum_view import QuorumView, QuorumViewService, ReplicaView
     from consensus.protocols.kraft.node.topic.served_topic import (
@@ -173,6 +174,7 @@ __all__ = [
     "control_text",
     "encode_tail",
     "encode_tails",
+    "end_of_term",
     "endpoints",
     "error_name",
     "fetch_dispatch",
@@ -265,6 +267,7 @@ _HOMES: Final = {
     "consensus.protocols.kraft.node.replica.quorum_service": ("FetchDispatch", "QuorumService", "fetch_dispatch"),
     "consensus.protocols.kraft.node.topic.batch_cache": ("BatchCache",),
     "consensus.protocols.kraft.node.topic.consumer_service": ("ConsumerService",),
+    "consensus.protocols.kraft.node.topic.epoch_ends": ("end_of_term",),
     "consensus.protocols.kraft.node.topic.produce_service": ("ProduceService",),
     "consensus.protocols.kraft.node.topic.quorum_view": ("QuorumView", "QuorumViewService", "ReplicaView"),
     "consensus.protocols.kraft.node.topic.served_topic": (

@@ -30,6 +30,7 @@ from consensus.protocols.kraft.node.operators.settings import BATCH_BYTES, BATCH
 from consensus.protocols.kraft.node.replica.kept_records import metadata_objection
 from consensus.protocols.kraft.node.replica.quorum_names import QuorumNames
 from consensus.protocols.kraft.node.replica.state_machine import NEW_PRODUCER, QuorumLog
+from consensus.protocols.kraft.node.topic.epoch_ends import end_of_term
 from consensus.protocols.kraft.node.topic.produce_service import FORWARDING_CLIENT
 from consensus.protocols.kraft.node.topic.served_topic import (
     Broker,
@@ -150,6 +151,11 @@ class LogTopic:
                     latest = at, head.timestamp_ms
             offset += len(entries)
         return latest
+
+    async def epoch_end(self, epoch: int) -> int | None:
+        """See `ServedTopic.epoch_end`."""
+        server = self._server
+        return await end_of_term(server, epoch, lambda: server.commit_index, server.read_barrier)
 
     async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
         """See `ServedTopic.append`."""

@@ -30,7 +30,7 @@ import trio
 from consensus.core.effects import Apply, Effect, Persist, Role, RoleChanged
 from consensus.core.events import Event
 from consensus.core.features import Features
-from consensus.core.model import Index, Milliseconds, ReplicaKey
+from consensus.core.model import Index, LogId, Milliseconds, ReplicaKey
 from consensus.core.status import Description, Outline
 from consensus.protocols.kraft.node.replica.quorum_names import QuorumNames
 from consensus.protocols.kraft.wire.replica_names import replica
@@ -216,6 +216,10 @@ class MeasuredCore:
     def outline(self) -> Outline:
         """See `Core.outline`."""
         return self._core.outline()
+
+    def divergence(self, other: LogId) -> LogId:
+        """See `Core.divergence`."""
+        return self._core.divergence(other)
 
 
 class PollIdle(trio.abc.Instrument):

@@ -6,9 +6,14 @@
 
 *Epochs.* A request with an epoch below the topic's is answered FENCED_LEADER_EPOCH, one above it UNKNOWN_LEADER_EPOCH:
 either way the client asks for Metadata and comes again (KIP-320). Then many ask OffsetForLeaderEpoch where the epoch of
-their last record ends, and take an end before their position for a log that was cut. What lies below the high watermark
-is never cut, and a server that lags behind would tell an end that is none. So the answer is the largest offset there
-is, for any epoch. It cannot be left unserved: kafka-python then asks for ever instead of reading on.
+their last record ends, and take an end before their position for a log that was cut. Within one cluster nothing below
+the high watermark is ever cut, but a recovered farm begins again at the end of a backup, below what consumers may have
+read of the old one. An epoch ends where committed entries of a later one begin. While there are none of a later one,
+the answer is the largest offset there is: a server that lags behind does not know the end. It cannot be left unserved:
+kafka-python then asks for ever instead of reading on.
+
+An epoch that no server of this cluster can have had has no end: the answer is -1, at which clients apply their reset
+policy, as they do if an end lies before their position.
 
 *An offset beyond the high watermark.* A client that changes servers, as after a crash, may have read more than this
 server knows to be committed. OFFSET_OUT_OF_RANGE would make it begin anew and read records twice. So the request waits
@@ -27,7 +32,7 @@ from typing import Final
 import trio
 
 from consensus.protocols.kraft.node.connections.service import Answer, Caller, ServedApi
-from consensus.protocols.kraft.node.topic.served_topic import OffsetOutOfRangeError, ServedTopic, TopicState
+from consensus.protocols.kraft.node.topic.served_topic import MAX_OFFSET, OffsetOutOfRangeError, ServedTopic, TopicState
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
@@ -41,7 +46,6 @@ _MAX_WAIT_MS: Final = 60_000
 """Of a Fetch; a client that asks for longer gets an empty answer after this."""
 _MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 """Of a Fetch, whatever the client asks for."""
-_MAX_OFFSET: Final = 2**63 - 1
 
 
 class ConsumerService:
@@ -161,19 +165,38 @@ class ConsumerService:
     async def offset_for_leader_epoch(
         self, request: clients.OffsetForLeaderEpochRequest, caller: Caller
     ) -> clients.OffsetForLeaderEpochResponse:
-        """That nothing of what a consumer has read was cut off."""
+        """Where epochs end: what a consumer has read beyond the end of its epoch was cut off.
+
+        A partition that is named twice is refused: each may cost a read barrier.
+        """
         del caller
+        named = Counter((topic.topic, each.partition) for topic in request.topics for each in topic.partitions)
+        topics = []
+        for topic in request.topics:
+            parts = [
+                await self._epoch_end(topic.topic, asked, is_repeated=named[topic.topic, asked.partition] > 1)
+                for asked in topic.partitions
+            ]
+            topics.append(clients.OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=tuple(parts)))
+        return clients.OffsetForLeaderEpochResponse(topics=tuple(topics))
+
+    async def _epoch_end(
+        self, name: str, asked: clients.OffsetForLeaderEpochRequestPartition, *, is_repeated: bool
+    ) -> clients.OffsetForLeaderEpochResponsePartition:
         state = self._topic.state()
-        return clients.OffsetForLeaderEpochResponse(
-            topics=tuple(
-                clients.OffsetForLeaderEpochResponseTopic(
-                    topic=topic.topic,
-                    partitions=tuple(
-                        _epoch_end(state, asked, is_known=topic.topic == state.name) for asked in topic.partitions
-                    ),
-                )
-                for topic in request.topics
-            )
+        error = _refusal(state, asked.partition, asked.current_leader_epoch, is_known=name == state.name)
+        if is_repeated:
+            error = ErrorCode.INVALID_REQUEST
+        end: int | None = MAX_OFFSET
+        if error is ErrorCode.NONE and asked.leader_epoch >= 0:
+            try:
+                end = await self._topic.epoch_end(asked.leader_epoch)
+            except (ServerBusyError, ServerStoppedError):
+                error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if error is not ErrorCode.NONE or end is None:
+            return clients.OffsetForLeaderEpochResponsePartition(error_code=error, partition=asked.partition)
+        return clients.OffsetForLeaderEpochResponsePartition(
+            partition=asked.partition, leader_epoch=asked.leader_epoch, end_offset=end
         )
 
     async def fetch(self, request: clients.FetchRequest, caller: Caller) -> clients.FetchResponse:
@@ -271,17 +294,6 @@ def _refusal(state: TopicState, partition: int, epoch: int, *, is_known: bool) -
     if epoch > state.leader_epoch:
         return ErrorCode.UNKNOWN_LEADER_EPOCH
     return ErrorCode.NONE
-
-
-def _epoch_end(
-    state: TopicState, asked: clients.OffsetForLeaderEpochRequestPartition, *, is_known: bool
-) -> clients.OffsetForLeaderEpochResponsePartition:
-    error = _refusal(state, asked.partition, asked.current_leader_epoch, is_known=is_known)
-    if error is not ErrorCode.NONE:
-        return clients.OffsetForLeaderEpochResponsePartition(error_code=error, partition=asked.partition)
-    return clients.OffsetForLeaderEpochResponsePartition(
-        partition=asked.partition, leader_epoch=asked.leader_epoch, end_offset=_MAX_OFFSET
-    )
 
 
 def _beyond(state: TopicState, offset: int) -> ErrorCode:

@@ -9,7 +9,7 @@ A topic is read in whole record batches, as bytes that go to the client unchange
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 from consensus.protocols.kraft.wire.records import RecordBatch
@@ -46,6 +46,10 @@ class TopicState:
     """Whether clients may produce to it at all, on this server."""
     log_end_offset: int = -1
     """Exclusive: where this server's log ends, committed or not; -1: at the high watermark."""
+
+
+MAX_OFFSET: Final = 2**63 - 1
+"""An end that no log has."""
 
 
 class OffsetOutOfRangeError(Exception):
@@ -138,6 +142,13 @@ class ServedTopic(Protocol):
 
     async def latest_timestamp(self) -> tuple[int, int] | None:
         """The offset of the record with the latest timestamp, and that; None in an empty topic."""
+
+    async def epoch_end(self, epoch: int) -> int | None:
+        """The offset behind the last record of `epoch` or of an earlier one, if this server has records beyond it.
+
+        `MAX_OFFSET` if it has not: what it may lack is not cut. None if the log has no record of that epoch and never
+        gets one: a consumer that has read one did so in another log. Raises `ServerBusyError` or `ServerStoppedError`.
+        """
 
     async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
         """Have the records of a client committed, once for each (producer id, epoch, sequence).
