@@ -13,6 +13,7 @@ from bridge import VERSION
 from bridge.cli.failure import REFUSED, fail, reason_of
 from bridge.cli.help.lazy_group import LazyCommand, LazyGroup
 from bridge.cli.printing import echo, guard_output
+from bridge.cli.standard_streams import guard_streams
 
 COMMANDS = {
     "up": LazyCommand("bridge.cli.up:up", "Run a farm of several routers on this machine's loopback."),
@@ -75,6 +76,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line."""
+    guard_streams()
     guard_output()
     try:
         ended = cli(prog_name="garlicfarm", standalone_mode=False)
@@ -86,8 +88,7 @@ def main() -> None:
         _show(error)
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        # The reader of the output (`| head`) has enough. Python would complain once more when it flushes at its exit.
-        sys.stderr.close()
+        # The reader of the output (`| head`) has enough.
         sys.exit(REFUSED)
     except OSError as error:
         if error.filename is None:
