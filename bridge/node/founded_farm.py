@@ -35,10 +35,16 @@ from bridge.node.settings.configuration import reported_settings
 from bridge.node.tasks.background_tasks import BackgroundTasks
 from bridge.node.tasks.published_store import PublishedStore
 from bridge.node.tasks.task_context import TaskContext, router_alarm
+from consensus import integer_id
 from consensus.protocols.garlic_farm import PeerAddress
 from gossip import Group, KeyOffered, NodeId
 
 NO_SERVER = "this node is not a server of a founded farm; see `garlicfarm status`"
+
+
+def _hears_all(_node_id: bytes, _within_s: float) -> bool:
+    """A farm without gossip, as in tests, counts everyone as alive."""
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +63,27 @@ class FoundedFarm:
     """What the Raft server has told of itself."""
     answered_within_ms: int
     """A member that answered the leader this recently is well."""
+    hears: Callable[[bytes, float], bool] = _hears_all
+    """Whether gossip has heard of an identity within so many seconds (`MemberDirectory.is_heard`)."""
+
+    def is_present(self, server_id: int, within_s: float) -> bool:
+        """Return True if another server was heard within that time, by gossip or as a Raft server.
+
+        Gossip alone would miss a server whose UDP is blocked. Raft alone tells of all others only where this server
+        leads; elsewhere, of the leader.
+        """
+        admitted = self.state.admitted.get(server_id)
+        if admitted is not None and self.hears(admitted.node_id, within_s):
+            return True
+        server = self.replica.server
+        if server.role.leader is not None and integer_id(server.role.leader) == server_id:
+            return True
+        ages_ms = [
+            each.contact_ms
+            for each in server.describe().raft.followers
+            if each.contact_ms is not None and integer_id(each.server_id) == server_id
+        ]
+        return any(age_ms < within_s * 1000 for age_ms in ages_ms)
 
     @property
     def applied_state(self) -> AppliedState:
@@ -228,6 +255,7 @@ def _founded_farm(
         ),
         notices=notices,
         answered_within_ms=local.profile.answered_within_ms,
+        hears=node.member_directory.is_heard,
     )
 
 

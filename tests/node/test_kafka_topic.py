@@ -12,14 +12,15 @@ from bridge.core.state.reqids import request_text
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.kafka import farm_batches
 from bridge.node.kafka.farm_batches import CONTROL_TYPE, batches_of, key_of
-from bridge.node.kafka.farm_topic import FarmTopic
+from bridge.node.kafka.farm_topic import PRESENT_S, FarmTopic
 from bridge.node.kafka.producing import Producing
 from bridge.node.raft.submitting import sealed
 from bridge.node.settings.kafka import KafkaPeer
 from bridge.wire.log.entries import encode
-from consensus import ServerStoppedError
+from consensus import FollowerProgress, ServerStoppedError
 from consensus.core.entry_data import configuration_entry, no_op_entry
 from consensus.core.model import Entry, LogId, NoOp, SnapshotDescription
+from consensus.core.replication.progress import ProgressState
 from consensus.protocols.kraft import Broker, OffsetOutOfRangeError
 from consensus.protocols.kraft.wire.record_batches import read_batches
 from consensus.sessions import RequestId
@@ -143,6 +144,39 @@ async def test_a_node_calls_itself_the_leader_of_what_it_has_applied() -> None:
     assert topic_of(stage).state().topic_id == state.topic_id != other_name.topic_id
     stage.lose_quorum()
     assert topic.state().controller_id == -1
+
+
+async def test_a_peer_that_is_not_heard_is_no_broker() -> None:
+    # Given a farm of three listeners, of which gossip hears none of the others
+    stage = named_stage()
+    peers = tuple(KafkaPeer(name, Address(f"router-{name}", 9092)) for name in ("two", "three"))
+    settings = replace(SETTINGS, peers=peers)
+    admitted = stage.applied_state.farm.state.admitted
+    heard: set[int] = set()
+
+    def hears(node_id: bytes, within_s: float) -> bool:
+        assert within_s == PRESENT_S
+        return node_id in {admitted[number].node_id for number in heard}
+
+    farm = replace(farm_of(stage), hears=hears)
+    topic = FarmTopic(CurrentFarm(farm), settings, HERE, Producing(CurrentFarm(farm), None, stage.alarms), None)
+
+    def brokers() -> list[int]:
+        return [each.node_id for each in topic.state().brokers]
+
+    # Then only itself is a broker; a peer that gossip hears, the leader, and a follower that answers are
+    assert brokers() == [OWN]
+    heard.add(3)
+    assert brokers() == [OWN, 3]
+    heard.clear()
+    stage.lead(2)
+    assert brokers() == [OWN, 2]
+    stage.lead(OWN)
+    stage.server.followers = tuple(
+        FollowerProgress(number, 1, 2, 1, contact_ms, ProgressState.REPLICATING, 0)
+        for number, contact_ms in ((2, round(PRESENT_S * 1000) - 1), (3, round(PRESENT_S * 1000)))
+    )
+    assert brokers() == [OWN, 2]
 
 
 async def test_while_the_node_is_no_server_the_topic_has_no_leader_and_gives_nothing() -> None:

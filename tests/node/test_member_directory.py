@@ -85,6 +85,28 @@ def test_suspicion_is_no_verdict(status: Status, reachable: bool) -> None:  # no
     assert [each.reachable for each in member_directory.members()] == [reachable]
 
 
+def test_a_suspect_counts_as_heard_for_a_while() -> None:
+    now_s = 100.0
+    gossip = Gossip([member(B, encode_metadata(METADATA))])
+    member_directory = MemberDirectory(OWN, "own-name", gossip.members, lambda: now_s)
+
+    def heard(status: Status) -> bool:
+        gossip.known[0] = replace(gossip.known[0], status=status)
+        member_directory.refresh()
+        return member_directory.is_heard(B, 9.0)
+
+    assert not member_directory.is_heard(B, 9.0), "gossip has not met it"
+    assert heard(Status.ALIVE)
+    assert heard(Status.SUSPECT)
+    now_s += 8.9
+    assert heard(Status.SUSPECT)
+    now_s += 0.2
+    assert not heard(Status.SUSPECT)
+    assert heard(Status.ALIVE)
+    assert heard(Status.SUSPECT)
+    assert not heard(Status.DEAD)
+
+
 @pytest.mark.parametrize(
     "rubbish", [b"", b"\xff" * 512, encode_metadata(METADATA)[:-1]], ids=["none", "rubbish", "cut"]
 )

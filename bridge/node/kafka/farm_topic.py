@@ -40,6 +40,8 @@ from gossip import Address
 READ_ENTRIES: Final = 4_096
 CACHE_BYTES: Final = 4 * 1024 * 1024
 """Some 10,000 entries of 256 bytes: enough for all consumers that follow the log. An edge node has 80 MB in all."""
+PRESENT_S: Final = 9.0
+"""A node that was not heard for longer is no broker; Kafka's `broker.session.timeout.ms`."""
 NO_ID: Final = 0
 """The id of a node that is no server yet: Raft ids begin at 1."""
 UNKNOWN: Final = -1
@@ -198,10 +200,18 @@ class FarmTopic:
 
 
 def listeners_of(farm: FoundedFarm, settings: KafkaSettings) -> Mapping[int, Address]:
-    """Where clients reach the listeners of the other nodes, by Raft id, as far as the settings and the log tell."""
+    """Where clients reach the listeners of the other nodes that are present, by Raft id, by the settings and the log.
+
+    Clients remember a coordinator by its id, and some of them (Sarama) forget it only when no list has that id. So a
+    dead node must leave the list, as a broker of Kafka does when it is fenced.
+    """
     admitted = farm.state.admitted.items() if settings.peers else ()
     ids = {each.name: number for number, each in admitted if each.is_member and number != farm.replica.server_id}
-    return {ids[peer.name]: peer.address for peer in settings.peers if peer.name in ids}
+    return {
+        ids[peer.name]: peer.address
+        for peer in settings.peers
+        if peer.name in ids and farm.is_present(ids[peer.name], PRESENT_S)
+    }
 
 
 def _bounds(farm: FoundedFarm) -> tuple[int, int]:

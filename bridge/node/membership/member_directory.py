@@ -13,6 +13,7 @@ no part can overwrite what another one said.
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from time import monotonic
 
 import trio
 
@@ -30,13 +31,22 @@ Admissions = tuple[tuple[bytes, int], ...]
 class MemberDirectory:
     """The members. `learn` takes over one change, `refresh` everything."""
 
-    def __init__(self, own_id: NodeId, own_name: str, members: Callable[[], Iterable[Member]]) -> None:
+    def __init__(
+        self,
+        own_id: NodeId,
+        own_name: str,
+        members: Callable[[], Iterable[Member]],
+        now_s: Callable[[], float] = monotonic,
+    ) -> None:
         """`members` tells what gossip knows now."""
         self._own_id = own_id
         self._own_name = own_name
         self._members = members
         self._listed: dict[bytes, FarmMember] = {}
         self._unreadable: dict[bytes, bytes] = {}
+        self._suspected_s: dict[bytes, float] = {}
+        """When each suspect became one."""
+        self._now_s = now_s
         self.unreadable = 0
         self._news = trio.Event()
 
@@ -50,7 +60,7 @@ class MemberDirectory:
         for member in self._members():
             present.add(member.node_id)
             self._take(member.info, member.status)
-        for known in (self._listed, self._unreadable):
+        for known in (self._listed, self._unreadable, self._suspected_s):
             for gone in known.keys() - present:
                 del known[gone]
         self._tell()
@@ -81,6 +91,14 @@ class MemberDirectory:
     def reachable(self) -> frozenset[bytes]:
         """The other members that gossip has not given up."""
         return frozenset(node_id for node_id, each in self._listed.items() if each.reachable)
+
+    def is_heard(self, node_id: bytes, within_s: float) -> bool:
+        """Return True if gossip counts the member as alive, or has not suspected it for longer than `within_s`."""
+        known = self._listed.get(node_id)
+        if known is None or not known.reachable:
+            return False
+        now_s = self._now_s()
+        return now_s - self._suspected_s.get(node_id, now_s) < within_s
 
     def of_cluster(self, cluster: str) -> tuple[FarmMember, ...]:
         """The members that call their farm so."""
@@ -122,6 +140,10 @@ class MemberDirectory:
 
     def _take(self, info: NodeInfo, gossip_status: Status) -> None:
         node_id, signed, status = info.node_id, info.metadata, MemberStatus[gossip_status.name]
+        if status is not MemberStatus.SUSPECT:
+            self._suspected_s.pop(node_id, None)
+        elif node_id not in self._suspected_s:
+            self._suspected_s[node_id] = self._now_s()
         known = self._listed.get(node_id)
         if known is not None and known.signed == signed:
             if known.status is not status or known.signed is not signed:
