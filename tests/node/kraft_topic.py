@@ -46,6 +46,7 @@ class MemoryOffsets:
 
     def __init__(self) -> None:
         self.noted: dict[str, dict[str, CommittedOffset]] = {}
+        self.owners: dict[str, str | None] = {}
         self.is_ready = True
         self.wait_s = 0.0
         self.error: Exception | None = None
@@ -58,6 +59,10 @@ class MemoryOffsets:
         """All."""
         return self.noted
 
+    def may_use(self, group: str, principal: str | None) -> bool:
+        """Whether nobody else was first."""
+        return self.owners.get(group, principal) == principal
+
     def committed(self, group: str) -> Mapping[str, CommittedOffset]:
         """What was committed."""
         return self.noted.get(group, {})
@@ -66,7 +71,8 @@ class MemoryOffsets:
         self, group: str, offsets: Mapping[str, CommittedOffset], principal: str | None, hold_s: float = 0.0
     ) -> None:
         """Note them after a while, or fail."""
-        del principal, hold_s
+        del hold_s
+        self.owners.setdefault(group, principal)
         await trio.sleep(self.wait_s)
         if self.error is not None:
             raise self.error

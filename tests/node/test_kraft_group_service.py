@@ -3,6 +3,7 @@
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 import trio
@@ -438,6 +439,53 @@ async def test_members_and_groups_are_limited(autojump_clock: trio.testing.MockC
     assert await join("i") == ErrorCode.POLICY_VIOLATION
     await trio.sleep(SESSION_MS / 1000)
     assert await join("i") == ErrorCode.MEMBER_ID_REQUIRED
+
+
+async def test_requests_of_another_user_about_a_group_are_refused(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    service = GroupService(coordinating())
+    alice, bob = (replace(caller(3), principal=f"User:{name}") for name in ("alice", "bob"))
+    # Given a group with a member and an offset of alice
+    joined = await service.join_group(join_of(), alice)
+    member_id, generation = joined.member_id, joined.generation_id
+    beat = groups.HeartbeatRequest(group_id="g", generation_id=generation, member_id=member_id)
+    sync = groups.SyncGroupRequest(group_id="g", generation_id=generation, member_id=member_id, assignments=())
+    leave = groups.LeaveGroupRequest(group_id="g", members=(groups.LeaveGroupRequestMember(member_id=member_id),))
+    await service.sync_group(sync, alice)
+    # When bob asks, even with the ids of alice's member
+    commit = await service.offset_commit(commit_of(900, (member_id, generation)), bob)
+    told = [
+        (await service.join_group(join_of(), bob)).error_code,
+        (await service.join_group(join_of(member_id), bob)).error_code,
+        (await service.sync_group(sync, bob)).error_code,
+        (await service.heartbeat(beat, bob)).error_code,
+        (await service.leave_group(leave, bob)).error_code,
+        commit.topics[0].partitions[0].error_code,
+    ]
+    # Then all of it is refused, and alice's member reads on
+    assert told == [ErrorCode.GROUP_AUTHORIZATION_FAILED] * len(told)
+    assert await noted(service) == -1
+    assert (await service.heartbeat(beat, alice)).error_code == ErrorCode.NONE
+
+
+async def test_a_group_without_members_keeps_its_user() -> None:
+    service = GroupService(coordinating())
+    alice, bob = (replace(caller(9), principal=f"User:{name}") for name in ("alice", "bob"))
+    await service.offset_commit(commit_of(7), alice)
+    commit = await service.offset_commit(commit_of(900), bob)
+    assert commit.topics[0].partitions[0].error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert await noted(service) == 7
+
+
+async def test_one_user_cannot_take_every_place_for_groups(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    service = GroupService(coordinating(), GroupOptions(max_groups=2, max_members_of_user=3))
+    alice, bob = (replace(caller(4), principal=f"User:{name}") for name in ("alice", "bob"))
+    told = [(await service.join_group(join_of(group_id=f"bob {n}"), bob)).error_code for n in range(3)]
+    assert told == [ErrorCode.MEMBER_ID_REQUIRED] * 2 + [ErrorCode.POLICY_VIOLATION]
+    told = [(await service.join_group(join_of(group_id="bob 0"), bob)).error_code for _ in range(2)]
+    assert told == [ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.GROUP_MAX_SIZE_REACHED]
+    assert (await service.join_group(join_of(group_id="alice"), alice)).error_code == ErrorCode.MEMBER_ID_REQUIRED
 
 
 async def test_a_client_without_a_group_notes_offsets_and_reads_them_back() -> None:

@@ -50,9 +50,13 @@ class GroupOptions:
     """Limits, and times in milliseconds. Those with a name of Kafka's have Kafka's value unless it is said."""
 
     max_groups: int = 100
+    """Of one user."""
+    max_groups_of_all: int = 400
     max_members: int = 100
     """Of one group; Kafka's `group.max.size`, which is unlimited there."""
-    max_members_of_all: int = 1_000
+    max_members_of_user: int = 1_000
+    """Of all groups of one user."""
+    max_members_of_all: int = 4_000
     max_protocols: int = 32
     """Ways of assignment that one member knows; clients know four. Those of all members are compared at each join."""
     max_metadata_bytes: int = 16 * 1024
@@ -117,9 +121,23 @@ class GroupCoordinator:
             self._takes_over_until_ms = _now_ms() + self.options.takeover_ms
         return ErrorCode.NONE
 
+    def refusal_to(self, group_id: str, principal: str | None) -> ErrorCode:
+        """Like `refusal`, for a request about this group: those of another user than the group's are refused.
+
+        Another user could otherwise take the partition from the members, remove them, or move the group's position.
+        """
+        error, offsets = self.refusal(), self._topic.groups()
+        if error is not ErrorCode.NONE or offsets is None:
+            return error
+        group = self._up_to_date(group_id, _now_ms())
+        is_foreign = group is not None and group.principal != principal
+        if is_foreign or not offsets.may_use(group_id, principal):
+            return ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return ErrorCode.NONE
+
     async def join(self, group_id: str, asked: Joining) -> Answer:
         """Become a member, or one again; returns when the generation has its members."""
-        error = self.refusal()
+        error = self.refusal_to(group_id, asked.principal)
         if error is ErrorCode.NONE:
             error = self._check_joining(group_id, asked)
         if error is not ErrorCode.NONE:
@@ -130,10 +148,10 @@ class GroupCoordinator:
         if group is None:
             if asked.member_id and not adopts:
                 return Refused(ErrorCode.UNKNOWN_MEMBER_ID)
-            if not self._has_room_for_group():
+            if not self._has_room_for_group(asked.principal):
                 return Refused(ErrorCode.POLICY_VIOLATION)
             delay_ms = self.options.takeover_delay_ms if adopts else self.options.first_delay_ms
-            group = self._groups[group_id] = Group(group_id, delay_ms, self._first_generation())
+            group = self._groups[group_id] = Group(group_id, delay_ms, self._first_generation(), asked.principal)
         if not group.knows(asked) and not self._has_room_in(group):
             return Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
         new_id = f"{(asked.instance_id or asked.client_id)[:_MAX_CLIENT_ID_CHARACTERS]}-{self._new_id()}"
@@ -247,14 +265,16 @@ class GroupCoordinator:
         """Of groups of this term: below it are those of former leaders."""
         return (self._epoch or 0) % _TERMS * _GENERATIONS_OF_A_TERM
 
-    def _has_room_for_group(self) -> bool:
-        if len(self._groups) >= self.options.max_groups:
-            return len(self.groups()) < self.options.max_groups
-        return True
+    def _has_room_for_group(self, principal: str | None) -> bool:
+        living = self.groups().values()
+        of_user = sum(each.principal == principal for each in living)
+        return of_user < self.options.max_groups and len(living) < self.options.max_groups_of_all
 
     def _has_room_in(self, group: Group) -> bool:
         total = sum(each.size for each in self._groups.values())
-        return group.size < self.options.max_members and total < self.options.max_members_of_all
+        of_user = sum(each.size for each in self._groups.values() if each.principal == group.principal)
+        is_full = total >= self.options.max_members_of_all or of_user >= self.options.max_members_of_user
+        return group.size < self.options.max_members and not is_full
 
     def _up_to_date(self, group_id: str, now_ms: int) -> Group | None:
         group = self._groups.get(group_id)

@@ -64,6 +64,8 @@ class Joining:
     """Whether it is told a member id first (KIP-394)."""
     may_skip_assignment: bool = False
     """Whether it understands that it leads and need not assign (KIP-814)."""
+    principal: str | None = None
+    """The user of the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,8 @@ class Group:
     group_id: str
     first_delay_ms: int
     generation: int = 0
+    principal: str | None = None
+    """The user of its members; None on a listener that does not ask its clients who they are."""
     state: GroupState = GroupState.EMPTY
     protocol_type: str = ""
     protocol_name: str | None = None

@@ -143,6 +143,7 @@ class GroupService:
                 protocols=tuple((each.name, each.metadata) for each in request.protocols),
                 needs_known_id=caller.api_version >= _FIRST_JOIN_WITH_KNOWN_ID,
                 may_skip_assignment=caller.api_version >= _FIRST_JOIN_THAT_SKIPS,
+                principal=caller.principal,
             ),
         )
         if isinstance(answer, Joined):
@@ -171,7 +172,9 @@ class GroupService:
 
     async def sync_group(self, request: groups.SyncGroupRequest, caller: Caller) -> groups.SyncGroupResponse:
         """What a member reads; waits for the leader of the group."""
-        del caller
+        if (error := self._coordinator.refusal_to(request.group_id, caller.principal)) is not ErrorCode.NONE:
+            await trio.lowlevel.checkpoint()
+            return groups.SyncGroupResponse(error_code=error, assignment=b"")
         answer = await self._coordinator.sync(
             request.group_id,
             MemberRef(request.member_id, request.group_instance_id, request.generation_id),
@@ -187,18 +190,19 @@ class GroupService:
 
     async def heartbeat(self, request: groups.HeartbeatRequest, caller: Caller) -> groups.HeartbeatResponse:
         """A member lives."""
-        del caller
+        if (error := self._coordinator.refusal_to(request.group_id, caller.principal)) is not ErrorCode.NONE:
+            return groups.HeartbeatResponse(error_code=error)
         member = MemberRef(request.member_id, request.group_instance_id, request.generation_id)
         return groups.HeartbeatResponse(error_code=self._coordinator.heartbeat(request.group_id, member))
 
     async def leave_group(self, request: groups.LeaveGroupRequest, caller: Caller) -> groups.LeaveGroupResponse:
         """Members leave."""
+        if (error := self._coordinator.refusal_to(request.group_id, caller.principal)) is not ErrorCode.NONE:
+            return groups.LeaveGroupResponse(error_code=error)
         if caller.api_version < _FIRST_LEAVE_OF_SEVERAL:
             return groups.LeaveGroupResponse(
                 error_code=self._coordinator.leave(request.group_id, request.member_id, None)
             )
-        if (error := self._coordinator.refusal()) is not ErrorCode.NONE:
-            return groups.LeaveGroupResponse(error_code=error)
         return groups.LeaveGroupResponse(
             members=tuple(
                 groups.LeaveGroupResponseMember(
@@ -214,7 +218,10 @@ class GroupService:
         """Note how far the group has read."""
         member = MemberRef(request.member_id, request.group_instance_id, request.generation_id_or_member_epoch)
         is_named = 0 < len(request.group_id) <= self._options.max_name_characters
-        error = self._coordinator.may_commit(request.group_id, member) if is_named else ErrorCode.INVALID_GROUP_ID
+        error = ErrorCode.INVALID_GROUP_ID
+        if is_named:
+            error = self._coordinator.refusal_to(request.group_id, caller.principal)
+            error = error or self._coordinator.may_commit(request.group_id, member)
         name = self._topic.state().name
         codes = {
             (topic.name, part.partition_index): self._check_offset(topic.name, part)

@@ -106,6 +106,9 @@ class GroupOffsets(Protocol):
     def committed(self, group: str) -> Mapping[str, CommittedOffset]:
         """By topic, what the group has noted; partition 0 is the only one."""
 
+    def may_use(self, group: str, principal: str | None) -> bool:
+        """Return True if no other user owns the group: the one who first noted an offset in it."""
+
     async def commit(
         self, group: str, offsets: Mapping[str, CommittedOffset], principal: str | None, hold_s: float = 0.0
     ) -> None:
