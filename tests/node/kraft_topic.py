@@ -60,7 +60,7 @@ class MemoryOffsets:
         return self.noted
 
     def may_use(self, group: str, principal: str | None) -> bool:
-        """Whether nobody else was first."""
+        """Return True if no other user was first."""
         return self.owners.get(group, principal) == principal
 
     def committed(self, group: str) -> Mapping[str, CommittedOffset]:

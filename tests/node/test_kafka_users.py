@@ -65,6 +65,18 @@ def test_listed_users_log_in_by_their_mechanism_and_have_their_scopes(tmp_path: 
     assert users.scopes_of("writer") == frozenset()
 
 
+def test_two_nodes_with_the_same_users_answer_alike_to_an_unknown_name(tmp_path: Path) -> None:
+    lines = [f"reader {WORD}\n", f"writer {WORD} submit\n"]
+    found = []
+    for number, order in enumerate((lines, lines[::-1])):
+        (node := tmp_path / str(number)).mkdir()
+        path = users_file(node, "".join(order))
+        found.append(ListedUsers(path, read_listed_users(path, by_certificate=False), by_certificate=False))
+    one, other = (each.unknown.credential(SHA_512, "stranger") for each in found)
+    assert one == other
+    assert one.salt != found[0].unknown.credential(SHA_512, "another stranger").salt
+
+
 def test_with_certificates_lines_give_scopes_to_subjects(tmp_path: Path) -> None:
     path = users_file(tmp_path, '"CN=the collector,O=Example" certificate submit\nCN=reader certificate\n')
     users = ListedUsers(path, read_listed_users(path, by_certificate=True), by_certificate=True)

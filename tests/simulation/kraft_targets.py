@@ -540,4 +540,4 @@ class LoginTarget:
         return ScramClient(self._mechanism, "alice", _PASSWORD, lambda _: _NONCE)
 
     def _server(self) -> ScramServer:
-        return ScramServer(self._mechanism, self._users, b"secret" * 6, bytes)
+        return ScramServer(self._mechanism, self._users, bytes)

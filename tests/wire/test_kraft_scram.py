@@ -16,6 +16,7 @@ from consensus.protocols.kraft.wire.scram import (
     ScramError,
     ScramServer,
     ScramUsers,
+    UnknownUsers,
     scram_credential,
 )
 
@@ -38,7 +39,7 @@ def dice(seed: str) -> Callable[[int], bytes]:
 
 def server(mechanism: Mechanism, users: dict[str, ScramCredential]) -> ScramServer:
     known = ScramUsers({user: {mechanism: credential} for user, credential in users.items()})
-    return ScramServer(mechanism, known, b"secret", dice("server"))
+    return ScramServer(mechanism, known, dice("server"))
 
 
 def attempt(mechanism: Mechanism, at: ScramServer, user: str, password: str) -> None:
@@ -78,16 +79,37 @@ def test_an_unknown_user_gets_the_same_salt_in_every_attempt_and_another_user_an
     assert salt_of("bob") == salt_of("bob") != salt_of("eve")
 
 
+def test_two_servers_with_the_same_users_answer_alike_to_an_unknown_name() -> None:
+    mechanism = Mechanism.SCRAM_SHA_512
+    kept = {name: scram_credential(mechanism, name, SALT, 4096 + at) for at, name in enumerate(("alice", "carol"))}
+    reordered = dict(reversed(kept.items()))
+    first = ScramClient(mechanism, "bob", "", dice("client")).first()
+    answers = {server(mechanism, users).respond(first) for users in (kept, reordered)}
+    assert len(answers) == 1
+    others = {"alice": scram_credential(mechanism, "another password", SALT)}
+    assert server(mechanism, others).respond(first) not in answers
+
+
+def test_the_iterations_of_an_unknown_name_are_those_of_a_user() -> None:
+    mechanism = Mechanism.SCRAM_SHA_256
+    users = {name: scram_credential(mechanism, name, b"s" * 20, 8192) for name in ("alice", "carol")}
+    answer = server(mechanism, users).respond(ScramClient(mechanism, "bob", "", dice("client")).first())
+    _, salt, iterations = (field.partition("=")[2] for field in answer.decode().split(","))
+    assert (len(b64decode(salt)), iterations) == (20, "8192")
+
+
 def test_an_unknown_user_is_not_proved_even_by_the_key_that_stands_in_its_place() -> None:
     # A stored key that an attacker could choose must not let it in: whether the user is known counts by itself.
     mechanism = Mechanism.SCRAM_SHA_256
 
-    class Careless(ScramServer):
-        def _unknown(self, user: str) -> ScramCredential:
+    class Careless(UnknownUsers):
+        def credential(self, mechanism: Mechanism, user: str) -> ScramCredential:
             del user
             return scram_credential(mechanism, PASSWORD, SALT)
 
-    at = Careless(mechanism, ScramUsers({}), b"secret", dice("server"))
+    users = ScramUsers({})
+    users.unknown = Careless(b"", {})
+    at = ScramServer(mechanism, users, dice("server"))
     with pytest.raises(ScramError, match="user, password or mechanism"):
         attempt(mechanism, at, "bob", PASSWORD)
 

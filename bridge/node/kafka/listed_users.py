@@ -29,7 +29,7 @@ from bridge.node.events.alarms import Alarms
 from bridge.node.raft.client_scopes import Scope, scopes_in
 from bridge.node.security.key_files import KeyFileError, read_private_file
 from bridge.wire.keys.scram_text import credential_in
-from consensus.protocols.kraft import Mechanism, ScramCredential
+from consensus.protocols.kraft import Mechanism, ScramCredential, UnknownUsers
 
 ALARM: Final = "kafka-users"
 LOOK_EVERY_S: Final = 5.0
@@ -91,6 +91,7 @@ class ListedUsers:
 
     def _take(self, users: tuple[ListedUser, ...]) -> None:
         self._users: Mapping[str, ListedUser] = {each.name: each for each in users}
+        self.unknown = UnknownUsers.of({each.name: dict([each.credential]) for each in users if each.credential})
 
 
 def read_listed_users(path: Path, *, by_certificate: bool) -> tuple[ListedUser, ...]:

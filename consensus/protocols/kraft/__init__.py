@@ -97,6 +97,7 @@ if TYPE_CHECKING:
         Mechanism,
         ScramCredential,
         ScramUsers,
+        UnknownUsers,
         scram_credential,
     )
 
@@ -164,6 +165,7 @@ __all__ = [
     "SettingsError",
     "StaticVoter",
     "TopicState",
+    "UnknownUsers",
     "VoterError",
     "VoterOptions",
     "VoterSettings",
@@ -296,6 +298,7 @@ _HOMES: Final = {
         "Mechanism",
         "ScramCredential",
         "ScramUsers",
+        "UnknownUsers",
         "scram_credential",
     ),
 }

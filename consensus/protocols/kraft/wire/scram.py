@@ -9,9 +9,10 @@
 The server stores salt, iterations, H(ClientKey) and ServerKey. A thief of these can neither log in nor learn a short
 password without `iterations` computations for each guess; a plain password in a file would be lost at once.
 
-*An unknown user costs the same.* The server answers with a salt made of the name and a secret of its own, so that two
-attempts get the same salt, and does every computation with it before it refuses. Otherwise the answers would tell which
-users there are.
+*An unknown user costs the same.* The server answers with a salt made of the name and a secret, and with the number of
+iterations of one of its users, and does every computation with them before it refuses. The secret follows from what is
+stored of all users (`UnknownUsers`), which no client knows. So the answer is the same at each server with these users
+and after each restart, as it is for a user that exists. Otherwise the answers would tell which users there are.
 
 *The nonce* of the client's last message must be the server's, letter by letter (RFC 5802, section 5.1). librdkafka
 before 2.6.1 puts its own in front once more. It is refused by a text of its own, after the same computations: if the
@@ -66,8 +67,49 @@ class ScramCredential:
     server_key: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class UnknownUsers:
+    """How a server answers to names that none of its users has.
+
+    A change of the users changes the salts of all unknown names. Only an observer of both states could tell them from
+    the salts of users, which stay; a new secret at each start would show them to everyone.
+    """
+
+    secret: bytes
+    forms: Mapping[Mechanism, tuple[tuple[int, int], ...]]
+    """Of the users with a mechanism: the number of bytes of the salt, and the iterations."""
+
+    @classmethod
+    def of(cls, users: Mapping[str, Mapping[Mechanism, ScramCredential]]) -> "UnknownUsers":
+        """For a server that has these users."""
+        hashed = hashlib.sha256(b"unknown users")
+        forms: dict[Mechanism, list[tuple[int, int]]] = {}
+        for user, known in sorted(users.items()):
+            for mechanism, each in sorted(known.items(), key=lambda item: item[0].value):
+                hashed.update(hashlib.sha256(f"{user}\n{mechanism.value}".encode()).digest())
+                hashed.update(hashlib.sha256(each.stored_key + each.server_key).digest())
+                forms.setdefault(mechanism, []).append((len(each.salt), each.iterations))
+        return cls(hashed.digest(), {mechanism: tuple(each) for mechanism, each in forms.items()})
+
+    def credential(self, mechanism: Mechanism, user: str) -> ScramCredential:
+        """A credential that no password fits, the same for each attempt with this name."""
+        forms = self.forms.get(mechanism, ((_SALT_BYTES, MIN_ITERATIONS),))
+        drawn = int.from_bytes(hmac.digest(self.secret, b"form" + user.encode(), "sha256"))
+        salt_bytes, iterations = forms[drawn % len(forms)]
+        digest, size = mechanism.digest, hashlib.new(mechanism.digest).digest_size
+        salt = b""
+        while len(salt) < salt_bytes:
+            salt += hmac.digest(self.secret, b"salt" + salt + user.encode(), digest)
+        key = hmac.digest(self.secret, user.encode(), digest)[:size]
+        return ScramCredential(salt[:salt_bytes], iterations, key, key)
+
+
 class Credentials(Protocol):
     """Where a server finds its users."""
+
+    @property
+    def unknown(self) -> UnknownUsers:
+        """For names that no user has."""
 
     def scram(self, mechanism: Mechanism, user: str) -> ScramCredential | None:
         """Of this user; None: there is no such user."""
@@ -102,13 +144,9 @@ class _Begun:
 class ScramServer:
     """One attempt of a client. `user` is the authenticated name, once there is one."""
 
-    def __init__(
-        self, mechanism: Mechanism, credentials: Credentials, secret: bytes, random_bytes: Callable[[int], bytes]
-    ) -> None:
-        """`secret` is the same for all attempts of this process, and of no other."""
+    def __init__(self, mechanism: Mechanism, credentials: Credentials, random_bytes: Callable[[int], bytes]) -> None:
         self._mechanism = mechanism
         self._credentials = credentials
-        self._secret = secret
         self._random_bytes = random_bytes
         self._begun: _Begun | None = None
         self._ended = False
@@ -137,7 +175,7 @@ class ScramServer:
             raise ScramError("the client's first message has an empty name or nonce")
         credential = self._credentials.scram(self._mechanism, user)
         nonce = fields["r"] + b64encode(self._random_bytes(_NONCE_BYTES)).decode()
-        used = credential or self._unknown(user)
+        used = credential or self._credentials.unknown.credential(self._mechanism, user)
         answer = f"r={nonce},s={b64encode(used.salt).decode()},i={used.iterations}"
         header = f"{flag},{authorization},"
         self._begun = _Begun(user, used, credential is not None, header, fields["r"], nonce, f"{bare},{answer}")
@@ -160,12 +198,6 @@ class ScramServer:
             raise ScramError("user, password or mechanism is wrong")
         self.user = begun.user
         return b"v=" + b64encode(hmac.digest(credential.server_key, signed, digest))
-
-    def _unknown(self, user: str) -> ScramCredential:
-        """A credential that no password fits, the same for each attempt with this name."""
-        digest, size = self._mechanism.digest, hashlib.new(self._mechanism.digest).digest_size
-        salt = hmac.digest(self._secret, b"salt" + user.encode(), digest)[:_SALT_BYTES]
-        return ScramCredential(salt, MIN_ITERATIONS, hmac.digest(self._secret, user.encode(), digest)[:size], salt)
 
 
 class ScramClient:
@@ -217,6 +249,7 @@ class ScramUsers:
 
     def __init__(self, users: Mapping[str, Mapping[Mechanism, ScramCredential]]) -> None:
         self._users = users
+        self.unknown = UnknownUsers.of(users)
 
     def scram(self, mechanism: Mechanism, user: str) -> ScramCredential | None:
         """See `Credentials.scram`."""

@@ -60,7 +60,6 @@ _FIRST_VERSION_WITH_LEVEL_0: Final = 4
 """Of ApiVersions."""
 _FIRST_HANDSHAKE_WITH_AUTHENTICATE: Final = 1
 """Of SaslHandshake. Version 0 is followed by messages without any header, which are not read here."""
-_SECRET_BYTES: Final = 32
 _TOLERANCE: Final = 0.02
 """By which part of itself a limit of time may be too short."""
 _MAX_FRAME_BYTES_BEFORE_LOGIN: Final = 64 * 1024
@@ -144,7 +143,6 @@ class KafkaListener:
         self._apis: dict[int, ServedApi] = {}
         self._served: dict[int, tuple[int, int]] = {}
         self._open: Counter[str] = Counter()
-        self._secret = urandom(_SECRET_BYTES)
         self._budget = ReceiveBudget(BudgetOptions(others_bytes=options.max_incomplete_bytes))
         self._untaken = ReceiveBudget(BudgetOptions(others_bytes=options.max_untaken_bytes))
         self._merge()
@@ -427,7 +425,7 @@ class KafkaListener:
         names = tuple(known.value for known in security.mechanisms)
         if mechanism not in names:
             return clients.SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=names)
-        session.scram = ScramServer(Mechanism(mechanism), security.credentials, self._secret, urandom)
+        session.scram = ScramServer(Mechanism(mechanism), security.credentials, urandom)
         return clients.SaslHandshakeResponse(mechanisms=names)
 
     async def _authenticate(self, session: _Session, request: Incoming) -> clients.SaslAuthenticateResponse:
