@@ -189,6 +189,13 @@ def _again(generation: Scalar) -> str:
     return f", start number {generation}" if isinstance(generation, int) and generation > 1 else ""
 
 
+def _addresses(facts: Facts) -> str:
+    """The addresses that a node has taken, and why."""
+    gossip = f"; gossip at {facts['gossip']}" if "gossip" in facts else ""
+    chosen = f", chosen: {facts['chosen']}" if "chosen" in facts else ""
+    return f"{gossip}{chosen}; Raft at {facts['raft']}" if "raft" in facts else ""
+
+
 def _date(second: Scalar) -> str:
     """For what lies far ahead."""
     if not isinstance(second, int) or not 0 <= second <= LATEST_S:
@@ -272,7 +279,7 @@ _SENTENCES: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "connection-failed": _connection,
     "connection-refused": _connection,
     "connection-restored": lambda _, facts: f"{facts['text']} after {facts['failures']} failures",
-    "node-started": lambda _, facts: f"with pid {facts['pid']}{_again(facts['generation'])}",
+    "node-started": lambda _, facts: f"with pid {facts['pid']}{_again(facts['generation'])}{_addresses(facts)}",
     "founding-promised": lambda _, facts: f"it promises to found a farm of {facts['founders']} routers",
     "founding-ignored": lambda _, facts: f"that of {facts['id']}, of cluster {facts['cluster']}",
     "farm-founded": _in_cluster("of cluster"),

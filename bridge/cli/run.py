@@ -6,6 +6,8 @@ it is, a fault of the program, with the traceback above.
 
 import logging
 import sys
+import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +26,12 @@ from bridge.node.router.router import RouterError
 from bridge.node.security.control_socket import ControlSocketError
 from bridge.node.security.key_files import KeyFileError
 from bridge.node.settings.choices import LogFormat, LogLevel
-from bridge.node.settings.configuration import ConfigurationError, Overrides, load_configuration
+from bridge.node.settings.configuration import (
+    ConfigurationError,
+    NodeConfiguration,
+    Overrides,
+    load_configuration,
+)
 from bridge.node.settings.descriptors import DescriptorError
 from bridge.node.settings.masters import MasterError
 from consensus.net import CertificateError
@@ -51,6 +58,37 @@ REASONS = (
     OSError,
 )
 """Ends that an operator can do something about."""
+ADDRESS_WAIT_S = 30.0
+"""A lease comes within seconds; a service manager starts a node that has refused again."""
+ADDRESS_LOOK_S = 1.0
+
+
+def loaded_when_addressed(
+    load: Callable[[], NodeConfiguration],
+    sleep: Callable[[float], None] = time.sleep,
+    now_s: Callable[[], float] = time.monotonic,
+) -> NodeConfiguration:
+    """Load the configuration; while an interface may still get the address that a default needs, load it again.
+
+    At boot the node may start before the network. An address of a VPN or of a container would be there already, and the
+    node would keep it.
+    """
+    ends_s, told = now_s() + ADDRESS_WAIT_S, False
+    while True:
+        try:
+            configuration = load()
+            gossip = configuration.gossip
+            waits_for = () if gossip is None or gossip.chosen is None else gossip.chosen.waits_for
+            if not waits_for or now_s() >= ends_s:
+                return configuration
+        except ConfigurationError as error:
+            waits_for = error.waits_for
+            if not waits_for or now_s() >= ends_s:
+                raise
+        if not told:
+            told = True
+            LOG.warning("no LAN address yet: waiting up to %.0f s for %s", ADDRESS_WAIT_S, ", ".join(waits_for))
+        sleep(ADDRESS_LOOK_S)
 
 
 @click.command()
@@ -91,7 +129,7 @@ def run(
         overrides = Overrides(
             farm_key=farm_key, state_dir=state_dir, name=name, bind=bind, log_format=form, log_level=level
         )
-        configuration = load_configuration(config, overrides)
+        configuration = loaded_when_addressed(partial(load_configuration, config, overrides))
         log.use(configuration.log.format, configuration.log.level, configuration.name)
         trio.run(partial(run_node, configuration, stop_with_stdin=stop_with_stdin))
     except* REASONS as group:

@@ -22,13 +22,14 @@ from dataclasses import replace
 
 import trio
 
+from bridge.api.trace import Scalar
 from bridge.core.formation.messages import Founded
 from bridge.node.client_endpoints import ClientEndpoints, client_endpoints, serve_clients
 from bridge.node.control.endpoint import control_endpoint
 from bridge.node.events.alarms import NodeStopped
 from bridge.node.founded_farm import CurrentFarm, open_founded_farm
 from bridge.node.joined_node import JoinedNode, join, known_farm, new_applied_state, remembered_farm
-from bridge.node.local_node import begin, load_local_node
+from bridge.node.local_node import LocalNode, begin, load_local_node
 from bridge.node.membership.farm_peers import FarmPeers
 from bridge.node.membership.gossip_events import GossipEvents, sample_round_trips, wait_for_conflicts
 from bridge.node.membership.own_name import NameTakenError, note_name, remembered_name, watch_name
@@ -37,6 +38,7 @@ from bridge.node.raft.connecting import bound_port, load_transport
 from bridge.node.raft.handover import hand_over_before_stop, until_removed
 from bridge.node.raft.replica import RequestGateway
 from bridge.node.settings.configuration import NodeConfiguration
+from gossip.node import endpoint
 
 LOG = logging.getLogger("garlicfarm")
 
@@ -89,7 +91,7 @@ class Node:
             detections=local.durations.detection,
         )
         control = control_endpoint(node, current, self._leave, self._stop.is_set, clients)
-        local.trace.append("node-started", {"pid": os.getpid(), "generation": node.provider.generation})
+        local.trace.append("node-started", {**_start_facts(local), "generation": node.provider.generation})
         async with trio.open_nursery() as nursery:
             await node.connecting.listen(nursery, local.configuration.consensus.bind, raft_port)
             nursery.start_soon(node.connecting.watch, local.alarms)
@@ -180,6 +182,17 @@ class Node:
             while await pipe.receive_some(64):
                 pass
         self._stop.set()
+
+
+def _start_facts(local: LocalNode) -> dict[str, Scalar]:
+    """What the first line of a node's log shows: its process, and the addresses that it has taken."""
+    configuration = local.configuration
+    facts: dict[str, Scalar] = {"pid": os.getpid(), "raft": endpoint(configuration.consensus.advertise)}
+    if configuration.gossip is not None:
+        facts["gossip"] = endpoint(configuration.gossip.advertise or configuration.gossip.bind)
+        if configuration.gossip.chosen is not None:
+            facts["chosen"] = str(configuration.gossip.chosen)
+    return facts
 
 
 async def run_node(configuration: NodeConfiguration, *, stop_with_stdin: bool = False) -> None:

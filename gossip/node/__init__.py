@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from gossip.node.discovery import LanInterface, lan_interfaces
-    from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
+    from gossip.node.endpoints import endpoint, is_private, may_gossip, numeric, parse_endpoint
     from gossip.node.settings import DEFAULT_CAPACITY, SEEDS_LIMIT
     from gossip.node.state_files import (
         GenerationKeeper,
@@ -36,6 +36,7 @@ __all__ = [
     "known_keyring",
     "lan_interfaces",
     "load_identity",
+    "may_gossip",
     "numeric",
     "parse_endpoint",
     "save_identity",
@@ -43,7 +44,7 @@ __all__ = [
 
 _HOMES: Final = {
     "gossip.node.discovery": ("LanInterface", "lan_interfaces"),
-    "gossip.node.endpoints": ("endpoint", "is_private", "numeric", "parse_endpoint"),
+    "gossip.node.endpoints": ("endpoint", "is_private", "may_gossip", "numeric", "parse_endpoint"),
     "gossip.node.settings": ("DEFAULT_CAPACITY", "SEEDS_LIMIT"),
     "gossip.node.state_files": (
         "GenerationKeeper",

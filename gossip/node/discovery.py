@@ -12,8 +12,8 @@ change is passed on. The core itself retries the addresses that it was given.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import ip_interface
-from socket import AF_INET
+from ipaddress import ip_address, ip_network
+from socket import AF_INET, AF_INET6
 from typing import Final
 
 import psutil
@@ -21,7 +21,7 @@ import trio
 
 from gossip.core.member import Address
 from gossip.core.options import TokenBucket
-from gossip.node.endpoints import is_private, numeric, parse_endpoint
+from gossip.node.endpoints import numeric, parse_endpoint
 from gossip.node.settings import SEEDS_LIMIT, ConfigError
 from gossip.node.udp import DatagramSocket, Network
 from gossip.wire.codec import Code
@@ -33,30 +33,44 @@ RETRY_LAST_S: Final = 60.0
 REFRESH_S: Final = 300.0
 RESOLVE_TIMEOUT_S: Final = 20.0
 ADDRESSES_OF_A_NAME: Final = 16
+ALL_NODES: Final = "ff02::1"
+"""All nodes of a link: what a broadcast address is in IPv6."""
+_ONE_HOST: Final = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
 
 
 @dataclass(frozen=True, slots=True)
 class LanInterface:
-    """A local IPv4 address in a private network, and where to broadcast to reach that network."""
+    """An address of an interface of this machine; `host` is empty for an interface without one."""
 
     name: str
     host: str
-    broadcast_host: str
+    broadcast_host: str = ""
+    """Where all machines of its network receive: IPv4 broadcast, or all nodes of the link. Empty if there is none."""
+    is_up: bool = True
 
 
 def lan_interfaces() -> list[LanInterface]:
-    """The interfaces that are up and have a private IPv4 network to broadcast in (loopback left out), by name."""
+    """The interfaces with their addresses by name, loopback left out; those without an address or down as well."""
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     found = []
     for name, addresses in sorted(psutil.net_if_addrs().items()):
-        for each in addresses:
-            if name not in up or each.family != AF_INET or not each.netmask:
-                continue
-            interface = ip_interface(f"{each.address}/{each.netmask}")
-            broadcast = str(interface.network.broadcast_address)
-            if is_private(each.address) and not interface.is_loopback and interface.network.prefixlen <= 30:  # noqa: PLR2004 - a /31 or /32 has no broadcast
-                found.append(LanInterface(name, each.address, broadcast))
+        numeric_ones = [each for each in addresses if each.family in (AF_INET, AF_INET6)]
+        hosts = [each.address.partition("%")[0] for each in numeric_ones]
+        if any(ip_address(host).is_loopback for host in hosts):
+            continue
+        found += [
+            LanInterface(name, host, _broadcast_host(host, each.netmask), name in up)
+            for host, each in zip(hosts, numeric_ones, strict=True)
+        ] or [LanInterface(name, "", is_up=name in up)]
     return found
+
+
+def _broadcast_host(host: str, netmask: str | None) -> str:
+    if ":" in host:
+        return "" if ip_address(host).is_link_local or netmask == _ONE_HOST else ALL_NODES
+    network = ip_network(f"{host}/{netmask}", strict=False) if netmask else None
+    # A /31 or /32 has no broadcast.
+    return "" if network is None or network.num_addresses <= 2 else str(network.broadcast_address)  # noqa: PLR2004
 
 
 class Discovery:

@@ -33,6 +33,10 @@ _PRIVATE: Final = tuple(
 )
 
 
+_SHARED: Final = ip_network("100.64.0.0/10")
+"""RFC 6598. VPNs such as Tailscale give these addresses out; they are not routed on the internet."""
+
+
 def parse_endpoint(text: str) -> tuple[str, int]:
     """Host (a name or a numeric address) and port of 'host:port' or '[v6]:port'; `ValueError` says what is wrong."""
     host, colon, port = text.rpartition(":")
@@ -66,6 +70,21 @@ def is_private(host: str) -> bool:
     except ValueError:
         return False
     return any(address in network for network in _PRIVATE if network.version == address.version)
+
+
+@lru_cache(maxsize=4096)
+def may_gossip(host: str) -> bool:
+    """Return True if gossip with a numeric address needs no `allow_wan`: private networks, and the addresses of VPNs.
+
+    Not part of `is_private`: a plain listener on an address that a provider shares among its customers is open to them.
+    Gossip is sealed, and its peers prove the farm's key.
+    """
+    if is_private(host):
+        return True
+    try:
+        return ip_address(host) in _SHARED
+    except (ValueError, TypeError):
+        return False
 
 
 def endpoint(address: Address) -> str:

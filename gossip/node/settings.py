@@ -14,7 +14,7 @@ from gossip.core.join import AdmissionPolicy, admit_all
 from gossip.core.keyring import KEY_BYTES, Keyring
 from gossip.core.member import METADATA_LIMIT_BYTES, Address, NodeId
 from gossip.core.options import Options
-from gossip.node.endpoints import endpoint, is_private, numeric, parse_endpoint
+from gossip.node.endpoints import endpoint, may_gossip, numeric, parse_endpoint
 from gossip.node.resumption import Clocks, system_clocks
 from gossip.wire.codec import CAPACITY_LIMIT
 from gossip.wire.secure_codec import DATAGRAM_LIMIT_BYTES
@@ -104,7 +104,7 @@ class GroupSettings:
                 raise ConfigError(f"{name} = {endpoint(address)}: expected the port that others can reach, not 0")
             if numeric(address.host) != address.host:
                 raise ConfigError(f"{name} = {endpoint(address)}: expected a numeric address in its usual spelling")
-            if not self.allow_wan and not is_private(address.host):
+            if not self.allow_wan and not may_gossip(address.host):
                 raise ConfigError(
                     f"{name} = {endpoint(address)} is not a private address, and gossip over the internet shows which "
                     "routers belong together: use an address of the LAN, or set allow_wan"
@@ -127,7 +127,7 @@ def seed_texts(seeds: Sequence[object], *, allow_wan: bool) -> tuple[str, ...]:
             host, _ = parse_endpoint(text)
         except ValueError as error:
             raise ConfigError(f"seeds: {error}") from error
-        if not allow_wan and numeric(host) is not None and not is_private(host):
+        if not allow_wan and numeric(host) is not None and not may_gossip(host):
             raise ConfigError(f"seeds: {text} is not a private address: use one of the LAN, or set allow_wan")
         texts.append(text)
     return tuple(texts)

@@ -29,7 +29,7 @@ from gossip.core.keyring import Keyring
 from gossip.core.member import Address, NodeId
 from gossip.core.messages import DOMAIN, Broadcast, JoinNak, JoinReq, KeyringUpdate, Message, RefusalCode
 from gossip.node.discovery import Discovery
-from gossip.node.endpoints import is_private
+from gossip.node.endpoints import may_gossip
 from gossip.node.limits import Counters, ForeignVersions, Loss, OtherFarms, SourceLimits, offer_to
 from gossip.node.resumption import ResumptionWatch
 from gossip.node.settings import GroupSettings
@@ -229,7 +229,7 @@ class Transport:
     def _seal(
         self, target: Address, message: Message, recipient: NodeId | None, answered_key_id: bytes = b""
     ) -> Iterable[Datagram]:
-        if not self._settings.allow_wan and not is_private(target.host):
+        if not self._settings.allow_wan and not may_gossip(target.host):
             self.counters.drop(Loss.WIDE_AREA)
             return ()
         if self._resumption.resumed():

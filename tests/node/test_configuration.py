@@ -12,7 +12,7 @@ from bridge.node.settings.configuration import (
     Overrides,
     load_configuration,
 )
-from bridge.node.settings.machine import Machine, Network, NoAddressError, private_host
+from bridge.node.settings.machine import Machine, Network
 from bridge.node.settings.masters import MasterSettings
 from bridge.wire.i2p.destination_keys import new_demo_leaf
 from consensus.protocols.garlic_farm.wire.proxy import ProxyMode
@@ -217,27 +217,10 @@ def test_loopback_announces_nothing(tmp_path: Path) -> None:
     assert configuration.gossip.broadcast is None
 
 
-def test_among_several_networks_the_default_route_decides() -> None:
-    assert private_host(network(BRIDGE, LAN, route="192.168.7.5")) == "192.168.7.5"
-
-
-def test_several_networks_without_a_default_route_are_the_operators_decision() -> None:
-    with pytest.raises(ConfigurationError, match=r"gossip.bind: .*172.17.0.1, 192.168.7.5.*bind = \"172.17.0.1:7668\""):
-        load_configuration(None, Overrides(farm_key=Path("k")), machine(BRIDGE, LAN))
-
-
-def test_a_machine_without_lan_says_which_setting_is_needed() -> None:
-    with pytest.raises(NoAddressError, match="no private LAN address"):
-        private_host(network())
-    with pytest.raises(ConfigurationError, match=r"gossip.bind: .*127.0.0.1:7668"):
-        load_configuration(None, Overrides(farm_key=Path("k")), machine())
-
-
 def test_this_very_machine_can_be_asked() -> None:
     found = Network()
-    assert all(each.host for each in found.interfaces())
-    route = found.route_host()
-    assert route is None or route.count(".") == 3
+    assert all(each.name for each in found.interfaces())
+    assert isinstance(found.route_host(), str | None)
 
 
 def test_a_bad_bind_is_the_only_problem_even_where_no_default_could_be_found(tmp_path: Path) -> None:

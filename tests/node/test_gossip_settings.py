@@ -108,22 +108,30 @@ def test_announcements_are_limited() -> None:
     assert not discovery.is_presence(b"")
 
 
-def test_the_interfaces_of_a_lan_are_those_up_with_a_private_network_to_broadcast_in(
+def test_lan_interfaces_are_all_addresses_of_this_machine_but_loopback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     link = namedtuple("link", "family address netmask")  # noqa: PYI024 - as psutil's own
     state = namedtuple("state", "isup")  # noqa: PYI024 - as psutil's own
     addresses = {
         "lo": [link(AF_INET, "127.0.0.1", "255.0.0.0")],
-        "eth0": [link(AF_INET, "192.168.7.5", "255.255.255.0"), link(AF_INET6, "fe80::1", "ffff::")],
+        "eth0": [link(AF_INET, "192.168.7.5", "255.255.255.0"), link(AF_INET6, "fe80::1%eth0", "ffff::")],
         "eth1": [link(AF_INET, "10.1.2.3", "255.255.0.0")],
         "wan0": [link(AF_INET, "8.8.8.8", "255.255.255.0")],
         "tun0": [link(AF_INET, "10.8.0.2", "255.255.255.255")],
+        "ula0": [link(AF_INET6, "fd00::5", "ffff:ffff:ffff:ffff::")],
         "down0": [link(AF_INET, "10.9.0.2", "255.255.255.0")],
+        "bare0": [],
     }
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: addresses)
     monkeypatch.setattr(psutil, "net_if_stats", lambda: {name: state(name != "down0") for name in addresses})
     assert lan_interfaces() == [
+        LanInterface("bare0", ""),
+        LanInterface("down0", "10.9.0.2", "10.9.0.255", is_up=False),
         LanInterface("eth0", "192.168.7.5", "192.168.7.255"),
+        LanInterface("eth0", "fe80::1"),
         LanInterface("eth1", "10.1.2.3", "10.1.255.255"),
+        LanInterface("tun0", "10.8.0.2"),
+        LanInterface("ula0", "fd00::5", "ff02::1"),
+        LanInterface("wan0", "8.8.8.8", "8.8.8.255"),
     ]

@@ -62,6 +62,11 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
             "the cost of leaf hakketfo3r2m….b32.i2p is multiplied by 1.5",
         ),
         (event("node-started", pid=71, generation=1), "with pid 71"),
+        (
+            event("node-started", pid=71, generation=1, gossip="10.1.2.3:7668", raft="10.1.2.3:7669", chosen="eth0"),
+            "with pid 71; gossip at 10.1.2.3:7668, chosen: eth0; Raft at 10.1.2.3:7669",
+        ),
+        (event("node-started", pid=71, generation=1, raft="x.i2p:7669"), "with pid 71; Raft at x.i2p:7669"),
         (event("node-started", pid=72, generation=2), "with pid 72, start number 2"),
         (event("published", second=1_795_352_222, entries=3), "the structure of 12:57:02, with 3 entries"),
         (event("leader-followed", term=4, leader=2, leaderName="node-2"), "node-2 leads in term 4"),

@@ -55,6 +55,7 @@ def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
         state_dir = overrides.state_dir or default_state_directory()
     else:
         checks.append(Check("configuration", CheckResult.OK, f"complete; this node is {configuration.name!r}"))
+        checks.extend(address_check(configuration))
         checks.append(farm_key_check(configuration.farm_key, configuration.state_dir))
         key_files: list[Path | None] = [each.signing_key for each in configuration.masters if each.signing_key]
         checks.extend(signing_key_check(path, int(time.time())) for path in key_files or [None])
@@ -153,6 +154,21 @@ def signing_key_check(path: Path | None, now_s: int) -> Check:
     return Check("signing key", CheckResult.OK, text)
 
 
+def address_check(configuration: NodeConfiguration) -> list[Check]:
+    """The address that the node takes, and why; nothing without gossip."""
+    gossip = configuration.gossip
+    if gossip is None:
+        return []
+    host = (gossip.advertise or gossip.bind).host
+    if gossip.chosen is None:
+        return [Check("address", CheckResult.OK, f"{host}, as it is configured")]
+    if not gossip.chosen.waits_for:
+        return [Check("address", CheckResult.OK, f"{host} of {gossip.chosen}")]
+    missing = " and ".join(gossip.chosen.waits_for)
+    action = f"bring {missing} up, and restart the node if it runs; or name an address with [gossip] bind"
+    return [Check("address", CheckResult.WARNING, f"{host} of {gossip.chosen}; no address at {missing}", action)]
+
+
 def port_checks(configuration: NodeConfiguration) -> list[Check]:
     """The ports are free, or in use by this very node."""
     running = answers(configuration.state_dir / SOCKET_NAME)
@@ -189,6 +205,10 @@ def _port_check(
             setting = setting or ("[gossip] bind" if kind is socket.SOCK_DGRAM else "[consensus] bind")
             action = f"end what uses it, or set another with {setting}"
             return Check(name, CheckResult.PROBLEM, f"{shown}: {error.strerror}", action)
+    if running:
+        text = f"{shown} is free although this node runs: it uses another address"
+        action = "the address or the configuration has changed since its start; the alarms of the node name the address"
+        return Check(name, CheckResult.WARNING, text, action)
     return Check(name, CheckResult.OK, f"{shown} is free")
 
 

@@ -108,6 +108,7 @@ async def open_membership(
             metadata=metadata,
             options=gossip_options(chosen),
             broadcast=chosen.broadcast,
+            interface=chosen.interface,
             allow_wan=chosen.allow_wan,
             offer_keys=keys.offer_keys,
             may_tell_keys=keys.may_tell_keys,

@@ -19,8 +19,8 @@
     [kafka]       listen: a listener for Kafka's clients (`bridge.node.settings.kafka`); off unless it is named
 
 On a LAN no address is needed: the node binds to the machine's private address on the default ports and finds the
-others by broadcast. It never guesses beyond that: with several networks and no default route, or with none, it says
-which setting decides. Gossip stays in private networks unless `allow_wan` (`gossip/node/endpoints.py` says why).
+others by broadcast (`bridge.node.settings.machine` chooses). If it cannot choose, the text names the setting that
+decides. Gossip stays in private networks unless `allow_wan` (`gossip/node/endpoints.py` says why).
 
 Unknown keys are refused, not ignored: a misspelt setting that silently keeps its default is found at the worst time.
 """
@@ -46,7 +46,14 @@ from bridge.node.settings.choices import (
 )
 from bridge.node.settings.control import ControlSettings, control_settings
 from bridge.node.settings.kafka import KafkaSettings, kafka_settings
-from bridge.node.settings.machine import Machine, NoAddressError, private_host
+from bridge.node.settings.machine import (
+    ChosenAddress,
+    Machine,
+    NoAddressError,
+    Reach,
+    choose_address,
+    reach_of,
+)
 from bridge.node.settings.masters import MasterSettings, read_leaf_master, read_masters
 from bridge.node.settings.reader import Section
 from bridge.node.settings.router import RouterSettings, router_settings
@@ -60,7 +67,7 @@ from bridge.node.settings.table import (
 from bridge.node.settings.transport import TransportSettings, advertised, i2p_bind, transport_settings
 from bridge.node.settings.zmq import ZmqSettings, zmq_settings
 from gossip import Address
-from gossip.node import DEFAULT_CAPACITY, endpoint, is_private, numeric, parse_endpoint
+from gossip.node import DEFAULT_CAPACITY, endpoint, may_gossip, numeric, parse_endpoint
 
 LEAVES_LIMIT = 16
 FILE_LIMIT_BYTES = 1024 * 1024
@@ -71,16 +78,25 @@ _NAME = re.compile(NAME)
 class ConfigurationError(ValueError):
     """A configuration that cannot be used: each line of the text is one thing that is wrong and where."""
 
+    def __init__(self, text: str, waits_for: tuple[str, ...] = ()) -> None:
+        """`waits_for`: interfaces of this machine without which no address can be chosen yet."""
+        super().__init__(text)
+        self.waits_for = waits_for
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GossipSettings:
     """`broadcast` is where presence is announced; None announces nothing."""
 
     bind: Address
+    chosen: ChosenAddress | None = None
+    """Why `bind` has this host; None if the operator has named it."""
     advertise: Address | None = None
     seeds: tuple[str, ...] = ()
     capacity: int = DEFAULT_CAPACITY
     broadcast: Address | None = None
+    interface: str | None = None
+    """Of the broadcast address, where its address alone does not name the network (IPv6)."""
     allow_wan: bool = False
     timing: Timing = Timing.LAN
 
@@ -163,11 +179,19 @@ def load_configuration(
     directory = Path.cwd() if path is None else path.absolute().parent
     problems: list[str] = []
     root = Section(table, "", problems, directory)
-    configuration = _configuration(root, overrides or Overrides(), machine or Machine())
+    machine = machine or Machine()
+    try:
+        chosen: ChosenAddress | NoAddressError = choose_address(machine.network)
+    except NoAddressError as error:
+        chosen = error
+    configuration = _configuration(root, overrides or Overrides(), machine, chosen)
     root.finish()
     if problems or configuration is None:
         where = "configuration" if path is None else str(path)
-        raise ConfigurationError("\n".join(f"{where}: {problem}" for problem in problems))
+        # Waiting helps only if nothing else is wrong.
+        only_address = len(problems) == 1 and problems[0].startswith(f"gossip.bind: {chosen}")
+        waits_for = chosen.waits_for if only_address else ()
+        raise ConfigurationError("\n".join(f"{where}: {problem}" for problem in problems), waits_for)
     return configuration
 
 
@@ -186,7 +210,9 @@ def _read(path: Path) -> dict[str, object]:
         raise ConfigurationError(f"{path}: not TOML: {error}") from error
 
 
-def _configuration(root: Section, overrides: Overrides, machine: Machine) -> NodeConfiguration | None:
+def _configuration(
+    root: Section, overrides: Overrides, machine: Machine, chosen: ChosenAddress | NoAddressError
+) -> NodeConfiguration | None:
     named = _name(root, overrides)
     name = named or re.sub(r"[^A-Za-z0-9._-]+", "-", machine.hostname).strip("._-")[:32] or "router"
     state_dir_told = root.path("state_dir")
@@ -202,7 +228,7 @@ def _configuration(root: Section, overrides: Overrides, machine: Machine) -> Nod
         if not gossip_section.is_empty:
             root.problem("gossip", 'with transport = "i2p" there is no gossip: give consensus.seeds instead')
     else:
-        gossip = _gossip(gossip_section, machine, overrides.bind)
+        gossip = _gossip(gossip_section, machine, chosen, overrides.bind)
     consensus = _consensus(consensus_section, gossip, transport)
     publishing_section = root.section("publishing")
     masters = read_masters(root.sections("master", MASTERS_MAX), publishing_section)
@@ -265,11 +291,13 @@ def _farm_key(root: Section, overrides: Overrides) -> Path | None:
     return overrides.farm_key or told
 
 
-def _gossip(section: Section, machine: Machine, bind_given: str | None) -> GossipSettings | None:
+def _gossip(
+    section: Section, machine: Machine, chosen: ChosenAddress | NoAddressError, bind_given: str | None
+) -> GossipSettings | None:
     allow_wan = section.flag("allow_wan")
     advertise = section.address("advertise")
     told = bind_given or section.text("bind")
-    bind = _default_bind(section, machine) if told is None else section.address("bind", bind_given)
+    bind = _default_bind(section, chosen) if told is None else section.address("bind", bind_given)
     broadcast_told = section.text("broadcast") or "auto"
     seeds = section.texts("seeds")
     capacity = section.integer("capacity")
@@ -279,42 +307,60 @@ def _gossip(section: Section, machine: Machine, bind_given: str | None) -> Gossi
         return None
     if bind.host in WILDCARDS and advertise is None:
         section.problem("bind", f"{endpoint(bind)} listens everywhere: set gossip.advertise to what peers can reach")
-    broadcast = _broadcast(section, broadcast_told, advertise if bind.host in WILDCARDS else bind, bind.port, machine)
+    local = advertise if bind.host in WILDCARDS else bind
+    broadcast, interface = _broadcast(section, broadcast_told, local, bind.port, machine)
     _check_private(section, {"bind": bind, "advertise": advertise, "broadcast": broadcast}, seeds, allow_wan=allow_wan)
     return GossipSettings(
         bind=bind,
+        chosen=chosen if told is None and isinstance(chosen, ChosenAddress) else None,
         advertise=advertise,
         seeds=seeds,
         capacity=capacity,
         broadcast=broadcast,
+        interface=interface,
         allow_wan=allow_wan,
         timing=timing,
     )
 
 
-def _default_bind(section: Section, machine: Machine) -> Address | None:
-    try:
-        return Address(private_host(machine.network), GOSSIP_PORT)
-    except NoAddressError as error:
-        example = f"{error.example}:{GOSSIP_PORT}"
-        section.problem("bind", f'{error}, for instance bind = "{example}" in its file, or --bind {example}')
-        return None
+def _default_bind(section: Section, chosen: ChosenAddress | NoAddressError) -> Address | None:
+    if isinstance(chosen, ChosenAddress):
+        return Address(chosen.host, GOSSIP_PORT)
+    example = endpoint(Address(chosen.example, GOSSIP_PORT))
+    how = f'for instance bind = "{example}"'
+    if chosen.needs_wan:
+        section.problem("bind", f"{chosen}, {how} with allow_wan = true in [gossip], which shows it to the internet")
+    else:
+        section.problem("bind", f"{chosen}, {how} in its file, or --bind {example}")
+    return None
 
 
-def _broadcast(section: Section, told: str, local: Address | None, port: int, machine: Machine) -> Address | None:
+def _broadcast(
+    section: Section, told: str, local: Address | None, port: int, machine: Machine
+) -> tuple[Address | None, str | None]:
+    """Where to announce presence, and the interface for it if the address alone does not name one."""
     if told == "off" or local is None:
-        return None
-    if told == "auto":
-        found = [each for each in machine.network.interfaces() if each.host == local.host]
-        return Address(found[0].broadcast_host, port) if found else None
-    return section.address("broadcast")
+        return None, None
+    if told != "auto":
+        return section.address("broadcast"), None
+    found = next(
+        (
+            each
+            for each in machine.network.interfaces()
+            if each.host == local.host and each.broadcast_host and reach_of(each.name) is not Reach.VPN
+        ),
+        None,
+    )
+    if found is None:
+        return None, None
+    return Address(found.broadcast_host, port), found.name if ":" in found.broadcast_host else None
 
 
 def _check_private(
     section: Section, addresses: dict[str, Address | None], seeds: tuple[str, ...], *, allow_wan: bool
 ) -> None:
     for key, address in addresses.items():
-        if address is not None and address.host not in WILDCARDS and not allow_wan and not is_private(address.host):
+        if address is not None and address.host not in WILDCARDS and not allow_wan and not may_gossip(address.host):
             section.problem(
                 key,
                 f"{endpoint(address)} is not a private address, and gossip over the internet shows which routers "
@@ -326,7 +372,7 @@ def _check_private(
         except ValueError as error:
             section.problem("seeds", str(error))
             continue
-        if not allow_wan and numeric(host) is not None and not is_private(host):
+        if not allow_wan and numeric(host) is not None and not may_gossip(host):
             section.problem("seeds", f"{seed} is not a private address: use one of the LAN, or set allow_wan = true")
 
 

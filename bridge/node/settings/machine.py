@@ -1,48 +1,67 @@
-"""What the defaults of a node are made of: this machine's name, its state directory, and its address on the LAN.
+"""The facts about this machine from which defaults are made: its name, its state directory, and its address.
 
-    one private IPv4 network that is up          its address
-    several                                      the one that the default route leaves by
-    several, and no default route among them     refused: only the operator knows which network the farm is in
-    none                                         refused
+    interface               by its name: LAN (eth0, wlan0, …), VPN (tailscale0, wg0, …), or of this machine alone
+                            (docker0, virbr0, br-…, veth…)
+    candidates, in order    private IPv4 of a LAN ─▶ private IPv6 of a LAN ─▶ private or shared address of a VPN
+    of several candidates   the address that the default route uses; if there is none, the first one of the interface;
+                            with several interfaces it is refused: only the operator knows the network of the farm
+    no candidate            refused: the text names each address and why it cannot serve
 
-Guessing among several would work on most days and put a farm into a container bridge on the others, where no peer can
-be found and nothing says why.
+Guessing would put a farm into a container bridge on some machines: all of them have the same address there, no peer can
+be found, and no text would name the cause. Link-local addresses (169.254.…, fe80::…) are what a machine has before its
+lease comes. An interface that may still get an address is named (`waits_for`), and `garlicfarm run` waits for it.
 
-A module of its own: it asks the operating system, and a test brings its own `Machine`.
+A module of its own: it queries the operating system, and a test brings its own `Machine`.
 """
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
+from ipaddress import ip_address
 from pathlib import Path
 
 from bridge.node.security.local_trust import default_state_directory
-from gossip.node import LanInterface, lan_interfaces
+from gossip.node import LanInterface, is_private, lan_interfaces, may_gossip
 
-ELSEWHERE = ("192.0.2.1", 9)
-"""An address for documentation: connecting a UDP socket to it sends nothing and shows the route."""
+ELSEWHERE = (("192.0.2.1", 9), ("2001:db8::1", 9))
+"""Addresses for documentation: connecting a UDP socket to one sends nothing and shows the route."""
+LOOPBACK = "127.0.0.1"
+_OF_THIS_MACHINE = (
+    *("docker", "br-", "veth", "virbr", "vnet", "lxc", "lxd", "incus", "cni", "flannel", "cali", "cilium", "podman"),
+    *("kube", "nodelocaldns", "weave", "vxlan", "genev", "ovs", "vmnet", "vboxnet", "vEthernet"),
+    *("dummy", "ifb", "sit", "gre", "ip6", "ip_vti", "erspan", "teql"),
+)
+_VPN = ("tailscale", "wg", "tun", "tap", "utun", "zt", "nebula", "ipsec", "wt", "nordlynx", "proton", "vpn")
+_SHOWN_MAX = 8
+_LAN_BRIDGES = frozenset({"br-lan"})
+"""OpenWrt's name for the LAN; Docker's networks have a number behind `br-`."""
 
 
 class NoAddressError(Exception):
-    """No single address can be chosen; `example` is one that the operator could name."""
+    """No single address can be chosen. `example` is one that the operator could name."""
 
-    def __init__(self, text: str, example: str) -> None:
+    def __init__(self, text: str, example: str, *, needs_wan: bool = False, waits_for: tuple[str, ...] = ()) -> None:
+        """`needs_wan`: the example needs `allow_wan`. `waits_for`: interfaces that may still get an address."""
         super().__init__(text)
         self.example = example
+        self.needs_wan = needs_wan
+        self.waits_for = waits_for
 
 
 def default_route_host() -> str | None:
-    """The local address from which packets leave for elsewhere, if there is a route."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
-        probe.connect(ELSEWHERE)
-        return str(probe.getsockname()[0])
+    """The local address from which packets leave for elsewhere, if there is a route; IPv4 before IPv6."""
+    for family, target in zip((socket.AF_INET, socket.AF_INET6), ELSEWHERE, strict=True):
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0])
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What this machine's operating system tells about its networks."""
+    """The networks of this machine, as its operating system shows them now."""
 
     interfaces: Callable[[], list[LanInterface]] = field(default=lan_interfaces)
     route_host: Callable[[], str | None] = field(default=default_route_host)
@@ -57,14 +76,137 @@ class Machine:
     network: Network = field(default_factory=Network)
 
 
+class Reach(Enum):
+    """Who can be reached through an interface."""
+
+    LAN = "a LAN"
+    VPN = "a VPN"
+    MACHINE = "containers and virtual machines of this machine"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenAddress:
+    """The address that a node takes if none is configured."""
+
+    host: str
+    interface: str
+    reason: str
+    """Why this one, in words."""
+    waits_for: tuple[str, ...] = ()
+    """Interfaces that may still get a better address."""
+
+    def __str__(self) -> str:
+        """As the log and `doctor` show it."""
+        return f"{self.interface}, {self.reason}"
+
+
+def reach_of(interface: str) -> Reach:
+    """Judge an interface by its name: in a container even `eth0` is a virtual one, so its kind says nothing."""
+    if interface in _LAN_BRIDGES:
+        return Reach.LAN
+    if interface.startswith(_OF_THIS_MACHINE):
+        return Reach.MACHINE
+    return Reach.VPN if interface.startswith(_VPN) else Reach.LAN
+
+
 def private_host(network: Network) -> str:
-    """The one private address to use on the LAN; `NoAddressError` if there is none or no telling which."""
-    hosts = sorted({each.host for each in network.interfaces()})
-    if not hosts:
-        raise NoAddressError("this machine has no private LAN address: say where to listen", "127.0.0.1")
-    if len(hosts) == 1:
-        return hosts[0]
-    route_host = network.route_host()
-    if route_host in hosts:
-        return route_host
-    raise NoAddressError(f"this machine has several LAN addresses ({', '.join(hosts)}): say which", hosts[0])
+    """The address to use if none is configured; `NoAddressError` if there is none, or the choice is the operator's."""
+    return choose_address(network).host
+
+
+def choose_address(network: Network) -> ChosenAddress:
+    """Choose by interface and route, as the module says; `NoAddressError` if that leads to no single address."""
+    found, route_host = network.interfaces(), network.route_host()
+    usable = [each for each in found if each.is_up and each.host and not _is_special(each.host)]
+    lan = [each for each in usable if reach_of(each.name) is Reach.LAN and is_private(each.host)]
+    vpn = [each for each in usable if reach_of(each.name) is Reach.VPN and may_gossip(each.host)]
+    for group, what in (
+        ([each for each in lan if ":" not in each.host], "private address of a LAN"),
+        ([each for each in lan if ":" in each.host], "private IPv6 address of a LAN"),
+    ):
+        if group:
+            return _one_of(group, route_host, what)
+    waits_for = _without_address(found, usable)
+    if vpn:
+        return _one_of(vpn, route_host, "private address of a VPN", waits_for)
+    raise _no_candidate(found, waits_for)
+
+
+def _one_of(
+    group: Sequence[LanInterface], route_host: str | None, what: str, waits_for: tuple[str, ...] = ()
+) -> ChosenAddress:
+    routed = next((each for each in group if each.host == route_host), None)
+    if routed is not None:
+        return ChosenAddress(routed.host, routed.name, f"{what} that the default route uses", waits_for)
+    if len({each.name for each in group}) == 1:
+        return ChosenAddress(group[0].host, group[0].name, f"the only interface with a {what}", waits_for)
+    raise NoAddressError(
+        f"this machine has several private addresses ({_listed(group)}), and the default route uses none of them: say"
+        " which network the farm is in",
+        group[0].host,
+    )
+
+
+def _no_candidate(found: Sequence[LanInterface], waits_for: tuple[str, ...]) -> NoAddressError:
+    shown = list(_without_link_addresses(found))
+    named = [each for each in shown if each.host]
+    if not shown:
+        return NoAddressError(
+            f"this machine has no private LAN address, only loopback: say where to listen ({LOOPBACK} is enough if all"
+            " nodes of the farm run here)",
+            LOOPBACK,
+        )
+    public = next((each for each in named if each.is_up and _is_public(each)), None)
+    example = public or min(named, key=lambda each: reach_of(each.name) is Reach.MACHINE, default=None)
+    reasons = "; ".join(f"{each.name}: {_why_not(each)}" for each in shown[:_SHOWN_MAX])
+    more = f"; and {len(shown) - _SHOWN_MAX} more" if len(shown) > _SHOWN_MAX else ""
+    return NoAddressError(
+        f"this machine has no private LAN address that others reach ({reasons}{more}): say where to listen",
+        LOOPBACK if example is None else example.host,
+        needs_wan=public is not None,
+        waits_for=waits_for,
+    )
+
+
+def _without_link_addresses(found: Sequence[LanInterface]) -> Iterator[LanInterface]:
+    """Leave out IPv6 link-local addresses: each interface has one, and no setting can name it."""
+    kept = [each for each in found if not (":" in each.host and _is_special(each.host))]
+    yield from sorted(kept, key=lambda each: not each.host)
+    for name in dict.fromkeys(each.name for each in found if each.name not in {one.name for one in kept}):
+        yield LanInterface(name, "", is_up=any(each.is_up for each in found if each.name == name))
+
+
+def _why_not(each: LanInterface) -> str:
+    if not each.host:
+        return "no address" if each.is_up else "down"
+    reach = reach_of(each.name)
+    if not each.is_up:
+        why = "is down"
+    elif _is_special(each.host):
+        why = "is link-local: a machine has it until its lease comes"
+    elif reach is Reach.MACHINE:
+        why = f"reaches {reach.value} only"
+    else:
+        why = "is no private address"
+    return f"{each.host} {why}"
+
+
+def _is_public(each: LanInterface) -> bool:
+    return bool(each.host) and reach_of(each.name) is not Reach.MACHINE and not is_private(each.host)
+
+
+def _without_address(found: Sequence[LanInterface], usable: Iterable[LanInterface]) -> tuple[str, ...]:
+    """LAN interfaces that have no usable address yet."""
+    served = {each.name for each in usable}
+    return tuple(
+        dict.fromkeys(each.name for each in found if each.name not in served and reach_of(each.name) is Reach.LAN)
+    )
+
+
+def _is_special(host: str) -> bool:
+    address = ip_address(host)
+    return address.is_link_local or address.is_loopback or address.is_unspecified or address.is_multicast
+
+
+def _listed(addresses: Iterable[LanInterface]) -> str:
+    return ", ".join(f"{each.host} of {each.name}" for each in addresses)

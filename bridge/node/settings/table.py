@@ -120,7 +120,7 @@ SETTINGS = _table(
         _address(
             "gossip.bind",
             "where gossip listens (UDP)",
-            f"the private address of this machine, port {GOSSIP_PORT}",
+            f"the private address of this machine, port {GOSSIP_PORT}; `garlicfarm doctor` shows which one and why",
         ),
         _address("gossip.advertise", "what peers are told, behind NAT", "`gossip.bind`"),
         _texts(
