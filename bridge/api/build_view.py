@@ -40,7 +40,7 @@ from bridge.api.view import (
 )
 from bridge.core.formation.member import MemberStatus, NodeMetadata
 from bridge.core.log.hashes import hash_of
-from bridge.core.log.records import Publication
+from bridge.core.log.records import LeafStatus, Publication
 from bridge.core.log.weights import THOUSANDTHS
 from bridge.core.membership.admission import Standing
 from bridge.core.publishing.candidates import Candidate, candidates_of
@@ -343,6 +343,8 @@ class _FarmPart:
             for server, leaf in state.leaves_of(destination)
             if is_healthy(state, server, leaf, farm.tuning) and server.report.server_id not in self._gone
         }
+        faults = {leaf.destination: fault_names(leaf) for _, leaf in state.leaves_of(destination)}
+        failures = _publish_failures(state, destination)
         candidates = candidates_of(state, destination, farm.tuning)
         publisher, reason = master.choice.server_id, _reason(master, candidates)
         if alone is not None:
@@ -363,6 +365,7 @@ class _FarmPart:
                     cost=entry.cost,
                     end_s=entry.end_s,
                     healthy=entry.destination in healthy,
+                    faults=faults.get(entry.destination, ()),
                 )
                 for entry in entries
             ),
@@ -378,6 +381,7 @@ class _FarmPart:
                     preferred=each.preferred,
                     score=each.score,
                     inability=None if each.inability is None else each.inability.value,
+                    failure=failures.get(each.server_id),
                 )
                 for each in candidates
             ),
@@ -427,6 +431,7 @@ class _FarmPart:
                     healthy=leaf.healthy,
                     load=leaf_load(report.router, leaf),
                     excluded=hash_of(leaf.destination) in self.state.weights.excluded,
+                    faults=fault_names(leaf),
                 )
                 for leaf in report.destinations
             ),
@@ -455,6 +460,21 @@ class _FarmPart:
             through_index=weights.through_index,
             formula=weights.formula,
         )
+
+
+def fault_names(leaf: LeafStatus) -> tuple[str, ...]:
+    """The conditions that do not hold, as a report writes them."""
+    return tuple(each.value for each in leaf.faults)
+
+
+def _publish_failures(state: FarmState, master: str) -> dict[int, str]:
+    """By server, why its router did not take the last structure."""
+    parts = {server.report.server_id: server.report.part_in(master) for server in state.serving(master)}
+    return {
+        server_id: part.publish_failure
+        for server_id, part in parts.items()
+        if part is not None and part.publish_failure is not None
+    }
 
 
 def _reason(master: MasterState, candidates: list[Candidate]) -> str:

@@ -23,9 +23,11 @@ so that each change is worth an event.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from bridge.api.leaf_words import fault_actions, faults_text
 from bridge.api.view import (
     FarmView,
     MemberView,
+    MetaEntryView,
     Phase,
     PublishingView,
     RaftRole,
@@ -68,14 +70,20 @@ _WHY_NOT: Mapping[str, str] = {
     Inability.OFF.value: "publishing is switched off",
     Inability.NO_KEY.value: "no server holds a signing key",
     Inability.KEY_ENDS.value: "the signing keys have ended",
+    Inability.FAILING.value: "no router takes the structures",
 }
+_FAILING_ACTION = "`garlicfarm farm` shows why the router did not take the structure; see the router's own log"
 _DO_ABOUT: Mapping[str, str] = {
+    Inability.FAILING.value: _FAILING_ACTION,
     Inability.UNATTACHED.value: "attach a router to a node: `garlicfarm help attach-a-router`",
     Inability.OFF.value: 'set publish = "auto" on a node that holds a signing key',
     Inability.NO_KEY.value: "give a node a signing key: `garlicfarm help signing-keys`",
     Inability.KEY_ENDS.value: "make new signing keys: `garlicfarm help signing-keys`",
     Inability.CLOCK_OFF.value: "correct the clocks (NTP): `garlicfarm log-time show`",
 }
+_UNHEALTHY_ACTION = (
+    "look at the routers and services of these nodes: `garlicfarm farm`, `garlicfarm help attach-a-router`"
+)
 NOTHING_TO_DO = "nothing"
 A_PUBLISHER = "a server that can publish"
 A_HEALTHY_LEAF = "a healthy leaf"
@@ -420,6 +428,9 @@ def _not_published_master(each: PublishingView) -> tuple[str, str] | None:
             why = ", ".join(f"{_name(every.name, every.raft_id)}: {every.inability}" for every in each.standings)
         said = "No server can publish the next structure" if _holds(each) else "Not published"
         return f"{said}: {why or 'no server names this master'}", advice or "see `garlicfarm status`"
+    fails = any(every.failure is not None for every in each.standings if every.raft_id == each.publisher_id)
+    if fails and not _holds(each):
+        return f"Not published: the router of {_publisher(each)} does not take the structure", _FAILING_ACTION
     if each.published_s is None:
         return f"Not published yet: {_publisher(each)} is to publish", NOTHING_TO_DO
     if not _holds(each):
@@ -433,11 +444,8 @@ def _not_published_master(each: PublishingView) -> tuple[str, str] | None:
 def _no_healthy_leaf(facts: _Facts) -> Concern | None:
     for each in facts.view.publishing:
         if facts.is_server and each.entries and not any(entry.healthy for entry in each.entries):
-            names = sorted({entry.name or entry.destination for entry in each.entries})
-            text = f"Published, but no leaf is healthy: {_listed(names)}"
-            advice = (
-                "look at the routers and services of these nodes: `garlicfarm farm`, `garlicfarm help attach-a-router`"
-            )
+            text = f"Published, but no leaf is healthy: {_unhealthy_text(each.entries)}"
+            advice = _unhealthy_action(each.entries)
             return Concern(VerdictKind.NO_HEALTHY_LEAF, text, advice, "no-healthy-leaf")
     return None
 
@@ -452,11 +460,35 @@ def _degraded(facts: _Facts) -> Concern | None:
     more = f"can lose {facts.can_lose} more" if facts.can_lose else "can lose none"
     text = f"Degraded: {', '.join(troubles)}, {more}{f' ({facts.limit})' if facts.limit else ''}"
     reasons = {why for _, why in facts.down.values()}
+    unhealthy = _unhealthy_entries(facts)
     advice = "; ".join(
-        ([_DOWN_ACTION] if reasons - {_EVICTED} else []) + ([_EVICTED_ACTION] if _EVICTED in reasons else [])
+        ([_DOWN_ACTION] if reasons - {_EVICTED} else [])
+        + ([_EVICTED_ACTION] if _EVICTED in reasons else [])
+        + ([_unhealthy_action(unhealthy)] if unhealthy else [])
     )
     alarm = "servers-down" if facts.down else None
     return Concern(VerdictKind.DEGRADED, text, advice or "see `garlicfarm farm` and the alarms", alarm)
+
+
+def _unhealthy_entries(facts: _Facts) -> list[MetaEntryView]:
+    """Published leaves that are not healthy although their server is up."""
+    down = {name for name, _ in facts.down.values()}
+    published = (entry for each in facts.view.publishing for entry in each.entries)
+    return [entry for entry in published if not entry.healthy and entry.name not in down]
+
+
+def _unhealthy_text(entries: Sequence[MetaEntryView]) -> str:
+    """`node-1 (no router answers) and node-2`: the servers of these leaves, each with its faults."""
+    faults: dict[str, set[str]] = {}
+    for entry in entries:
+        faults.setdefault(entry.name or entry.destination, set()).update(entry.faults)
+    texts = ((name, faults_text(found)) for name, found in sorted(faults.items()))
+    return _listed([f"{name} ({text})" if text else name for name, text in texts])
+
+
+def _unhealthy_action(entries: Sequence[MetaEntryView]) -> str:
+    found = fault_actions(fault for entry in entries for fault in entry.faults)
+    return f"{found}: `garlicfarm help attach-a-router`" if found else _UNHEALTHY_ACTION
 
 
 def _troubles(facts: _Facts) -> Iterator[str]:
@@ -471,14 +503,9 @@ def _troubles(facts: _Facts) -> Iterator[str]:
             yield f"{servers[report.raft_id]} has not reported lately"
         elif report.clock_off:
             yield f"the clock of {servers[report.raft_id]} is off"
-    ill = {
-        entry.name or entry.destination
-        for each in view.publishing
-        for entry in each.entries
-        if not entry.healthy and entry.name not in {name for name, _ in facts.down.values()}
-    }
-    if ill:
-        yield f"leaf of {_listed(sorted(ill))} unhealthy"
+    unhealthy = _unhealthy_entries(facts)
+    if unhealthy:
+        yield f"leaf of {_unhealthy_text(unhealthy)} unhealthy"
     for alarm in view.alarms:
         if alarm.kind in GRAVE_ALARMS:
             yield f"alarm {alarm.kind} at {view.node.name}"

@@ -11,6 +11,7 @@ over first. The command waits until the group is without the server, and says wh
 import click
 import trio
 
+from bridge.api.leaf_words import health_text
 from bridge.api.outputs import FarmOutput, ServersOutput, ServerView
 from bridge.api.requests import CommandRequest, RemovalOrder
 from bridge.api.verdict import loss_of_each
@@ -114,6 +115,9 @@ def _print_master(each: PublishingView) -> None:
         for standing in each.standings
     ]
     print_table(("CANDIDATE", "SCORE", "", ""), rows)
+    for standing in each.standings:
+        if standing.failure is not None:
+            echo(f"{standing.name or f'server {standing.raft_id}'} could not publish: {standing.failure}")
 
 
 def _print_leaves(view: FarmView) -> None:
@@ -122,7 +126,7 @@ def _print_leaves(view: FarmView) -> None:
         (
             leaf.destination,
             f"{report.name or 'server'} ({report.raft_id})",
-            "healthy" if leaf.healthy else "unhealthy",
+            health_text(leaf.faults, healthy=leaf.healthy),
             str(leaf.load),
             "excluded" if leaf.excluded else known(costs.get(leaf.destination)),
         )

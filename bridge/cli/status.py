@@ -7,6 +7,7 @@ from functools import partial
 import click
 import trio
 
+from bridge.api.leaf_words import health_text
 from bridge.api.outputs import MembersOutput, RoundTripsOutput, RoundTripView
 from bridge.api.requests import QUERY_TIMEOUT_MS, QueryRequest
 from bridge.api.round_trips import ROUND_TRIPS_QUERY, read_round_trips
@@ -118,7 +119,7 @@ def _publishing_facts(each: PublishingView) -> list[tuple[str, str]]:
     if each.lease_set_file is not None:
         facts.append(("", f"file {each.lease_set_file}"))
     for entry in each.entries:
-        health = "healthy" if entry.healthy else "unhealthy"
+        health = health_text(entry.faults, healthy=entry.healthy)
         facts.append(("", f"{entry.destination} at {known(entry.name)}, cost {entry.cost}, {health}"))
     return facts
 

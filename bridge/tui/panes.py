@@ -20,6 +20,7 @@ from rich.console import Group
 from rich.text import Text
 
 from bridge.api.event_words import StoryTeller, event_sentence, story_line
+from bridge.api.leaf_words import health_text
 from bridge.api.printable import printable
 from bridge.api.view import AlarmView, FarmView, LocalFarmView, MemberView, ReportView
 from bridge.tui.history import EntryLine, History, MemberHistory, Step, last_take_over, sparkline
@@ -455,7 +456,7 @@ def _report_facts(report: ReportView | None) -> list[tuple[str, str]]:
     facts = [("report", f"{age}, {health}, {router}{clock}")]
     facts.append(("", "publishes now" if report.publishing else f"{'can' if report.can_publish else 'cannot'} publish"))
     for leaf in report.leaves:
-        words = ["healthy" if leaf.healthy else "unhealthy", f"load {leaf.load}"]
+        words = [health_text(leaf.faults, healthy=leaf.healthy), f"load {leaf.load}"]
         words += ["excluded"] if leaf.excluded else []
         facts.append(("leaf", f"{', '.join(words)}: {leaf.destination}"))
     return facts

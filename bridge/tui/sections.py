@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
+from bridge.api.leaf_words import health_text
 from bridge.api.printable import printable
 from bridge.api.view import (
     AlarmView,
@@ -242,12 +243,13 @@ def _stopped_parts(process: ProcessView, member: MemberView | None, palette: Pal
 def publishing_section(view: FarmView, canvas: Canvas) -> Section:
     """What is published, by whom and why, and the entries with their costs."""
     palette = canvas.palette
+    healths = [health_text(one.faults, healthy=one.healthy) for each in view.publishing for one in each.entries]
     columns = [
         Column("  DESTINATION", 64 if canvas.is_wide else 26),
         Column("AT", 12),
         Column("COST", 4, right=True),
         Column("ENDS IN", 7, right=True),
-        Column("HEALTH", 9),
+        Column("HEALTH", max((cell_len(each) for each in healths), default=9)),
     ]
     named = max((cell_len(printable(known(one.name))) for each in view.publishing for one in each.entries), default=0)
     destination, *others = columns
@@ -298,7 +300,10 @@ def _entry_parts(entry: MetaEntryView, now_s: int, canvas: Canvas) -> list[Part]
         known(entry.name),
         str(entry.cost),
         duration((entry.end_s - now_s) * 1000),
-        ("healthy", canvas.palette.good) if entry.healthy else ("unhealthy", canvas.palette.bad),
+        (
+            health_text(entry.faults, healthy=entry.healthy),
+            canvas.palette.good if entry.healthy else canvas.palette.bad,
+        ),
     ]
 
 

@@ -82,6 +82,8 @@ class MemoryRouter:
     measured: dict[bytes, MeasuredStatus] = field(default_factory=dict)
     published: list[bytes] = field(default_factory=list)
     stopped: int = 0
+    obstacle: str | None = None
+    """Why it never publishes."""
     behind: dict[bytes, tuple[Destination, ...]] = field(default_factory=lambda: {MASTER.destination.hash: (LEAF,)})
     """The leaves behind each master."""
 
@@ -105,6 +107,11 @@ class MemoryRouter:
         """Unknown, if it was not told."""
         await trio.lowlevel.checkpoint()
         return self.measured.get(master_or_leaf_hash)
+
+    def publishing_obstacle(self, master_hash: bytes) -> str | None:
+        """What the test says."""
+        assert master_hash in self.behind
+        return self.obstacle
 
     async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:
         """Take it, or not."""

@@ -12,10 +12,11 @@ import trio
 from bridge.api.outputs import Check, CheckResult
 from bridge.node.doctor.router_checks import router_checks
 from bridge.node.router.link import Link, Software
+from bridge.node.router.router import Leaf
 from bridge.node.security.key_files import save_signing_key, write_private_file
 from bridge.node.settings.choices import RouterKind
 from bridge.node.settings.router import I2cpSettings, RouterSettings
-from bridge.wire.i2p.destination_keys import new_master_key
+from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
 from tests.node import fake_i2cp_router
 from tests.node.fake_i2cp_router import NOW_S, FakeRouter
 from tests.node.fake_i2pcontrol import FakeControl
@@ -50,7 +51,11 @@ def behind_ports(router: FakeRouter, control: FakeControl) -> Iterator[tuple[int
 
 
 def checks(
-    tmp_path: Path, router: FakeRouter, control: FakeControl | None = None, software: Software = Software.JAVA
+    tmp_path: Path,
+    router: FakeRouter,
+    control: FakeControl | None = None,
+    software: Software = Software.JAVA,
+    leaves: tuple[Leaf, ...] = (),
 ) -> dict[str, Check]:
     word = tmp_path / "word"
     if not word.exists():
@@ -63,9 +68,8 @@ def checks(
             control_path="/jsonrpc/",
             control_password_file=None if control is None else word,
         )
-        found = router_checks(
-            RouterSettings(directory=tmp_path, kind=RouterKind.I2CP, i2cp=settings), list(tmp_path.glob("*.key"))
-        )
+        access = RouterSettings(directory=tmp_path, kind=RouterKind.I2CP, i2cp=settings)
+        found = router_checks(access, list(tmp_path.glob("*.key")), leaves)
     return {check.name: check for check in found}
 
 
@@ -121,3 +125,23 @@ def test_a_transient_key_with_i2pd_is_a_problem(tmp_path: Path) -> None:
 def test_no_router_at_all_is_a_warning(tmp_path: Path) -> None:
     [check] = router_checks(RouterSettings(directory=tmp_path), [])
     assert check.result is CheckResult.WARNING
+
+
+def test_each_leaf_has_a_line_with_its_faults(tmp_path: Path) -> None:
+    """Given a leaf that is found, one that is not, and one whose service is down, then each line says so."""
+    found, unknown, down = (new_demo_leaf() for _ in range(3))
+    router = FakeRouter(known={each.hash: each for each in (found, down)})
+    leaves = (Leaf(found), Leaf(unknown), Leaf(down, ("127.0.0.1", 1)))
+    lines = [check for name, check in checks(tmp_path, router, leaves=leaves).items() if name.startswith("leaf ")]
+    assert [each.result for each in lines] == [CheckResult.OK, CheckResult.PROBLEM, CheckResult.PROBLEM]
+    assert "its lease set is not found" in lines[1].text
+    assert "server tunnel" in lines[1].action
+    assert "its service does not answer the probe" in lines[2].text
+
+
+def test_the_leaves_of_a_router_that_is_down_name_it(tmp_path: Path) -> None:
+    leaf = new_demo_leaf()
+    nothing_there = I2cpSettings(software=Software.JAVA, link=Link("127.0.0.1", 1))
+    settings = RouterSettings(directory=tmp_path, kind=RouterKind.I2CP, i2cp=nothing_there)
+    *_, line = router_checks(settings, [], (Leaf(leaf),))
+    assert "no router answers" in line.text

@@ -225,6 +225,36 @@ def test_a_structure_without_a_healthy_leaf_is_not_healthy() -> None:
     assert found.text == "Published, but no leaf is healthy: node-1, node-2 and node-3"
 
 
+def test_an_unhealthy_leaf_names_its_faults_and_what_to_do() -> None:
+    entries = healthy().publishing[0].entries
+    ill = replace(entries[0], healthy=False, faults=("leaseSet", "service"))
+    found = verdict(publishing_of(healthy(), entries=(ill, *entries[1:])))
+    assert (
+        "leaf of node-1 (its lease set is not found and its service does not answer the probe) unhealthy" in found.text
+    )
+    assert "whether the leaf's server tunnel runs" in found.advice
+    assert "start the service behind the leaf" in found.advice
+
+
+def test_without_a_healthy_leaf_each_fault_is_named() -> None:
+    entries = healthy().publishing[0].entries
+    ill = tuple(replace(each, healthy=False, faults=("router",)) for each in entries)
+    found = verdict(publishing_of(healthy(), entries=ill))
+    assert "no leaf is healthy: node-1 (no router answers)" in found.text
+    assert "start the router" in found.advice
+
+
+def test_a_publisher_whose_router_refuses_is_named() -> None:
+    [master] = healthy().publishing
+    standings = tuple(
+        replace(each, failure="no tunnels" if each.raft_id == master.publisher_id else None)
+        for each in master.standings
+    )
+    found = verdict(publishing_of(healthy(), published_s=None, seconds_to_expiry=None, standings=standings))
+    assert found.text == f"Not published: the router of {master.publisher_name} does not take the structure"
+    assert "`garlicfarm farm`" in found.advice
+
+
 def test_one_unhealthy_leaf_is_a_degradation_with_the_name_of_its_server() -> None:
     entries = healthy().publishing[0].entries
     found = verdict(publishing_of(healthy(), entries=(replace(entries[0], healthy=False), *entries[1:])))

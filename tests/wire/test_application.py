@@ -20,6 +20,7 @@ from bridge.core.log.records import (
     Factors,
     Force,
     Foreign,
+    LeafFault,
     LeafStatus,
     Measurement,
     MetaStatus,
@@ -32,6 +33,7 @@ from bridge.core.log.records import (
 )
 from bridge.wire.i2p.structures import destination_from_base64, ed25519_destination
 from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, ApplicationError, decode, encode
+from bridge.wire.log.reports import FAILURE_LIMIT
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "application-json.md"
 
@@ -416,3 +418,15 @@ def test_an_admission_comes_back_as_it_was() -> None:
 )
 def test_an_admission_without_an_identity_is_foreign(content: dict[str, Any]) -> None:
     assert isinstance(decode(json.dumps({"admission": content}).encode()), Foreign)
+
+
+@pytest.mark.parametrize("value", [5, None, {}, ["x"], "x" * 300, [5, "router", "later", "router"]])
+def test_a_report_with_any_fault_or_failure_is_a_report(value: object) -> None:
+    """An older version does not read these members, so no value of them may make the entry foreign."""
+    written = json.loads(encode(FULL))
+    meta = written["meta"][0] if isinstance(written["meta"], list) else written["meta"]
+    meta["publishFailure"] = written["destinations"][0]["faults"] = value
+    read = decode(json.dumps(written).encode())
+    assert isinstance(read, Report)
+    assert len(read.masters[0].publish_failure or "") <= FAILURE_LIMIT
+    assert set(read.destinations[0].faults) <= {LeafFault.ROUTER}

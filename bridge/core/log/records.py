@@ -54,6 +54,8 @@ class MetaStatus:
     last_published_lease_set: str | None = None
     can_sign_until_s: int | None = None
     """Second at which its (transient) signing key ends; None when it holds no key and so can never publish."""
+    publish_failure: str | None = None
+    """Why its router did not take the last structure, or never takes one. It decides nothing: `publish_config` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,17 @@ class RouterStatus:
     last_published_router_info: str | None = None
 
 
+class LeafFault(Enum):
+    """A condition of a healthy leaf that does not hold."""
+
+    ROUTER = "router"
+    """The router does not answer, or there is none."""
+    LEASE_SET = "leaseSet"
+    """No lease set of the leaf is found, so its tunnels do not stand."""
+    SERVICE = "service"
+    """The local service does not answer its probe."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeafStatus:
     """One element of `destinations`: a destination served by the sender's router."""
@@ -89,6 +102,8 @@ class LeafStatus:
     current_bandwidth_bytes_per_s: int | None = None
     configured_connections: int | None = None
     current_connections: int | None = None
+    faults: tuple[LeafFault, ...] = ()
+    """Which conditions do not hold. They decide nothing: `healthy` does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ class Inability(Enum):
     CLOCK_OFF = "its clock contradicts log time"
     UNATTACHED = "it has no router"
     OFF = "publishConfig is off"
+    FAILING = "its router does not take its structures"
+    """A server says so by the same `publishConfig`, with its reason beside it: the words alone differ."""
     NO_KEY = "it holds no key that can sign"
     KEY_ENDS = "its signing key has ended or ends within 15 minutes"
 
@@ -99,7 +101,7 @@ def _inability(state: FarmState, server: ServerState, part: MetaStatus | None, t
     if not server.report.router.attached:
         return Inability.UNATTACHED
     if part is not None and part.publish_config is PublishConfig.OFF:
-        return Inability.OFF
+        return Inability.OFF if part.publish_failure is None else Inability.FAILING
     if key_ends_s is None:
         return Inability.NO_KEY
     return Inability.KEY_ENDS if key_ends_s - KEY_MARGIN_S <= state.log_time_ms // 1000 else None

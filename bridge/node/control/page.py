@@ -22,10 +22,14 @@ from importlib.resources import files
 from typing import Final
 
 import trio
+from msgspec.json import encode
 
+from bridge.api.leaf_words import FAULT_WORDS
 from bridge.node.control.routes import Answer, Request
 
 PAGE_TYPE: Final = "text/html; charset=utf-8"
+_FAULTS: Final = b"const FAULTS = {};"
+"""Its place in the script takes the words that other surfaces use."""
 _INLINE: Final = re.compile(rb"<(script|style)>(.*?)</\1>", re.DOTALL)
 
 
@@ -38,6 +42,7 @@ async def show_page(_request: Request, _query: str) -> Answer:
 @cache
 def _page() -> Answer:
     body = files("bridge.node.control").joinpath("page.html").read_bytes()
+    body = body.replace(_FAULTS, b"const FAULTS = %s;" % encode(FAULT_WORDS))
     allowed: dict[str, list[str]] = {"script": [], "style": []}
     for kind, text in _INLINE.findall(body):
         allowed[kind.decode()].append(f"'sha256-{b64encode(sha256(text).digest()).decode()}'")

@@ -10,28 +10,36 @@ from pathlib import Path
 import trio
 
 from bridge.api.outputs import Check, CheckResult
+from bridge.node.doctor.leaf_checks import leaf_checks
 from bridge.node.router.i2cp_connection import RouterDate, open_i2cp
 from bridge.node.router.i2cp_publishing import I2cpAccess
 from bridge.node.router.i2cp_router import CLOCK_LIMIT_MS
 from bridge.node.router.i2pcontrol import I2PControl
 from bridge.node.router.link import ControlAccess, RouterLost, Software
+from bridge.node.router.router import Leaf
 from bridge.node.security.key_files import KeyFileError, load_signing_key
 from bridge.node.settings.router import RouterSettings
 
 ROUTER, STATUS = "router", "router status"
 
 
-def router_checks(settings: RouterSettings, signing_keys: Sequence[Path]) -> list[Check]:
-    """Everything about the router; it is asked over its real connections."""
+def router_checks(
+    settings: RouterSettings, signing_keys: Sequence[Path], leaves: Sequence[Leaf] = (), *, demo: bool = False
+) -> list[Check]:
+    """Everything about the router and the leaves behind it; it is asked over its real connections.
+
+    In a demonstration a file stands for the router, and nothing is behind the leaves.
+    """
     if settings.i2cp is None:
         action = 'for a real one set [router] kind = "i2cp"; `garlicfarm help attach-a-router` tells how'
         text = f"none: structures are kept in {settings.directory}, and outside a demonstration no leaf is healthy"
-        return [Check(ROUTER, CheckResult.WARNING, text, action)]
+        checks = [Check(ROUTER, CheckResult.WARNING, text, action)]
+        return checks if demo else [*checks, *trio.run(leaf_checks, leaves, None)]
     try:
         access = settings.i2cp.access()
     except KeyFileError as error:
         return [Check(ROUTER, CheckResult.PROBLEM, str(error), "write the password into that file, with mode 0600")]
-    checks = trio.run(_ask, access.i2cp, access.control)
+    checks = trio.run(_ask, access.i2cp, access.control, leaves)
     if settings.i2cp.software is Software.I2PD and any(_is_offline(path) for path in signing_keys):
         text = "i2pd makes no session for a transient key, so this node cannot publish through it"
         action = "take a Java router, or the master key itself as the signing key (`garlicfarm help signing-keys`)"
@@ -46,16 +54,16 @@ def _is_offline(path: Path) -> bool:
         return False  # which is told by the check of the key
 
 
-async def _ask(i2cp: I2cpAccess, control: ControlAccess | None) -> list[Check]:
+async def _ask(i2cp: I2cpAccess, control: ControlAccess | None, leaves: Sequence[Leaf]) -> list[Check]:
     try:
-        async with open_i2cp(i2cp.link, i2cp.credentials) as (_, date):
-            found = [_clock_check(i2cp, date)]
+        async with open_i2cp(i2cp.link, i2cp.credentials) as (connection, date):
+            found, of_leaves = [_clock_check(i2cp, date)], await leaf_checks(leaves, connection)
     except RouterLost as error:
         action = (
             "start the router, switch its I2CP port on, and check router.i2cp (Java: 7654; i2pd: [i2cp] in its file)"
         )
-        found = [Check(ROUTER, CheckResult.PROBLEM, str(error), action)]
-    return [*found, await _status_check(control)]
+        found, of_leaves = [Check(ROUTER, CheckResult.PROBLEM, str(error), action)], await leaf_checks(leaves, None)
+    return [*found, await _status_check(control), *of_leaves]
 
 
 def _clock_check(access: I2cpAccess, date: RouterDate) -> Check:

@@ -43,6 +43,16 @@ class I2cpAccess:
     credentials: Credentials | None = None
 
 
+def session_obstacle(access: I2cpAccess, key: SigningKey) -> str | None:
+    """Why the router can never make a session that this key signs; None if it may."""
+    if access.software is not Software.I2PD or key.offline is None:
+        return None
+    return (
+        "i2pd makes no session for a destination whose key is offline, so a transient signing key cannot publish"
+        " through it: take a Java router, or the master key itself as the signing key (`garlicfarm help signing-keys`)"
+    )
+
+
 @dataclass(slots=True, eq=False)
 class _Offer:
     """A structure that the router has not accepted yet, and the event of its outcome."""
@@ -73,12 +83,9 @@ class MasterSession:
 
     async def publish(self, key: SigningKey, structure: bytes) -> None:
         """Have the router take a structure; `RouterError` if it did not."""
-        if self._access.software is Software.I2PD and key.offline is not None:
-            raise RouterError(
-                "i2pd makes no session for a destination whose key is offline, so a transient signing key cannot "
-                "publish through it: take a Java router, or the master key itself as the signing key "
-                "(`garlicfarm help signing-keys`)"
-            )
+        obstacle = session_obstacle(self._access, key)
+        if obstacle is not None:
+            raise RouterError(obstacle)
         self._key = key
         offer = _Offer(structure)
         if self._offer is not None:

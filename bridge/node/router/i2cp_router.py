@@ -21,11 +21,11 @@ from typing import Final
 
 import trio
 
-from bridge.core.log.records import LeafStatus, RouterStatus
+from bridge.core.log.records import LeafFault, LeafStatus, RouterStatus
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import clock_ms
 from bridge.node.router.host import HostSampler, LoopLag
-from bridge.node.router.i2cp_publishing import I2cpAccess, MasterSession
+from bridge.node.router.i2cp_publishing import I2cpAccess, MasterSession, session_obstacle
 from bridge.node.router.i2cp_queries import RouterAsker
 from bridge.node.router.link import ControlAccess, RouterLost, Software
 from bridge.node.router.router import (
@@ -48,6 +48,10 @@ ROUTER_INFO_AGAIN_S: Final = 3600.0
 UNREACHABLE_ALARM: Final = "router-unreachable"
 STATUS_ALARM: Final = "router-status"
 CLOCK_ALARM: Final = "router-clock"
+DEMO_KEY_OBSTACLE: Final = (
+    "the structure or its key is a demonstration's and never reaches a real router: make a destination of your own with"
+    " `garlicfarm keys new-destination` (`garlicfarm help signing-keys`)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +183,14 @@ class I2cpRouter:
         """Whether the router answered last, the leaf's lease set is found, and its service answers now."""
         served = await self._leaves.is_served(leaf_hash)
         measured = self._asker.known(leaf_hash)
-        tunnels_stand = measured is None or measured.reachable is not False
-        return self._leaves.status(leaf_hash, healthy=self._reachable and tunnels_stand and served)
+        faults = []
+        if not self._reachable:
+            faults.append(LeafFault.ROUTER)  # What it said of the lease set before is out of date.
+        elif measured is not None and measured.reachable is False:
+            faults.append(LeafFault.LEASE_SET)
+        if not served:
+            faults.append(LeafFault.SERVICE)
+        return self._leaves.status(leaf_hash, faults)
 
     async def _measure_leaves(self) -> None:
         while True:
@@ -196,6 +206,13 @@ class I2cpRouter:
         return found
 
     # -- publishing ----------------------------------------------------------------------------------------------------
+
+    def publishing_obstacle(self, master_hash: bytes) -> str | None:
+        """An offline key with i2pd, or a demonstration's key."""
+        key = self._signing_key_of(master_hash)
+        if key is None:
+            return None  # A node without a key reports none.
+        return session_obstacle(self._access.i2cp, key) or (DEMO_KEY_OBSTACLE if key.demo else None)
 
     async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:
         """Hand a signed structure to the router, in a session of the master destination."""
@@ -228,8 +245,5 @@ class I2cpRouter:
                 f"this node holds no signing key of {address_of(master_hash)}, so no router makes it a session"
             )
         if offered.is_demo or key.demo:
-            raise RouterError(
-                "the structure or its key is a demonstration's and never reaches a real router: make a destination of "
-                "your own with `garlicfarm keys new-destination` (`garlicfarm help signing-keys`)"
-            )
+            raise RouterError(DEMO_KEY_OBSTACLE)
         return key, offered

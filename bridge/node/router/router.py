@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 import trio
 
-from bridge.core.log.records import LeafStatus, RouterStatus
+from bridge.core.log.records import LeafFault, LeafStatus, RouterStatus
 from bridge.node.events.event_log import clock_ms
 from bridge.node.router.host import HostSampler, LoopLag
 from bridge.wire.i2p.meta_lease_set import (
@@ -81,6 +81,10 @@ class Router(Protocol):
 
     async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:
         """What the router measured of another router's leaf; None if it cannot tell."""
+        ...
+
+    def publishing_obstacle(self, master_hash: bytes) -> str | None:
+        """Why this router can never publish for a master with the key that this node holds; None if it may."""
         ...
 
     async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:
@@ -144,9 +148,9 @@ class LocalLeaves:
             raise RouterError(f"{address_of(leaf_hash)} is not a leaf of this node: see [[leaf]] in its configuration")
         return leaf.probe is None or await answers(*leaf.probe, self._probe_timeout_s)
 
-    def status(self, leaf_hash: bytes, *, healthy: bool) -> LeafStatus:
+    def status(self, leaf_hash: bytes, faults: Sequence[LeafFault]) -> LeafStatus:
         """The leaf's status, with how long it has been healthy without a break."""
-        now_s = trio.current_time()
+        now_s, healthy = trio.current_time(), not faults
         if not healthy:
             self._healthy_since_s.pop(leaf_hash, None)
         since_s = self._healthy_since_s.setdefault(leaf_hash, now_s) if healthy else now_s
@@ -154,6 +158,7 @@ class LocalLeaves:
             destination=self._leaves[leaf_hash].destination.base64,
             healthy=healthy,
             uptime_ms=round((now_s - since_s) * 1000) if healthy else None,
+            faults=tuple(faults),
         )
 
 
@@ -209,11 +214,17 @@ class FileRouter:
     async def local_leaf_status(self, leaf_hash: bytes) -> LeafStatus:
         """Probe the leaf's local service now."""
         served = await self._leaves.is_served(leaf_hash)
-        return self._leaves.status(leaf_hash, healthy=self._demo and served)
+        return self._leaves.status(
+            leaf_hash, [*([] if self._demo else [LeafFault.ROUTER]), *([] if served else [LeafFault.SERVICE])]
+        )
 
     async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:  # noqa: ARG002 - see doc
         """None: a file cannot measure anything."""
         await trio.lowlevel.checkpoint()
+        return None
+
+    def publishing_obstacle(self, master_hash: bytes) -> str | None:  # noqa: ARG002 - see doc
+        """None: a file takes what any router takes."""
         return None
 
     async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:

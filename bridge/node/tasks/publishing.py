@@ -20,6 +20,7 @@ from bridge.api.control import SubmitOutcome
 from bridge.core.farm.state_machine import Change, PublicationAccepted, PublicationRefused
 from bridge.core.log.records import MetaStatus, Publication, PublishConfig, Report
 from bridge.core.membership.authors import EntryWithoutEffect
+from bridge.core.publishing.candidates import candidates_of
 from bridge.core.publishing.publication import PlannedPublication, plan_publication
 from bridge.core.publishing.publisher_election import PublisherChanged
 from bridge.core.publishing.without_quorum import acting_publisher, plan_without_quorum
@@ -27,6 +28,7 @@ from bridge.node.events.alarms import Alarms, SharedAlarm
 from bridge.node.router.router import RouterError
 from bridge.node.security.signing_keys import HeldKey, judge_key, key_alarm
 from bridge.node.tasks.outage import Outage
+from bridge.node.tasks.publishing_turns import PublishingTurns
 from bridge.node.tasks.task_context import TaskContext
 from bridge.wire.i2p.meta_lease_set import LeaseSetError
 from bridge.wire.i2p.structures import I2pError, base64_encode
@@ -74,6 +76,7 @@ class PublishingTask:
         self._handed_over: Publication | None = None
         self._not_before_s = -math.inf
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_LONGEST_S)
+        self._turns = PublishingTurns()
         self._resigned = False
         self.published = 0
         self.last_published_ms = context.published.second(held.master_hash) * 1000
@@ -110,14 +113,26 @@ class PublishingTask:
         """This node's part in publishing the master, as it reports it."""
         context = self._context
         known = context.applied_state.state.masters.get(self.master)
+        obstacle = context.router.publishing_obstacle(self._held.master_hash)
+        is_off = self._resigned or obstacle is not None or self._leaves_the_turn()
         return MetaStatus(
             destination=self.master,
-            publish_config=PublishConfig.OFF if self._resigned else self._held.publish,
+            publish_config=PublishConfig.OFF if is_off else self._held.publish,
             publishing=known is not None and known.choice.server_id == context.replica.server_id,
             last_published_time_ms=self.last_published_ms,
             last_published_lease_set=self._last_structure,
             can_sign_until_s=self._held.key.can_sign_until_s,
+            publish_failure=None if self._resigned else obstacle or self._turns.failure,
         )
+
+    def _leaves_the_turn(self) -> bool:
+        """Failures in a row, and another server that is able. Without a quorum each node decides for itself."""
+        context = self._context
+        if self._outage.lasts or not self._turns.is_away(trio.current_time()):
+            return False
+        farm, own_id = context.applied_state.farm, context.replica.server_id
+        others = (each for each in candidates_of(farm.state, self.master, farm.tuning) if each.server_id != own_id)
+        return any(each.inability is None for each in others)
 
     def review_key(self) -> None:
         """Take up a renewed key, and have an alarm stand while the one in hand ends soon."""
@@ -125,6 +140,11 @@ class PublishingTask:
         if self._held.renew(now_s):
             self._context.trace.append("signing-key-renewed", {"until": self._held.key.can_sign_until_s})
         judge_key(self._held, now_s, self._alarms.key)
+        obstacle = self._context.router.publishing_obstacle(self._held.master_hash)
+        if obstacle is None:
+            self._context.router_alarm.clear(f"{self._cause}: obstacle")
+        else:
+            self._context.router_alarm.set(f"{self._cause}: obstacle", f"this node does not publish: {obstacle}")
 
     def resign(self) -> None:
         """Publish no more in this life of the node."""
@@ -236,9 +256,11 @@ class PublishingTask:
         except (LeaseSetError, I2pError, RouterError) as error:
             context.router_alarm.set(self._cause, f"publishing failed: {error}")
             context.trace.append("publish-failed", {**facts, "reason": str(error)})
+            self._turns.failed(str(error), trio.current_time())
             self._back_off()
             return
         self._backoff.reset()
+        self._turns.succeeded()
         context.router_alarm.clear(self._cause)
         self._handed_over, self.signed = publication, plan
         self.published += 1

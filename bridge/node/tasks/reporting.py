@@ -8,8 +8,8 @@ and not when its silence is noticed.
 
 *What is news in a report:*
 
-    due at once     a leaf fell ill or recovered, came or went; this node became or ceased to be a master's publisher;
-                    what an operator allows it, or the end of its key, changed
+    due at once     a leaf fell ill, recovered, has other faults, came or went; this node became or ceased to be a
+                    master's publisher; what an operator allows it, or the end of its key, changed
     said once       the structure that was published last, after each publication; the node's configuration, in the
                     first report of a life and once an hour (the log is kept for days, and readers begin anywhere)
 
@@ -26,7 +26,7 @@ import trio
 
 from bridge.api.control import SubmitOutcome
 from bridge.core.log.hashes import hash_of
-from bridge.core.log.records import LeafStatus, MetaStatus, Report, RouterStatus
+from bridge.core.log.records import LeafFault, LeafStatus, MetaStatus, Report, RouterStatus
 from bridge.node.router.router import RouterError
 from bridge.node.tasks.measuring import MeasuringTask
 from bridge.node.tasks.publishing import PublishingTask
@@ -42,7 +42,7 @@ WITNESS_LAG_MS = 20_000
 LOOK_SHARE = 0.25
 """Of a reporting period: how often leaves are looked at between reports."""
 CONFIGURATION_EVERY_MS = 3_600_000
-Gist = tuple[frozenset[tuple[str, bool]], frozenset[tuple[str, str, bool, int | None]]]
+Gist = tuple[frozenset[tuple[str, bool, tuple[LeafFault, ...]]], frozenset[tuple[str, str, bool, int | None]]]
 
 
 class ReportingTask:
@@ -225,7 +225,7 @@ class ReportingTask:
 def gist_of(leaves: tuple[LeafStatus, ...], masters: tuple[MetaStatus, ...]) -> Gist:
     """What makes a report due at once when it changes."""
     return (
-        frozenset((leaf.destination, leaf.healthy) for leaf in leaves),
+        frozenset((leaf.destination, leaf.healthy, leaf.faults) for leaf in leaves),
         frozenset(
             (each.destination, each.publish_config.value, each.publishing, each.can_sign_until_s) for each in masters
         ),

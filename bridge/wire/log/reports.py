@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
 
-from bridge.core.log.records import LeafStatus, Measurement, MetaStatus, PublishConfig, Report, RouterStatus
+from bridge.core.log.records import LeafFault, LeafStatus, Measurement, MetaStatus, PublishConfig, Report, RouterStatus
 from bridge.core.state.farm_state import MASTERS_MAX
 from bridge.wire.log.fields import (
     ApplicationError,
@@ -33,6 +33,8 @@ from bridge.wire.log.fields import (
 
 DESTINATIONS_LIMIT: Final = 64
 MEASUREMENTS_LIMIT: Final = 16
+FAILURE_LIMIT: Final = 200
+"""Characters of a failure; the rest is cut off."""
 _LEAF_TWICE: Final = "a destination appears twice in `destinations`"
 _MASTER_TWICE: Final = "a master destination appears twice in `meta`"
 
@@ -49,6 +51,8 @@ class MetaPart(Struct, rename="camel", omit_defaults=True):
     last_published_time_ms: Milliseconds | UnsetType = field(name="lastPublishedTime", default=UNSET)
     last_published_lease_set: StructureText | None = field(name="lastPublishedLS", default=None)
     can_sign_until_s: Seconds | None = field(name="canSignUntil", default=None)
+    publish_failure: Any = None
+    """Text. Older versions do not read it, so no value of it makes the entry foreign."""
 
 
 class _Router(Struct, rename="camel", omit_defaults=True):
@@ -77,6 +81,8 @@ class LeafPart(Struct, rename="camel", omit_defaults=True):
     current_bandwidth_bytes_per_s: Count | None = field(name="currentBandwidth", default=None)
     configured_connections: Count | None = None
     current_connections: Count | None = None
+    faults: Any = None
+    """A list of words of `LeafFault`, read likewise."""
 
 
 class _Measurement(Struct, rename="camel", omit_defaults=True):
@@ -141,12 +147,23 @@ def _to_meta(meta: MetaPart) -> MetaStatus:
         **structs.asdict(meta),
         "publishing": meta.publishing is True,
         "last_published_time_ms": 0 if meta.last_published_time_ms is UNSET else meta.last_published_time_ms,
+        "publish_failure": _text(meta.publish_failure),
     }
     return MetaStatus(**told)
 
 
 def _to_leaf(leaf: LeafPart) -> LeafStatus:
-    return LeafStatus(**{**structs.asdict(leaf), "healthy": leaf.healthy is True})
+    told = {**structs.asdict(leaf), "healthy": leaf.healthy is True, "faults": _faults(leaf.faults)}
+    return LeafStatus(**told)
+
+
+def _text(value: Any) -> str | None:
+    return value[:FAILURE_LIMIT] if isinstance(value, str) else None
+
+
+def _faults(value: Any) -> tuple[LeafFault, ...]:
+    named = {each for each in value if isinstance(each, str)} if isinstance(value, list) else set[str]()
+    return tuple(each for each in LeafFault if each.value in named)
 
 
 def _to_measurements(measured: list[_Measurement]) -> tuple[Measurement, ...]:
@@ -155,16 +172,20 @@ def _to_measurements(measured: list[_Measurement]) -> tuple[Measurement, ...]:
 
 def from_report(report: Report, config: Mapping[str, Any] | None) -> ReportEntry:
     """How it is written."""
-    masters = [MetaPart(**asdict(each)) for each in report.masters]
+    masters = [MetaPart(**{**asdict(each), "publish_failure": _text(each.publish_failure)}) for each in report.masters]
     return ReportEntry(
         cluster=report.cluster,
         date=report.date_ms,
         id=report.server_id,
         router=_Router(**asdict(report.router)),
         meta=masters if len(masters) > 1 else masters[0] if masters else None,
-        destinations=[LeafPart(**asdict(each)) for each in report.destinations],
+        destinations=[_from_leaf(each) for each in report.destinations],
         remote_destinations=[_Measurement(**asdict(each)) for each in report.remote_destinations],
         remote_metas=[_Measurement(**asdict(each)) for each in report.remote_metas],
         request=report.request,
         config=None if config is None else dict(config),
     )
+
+
+def _from_leaf(leaf: LeafStatus) -> LeafPart:
+    return LeafPart(**{**asdict(leaf), "faults": [each.value for each in leaf.faults] or None})

@@ -1,0 +1,193 @@
+"""A node whose router takes no structure: another able node publishes, and the turn comes back later."""
+
+# ruff: noqa: ARG001 - the clock works by being asked for
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from bridge.core.log.records import LeafFault, LeafStatus, PublishConfig, Report
+from bridge.core.publishing.candidates import Inability, candidates_of
+from bridge.node.router.i2cp_router import I2cpRouter
+from bridge.node.router.router import Leaf
+from bridge.node.tasks.publishing_turns import AWAY_FIRST_S, AWAY_LONGEST_S, FAILURES_BEFORE, PublishingTurns
+from bridge.node.tasks.task_context import ROUTER_ALARM
+from bridge.wire.i2p.destination_keys import SigningKey, new_master_key
+from tests.node import i2cp_stage
+from tests.node.fake_i2cp_router import FakeRouter
+from tests.node.farm_stage import MASTER, OTHER, OWN, PERIOD_MS, Stage, machine_clock, on_duty, rival_report
+
+pytestmark = pytest.mark.usefixtures("_clock")
+DESTINATION = MASTER.destination.base64
+
+
+@pytest.fixture
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_clock(monkeypatch)
+
+
+def test_turns_after_one_failure_stay() -> None:
+    turns = PublishingTurns()
+    turns.failed("refused", 0)
+    assert not turns.is_away(0)
+    assert turns.failure == "refused"
+
+
+def test_turns_after_two_failures_pass_for_longer_each_time() -> None:
+    turns, now_s, pauses = PublishingTurns(), 0.0, list[float]()
+    for _ in range(FAILURES_BEFORE - 1):
+        turns.failed("refused", now_s)
+    for _ in range(8):
+        turns.failed("refused", now_s)
+        began_s = now_s
+        while turns.is_away(now_s):
+            now_s += 1
+        pauses.append(now_s - began_s)
+    assert pauses[0] == AWAY_FIRST_S
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == AWAY_LONGEST_S
+
+
+def test_turns_after_a_success_begin_again() -> None:
+    turns = PublishingTurns()
+    turns.failed("refused", 0)
+    turns.failed("refused", 0)
+    turns.succeeded()
+    assert not turns.is_away(1)
+    assert turns.failure is None
+
+
+def _rival(sequence: int, *, able: bool = True) -> Report:
+    """Server 2 with a lower score than this node's, so that it is chosen only if this node is not able."""
+    report = rival_report(sequence)
+    [part] = report.masters
+    part = replace(part, publish_config=PublishConfig.AUTO if able else PublishConfig.OFF)
+    return replace(report, masters=(part,), router=replace(report.router, job_lag_ms=900))
+
+
+@asynccontextmanager
+async def beside_a_rival(stage: Stage, *, able: bool = True) -> AsyncIterator[None]:
+    """The node on duty, while another server reports in each period."""
+
+    async def report() -> None:
+        sequence = 0
+        while True:
+            sequence += 1
+            await stage.append_record(_rival(sequence, able=able))
+            await trio.sleep(PERIOD_MS / 1000)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(report)
+        async with on_duty(stage):
+            yield
+        nursery.cancel_scope.cancel()
+
+
+def publisher(stage: Stage) -> int | None:
+    return stage.applied_state.state.masters[DESTINATION].choice.server_id
+
+
+async def test_a_node_whose_router_refuses_gives_the_turn_away(autojump_clock: MockClock) -> None:
+    """Given a score above all others and a router that refuses, then another able server publishes within 20 s."""
+    stage = Stage()
+    stage.router.refusal = "no tunnels"
+    async with beside_a_rival(stage):
+        await trio.sleep(20)
+        assert publisher(stage) == OTHER
+        state, tuning = stage.applied_state.state, stage.applied_state.farm.tuning
+        own = next(each for each in candidates_of(state, DESTINATION, tuning) if each.server_id == OWN)
+        assert own.inability is Inability.FAILING
+        part = state.servers[OWN].report.part_in(DESTINATION)
+        assert part is not None
+        assert part.publish_failure == "no tunnels"
+
+
+async def test_a_node_whose_router_recovers_is_able_again(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    stage.router.refusal = "no tunnels"
+    async with beside_a_rival(stage):
+        await trio.sleep(20)
+        stage.router.refusal = None
+        await trio.sleep(AWAY_FIRST_S + 30)
+        assert publisher(stage) == OWN
+        assert stage.router.published
+        part = stage.applied_state.state.servers[OWN].report.part_in(DESTINATION)
+        assert part is not None
+        assert part.publish_failure is None
+
+
+async def test_a_node_whose_router_refuses_for_ever_tries_rarely(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    stage.router.refusal = "no tunnels"
+    async with beside_a_rival(stage):
+        await trio.sleep(900)
+        assert stage.events("publish-failed") <= 6
+        assert publisher(stage) == OTHER
+
+
+async def test_the_only_able_node_goes_on_trying(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    stage.router.refusal = "no tunnels"
+    async with beside_a_rival(stage, able=False):
+        await trio.sleep(300)
+        assert publisher(stage) == OWN
+        stage.router.refusal = None
+        await trio.sleep(70)
+        assert stage.router.published
+
+
+async def test_a_node_that_can_never_publish_is_not_able(autojump_clock: MockClock) -> None:
+    """Given a router that never takes this key, then no attempt is made, and an alarm gives the reason."""
+    stage = Stage()
+    stage.router.obstacle = "no session for an offline key"
+    async with beside_a_rival(stage):
+        await trio.sleep(20)
+        assert publisher(stage) == OTHER
+        assert stage.events("publish-failed") == 0
+        assert "no session for an offline key" in (stage.alarm(ROUTER_ALARM) or "")
+
+
+@pytest.mark.parametrize(
+    ("fake", "key", "says"),
+    [
+        (FakeRouter(is_i2pd=True), i2cp_stage.TRANSIENT, "i2pd makes no session"),
+        (FakeRouter(is_i2pd=True), new_master_key().as_signing_key(), None),
+        (FakeRouter(), i2cp_stage.TRANSIENT, None),
+        (FakeRouter(), new_master_key(demo=True).as_signing_key(), "demonstration"),
+    ],
+    ids=["i2pd-transient", "i2pd-master", "java-transient", "java-demo"],
+)
+async def test_a_router_names_the_obstacle_of_a_key(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, fake: FakeRouter, key: SigningKey, says: str | None
+) -> None:
+    async with i2cp_stage.stage(monkeypatch, autojump_clock, fake, key) as on:
+        found = on.router.publishing_obstacle(key.destination.hash)
+        assert found is None if says is None else says in (found or "")
+
+
+async def _leaf_of(router: I2cpRouter) -> LeafStatus:
+    await router.local_router_status()
+    return await router.local_leaf_status(i2cp_stage.LEAF.hash)
+
+
+async def test_a_leaf_names_the_router_as_its_fault(monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> None:
+    async with i2cp_stage.stage(monkeypatch, autojump_clock, FakeRouter(up=False)) as on:
+        assert (await _leaf_of(on.router)).faults == (LeafFault.ROUTER,)
+
+
+async def test_a_leaf_without_a_lease_set_names_it(monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock) -> None:
+    async with i2cp_stage.stage(monkeypatch, autojump_clock, FakeRouter()) as on:
+        await trio.sleep(130)
+        assert (await _leaf_of(on.router)).faults == (LeafFault.LEASE_SET,)
+
+
+async def test_a_leaf_whose_probe_fails_names_the_service(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    leaf = Leaf(i2cp_stage.LEAF, ("127.0.0.1", 1))
+    async with i2cp_stage.stage(monkeypatch, autojump_clock, leaves=(leaf,)) as on:
+        assert (await _leaf_of(on.router)).faults == (LeafFault.SERVICE,)
