@@ -36,6 +36,17 @@ class AppendNotSent:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerArriving:
+    """Bytes of the peer's answer to the request with this correlation arrive, not all of them yet.
+
+    On a slow link a large answer takes longer than the peer may be silent. Whoever sends bytes is not silent.
+    """
+
+    peer: ServerId
+    correlation: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlineReached:
     """`core.deadline` has come."""
 
@@ -159,5 +170,5 @@ class ClusterIdKnown:
 SnapshotEvent = SnapshotWanted | SnapshotTaken | SnapshotRead | SnapshotChecked
 StorageEvent = SnapshotEvent | DiskSpace
 Requested = Proposed | ChangeConfiguration | ReadRequested | TransferLeadership
-Learnt = PeerExtensions | ClusterIdKnown | AppendNotSent
+Learnt = PeerExtensions | ClusterIdKnown | AppendNotSent | AnswerArriving
 Event = Received | Rejected | DeadlineReached | Requested | Persisted | EntriesRead | Learnt | StorageEvent

@@ -70,7 +70,8 @@ class Fetch:
     """A replica asks its leader for what follows `position`, all of which it holds durably.
 
     The answer may wait for `max_wait_ms`, until there are entries, or a commit index above `commit`. It carries entries
-    of at most `max_bytes`, but at least one if there is one.
+    of at most `max_bytes`, but at least one if there is one. To a sign of life the answer comes immediately and without
+    entries, and a fetch that waits goes on waiting.
     """
 
     term: Term
@@ -81,6 +82,7 @@ class Fetch:
     max_bytes: int
     correlation: int
     cluster_id: str | None = None
+    is_sign_of_life: bool = False
 
 
 @dataclass(frozen=True, slots=True)

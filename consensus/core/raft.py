@@ -43,6 +43,7 @@ from consensus.core.effects import (
 )
 from consensus.core.election import Candidate
 from consensus.core.events import (
+    AnswerArriving,
     AppendNotSent,
     ChangeConfiguration,
     ClusterIdKnown,
@@ -213,7 +214,7 @@ class Raft:
                 self._requested(event)
             case Persisted(number):
                 self._persisted(number)
-            case PeerExtensions() | ClusterIdKnown() | AppendNotSent():
+            case PeerExtensions() | ClusterIdKnown() | AppendNotSent() | AnswerArriving():
                 self._learn(event)
             case EntriesRead() | SnapshotWanted() | SnapshotTaken() | SnapshotRead() | SnapshotChecked():
                 self._storage_answered(event)
@@ -374,6 +375,9 @@ class Raft:
             case AppendNotSent(peer, correlation, next_index):
                 if self._replication is not None:
                     self._replication.not_sent(peer, correlation, next_index)
+            case AnswerArriving(peer, correlation):
+                if self._fetch_follower is not None:
+                    self._fetch_follower.answer_arriving(peer, correlation)
             case _:
                 assert_never(event)
 

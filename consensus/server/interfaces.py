@@ -74,6 +74,9 @@ class Receiver(Protocol):
     def append_not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
         """The transport kept back an append, because the peer lacks the entries from `next_index` on."""
 
+    def answer_arriving(self, peer: ServerId, correlation: int) -> None:
+        """Bytes of an answer have arrived, which is not complete yet."""
+
     def peer_connected(self, peer: ServerId, extensions: Extensions) -> None:
         """A connection to the peer is up; this is what the peer understands."""
 

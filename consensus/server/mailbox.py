@@ -18,7 +18,15 @@ from math import inf
 
 import trio
 
-from consensus.core.events import AppendNotSent, DiskSpace, PeerExtensions, Received, Rejected, Requested
+from consensus.core.events import (
+    AnswerArriving,
+    AppendNotSent,
+    DiskSpace,
+    PeerExtensions,
+    Received,
+    Rejected,
+    Requested,
+)
 from consensus.server.batching import Batches, Proposal
 from consensus.storage.jobs import Job, StorageReadResult, WriteJob
 
@@ -39,7 +47,8 @@ class JobBlocked:
     resume_at: int
 
 
-Urgent = Received | Rejected | AppendNotSent | PeerExtensions | Requested | JobDone | JobBlocked | DiskSpace
+Notified = Received | Rejected | AppendNotSent | AnswerArriving | PeerExtensions
+Urgent = Notified | Requested | JobDone | JobBlocked | DiskSpace
 
 
 def _not_running() -> bool:

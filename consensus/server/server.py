@@ -54,6 +54,7 @@ from consensus.core.effects import (
     TransferEnded,
 )
 from consensus.core.events import (
+    AnswerArriving,
     AppendNotSent,
     ChangeConfiguration,
     DiskSpace,
@@ -299,6 +300,11 @@ class ConsensusServer:
         """The transport kept back an append, because the peer lacks the entries from `next_index` on."""
         if not self._mailbox.put(AppendNotSent(peer, correlation, next_index)):
             self._dropped["notice of an append not sent dropped for want of room"] += 1
+
+    def answer_arriving(self, peer: ServerId, correlation: int) -> None:
+        """Bytes of the answer to a request of this server have arrived, which is not complete yet."""
+        if not self._mailbox.put(AnswerArriving(peer, correlation)):
+            self._dropped["notice of an arriving answer dropped for want of room"] += 1
 
     def peer_connected(self, peer: ServerId, extensions: Extensions) -> None:
         """A connection to `peer` is up. Dropped and counted if too much waits."""

@@ -16,6 +16,7 @@ class RecordedReceiver:
     def __init__(self) -> None:
         self.replies: list[tuple[ServerId, Reply]] = []
         self.kept_back: list[tuple[ServerId, int, Index]] = []
+        self.arriving: list[tuple[ServerId, int]] = []
         self.extensions: list[tuple[ServerId, Extensions]] = []
         self.connected = trio.Event()
         self._replied = trio.Event()
@@ -37,6 +38,10 @@ class RecordedReceiver:
     def append_not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
         """Keep it."""
         self.kept_back.append((peer, correlation, next_index))
+
+    def answer_arriving(self, peer: ServerId, correlation: int) -> None:
+        """Keep it."""
+        self.arriving.append((peer, correlation))
 
     def peer_connected(self, peer: ServerId, extensions: Extensions) -> None:
         """Keep it."""

@@ -2,13 +2,17 @@
 
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
+from trio.testing import memory_stream_pair
 
 from consensus.protocols.kraft.node.connections.connection import (
     ConnectionOptions,
+    KafkaConnection,
     KafkaConnectionError,
     api_key_of,
     connect,
@@ -239,3 +243,54 @@ def test_what_is_no_request_has_no_api() -> None:
     assert api_key_of(ASKED) is ApiKey.METADATA
     with pytest.raises(KafkaWireError, match="MetadataResponse is no request"):
         api_key_of(TOLD)
+
+
+async def answered_in_parts(part_bytes: int, pause_s: float, total_s: float) -> Any:
+    """What becomes of a request whose answer comes in parts; in simulated time."""
+    ours, theirs = memory_stream_pair()
+    connection = KafkaConnection(FrameStream(ours, FRAME_BYTES), "peer", ConnectionOptions(request_timeout_ms=2_000))
+    connection.versions = {ApiKey.METADATA: (12, 12)}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+
+        async def answer() -> None:
+            frames = FrameStream(theirs, FRAME_BYTES)
+            _, version, correlation_id = head_of(await frames.receive())
+            response = encode_response(ApiKey.METADATA, version, correlation_id, LONG)
+            data = len(response).to_bytes(4, "big") + response
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError), trio.move_on_after(total_s):
+                for at in range(0, len(data), part_bytes):
+                    await theirs.send_all(data[at : at + part_bytes])
+                    await trio.sleep(pause_s)
+
+        nursery.start_soon(answer)
+        try:
+            return await connection.ask(ASKED)
+        except KafkaConnectionError as error:
+            return str(error)
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+async def test_answer_whose_bytes_keep_coming_outlasts_the_timeout(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    assert await answered_in_parts(part_bytes=10_000, pause_s=1.0, total_s=600) == LONG
+    assert trio.current_time() > 40
+
+
+async def test_answer_that_drips_ends_with_the_timeout(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    assert "no answer within 2000 ms" in await answered_in_parts(part_bytes=1, pause_s=1.0, total_s=600)
+    assert trio.current_time() < 5
+
+
+async def test_answer_that_stops_halfway_ends_with_the_timeout(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    assert "no answer within 2000 ms" in await answered_in_parts(part_bytes=10_000, pause_s=1.0, total_s=10.5)
+    assert trio.current_time() < 14
+
+
+LONG = clients.MetadataResponse(
+    brokers=tuple(clients.MetadataResponseBroker(node_id=number, host="h" * 30_000, port=1) for number in range(16)),
+    topics=(),
+)

@@ -1,6 +1,7 @@
 """What replicas ask a server over the wire, and how Fetch is told apart from a consumer's."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import trio.testing
 from consensus.core import messages as core
 from consensus.core.model import COMMAND, Entry, LogId, ReplicaKey
 from consensus.protocols.kraft.node.connections.service import Caller, ServedApi
-from consensus.protocols.kraft.node.replica.quorum_service import FetchDispatch, QuorumService
+from consensus.protocols.kraft.node.replica.quorum_service import FETCH_SIZES, FetchDispatch, QuorumService
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire import messages_quorum as quorum
 from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
@@ -201,6 +202,39 @@ async def test_a_replica_is_known_by_its_id_in_either_place_and_all_others_are_c
 def test_two_services_as_one_have_the_apis_and_features_of_both() -> None:
     both = FetchDispatch(service(ScriptedReceiver(), names()), Consumers(ApiKey.METADATA))
     assert both.apis().keys() == {1, 3, 52, 53, 54, 59}
-    assert both.features() == {"kraft.version": (0, 1, 1)}
+    assert both.features() == {"kraft.version": (0, 1, 1), FETCH_SIZES: (1, 1, None)}
     with pytest.raises(ValueError, match="API 52 is served twice"):
         FetchDispatch(service(ScriptedReceiver(), names()), Consumers(ApiKey.VOTE)).apis()
+
+
+@pytest.mark.parametrize(("max_bytes", "sizes"), [(1_000, [1_000, 4_000, 16_000]), (16_000, [16_000])])
+async def test_fetch_smaller_than_a_batch_gets_a_whole_batch(max_bytes: int, sizes: list[int]) -> None:
+    """The core cuts between entries; part of a batch would be another batch to the replica."""
+
+    def answer(request: core.Request) -> core.Reply:
+        assert isinstance(request, core.Fetch)
+        return core.FetchReply(3, ONE, 4, request.correlation, entries=BATCH[: request.max_bytes // 1_000])
+
+    receiver = ScriptedReceiver(answer)
+    at = QuorumService(
+        receiver,
+        names(),
+        write_entries,
+        lambda: Answering(leader=ONE),
+        ends_batch=lambda entry: entry.data == b"end",
+    )
+    response = await at.answer(from_two(replace(FETCH, max_bytes=max_bytes)), caller())
+    assert response.responses[0].partitions[0].records == write_entries(6, BATCH)
+    assert [asked.max_bytes for _, asked, _ in receiver.asked if isinstance(asked, core.Fetch)] == sizes
+
+
+async def test_batch_that_no_answer_has_room_for_is_asked_for_once_more() -> None:
+    receiver = ScriptedReceiver(lambda request: core.FetchReply(3, ONE, 4, request.correlation, entries=BATCH[:2]))
+    at = QuorumService(
+        receiver, names(), write_entries, lambda: Answering(leader=ONE), ends_batch=lambda entry: entry.data == b"end"
+    )
+    await at.answer(from_two(FETCH), caller())
+    assert len(receiver.asked) == 2
+
+
+BATCH = (*[Entry.command(3, b"part")] * 7, Entry.command(3, b"end"))

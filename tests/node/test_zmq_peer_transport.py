@@ -78,6 +78,10 @@ class Script:
     def append_not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
         """Not used."""
 
+    def answer_arriving(self, peer: ServerId, correlation: int) -> None:
+        """Keep it."""
+        self.arriving.append((peer, correlation))
+
     def peer_connected(self, peer: ServerId, extensions: Extensions) -> None:
         """A member has a link."""
         assert extensions == Extensions(configurations=True)

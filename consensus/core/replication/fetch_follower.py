@@ -15,6 +15,12 @@ whose position is no longer the end of the log is dropped (`still_answers`).
 Where the leader no longer has the entries it names its snapshot. Chunks of it are fetched one after the other, each
 when the one before is durable, and entries again when all is installed (`snapshots`).
 
+*How much to ask for.* An answer that takes long on a slow link holds up what comes behind it, and delays the next
+acknowledgement. So the size asked for is halved when an answer is overdue, and doubled when a full answer comes soon:
+each fetch then takes a part of the timeouts on any link. One batch that is larger than that may take minutes. Its bytes
+are reported as they arrive (`AnswerArriving`). Until it is complete they count as the leader's contact, the fetch is
+not repeated, and a fetch without an interest in entries shows the leader that this follower is alive.
+
 There is one fetch at a time. After an answer that brings nothing the next fetch waits for its time, even if the leader
 answered early; otherwise the two would keep each other busy for nothing.
 
@@ -47,10 +53,12 @@ candidates. Only the leader's own contact makes it refuse them. While it does, a
 the group as our log knows it is refused, and a fetch reply that names one is dropped (`ServerRole.refuses_outsider`).
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import assert_never
 
 from consensus.core.effects import Halt
+from consensus.core.entry_data import group_bytes
 from consensus.core.messages import (
     BeginQuorumEpoch,
     BeginQuorumEpochReply,
@@ -72,6 +80,8 @@ from consensus.core.roles import ServerRole
 from consensus.core.snapshots import IncomingSnapshot, SnapshotReceiver, refuse_fetch_snapshot
 
 MAX_REMEMBERED_FETCHES = 16
+FIRST_FETCH_BYTES = 256 * 1024
+LEAST_FETCH_BYTES = 4 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +95,8 @@ class Asked:
     overdue_ms: Milliseconds
     offset: int | None = None
     """From which byte of the snapshot of `position`; None if entries are asked for."""
+    max_bytes: int = 0
+    """What the answer may have; 0 for a sign of life."""
 
 
 def still_answers(last: LogId, asked: Asked) -> bool:
@@ -103,12 +115,16 @@ class FetchSchedule:
         self._sent_ms: Milliseconds = replica.now
         self._rest_until_ms: Milliseconds = replica.now
         self._untried: list[ServerId] = []
+        self._is_arriving = False
+        """Whether parts of the answer that is waited for have come."""
+        self._limit_bytes = min(FIRST_FETCH_BYTES, replica.options.max_bytes_per_append)
 
     @property
     def deadline(self) -> Milliseconds | None:
         """When `maybe_fetch` may have something to do; None if no server can be asked."""
         if self._waiting is not None:
-            return self._waiting.overdue_ms
+            overdue_ms = self._waiting.overdue_ms
+            return min(overdue_ms, self._sign_of_life_ms) if self._is_arriving else overdue_ms
         if not self._replica.others:
             return None
         return max(self._rest_until_ms, self._sign_of_life_ms) if self._is_busy else self._rest_until_ms
@@ -124,9 +140,13 @@ class FetchSchedule:
         if waiting is not None:
             redirected = leader not in (None, waiting.target) or waiting.term != replica.term
             if not redirected and replica.now < waiting.overdue_ms:
+                if self._is_arriving and replica.now >= self._sign_of_life_ms:
+                    self._show_life(waiting.target)
                 return
             self._waiting = None
-            if redirected:
+            if not redirected:
+                self._ask_for_less()
+            else:
                 # The leader of a new term announces itself to the voters soon; other servers must ask the voters.
                 self._rest_until_ms = replica.now if leader is not None else replica.now + replica.options.heartbeat_ms
         if replica.now < self._rest_until_ms or (self._is_busy and replica.now < self._sign_of_life_ms):
@@ -150,17 +170,42 @@ class FetchSchedule:
             self._waiting = None
         return asked
 
-    def begin_anew(self) -> None:
+    def arriving(self, sender: ServerId, correlation: int) -> bool:
+        """Parts of an answer have come; returns whether it is the one that is waited for."""
+        asked, replica = self._asked.get(correlation), self._replica
+        if asked is None or asked is not self._waiting or (asked.target, asked.term) != (sender, replica.term):
+            return False
+        overdue_ms = replica.now + replica.options.heartbeat_ms + replica.options.retry_ms
+        self._waiting = self._asked[correlation] = dataclasses.replace(asked, overdue_ms=overdue_ms)
+        self._is_arriving = True
+        return True
+
+    def adapt(self, asked: Asked, size_bytes: int) -> None:
+        """An answer of this size came: ask for more if it came soon and was full, for less if it took long."""
+        took_ms, retry_ms = self._replica.now - asked.sent_ms, self._replica.options.retry_ms
+        if size_bytes and took_ms > retry_ms:
+            self._ask_for_less()
+        elif took_ms <= retry_ms // 2 and 2 * size_bytes >= asked.max_bytes >= self._limit_bytes:
+            self._limit_bytes = min(2 * self._limit_bytes, self._replica.options.max_bytes_per_append)
+
+    def _ask_for_less(self) -> None:
+        self._limit_bytes = max(1, LEAST_FETCH_BYTES, self._limit_bytes // 2)
+
+    def begin_anew(self, leader: ServerId) -> None:
         """A leader has announced itself: answers to earlier questions say nothing about it."""
-        self._asked.clear()
-        self._waiting = None
+        self.forget_others(leader)
         self.go_on()
 
-    def forget_others(self) -> None:
+    def forget_others(self, leader: ServerId) -> None:
         """An answer has shown which server leads. Questions to others, and to this one before it led, are out of date.
 
-        Otherwise a late "I do not lead" would erase a leader whose lease this server has just confirmed.
+        Otherwise a late "I do not lead" would erase a leader whose lease this server has just confirmed. An answer of
+        the leader that is arriving is large, so it is none of these.
         """
+        waiting = self._waiting
+        if waiting is not None and self._is_arriving and (waiting.target, waiting.term) == (leader, self._replica.term):
+            self._asked = {number: asked for number, asked in self._asked.items() if asked is waiting}
+            return
         self._asked.clear()
         self._waiting = None
 
@@ -199,7 +244,7 @@ class FetchSchedule:
         # dropped, but the leader hears of us.
         durable = log.durable_index
         position = LogId(durable, log.term_at(durable) or 0) if self._is_writing else log.last
-        max_wait_ms = replica.options.heartbeat_ms
+        max_wait_ms, limit_bytes = replica.options.heartbeat_ms, self._limit_bytes
         correlation = replica.next_correlation()
         fetch = Fetch(
             term=replica.term,
@@ -207,44 +252,63 @@ class FetchSchedule:
             position=position,
             commit=replica.applier.commit,
             max_wait_ms=max_wait_ms,
-            max_bytes=replica.options.max_bytes_per_append,
+            max_bytes=limit_bytes,
             correlation=correlation,
             cluster_id=replica.cluster_id,
         )
         after = 0 if self._is_writing else log.writing_number
         replica.outbox.send(target, fetch, max(replica.hard_state_number, after))
-        self._remember(correlation, target, position, replica.now + max_wait_ms + replica.options.retry_ms)
+        overdue_ms = replica.now + max_wait_ms + replica.options.retry_ms
+        self._remember(correlation, Asked(target, replica.term, position, replica.now, overdue_ms, None, limit_bytes))
+
+    def _show_life(self, target: ServerId) -> None:
+        """Fetch nothing, so that the leader counts us among its majority while a large answer is on its way."""
+        replica, log = self._replica, self._replica.log
+        durable = log.durable_index
+        position = LogId(durable, log.term_at(durable) or 0)
+        correlation = replica.next_correlation()
+        fetch = Fetch(
+            term=replica.term,
+            replica=replica.server_id,
+            position=position,
+            commit=replica.applier.commit,
+            max_wait_ms=0,
+            max_bytes=0,
+            correlation=correlation,
+            cluster_id=replica.cluster_id,
+            is_sign_of_life=True,
+        )
+        replica.outbox.send(target, fetch, replica.hard_state_number)
+        self._keep(correlation, Asked(target, replica.term, position, replica.now, replica.now))
 
     def _ask_for_chunk(self, incoming: IncomingSnapshot) -> None:
         replica = self._replica
+        limit_bytes = min(self._limit_bytes, replica.options.snapshot_chunk_bytes)
         correlation = replica.next_correlation()
         fetch = FetchSnapshot(
             term=replica.term,
             replica=replica.server_id,
             snapshot=incoming.last,
             offset=incoming.received,
-            max_bytes=replica.options.snapshot_chunk_bytes,
+            max_bytes=limit_bytes,
             correlation=correlation,
             cluster_id=replica.cluster_id,
         )
         replica.outbox.send(incoming.leader, fetch, max(replica.hard_state_number, incoming.number))
-        overdue_ms = replica.now + replica.options.retry_ms
-        self._remember(correlation, incoming.leader, incoming.last, overdue_ms, incoming.received)
+        overdue_ms, offset = replica.now + replica.options.retry_ms, incoming.received
+        asked = Asked(incoming.leader, replica.term, incoming.last, replica.now, overdue_ms, offset, limit_bytes)
+        self._remember(correlation, asked)
 
-    def _remember(
-        self,
-        correlation: int,
-        target: ServerId,
-        position: LogId,
-        overdue_ms: Milliseconds,
-        offset: int | None = None,
-    ) -> None:
-        replica = self._replica
-        asked = Asked(target, replica.term, position, replica.now, overdue_ms, offset)
-        self._waiting = self._asked[correlation] = asked
-        self._sent_ms = replica.now
+    def _remember(self, correlation: int, asked: Asked) -> None:
+        self._waiting, self._is_arriving = asked, False
+        self._keep(correlation, asked)
+
+    def _keep(self, correlation: int, asked: Asked) -> None:
+        self._asked[correlation] = asked
+        self._sent_ms = self._replica.now
         if len(self._asked) > MAX_REMEMBERED_FETCHES:
-            del self._asked[next(iter(self._asked))]
+            # A large answer is waited for while many signs of life are sent.
+            del self._asked[next(number for number, each in self._asked.items() if each is not self._waiting)]
 
 
 def take(replica: Replica, snapshots: SnapshotReceiver, asked: Asked, reply: FetchReply) -> bool:
@@ -317,6 +381,11 @@ def take_chunk(replica: Replica, snapshots: SnapshotReceiver, asked: Asked, repl
     return True
 
 
+def _size_of(reply: FetchReply | FetchSnapshotReply) -> int:
+    """The bytes of an answer that its request has a limit for."""
+    return len(reply.data) if isinstance(reply, FetchSnapshotReply) else group_bytes(reply.entries)
+
+
 class FetchFollower:
     """The fetching side of one server, whatever its role."""
 
@@ -336,6 +405,11 @@ class FetchFollower:
         follower = self._role.as_follower
         if follower is not None:
             self._schedule.maybe_fetch(follower.leader)
+
+    def answer_arriving(self, sender: ServerId, correlation: int) -> None:
+        """Parts of an answer have come. If the leader sends it, that is a contact of the leader."""
+        if self._schedule.arriving(sender, correlation) and self._role.leader == sender:
+            self._role.follow(sender)
 
     def receive(self, sender: ServerId, message: FetchMessage) -> None:
         """A plausible message of the strategy arrives."""
@@ -394,7 +468,7 @@ class FetchFollower:
             self._refuse(sender, begin, RefusalReason.ANOTHER_LEADER)
             return
         if not self._leader_has_spoken:
-            self._schedule.begin_anew()
+            self._schedule.begin_anew(sender)
         self._role.follow(sender)
         reply = BeginQuorumEpochReply(replica.term, sender, begin.correlation)
         replica.outbox.send(sender, reply, after=replica.hard_state_number)
@@ -463,6 +537,8 @@ class FetchFollower:
             replica.dropped["fetch reply of a second leader of the term"] += 1
         else:
             self._follow(sender)
+            if asked.max_bytes:
+                self._schedule.adapt(asked, _size_of(reply))
             if self._take(asked, reply):
                 self._schedule.go_on()
 
@@ -480,7 +556,7 @@ class FetchFollower:
     def _follow(self, leader: ServerId) -> None:
         """The leader has answered a fetch. After its first answer, earlier questions mean nothing."""
         if not self._leader_has_spoken:
-            self._schedule.forget_others()
+            self._schedule.forget_others(leader)
         self._role.follow(leader)
 
     def _turned_away(self, sender: ServerId, reply: FetchReply | FetchSnapshotReply) -> None:

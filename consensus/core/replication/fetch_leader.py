@@ -199,6 +199,9 @@ class FetchLeader:
     def _fetched(self, fetch: Fetch) -> None:
         """A replica says where its log ends, all of it durable, and asks for what follows."""
         replica, peer = self._replica, fetch.replica
+        if fetch.is_sign_of_life:
+            self._alive(fetch)
+            return
         superseded = self._parked.pop(peer, None)
         if superseded is not None:
             # It asked again, so it no longer waits for the older answer; but every request is answered once.
@@ -218,6 +221,18 @@ class FetchLeader:
         if follower is not None and self._tracker.acknowledge(follower, fetch.position.index):
             self.committed()
         self._serve(fetch)
+
+    def _alive(self, fetch: Fetch) -> None:
+        """A replica shows that it is alive while a large answer is on its way to it, and what it holds durably."""
+        self._heard(fetch.replica)
+        follower = self._followers.get(fetch.replica)
+        if follower is not None:
+            # It gets further, although nothing of that is durable yet.
+            follower.advanced_ms = self._replica.now
+        matches = follower is not None and self._replica.log.matches(fetch.position)
+        if follower is not None and matches and self._tracker.acknowledge(follower, fetch.position.index):
+            self.committed()
+        self._reply(fetch)
 
     def _turn_back(self, fetch: Fetch) -> None:
         """The replica's log is not a part of ours: say where both may agree, or what stands for what we compacted."""

@@ -428,17 +428,20 @@ def _fetch_from_wire(request: clients.FetchRequest, correlation: int, names: Nam
         return invalid
     if partition.fetch_offset < 0 or not 0 <= partition.last_fetched_epoch <= partition.current_leader_epoch:
         return invalid
-    # The JVM's replicas leave the partition's limit at 0, and mean the one of the request.
+    # The JVM's replicas leave the partition's limit at 0, and mean the one of the request. Both are 0 in signs of life
+    # (`quorum_service.FETCH_SIZES`).
     limits = [limit for limit in (request.max_bytes, partition.partition_max_bytes) if limit > 0]
+    is_sign_of_life = request.max_bytes == partition.partition_max_bytes == 0
     return core.Fetch(
         term=partition.current_leader_epoch,
         replica=names.replica_key(replica_id, directory_of(partition.replica_directory_id)),
         position=LogId(partition.fetch_offset, partition.last_fetched_epoch),
         commit=max(0, partition.high_watermark),
         max_wait_ms=request.max_wait_ms,
-        max_bytes=min(limits, default=1),
+        max_bytes=min(limits, default=0 if is_sign_of_life else 1),
         correlation=correlation,
         cluster_id=request.cluster_id,
+        is_sign_of_life=is_sign_of_life,
     )
 
 

@@ -10,6 +10,10 @@ head is not answered in its time, the connection ends, as in Kafka's clients: wh
 There is one deadline for the connection. It is looked at when it comes, and set anew if the request that it was for is
 answered by then: a request costs no task, no scope and no move of a deadline.
 
+The timeout is that of a silent peer. Bytes of an incomplete answer extend it (`net.transfer_time`), and `arriving`
+reports them to the caller: an answer that takes longer than the timeout on a slow link would otherwise be requested
+again and again. A large request gets the time of its size.
+
 ApiVersions is asked in the newest version that is known here. An older server answers in version 0 with error 35 and
 what it has, and is asked again (KIP-511). A response does not tell its version, but the error code comes first in all.
 """
@@ -27,6 +31,7 @@ from typing import Any, Final
 import trio
 
 from consensus.net.tls_stream import TlsStream
+from consensus.net.transfer_time import TransferTime, time_for
 from consensus.protocols.kraft.node.connections.framing import FrameStream
 from consensus.protocols.kraft.node.connections.security import ClientSecurity, Login
 from consensus.protocols.kraft.wire import messages_clients as clients
@@ -44,6 +49,12 @@ _ERROR_OF_API_VERSIONS: Final = struct.Struct(">ih")
 
 Answered = Callable[[Any | None], None]
 """Gets the response, or None if there will be none."""
+Arriving = Callable[[], None]
+"""Called each time that bytes of an incomplete response have arrived."""
+
+
+def not_reported() -> None:
+    """Arriving bytes are not reported."""
 
 
 class KafkaConnectionError(Exception):
@@ -70,6 +81,7 @@ class _Waiting:
     version: int
     deadline_s: float
     answered: Answered
+    arriving: Arriving
 
 
 def api_key_of(message: Any) -> ApiKey:
@@ -111,6 +123,7 @@ class KafkaConnection:
         self._correlation_id = 0
         self._scope = trio.CancelScope()
         self._unsent = trio.Event()
+        self._transfer = TransferTime(options.request_timeout_ms / 1000)
 
     def version_of(self, api_key: ApiKey) -> int | None:
         """The newest version of an API that both sides have; None: there is none."""
@@ -121,11 +134,20 @@ class KafkaConnection:
         """Requests without an answer."""
         return len(self._waiting)
 
-    def start(self, message: Any, answered: Answered, *, wait_ms: int = 0, version: int | None = None) -> None:
+    def start(
+        self,
+        message: Any,
+        answered: Answered,
+        *,
+        wait_ms: int = 0,
+        version: int | None = None,
+        arriving: Arriving = not_reported,
+    ) -> None:
         """Send a request at once. `wait_ms` is how long the server may wait by the request itself.
 
-        `answered` is called once, later. Raises `KafkaConnectionError` if the connection is over, or too much waits on
-        it, or the server has no version of this API, and `KafkaWireError` for what no version can say.
+        `answered` is called once, later, and `arriving` as often as parts of the answer come before. Raises
+        `KafkaConnectionError` if the connection is over, or too much waits on it, or the server has no version of this
+        API, and `KafkaWireError` for what no version can say.
         """
         if self.ended is not None:
             raise KafkaConnectionError(f"the connection to {self.peer} is over: {self.ended}")
@@ -137,8 +159,9 @@ class KafkaConnection:
             raise KafkaConnectionError(f"{self.peer} and this program have no version of {api_key.name} in common")
         correlation_id = self._next_id()
         frame = encode_request(api_key, chosen, correlation_id, self._options.client_id, message)
-        deadline_s = trio.current_time() + (self._options.request_timeout_ms + wait_ms) / 1000
-        self._waiting.append(_Waiting(correlation_id, api_key, chosen, deadline_s, answered))
+        timeout_s = (self._options.request_timeout_ms + wait_ms) / 1000 + time_for(len(frame))
+        deadline_s = trio.current_time() + timeout_s
+        self._waiting.append(_Waiting(correlation_id, api_key, chosen, deadline_s, answered, arriving))
         if self._scope.deadline > deadline_s and len(self._waiting) == 1:
             self._scope.deadline = deadline_s
         try:
@@ -183,10 +206,13 @@ class KafkaConnection:
 
     def _keep_time(self) -> None:
         """The deadline has come, of a request that may be answered by now: set it anew, or end the connection."""
-        due_s = self._waiting[0].deadline_s if self._waiting else math.inf
+        due_s = self._due_s()
         if due_s <= trio.current_time():
             self.ended = self.ended or f"no answer within {self._options.request_timeout_ms} ms"
         self._scope = trio.CancelScope(deadline=due_s)
+
+    def _due_s(self) -> float:
+        return max(self._waiting[0].deadline_s, self._transfer.until_s) if self._waiting else math.inf
 
     def close(self, why: str) -> None:
         """End the connection; `run` returns soon."""
@@ -218,9 +244,17 @@ class KafkaConnection:
     async def _receive(self) -> None:
         try:
             while True:
+                while not self._frames.has_frame:
+                    self._count(await self._frames.read())
                 self._take(await self._frames.receive())
         except (trio.BrokenResourceError, trio.ClosedResourceError, KafkaWireError) as error:
             self.ended = self.ended or str(error) or "the connection broke"
+
+    def _count(self, arrived_bytes: int) -> None:
+        """Bytes have arrived, which may be a part of an answer only."""
+        if self._waiting and not self._frames.has_frame:
+            self._transfer.arrived(arrived_bytes, trio.current_time(), self._due_s())
+            self._waiting[0].arriving()
 
     def _take(self, frame: bytes) -> None:
         if not self._waiting:
@@ -230,6 +264,7 @@ class KafkaConnection:
         if correlation_id != waiting.correlation_id:
             raise KafkaWireError(f"response {correlation_id} to request {waiting.correlation_id}")
         self._waiting.popleft()
+        self._transfer.completed(trio.current_time())
         waiting.answered(response)
 
     async def _flush(self) -> None:

@@ -67,9 +67,21 @@ class FrameStream:
         length = self._length()
         return length is not None and len(self._buffer) >= _LENGTH.size + length
 
+    @property
+    def announced_bytes(self) -> int:
+        """The length of the frame that has begun, if that is known. Raises `KafkaWireError` as `receive` does."""
+        return self._length() or 0
+
     async def begin(self) -> bool:
         """Wait until bytes of the next frame have come; False if the stream has ended between two frames."""
-        return self.has_begun or await self._read()
+        return self.has_begun or bool(await self._read())
+
+    async def read(self) -> int:
+        """Wait for more bytes; returns their number. Raises `trio.BrokenResourceError` if the stream ends."""
+        count = await self._read()
+        if not count:
+            raise trio.BrokenResourceError("the peer hung up" + (" within a frame" if self._buffer else ""))
+        return count
 
     async def receive(self) -> bytes:
         """The next frame, without its length.
@@ -77,8 +89,7 @@ class FrameStream:
         Raises `KafkaWireError` for a length that is not allowed, and `trio.BrokenResourceError` if the stream ends.
         """
         while not self.has_frame:
-            if not await self._read():
-                raise trio.BrokenResourceError("the peer hung up" + (" within a frame" if self._buffer else ""))
+            await self.read()
         end = _LENGTH.size + (self._length() or 0)
         with memoryview(self._buffer) as view:
             frame = bytes(view[_LENGTH.size : end])
@@ -118,8 +129,8 @@ class FrameStream:
             raise KafkaWireError(f"a frame of {length} bytes: {self.max_frame_bytes} are read at most")
         return int(length)
 
-    async def _read(self) -> bool:
+    async def _read(self) -> int:
         data = await self._stream.receive_some(READ_BYTES)
         self._buffer += data
         self._held(len(self._buffer))
-        return bool(data)
+        return len(data)

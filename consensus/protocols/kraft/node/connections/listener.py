@@ -39,6 +39,7 @@ import trio
 from consensus.net.accepting import AcceptOptions, AcceptQueue, DropReason, source_of
 from consensus.net.receive_budget import BudgetOptions, ReceiveBudget
 from consensus.net.tls_stream import TlsStream
+from consensus.net.transfer_time import time_for
 from consensus.protocols.kraft.node.connections.framing import FrameStream
 from consensus.protocols.kraft.node.connections.look_ahead import LookAhead
 from consensus.protocols.kraft.node.connections.security import ListenerSecurity, certificate_principal
@@ -88,11 +89,11 @@ class ListenerOptions:
     first_s: float = 30.0
     """From the connection to the end of TLS and SASL."""
     frame_s: float = 30.0
-    """From the first byte of a request to its last."""
+    """From the first byte of a request to its last, besides the time of its size (`net.transfer_time`)."""
     answer_s: float = 600.0
     """Of a service; a group waits as long for its members as they ask for."""
     send_s: float = 60.0
-    """For the client to take an answer."""
+    """For the client to take an answer, besides the time of its size."""
     refused_login_s: float = 0.1
     """Until the answer to a wrong password; Kafka's `connection.failed.authentication.delay.ms`."""
 
@@ -296,7 +297,7 @@ class KafkaListener:
         frames, options = session.frames, self.options
         while await frames.begin():
             if not frames.has_frame:
-                self._expect(session, "the rest of a request", options.frame_s)
+                self._expect(session, "the rest of a request", options.frame_s + time_for(frames.announced_bytes))
             frame = await frames.receive()
             self._expect(session, "a service", options.answer_s)
             if self._overlaps(frame):
@@ -306,7 +307,7 @@ class KafkaListener:
                 await ahead.drain()
                 response = await self._answer(session, frame)
                 if response is not None and not frames.send_now(response):
-                    self._expect(session, _TAKING, options.send_s)
+                    self._expect(session, _TAKING, options.send_s + time_for(len(response)))
                     holding.answer(len(response))
                     await frames.flush()
                     holding.answer(0)
@@ -329,7 +330,7 @@ class KafkaListener:
         frames = session.frames
         if response is not None and not frames.send_now(response):
             holding.answer(len(response))
-            with trio.move_on_after(self.options.send_s) as taking:
+            with trio.move_on_after(self.options.send_s + time_for(len(response))) as taking:
                 await frames.flush()
             if taking.cancelled_caught:
                 raise _EndedError(f"waited too long for {_TAKING}")

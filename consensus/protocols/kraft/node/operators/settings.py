@@ -175,7 +175,7 @@ def core_options(settings: VoterSettings) -> Options:
         retry_ms=max(1, shortest_ms * 2 // 5),
         commit_notice_ms=5,
         max_entries_per_append=BATCH_RECORDS,
-        max_bytes_per_append=9 * 1024 * 1024,
+        max_bytes_per_append=FETCH_BYTES,
         tail_entries=32_768,
         tail_bytes=18 * 1024 * 1024,
     )
@@ -185,6 +185,8 @@ _SHORTEST_TIMEOUT_MS: Final = 50
 BATCH_RECORDS: Final = 16_384
 BATCH_BYTES: Final = 8 * 1024 * 1024
 """Of a batch as entries: what one answer to a Fetch has room for, of ours and of Kafka's controllers."""
+FETCH_BYTES: Final = 9 * 1024 * 1024
+"""The most that one fetch asks for."""
 
 
 def _integer(name: str, text: str) -> int:

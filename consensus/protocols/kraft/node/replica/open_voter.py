@@ -71,7 +71,13 @@ from consensus.protocols.kraft.node.replica.state_machine import QuorumLog
 from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire.apis import ApiKey
 from consensus.protocols.kraft.wire.control_records import KRAFT_VERSION, KRAFT_VERSION_1, by_id_alone, endpoint_text
-from consensus.protocols.kraft.wire.entries import batches_for_replicas, control_data, fetched_entries, leader_head
+from consensus.protocols.kraft.wire.entries import (
+    batches_for_replicas,
+    control_data,
+    fetched_entries,
+    goes_on,
+    leader_head,
+)
 from consensus.protocols.kraft.wire.limits import KafkaWireError, Topic
 from consensus.protocols.kraft.wire.replica_names import replica
 from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
@@ -211,7 +217,14 @@ async def open_voter(
         topic = _log_topic(server, machine, names, directory.cluster_id, connection, options)
         answering = AnsweringLeader(server.outline)
         services = _services(
-            QuorumService(server, names, batches_for_replicas, answering.now, learned=names.learned),
+            QuorumService(
+                server,
+                names,
+                batches_for_replicas,
+                answering.now,
+                learned=names.learned,
+                ends_batch=lambda entry: not goes_on(entry),
+            ),
             _administration(server, names, directory.cluster_id, settings, connection),
             options.services(topic),
         )

@@ -11,6 +11,10 @@ the third server waits for the parked Fetch before the old leader hears of the e
 socket, and only where there are elections: both are opened when they are first used, since a follower never fetches
 from another follower and a leader never fetches. Raft takes messages in any order.
 
+*Large answers.* Bytes of an answer are reported to the core as they come (`answer_arriving`). A sign of life, a fetch
+of size 0, takes the other connection, because the first one is busy with the large answer. A peer without the feature
+`FETCH_SIZES`, such as Kafka's controllers, gets no sign of life, and each fetch asks it for the most that fits.
+
 *When a peer cannot be reached*, it is tried again when there is something to send, 20 ms after the first failure, twice
 as long after each further one, up to 1,000 ms, with some chance in it. Meanwhile the newest request of each kind waits,
 and is dropped when it is as old as an answer may be: the core repeats what still counts. A request that gets no answer
@@ -25,9 +29,10 @@ name where the leader can be reached (`learned`). If the address of a peer chang
 request.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from random import Random
@@ -44,8 +49,10 @@ from consensus.protocols.kraft.node.connections.connection import (
     KafkaConnection,
     KafkaConnectionError,
     connect,
+    not_reported,
 )
-from consensus.protocols.kraft.node.replica.quorum_service import Learned, not_noted
+from consensus.protocols.kraft.node.operators.settings import FETCH_BYTES
+from consensus.protocols.kraft.node.replica.quorum_service import FETCH_SIZES, Learned, not_noted
 from consensus.protocols.kraft.wire.apis import ApiKey
 from consensus.protocols.kraft.wire.limits import KafkaWireError
 from consensus.protocols.kraft.wire.mapping import (
@@ -58,6 +65,8 @@ from consensus.protocols.kraft.wire.mapping import (
 from consensus.protocols.kraft.wire.replica_names import Names, replica
 from consensus.server.interfaces import Receiver
 
+_REPORT_S: Final = 0.02
+"""Between two reports that an answer arrives; the shortest election timeout is 50 ms."""
 _JITTER: Final = 0.2
 """The part of a pause that is left to chance: peers that lost a server do not all come back in one moment."""
 
@@ -79,7 +88,9 @@ class Purpose(Enum):
 
 def purpose_of(request: core.Request) -> Purpose:
     """Which connection a request takes."""
-    is_fetch = isinstance(request, core.Fetch | core.FetchSnapshot)
+    is_fetch = isinstance(request, core.FetchSnapshot) or (
+        isinstance(request, core.Fetch) and not request.is_sign_of_life
+    )
     return Purpose.REPLICATION if is_fetch else Purpose.ELECTIONS
 
 
@@ -109,6 +120,7 @@ class _Lane:
         self._queued: dict[type[core.Request], _Queued] = {}
         self._wanted = trio.Event()
         self._backoff = transport.backoff()
+        self._reported_s = -math.inf
         self._tries = 0
 
     @property
@@ -179,11 +191,20 @@ class _Lane:
         if has_no_form(request, connection.version_of(ApiKey.VOTE)):
             self._count("pre-votes that the peer has no form for")
             return
-        wait_ms = request.max_wait_ms if isinstance(request, core.Fetch) else 0
+        wait_ms, written = 0, request
+        if isinstance(request, core.Fetch):
+            wait_ms = request.max_wait_ms
+            if FETCH_SIZES not in connection.features:
+                if request.is_sign_of_life:
+                    self._count("signs of life that the peer has no form for")
+                    return
+                written = replace(request, max_bytes=FETCH_BYTES)
         try:
-            message = request_to_wire(request, self._peer, self._transport.names)
+            message = request_to_wire(written, self._peer, self._transport.names)
             is_peer = self._endpoint == self._transport.names.endpoint(self._peer)
-            connection.start(message, partial(self._answered, request, is_peer=is_peer), wait_ms=wait_ms)
+            answered = partial(self._answered, request, is_peer=is_peer)
+            arriving = partial(self._arriving, request.correlation) if is_peer else not_reported
+            connection.start(message, answered, wait_ms=wait_ms, arriving=arriving)
         except (KafkaWireError, KafkaConnectionError):
             self._count("requests that could not be sent")
 
@@ -202,6 +223,13 @@ class _Lane:
             self._transport.last_error = f"replica {self._peer.id}: {error}"
             return
         self._receiver.deliver_reply(self._peer, reply if is_peer else _redirection(reply))
+
+    def _arriving(self, correlation: int) -> None:
+        """Report bytes of an answer, not more often than matters."""
+        now_s = trio.current_time()
+        if now_s >= self._reported_s + _REPORT_S:
+            self._reported_s = now_s
+            self._receiver.answer_arriving(self._peer, correlation)
 
     def _drop_expired(self) -> None:
         now_s = trio.current_time()

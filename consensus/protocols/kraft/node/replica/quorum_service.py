@@ -16,6 +16,10 @@ is not an elected leader. Otherwise one server with wrong settings could stop a 
 replicas. The others get CLUSTER_AUTHORIZATION_FAILED, as with Kafka's `ClusterAction`. The id of a replica is not bound
 to its principal, as in Kafka: a replica of the quorum can speak as another.
 
+*Whole batches* (`FETCH_SIZES`). A fetch may ask for less than one batch has. The core cuts between entries, and part of
+a batch would be another batch to the replica. So the core is asked for more until the answer has a whole one. A server
+tells by a feature in ApiVersions that it does so, and that it takes signs of life: others are asked for all that fits.
+
 A core that is busy answers BROKER_NOT_AVAILABLE, after which Kafka's replicas ask again.
 
 *What an answer says beside the reply* (`QuorumReplies`, `AnsweringLeader`; neither waits for anything). The records of
@@ -24,6 +28,7 @@ before it has committed what it began its epoch with: until then it may lie belo
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, assert_never
 
 import trio
@@ -54,6 +59,9 @@ WriteEntries = Callable[[Index, tuple[Entry, ...]], bytes]
 Learned = Callable[[Mapping[int, tuple[str, int]]], None]
 """Told where replicas can be reached, by id, as a message of the quorum says it."""
 
+FETCH_SIZES: Final = "garlicfarm.fetch.version"
+"""The feature of a server that answers a Fetch by its size: with one batch at least, or with nothing for size 0."""
+_FETCH_GROWTH: Final = 4
 _FIRST_FETCH_VERSION_OF_REPLICAS: Final = 12
 """From here on Fetch says the epoch at the log's end, and the answer where logs part (KIP-595)."""
 
@@ -64,6 +72,10 @@ def _any_caller(_caller: Caller) -> bool:
 
 def not_noted(_endpoints: Mapping[int, tuple[str, int]]) -> None:
     """Addresses are known otherwise."""
+
+
+def _ends_batch(_entry: Entry) -> bool:
+    return True
 
 
 class AnsweringLeader:
@@ -118,13 +130,15 @@ class QuorumService:
         *,
         may_join: Callable[[Caller], bool] = _any_caller,
         learned: Learned = not_noted,
+        ends_batch: Callable[[Entry], bool] = _ends_batch,
     ) -> None:
-        """See `QuorumReplies`."""
+        """See `QuorumReplies`. `ends_batch`: whether an entry is the last one of its batch."""
         self._receiver = receiver
         self._names = names
         self._replies = QuorumReplies(names, write_entries, answering)
         self._may_join = may_join
         self._learned = learned
+        self._ends_batch = ends_batch
 
     def apis(self) -> Mapping[int, ServedApi]:
         """The five of the quorum."""
@@ -135,8 +149,8 @@ class QuorumService:
         return apis
 
     def features(self) -> Mapping[str, tuple[int, int, int | None]]:
-        """None: the level of `kraft.version` is for the one to tell who knows the log."""
-        return {}
+        """Of fetches; the level of `kraft.version` is for the one to tell who knows the log."""
+        return {FETCH_SIZES: (1, 1, None)}
 
     async def answer(self, request: QuorumRequest, caller: Caller) -> QuorumResponse:
         """Ask the server. Raises `ServerStoppedError`."""
@@ -150,9 +164,18 @@ class QuorumService:
             self._learned(endpoints)
         try:
             reply = await self._ask(asked)
+            while isinstance(asked, core.Fetch) and isinstance(reply, core.FetchReply) and self._is_part(reply.entries):
+                asked = replace(asked, max_bytes=_FETCH_GROWTH * asked.max_bytes, correlation=next_call())
+                before, reply = reply, await self._ask(asked)
+                if not isinstance(reply, core.FetchReply) or len(reply.entries) <= len(before.entries):
+                    break
         except ServerBusyError:
             return refused(request, ErrorCode.BROKER_NOT_AVAILABLE)
         return self._replies.response(asked, reply)
+
+    def _is_part(self, entries: tuple[Entry, ...]) -> bool:
+        """Whether these are entries of one batch, whose end is not among them."""
+        return bool(entries) and not any(map(self._ends_batch, reversed(entries)))
 
     async def _ask(self, asked: core.Request) -> core.Reply:
         answered = trio.Event()

@@ -1,0 +1,44 @@
+"""How long a transfer may take: a deadline that arriving bytes extend, and the time that a size is allowed.
+
+    request sent ─▶ deadline = now + timeout ─▶ bytes arrive ─▶ each byte buys 1/LEAST_BYTES_PER_S, up to now + timeout
+
+A fixed deadline for a whole answer makes a slow link a dead one: what does not fit into the time is cut, requested
+again, and cut again, and the follower never catches up. So arriving bytes count as progress. They buy time by their
+number, not by their arrival: a peer that sends one byte each second would otherwise hold a connection forever. At the
+least rate a message of a limited size also ends in a limited time.
+
+`time_for` is for the other direction. The sender does not see its bytes arrive, because the kernels and proxies on the
+way buffer megabytes, so a large message gets the time that it takes on the slowest link that is supported.
+"""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+LEAST_BYTES_PER_S: Final = 4 * 1024
+"""Arriving more slowly than this, a message is given up."""
+SLOWEST_LINK_BYTES_PER_S: Final = 32 * 1024
+"""A quarter of a link of 1 Mbit/s, which other connections may share."""
+
+
+def time_for(size_bytes: int) -> float:
+    """Return the seconds that a message of this size may take, beyond the timeout of a small one."""
+    return size_bytes / SLOWEST_LINK_BYTES_PER_S
+
+
+@dataclass(slots=True)
+class TransferTime:
+    """The time that arriving bytes have bought, on one connection or for one message."""
+
+    timeout_s: float
+    until_s: float = -inf
+    """No transfer is late before this time."""
+
+    def arrived(self, count: int, now_s: float, due_s: float) -> None:
+        """Count bytes that arrive for the message that is due at `due_s` without them."""
+        left_s = max(0.0, min(self.timeout_s, max(due_s, self.until_s) - now_s))
+        self.until_s = now_s + min(self.timeout_s, left_s + count / LEAST_BYTES_PER_S)
+
+    def completed(self, now_s: float) -> None:
+        """Give the next message of the connection its whole time: it has waited for this one."""
+        self.until_s = now_s + self.timeout_s
