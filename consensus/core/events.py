@@ -39,7 +39,7 @@ class AppendNotSent:
 class AnswerArriving:
     """Bytes of the peer's answer to the request with this correlation arrive, not all of them yet.
 
-    On a slow link a large answer takes longer than the peer may be silent. Whoever sends bytes is not silent.
+    On a slow link a large answer takes longer than the peer may be silent. A peer whose bytes arrive is not silent.
     """
 
     peer: ServerId

@@ -20,10 +20,13 @@ LEAST_BYTES_PER_S: Final = 4 * 1024
 SLOWEST_LINK_BYTES_PER_S: Final = 32 * 1024
 """A quarter of a link of 1 Mbit/s, which other connections may share."""
 
+SMALL_BYTES: Final = 16 * 1024
+"""A message of this size needs no time beyond its timeout."""
+
 
 def time_for(size_bytes: int) -> float:
     """Return the seconds that a message of this size may take, beyond the timeout of a small one."""
-    return size_bytes / SLOWEST_LINK_BYTES_PER_S
+    return max(0, size_bytes - SMALL_BYTES) / SLOWEST_LINK_BYTES_PER_S
 
 
 @dataclass(slots=True)

@@ -224,6 +224,7 @@ async def test_fetch_smaller_than_a_batch_gets_a_whole_batch(max_bytes: int, siz
         ends_batch=lambda entry: entry.data == b"end",
     )
     response = await at.answer(from_two(replace(FETCH, max_bytes=max_bytes)), caller())
+    assert isinstance(response, clients.FetchResponse)
     assert response.responses[0].partitions[0].records == write_entries(6, BATCH)
     assert [asked.max_bytes for _, asked, _ in receiver.asked if isinstance(asked, core.Fetch)] == sizes
 

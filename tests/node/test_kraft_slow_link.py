@@ -195,7 +195,7 @@ def test_follower_behind_one_megabit_catches_up(missing: list[RecordBatch], monk
 
 
 def test_large_record_commits_over_one_megabit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both followers are behind slow links: until it has arrived, signs of life alone keep the leader in office."""
+    """Both followers are behind slow links: until it has arrived, signs of life alone keep the leader."""
 
     async def run() -> None:
         async with quorum(monkeypatch) as made:

@@ -79,8 +79,8 @@ class Script:
         """Not used."""
 
     def answer_arriving(self, peer: ServerId, correlation: int) -> None:
-        """Keep it."""
-        self.arriving.append((peer, correlation))
+        """Never called here."""
+        del peer, correlation
 
     def peer_connected(self, peer: ServerId, extensions: Extensions) -> None:
         """A member has a link."""
