@@ -164,6 +164,9 @@ class _Believing:
     def judge(self, _claim: Claim) -> None:
         """Accept every claim."""
 
+    def voucher_of(self, _claim: Claim) -> None:
+        """None: each peer has a share of its own."""
+
 
 def _tls_handshake(directory: Path) -> Callable[[], None]:
     accepting, calling = load_or_create_certificate(directory).server_context(), client_context()

@@ -15,7 +15,7 @@ from bridge.core.membership.admission import Admitted, Standing, of_founders
 from bridge.core.state.farm_state import FarmState
 from bridge.node.membership import admissions
 from bridge.node.membership.admissions import AdmissionStore
-from bridge.node.membership.farm_peers import FarmPeers, KnownFarm
+from bridge.node.membership.farm_peers import IDS_AHEAD_MAX, UNNAMED_OF_SIGNER_MAX, FarmPeers, KnownFarm
 from bridge.node.raft.applied_state import AppliedState
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from consensus.protocols.garlic_farm.wire.peers import Claim, ProvenPeer, Refusal
@@ -159,6 +159,93 @@ def test_a_server_of_which_this_log_does_not_tell_yet_is_believed_by_the_admissi
 def test_a_node_that_signs_an_admission_for_itself_gains_nothing(story: Story) -> None:
     own = signed(Admission(node_id(77), "router-7", public_key(77), 4), 77, FOUNDING.cluster_id)
     assert story.fault(4, 77, shown=(own,)) is Fault.UNKNOWN_IDENTITY
+
+
+def admission(number: int, server_id: int, by: int) -> bytes:
+    """The identity `by` signs an admission of the identity `number`."""
+    record = Admission(node_id(number), f"router-{number}", public_key(number), server_id)
+    return signed(record, by, FOUNDING.cluster_id)
+
+
+def claim(server_id: int, number: int, *shown: bytes) -> Claim:
+    return Claim(server_id, SERVER, public_key(number), shown)
+
+
+@pytest.mark.parametrize("server_id", [4, 5, 3 + IDS_AHEAD_MAX])
+def test_an_admission_counts_for_an_id_just_above_the_known_ones(story: Story, server_id: int) -> None:
+    assert story.fault(server_id, 77, shown=(admission(77, server_id, by=NUMBERS[1]),)) is None
+
+
+@pytest.mark.parametrize("server_id", [4 + IDS_AHEAD_MAX, 4242, 2**30])
+def test_an_admission_does_not_count_for_an_id_far_above_the_known_ones(story: Story, server_id: int) -> None:
+    refusal = story.peers.judge(claim(server_id, 77, admission(77, server_id, by=NUMBERS[1])))
+    assert refusal is not None
+    assert refusal.fault is Fault.UNKNOWN_IDENTITY
+    assert (
+        f"the highest Raft id known here is 3, and an admission counts up to {IDS_AHEAD_MAX} above it" in refusal.text
+    )
+
+
+async def test_a_newcomer_measures_ids_by_its_own(tmp_path: Path) -> None:
+    notes = AdmissionStore(tmp_path, FOUNDING, node_id(44), founded=False)
+    peers = FarmPeers(Identity.of(key_of(44)), KnownFarm(FOUNDING, notes, cast("AppliedState", Log())))
+    leader = claim(999, 77, admission(77, 999, by=NUMBERS[1]))
+    assert peers.judge(leader) is not None
+    await notes.told_by_member(1000)
+    assert peers.judge(leader) is None
+
+
+def test_the_group_of_the_stored_log_raises_the_highest_known_id(story: Story) -> None:
+    story.group.add(1000)
+    assert story.fault(1001, 77, shown=(admission(77, 1001, by=NUMBERS[1]),)) is None
+
+
+def test_a_signer_admits_one_identity_for_each_id(story: Story) -> None:
+    assert story.fault(4, 77, shown=(admission(77, 4, by=NUMBERS[1]),)) is None
+    assert story.fault(4, 78, shown=(admission(78, 4, by=NUMBERS[1]),)) is Fault.UNKNOWN_IDENTITY
+    # A hostile member cannot take the id from a newcomer that another one has admitted
+    assert story.fault(4, 79, shown=(admission(79, 4, by=NUMBERS[2]),)) is None
+    # And the first one may come again
+    assert story.fault(4, 77, shown=(admission(77, 4, by=NUMBERS[1]),)) is None
+
+
+def test_what_a_removed_server_signs_shows_nothing(story: Story) -> None:
+    shown = (admission(77, 4, by=NUMBERS[2]),)
+    story.log.says(removed=(3,))
+    assert story.fault(4, 77, shown=shown) is None, "it is still in the group, and may lead it"
+    story.group.discard(3)
+    assert story.fault(4, 77, shown=shown) is Fault.UNKNOWN_IDENTITY
+    story.log.says(removed=())
+    assert story.fault(4, 77, shown=shown) is None, "it was allowed back"
+
+
+def test_what_a_server_without_a_living_admission_signs_shows_nothing(story: Story) -> None:
+    for standing in (Standing.EVICTED, Standing.RETIRED, Standing.LAPSED):
+        story.log.admits(4, 44, standing)
+        assert story.fault(5, 77, shown=(admission(77, 5, by=44),)) is Fault.UNKNOWN_IDENTITY
+
+
+def test_a_signer_answers_for_a_server_until_the_log_names_it(story: Story) -> None:
+    shown = claim(4, 77, admission(77, 4, by=NUMBERS[1]))
+    assert story.peers.judge(shown) is None
+    assert story.peers.voucher_of(shown) == node_id(NUMBERS[1])
+    assert story.peers.voucher_of(claim(2, NUMBERS[1])) is None
+    story.log.admits(4, 77)
+    assert story.peers.judge(shown) is None
+    assert story.peers.voucher_of(shown) is None
+
+
+def test_the_last_known_signer_of_a_chain_answers_for_all_of_it(story: Story) -> None:
+    chain = (admission(77, 6, by=66), admission(66, 5, by=44), admission(44, 4, by=NUMBERS[1]))
+    assert story.peers.judge(claim(6, 77, *chain)) is None
+    assert story.peers.voucher_of(claim(6, 77, *chain)) == node_id(NUMBERS[1])
+
+
+def test_the_identities_that_a_signer_invents_use_bounded_memory(story: Story) -> None:
+    for number in range(UNNAMED_OF_SIGNER_MAX + 8):
+        story.peers.judge(claim(4 + number, 77, admission(77, 4 + number, by=NUMBERS[1])))
+    kept = [story.peers.voucher_of(claim(4 + number, 77)) for number in range(UNNAMED_OF_SIGNER_MAX + 8)]
+    assert kept == [None] * 8 + [node_id(NUMBERS[1])] * UNNAMED_OF_SIGNER_MAX
 
 
 def test_before_it_knows_its_farm_a_node_believes_no_peer_and_puts_all_off(tmp_path: Path) -> None:

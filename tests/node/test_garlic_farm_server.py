@@ -506,6 +506,63 @@ async def test_a_server_behind_the_i2p_router_makes_no_stranger_behind_it_known(
             places.leave(each)
 
 
+def placed(places: ConnectionPlaces, number: int, source: str = "192.0.2.1") -> bool:
+    """One more connection of the server `number`, of a key of its own."""
+    pending = places.arrive(source)
+    pending.proven = ProvenPeer(ConnectionRole.SERVER, number.to_bytes(32), number)
+    return places.establish(pending)
+
+
+async def test_servers_that_one_signer_vouches_for_share_its_places() -> None:
+    options = ConnectionLimits(established_max=40, established_per_source_max=10)
+    signers: dict[int, bytes] = dict.fromkeys(range(100, 200), b"signer")
+    places = ConnectionPlaces(options, Metrics(), voucher_of=lambda claim: signers.get(claim.server_id or 0))
+    # Given a member that invents servers and connects as many as there are places
+    taken = sum(placed(places, 100 + number) for number in range(100))
+    # Then they have the places of one server, and those of one source of strangers
+    assert taken == options.established_per_member_max + options.established_per_source_max
+    # And the places that are kept for members are free for members
+    assert all(placed(places, number) for number in range(1, 1 + 40 - taken))
+
+
+async def test_strangers_do_not_take_the_place_of_a_newcomer() -> None:
+    options = ConnectionLimits(established_max=8, established_per_member_max=2)
+    places = ConnectionPlaces(options, Metrics(), voucher_of=lambda _: b"signer")
+    while places.establish(places.arrive("192.0.2.1")):
+        pass
+    assert placed(places, 4)
+
+
+async def test_a_newcomer_has_places_of_its_own_once_the_directory_names_it() -> None:
+    options = ConnectionLimits(established_per_member_max=2, established_per_source_max=1)
+    unnamed = {4, 5}
+    places = ConnectionPlaces(
+        options, Metrics(), voucher_of=lambda claim: b"signer" if claim.server_id in unnamed else None
+    )
+    assert placed(places, 4)
+    assert placed(places, 4)
+    unnamed.remove(4)
+    places.end_proven(lambda _: False)
+    assert placed(places, 5), "the places of its signer are free again"
+    assert not placed(places, 4), "and two are its own"
+
+
+async def test_what_a_vouched_server_sends_counts_on_its_signer(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = stage.add(Host(BOB))
+    owners: list[str] = []
+    opens = ReceiveBudget.open
+
+    def noted(budget: ReceiveBudget, owner: str, *, is_server: bool, close: Callable[[], None]) -> Account:
+        owners.append(owner)
+        return opens(budget, owner, is_server=is_server, close=close)
+
+    monkeypatch.setattr(ReceiveBudget, "open", noted)
+    monkeypatch.setattr(host.server.places, "_voucher_of", lambda _: b"signer")
+    await dial(stage, ALICE)
+    await trio.testing.wait_all_tasks_blocked()
+    assert owners == [f"vouched by {b'signer'.hex()}"]
+
+
 async def test_connections_that_are_no_longer_permitted_end_and_no_others(stage: Stage) -> None:
     host = stage.add(Host(BOB))
     alice, carol, unproven = await dial(stage, ALICE), await dial(stage, CAROL), await dial(stage, None)

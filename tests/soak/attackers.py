@@ -111,6 +111,10 @@ class Believer:
         """Nothing is against any other."""
         return None
 
+    def voucher_of(self, _: Claim) -> bytes | None:
+        """Each answers for itself."""
+        return None
+
 
 class Attackers:
     """All attacks in one thread with a trio loop of its own, for as long as the block lasts."""

@@ -12,6 +12,12 @@ This node's log may be behind, as a newcomer's empty one is. So a Raft id that i
 handshake brings the signed admissions that lead from a founder to that identity (`admission_chain`). What the log says
 of an id or an identity goes before.
 
+*A member can sign an admission and never submit it.* This node cannot tell such a server from a newcomer. Therefore a
+chain is accepted only for what the committed log of a leader could hold: an id at most `IDS_AHEAD_MAX` above the
+highest known one, one identity for each signer and id, and no signature of an evicted, replaced or removed server,
+since the log with its removal has all that it admitted before. Connections and bytes of such a peer count on its signer
+(`voucher_of`) until the log names the peer. So a member gets a second share of places, however many servers it invents.
+
 A server that an operator has removed speaks as a server as long as the group still needs it: it votes until another one
 is in its place, and what it alone has in its log has to reach the others. An evicted server does not.
 
@@ -36,6 +42,12 @@ from bridge.wire.log.admission_chain import flaw_of
 from consensus.protocols.garlic_farm import Claim, ConnectionRole, Fault, ProvenPeer, Refusal
 from gossip.node import Identity
 from gossip.wire import node_id_of
+
+IDS_AHEAD_MAX = 256
+"""How far above the highest known Raft id an id may be that a chain of admissions proves. Each reporting period gives
+out one id at most, so a node may miss two hours of admissions that all lapse again."""
+UNNAMED_OF_SIGNER_MAX = 64
+"""Ids of one signer for which this node remembers the identity: as many as a farm has servers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +113,43 @@ class KnownFarm:
         """Whether an operator has removed this server, and the group does not need it any more."""
         return server_id in self.applied_state.state.removed and server_id not in self.group()
 
+    def highest_id(self) -> int:
+        """The highest Raft id that this node knows to be given out; an empty log tells those of the founders."""
+        return max((*self.applied_state.state.admitted, *self.group()), default=0)
+
     def grounds(self) -> tuple[object, ...]:
         """All that verdicts rest on and that changes: equal grounds, equal verdicts."""
         state = self.applied_state.state
         table = frozenset((number, each.node_id, each.key, each.standing) for number, each in state.admitted.items())
         return table, self.admissions.out, frozenset(number for number in state.removed if self.is_removed(number))
+
+
+class _Vouched:
+    """Which identity each signer has admitted under each Raft id that the log of this node has not reached."""
+
+    def __init__(self) -> None:
+        self._of: dict[bytes, dict[int, bytes]] = {}
+        """By signer, the ids in the order in which they were last shown."""
+
+    def take(self, signer: bytes, server_id: int, node_id: bytes) -> bool:
+        """Note an admission; False if the signer has admitted another identity under this id."""
+        ids = self._of.setdefault(signer, {})
+        if ids.get(server_id, node_id) != node_id:
+            return False
+        ids.pop(server_id, None)
+        ids[server_id] = node_id
+        if len(ids) > UNNAMED_OF_SIGNER_MAX:
+            del ids[next(iter(ids))]
+        return True
+
+    def signer_of(self, server_id: int, node_id: bytes) -> bytes | None:
+        """The identity that has admitted this one; None if none did."""
+        return next((signer for signer, ids in self._of.items() if ids.get(server_id) == node_id), None)
+
+    def drop_up_to(self, highest: int) -> None:
+        """Drop the ids that the log has reached: it says itself whose they are."""
+        kept = {signer: {at: each for at, each in ids.items() if at > highest} for signer, ids in self._of.items()}
+        self._of = {signer: ids for signer, ids in kept.items() if ids}
 
 
 class FarmPeers:
@@ -115,6 +159,7 @@ class FarmPeers:
         """`farm`: what this node remembers of it."""
         self._identity = identity
         self._public_key = identity.key.public_key().public_bytes_raw()
+        self._vouched = _Vouched()
         self.farm = farm
 
     @property
@@ -143,7 +188,16 @@ class FarmPeers:
             return Refusal(Fault.EXPELLED, expulsion)
         if claim.server_id is None:
             return None
-        return _judged(farm, claim, node_id, claim.server_id)
+        return _judged(farm, self._vouched, claim, node_id, claim.server_id)
+
+    def voucher_of(self, claim: Claim) -> bytes | None:
+        """The identity that answers for an accepted claim; None if this node knows whose id it is, or none is claimed.
+
+        The log names a newcomer soon, and from then on the newcomer answers for itself.
+        """
+        if self.farm is None or claim.server_id is None or self.farm.holder_of(claim.server_id) is not None:
+            return None
+        return self._vouched.signer_of(claim.server_id, node_id_of(claim.public_key))
 
     def is_out(self, node_id: bytes) -> bool:
         """Whether this identity was evicted or replaced: no node calls it."""
@@ -179,7 +233,7 @@ class FarmPeers:
         return now[claim]
 
 
-def _judged(farm: KnownFarm, claim: Claim, node_id: bytes, server_id: int) -> Refusal | None:
+def _judged(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, server_id: int) -> Refusal | None:
     if farm.is_lapsed(server_id):
         return Refusal(
             Fault.UNKNOWN_IDENTITY,
@@ -188,7 +242,7 @@ def _judged(farm: KnownFarm, claim: Claim, node_id: bytes, server_id: int) -> Re
         )
     holder = farm.holder_of(server_id)
     if holder is None:
-        flaw = _flaw_of(farm, claim, node_id, server_id)
+        flaw = _flaw_of(farm, vouched, claim, node_id, server_id)
         if flaw is None:
             return None
         text = f"the identity {node_id.hex()} claims to be server {server_id}, which this farm does not have: {flaw}"
@@ -207,18 +261,40 @@ def _judged(farm: KnownFarm, claim: Claim, node_id: bytes, server_id: int) -> Re
     return None
 
 
-def _flaw_of(farm: KnownFarm, claim: Claim, node_id: bytes, server_id: int) -> str | None:
+def _flaw_of(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, server_id: int) -> str | None:
     """Why a peer that the log does not name is not believed by what it shows either."""
     own_id = farm.raft_id_of(node_id)
     if own_id is not None:
         return f"that identity has the Raft id {own_id}"
-    return flaw_of(
-        claim.admissions,
-        farm.founding.cluster_id,
-        (server_id, node_id),
-        believed=lambda author: farm.raft_id_of(author) is not None,
-        is_out=lambda author: farm.expulsion(author) is not None,
-    )
+    signers: list[bytes] = []
+
+    def is_known(author: bytes) -> bool:
+        signers.append(author)
+        return farm.raft_id_of(author) is not None
+
+    flaw = flaw_of(claim.admissions, farm.founding.cluster_id, (server_id, node_id), is_known, partial(_is_void, farm))
+    if flaw is not None:
+        return flaw
+    highest = farm.highest_id()
+    if server_id > highest + IDS_AHEAD_MAX:
+        # A newcomer's log is empty, but a member has told it its own id.
+        highest = max(highest, farm.admissions.own_id or 0)
+    if server_id > highest + IDS_AHEAD_MAX:
+        return (
+            f"the highest Raft id known here is {highest}, and an admission counts up to {IDS_AHEAD_MAX} above it; if"
+            " this node was away for long, let a server lead that it knows (`garlicfarm transfer --to NODE` at the"
+            " leader) until it has the log"
+        )
+    vouched.drop_up_to(highest)
+    if not vouched.take(signers[-1], server_id, node_id):
+        return f"the identity {signers[-1].hex()} has signed an admission of another identity with the same Raft id"
+    return None
+
+
+def _is_void(farm: KnownFarm, author: bytes) -> bool:
+    """Whether the log of this node has all admissions of this identity that count: it is out, or was removed."""
+    server_id = farm.raft_id_of(author)
+    return farm.expulsion(author) is not None or (server_id is not None and farm.is_removed(server_id))
 
 
 def _named(server_id: int, holder: Admitted) -> str:

@@ -6,8 +6,8 @@ Each link is an admission or an approval as in the log (`identity_entries`, `pro
 presents its chain in the handshake, for a peer whose log does not contain its admission yet. A chain binds one Raft id
 to one identity; it says nothing about later decisions of the log.
 
-An identity that is known to be evicted cannot be a link. This refuses no valid chain: a server that knows of an
-eviction has the whole log before it, and needs no chain.
+An identity that is known to be evicted or removed cannot be a link. This refuses no valid chain: a server that knows of
+an eviction has the whole log before it, and needs no chain.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -189,16 +189,22 @@ class ServerConnection:
         limits: Limits = DEFAULT_LIMITS,
         budget: ReceiveBudget | None = None,
         quota: ClientQuota | None = None,
+        voucher: bytes | None = None,
     ) -> None:
-        """`budget` and `quota` are shared by all connections of a server."""
+        """`budget` and `quota` are shared by all connections of a server.
+
+        `voucher`: the identity on whose share a peer counts that has none of its own (`PeerDirectory.voucher_of`).
+        """
         proven = upgraded.proven
         self._is_server = proven is not None and proven.is_server
-        self._quota = None if proven is not None and proven.is_member else quota
+        self._quota = None if proven is not None and proven.is_member and voucher is None else quota
         self._budget = budget or ReceiveBudget()
         self._connection = trio.CancelScope()
         # A plain peer (`plain_peers`) has no key: its address identifies it.
         known = proven is not None and proven.is_member and proven.public_key
         owner = f"key {proven.public_key.hex()}" if proven is not None and known else source
+        if voucher is not None:
+            owner = f"vouched by {voucher.hex()}"
         self._account = self._budget.open(owner, is_server=self._is_server, close=self._evict)
         self._unanswered_bytes = 0
         self._reserved_bytes = 0

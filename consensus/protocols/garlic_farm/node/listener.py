@@ -11,6 +11,10 @@ has lately proven its identity keep a quarter of the handshakes.
 The other end of an established connection knows the password. Established connections are limited in total and per
 source; at the limit the newest is refused. A quarter of the places is reserved for proven servers, and each server has
 a few of them. The proven identity is stored in `PendingConnection.proven` before the connection takes a place.
+
+A server that the directory knows only by another member's signature has no places of its own: all servers of one signer
+together have as many as one server, and beyond that they are clients among others. Bytes and processor time count
+alike.
 """
 
 import ssl
@@ -32,7 +36,7 @@ from consensus.protocols.garlic_farm.node.connectors import is_loopback
 from consensus.protocols.garlic_farm.node.metrics import Metrics
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
-from consensus.protocols.garlic_farm.wire.peers import ProvenPeer
+from consensus.protocols.garlic_farm.wire.peers import Claim, ProvenPeer
 from consensus.protocols.garlic_farm.wire.proof import i2p_channel, tls_channel
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator, Refused, Upgraded, UpgradeServer
@@ -43,6 +47,7 @@ _MEMBER_READ_BYTES = 256 * 1024
 I2P_ROUTER = "the I2P router"
 """The source of all connections that come through a server tunnel."""
 _CLOSE_S = 1.0
+_VOUCHED = b"vouched by "
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +73,25 @@ class PendingConnection:
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     proven: ProvenPeer | None = None
     """The peer's identity after the handshake; None before it, and for a peer that has shown the password only."""
+    voucher: bytes | None = None
+    """The identity on whose share an established connection counts; None: on its own."""
+    account: bytes | None = None
+    """The member that has its place; None: it has a place of its source."""
 
 
 class ConnectionPlaces:
     """The limits of handshakes and established connections, and which connection is closed at a limit."""
 
-    def __init__(self, options: ConnectionLimits, metrics: Metrics, known: KnownSources | None = None) -> None:
+    def __init__(
+        self,
+        options: ConnectionLimits,
+        metrics: Metrics,
+        known: KnownSources | None = None,
+        voucher_of: Callable[[Claim], bytes | None] = lambda _: None,
+    ) -> None:
+        """`voucher_of`: as in `PeerDirectory`."""
         self._options = options
+        self._voucher_of = voucher_of
         self._metrics = metrics
         self._known = known or KnownSources()
         self._members: Counter[bytes] = Counter()
@@ -104,26 +121,27 @@ class ConnectionPlaces:
 
     def establish(self, pending: PendingConnection) -> bool:
         """The handshake is done; False if no place is left."""
-        member, most = _member(pending), self._options.established_max
+        most = self._options.established_max
+        pending.voucher = self._voucher_in(pending)
+        member = _account(pending)
+        if pending.voucher is not None and not self._has_place(member):
+            member = None
         if member is None:
             others = len(self._established) - self._members.total()
             full = others >= _share_of_strangers(most)
             full |= self._per_source[pending.source] >= self._options.established_per_source_max
         else:
-            full = self._members[member] >= self._options.established_per_member_max
+            full = not self._has_place(member)
         if full or len(self._established) >= most:
             text = f"{pending.source} has too many connections, or all together have; one more was closed"
             self._metrics.incident(Fault.BUSY, pending.source, text)
             return False
         self._handshakes.pop(pending, None)
         self._established.add(pending)
-        if member is None:
-            self._per_source[pending.source] += 1
-        else:
-            self._members[member] += 1
-            # All connections through the router share this source: once known, every stranger would count as a server.
-            if pending.source != I2P_ROUTER:
-                self._known.add(pending.source)
+        self._count(pending, member)
+        # All connections through the router share this source: once known, every stranger would count as a server.
+        if member is not None and pending.voucher is None and pending.source != I2P_ROUTER:
+            self._known.add(pending.source)
         return True
 
     def leave(self, pending: PendingConnection) -> None:
@@ -131,11 +149,7 @@ class ConnectionPlaces:
         self._handshakes.pop(pending, None)
         if pending in self._established:
             self._established.discard(pending)
-            member = _member(pending)
-            if member is not None:
-                self._members -= Counter((member,))
-            else:
-                self._per_source -= Counter((pending.source,))
+            self._discount(pending)
 
     def end_established(self) -> None:
         """Close every connection that carries messages. Peers that are still permitted connect again."""
@@ -147,6 +161,37 @@ class ConnectionPlaces:
         for pending in self._established:
             if pending.proven is not None and refused(pending.proven):
                 pending.scope.cancel()
+        self._recount()
+
+    def _recount(self) -> None:
+        """Give the servers that the directory names by now places of their own."""
+        for pending in self._established:
+            if pending.voucher is not None and self._voucher_in(pending) is None:
+                pending.voucher = None
+                member = _account(pending)
+                if self._has_place(member):
+                    self._discount(pending)
+                    self._count(pending, member)
+
+    def _voucher_in(self, pending: PendingConnection) -> bytes | None:
+        proven = pending.proven
+        return None if proven is None or not proven.is_member else self._voucher_of(proven.claim)
+
+    def _has_place(self, member: bytes | None) -> bool:
+        return member is not None and self._members[member] < self._options.established_per_member_max
+
+    def _count(self, pending: PendingConnection, member: bytes | None) -> None:
+        pending.account = member
+        if member is None:
+            self._per_source[pending.source] += 1
+        else:
+            self._members[member] += 1
+
+    def _discount(self, pending: PendingConnection) -> None:
+        if pending.account is None:
+            self._per_source -= Counter((pending.source,))
+        else:
+            self._members -= Counter((pending.account,))
 
     @property
     def established(self) -> int:
@@ -159,10 +204,12 @@ def _share_of_strangers(places: int) -> int:
     return max(1, places - places // 4)
 
 
-def _member(pending: PendingConnection) -> bytes | None:
-    """The public key of a member, in the role of a server or of a client; None for any other peer."""
+def _account(pending: PendingConnection) -> bytes | None:
+    """A member, in the role of a server or of a client, or all servers of one signer; None for any other peer."""
     proven = pending.proven
-    return None if proven is None or not proven.is_member else proven.public_key
+    if proven is None or not proven.is_member:
+        return None
+    return proven.public_key if pending.voucher is None else _VOUCHED + pending.voucher
 
 
 Securer = Callable[[trio.abc.Stream], Awaitable[trio.abc.Stream]]
@@ -197,7 +244,8 @@ class GarlicFarmServer:
         self._connection_limits = connection_limits or ConnectionLimits()
         self._connection_options = connection or ConnectionOptions()
         self._limits = limits
-        self.places = ConnectionPlaces(self._connection_limits, metrics, self._known)
+        voucher_of = authenticator.peers.voucher_of
+        self.places = ConnectionPlaces(self._connection_limits, metrics, self._known, voucher_of)
 
     async def listen(
         self,
@@ -318,7 +366,7 @@ class GarlicFarmServer:
         pending.proven = upgraded.proven
         if not self.places.establish(pending):
             return
-        await self._serve_upgraded(stream, pending.source, upgraded)
+        await self._serve_upgraded(stream, pending, upgraded)
 
     async def _handshake(self, stream: trio.abc.Stream, source: str, channel: str) -> Upgraded | None:
         upgrade = UpgradeServer(self._authenticator, channel)
@@ -346,7 +394,8 @@ class GarlicFarmServer:
         await stream.send_all(verdict.response)
         return verdict
 
-    async def _serve_upgraded(self, stream: trio.abc.Stream, source: str, upgraded: Upgraded) -> None:
+    async def _serve_upgraded(self, stream: trio.abc.Stream, pending: PendingConnection, upgraded: Upgraded) -> None:
+        source = pending.source
         self._metrics.count("connections-established")
         self._on_identity(upgraded.peer)
         if isinstance(stream, TlsStream):
@@ -364,6 +413,7 @@ class GarlicFarmServer:
             limits=self._limits,
             budget=self._budget,
             quota=self._quota,
+            voucher=pending.voucher,
         ).run()
 
 

@@ -83,6 +83,13 @@ class PeerDirectory(Protocol):
         """Why this claim is refused; None if it is accepted."""
         ...
 
+    def voucher_of(self, claim: Claim) -> bytes | None:
+        """The identity on whose share an accepted peer counts; None if the peer has a share of its own.
+
+        A peer that only another one's signature shows has none, or a member could make any number of peers.
+        """
+        ...
+
 
 class ListedPeers:
     """The directory of servers whose public keys are known from the start; no server joins or is removed."""
@@ -113,3 +120,8 @@ class ListedPeers:
         return Refusal(
             Fault.UNKNOWN_IDENTITY, f"server {claim.server_id} is not known by the key {claim.public_key.hex()[:16]}…"
         )
+
+    def voucher_of(self, claim: Claim) -> bytes | None:
+        """None: the list names every server."""
+        del claim
+        return None
