@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         KEY_BYTES,
         KEYS_LIMIT,
         LABEL_BYTES,
+        ClockBound,
         Keyring,
         KeyringError,
         KeyState,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     )
     from gossip.core.member import (
         INCARNATION_LIMIT,
+        LAST_GENERATION,
         METADATA_LIMIT_BYTES,
         Address,
         Incarnation,
@@ -67,6 +69,7 @@ __all__ = [
     "KEYS_LIMIT",
     "KEY_BYTES",
     "LABEL_BYTES",
+    "LAST_GENERATION",
     "METADATA_LIMIT_BYTES",
     "Address",
     "AdoptGeneration",
@@ -74,6 +77,7 @@ __all__ = [
     "AlarmKind",
     "Answer",
     "BusyError",
+    "ClockBound",
     "ConfigError",
     "Description",
     "EventRing",
@@ -128,6 +132,7 @@ _HOMES: Final = {
     ),
     "gossip.core.keyring": (
         "CLOCK_LIMIT",
+        "ClockBound",
         "ERA_LIMIT",
         "KEYS_LIMIT",
         "KEY_BYTES",
@@ -142,6 +147,7 @@ _HOMES: Final = {
         "Address",
         "INCARNATION_LIMIT",
         "Incarnation",
+        "LAST_GENERATION",
         "METADATA_LIMIT_BYTES",
         "NodeId",
         "NodeInfo",

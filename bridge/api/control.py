@@ -7,6 +7,7 @@ modules of its own (`bridge.api.log`, `bridge.api.trace`), and so has the view.
 
 from enum import Enum
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import force_setattr
 
 from bridge.api.json import Document, Record
@@ -145,6 +146,10 @@ class KeysAnswer(Document, frozen=True):
     """Members that do not run, and have what keys they had."""
     refused: bool = False
     """The group has removed the keys of this node: what it shows is not the farm's ring any more."""
+    era: int | UnsetType = UNSET
+    """How often all keys were replaced, if ever; within an era the epochs count."""
+    file_era: int | UnsetType = UNSET
+    """The era of the key file, if it has one."""
 
 
 class KeyAnswer(Document, frozen=True):
@@ -269,6 +274,8 @@ class NodeEvicted(Document, frozen=True):
     """Routers that need the new key file."""
     votes_still: bool
     """Its server still votes, until the rest of the group allows its removal."""
+    keys_not_replaced: str | UnsetType = UNSET
+    """Why gossip carries no new key although it could, and what to do."""
 
 
 # -- what operators order ----------------------------------------------------------------------------------------------

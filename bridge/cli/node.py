@@ -12,6 +12,7 @@ node remove-client  it may no longer
 from pathlib import Path
 
 import click
+from msgspec import UNSET
 
 from bridge.api.outputs import ClientsOutput
 from bridge.api.requests import ClientOrder, CommandRequest
@@ -107,6 +108,9 @@ def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json
     if done.keys_replaced:
         echo(f"{who} is evicted. The farm's keys are replaced (era {done.era}),")
         echo(f"and the new one is sealed for {done.sealed_for} routers.")
+    elif done.keys_not_replaced is not UNSET:
+        echo(f"{who} is evicted, and never admitted again. NO KEY WAS REPLACED: {done.keys_not_replaced}.")
+        echo("Until then that router can read gossip, and log in to the Raft port as a client.")
     else:
         echo(f"{who} is evicted. No key was replaced, since without gossip nothing carries keys: until you do it,")
         echo("that router still has the password of the Raft port.")
@@ -114,7 +118,7 @@ def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json
         echo("Its server leaves the group when the rest allows it: `garlicfarm status` says what is waited for.")
     if done.left_out and done.keys_replaced:
         echo(f"These need the current key file (`garlicfarm help stolen-router`): {', '.join(done.left_out)}")
-    elif done.left_out:
+    elif done.left_out and done.keys_not_replaced is UNSET:
         echo(f"Bring a new key into the key file of each of these, and restart it: {', '.join(done.left_out)}")
         echo("How that is done:  garlicfarm help stolen-router")
     if done.keys_replaced:

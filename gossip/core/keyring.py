@@ -40,6 +40,12 @@ The bound is 1,024 per millisecond since 1970: no group is so quick, so honest c
 false claim that uses it up there is room for the next change one millisecond later. Members whose times of day differ
 by a second may disagree for a second about such a claim; nothing else depends on the time of day. `HEAD_START` serves
 machines that begin in 1970 because nothing tells them the time: they understand every group without false claims.
+
+*Limits.* A keyring that is not sound is refused by every member and by the file of the state directory. So each change
+here returns a sound one or raises `KeyringError`. The author of an era chooses its time of use alone, hence
+`rekeyed` replaces a time out of range by one of its own: the era, not its time, keeps members out, and members that
+chose different times merge. A keyring at the end of the scale has no next time; only an era, which begins its own
+scale, changes it.
 """
 
 from dataclasses import dataclass, field, replace
@@ -59,6 +65,8 @@ ERA_LIMIT: Final = 2**32
 LABEL_BYTES: Final = 8
 CLOCK_LIMIT: Final = 1 << 53
 """The end of the scale: numbers beyond it lose digits in other languages."""
+ERA_CLOCK_LIMIT: Final = CLOCK_LIMIT // 2
+"""The latest time at which an era begins if the time of day is unknown: half of the scale remains for changes."""
 HEAD_START: Final = 1 << 32
 TICKS_PER_MS: Final = 1 << 10
 
@@ -203,7 +211,8 @@ class Keyring:
             # Datagrams name their key by its id. Two with one id are made on purpose, and one of them would not open.
             and len({key_id(key) for key in keys}) == len(keys)
             and all(len(key) == KEY_BYTES for key in keys)
-            and all(0 <= time < CLOCK_LIMIT for time in (self.used_at, *(each.since for each in self.keys)))
+            and 0 <= self.used_at < CLOCK_LIMIT
+            and all(0 <= each.since < CLOCK_LIMIT for each in self.keys)
             and all(each.since > 0 or each == DatedKey(0, self.primary) for each in self.keys)
             and 0 <= self.era < ERA_LIMIT
         )
@@ -221,7 +230,7 @@ class Keyring:
             raise KeyringError(f"{INSTALLED_LIMIT} keys are installed already: remove one first")
         if key_id(key) in {key_id(each.key) for each in self.keys}:
             raise KeyringError("this key has the id of another one in the keyring: make a new one")
-        dated = _with_room((*self.dated, DatedKey(self.clock + 1, key)), self.primary)
+        dated = _with_room((*self.dated, DatedKey(self._next_time(), key)), self.primary)
         return self._with(dated, self.primary, self.used_at)
 
     def use(self, key: bytes) -> "Keyring":
@@ -231,7 +240,7 @@ class Keyring:
             raise KeyringError("this key is not installed: install it first, and give that time to spread")
         if key == self.primary:
             return self
-        now = self.clock + 1
+        now = self._next_time()
         dated = self.dated
         if self.primary not in {each.key for each in dated}:  # others still seal with it: it goes on to open
             dated = _with_room((*dated, DatedKey(now, self.primary)), key)
@@ -245,17 +254,21 @@ class Keyring:
         if key == self.primary:
             raise KeyringError("this key is in use: use another first")
         kept = (each for each in self.dated if each.key != key)
-        return self._with((*kept, DatedKey(self.clock + 1, key, retired=True)), self.primary, self.used_at)
+        return self._with((*kept, DatedKey(self._next_time(), key, retired=True)), self.primary, self.used_at)
 
-    def rekeyed(self, key: bytes, era: int, used_at: int) -> "Keyring":
+    def rekeyed(self, key: bytes, era: int, used_at: int, latest: int = ERA_CLOCK_LIMIT) -> "Keyring":
         """The keyring that begins an era: `key` alone opens, whatever was known before is retired.
 
-        Members that knew different keys before begin it with keyrings that differ in what is retired, and merge.
+        `latest` is the latest time of use that is accepted. Members that knew different keys before begin the era with
+        keyrings that differ in what is retired, and merge.
         """
-        if len(key) != KEY_BYTES or era <= self.era:
-            raise KeyringError(f"an era begins with a key of {KEY_BYTES} bytes, after era {self.era}")
-        latest = sorted(self.keys, reverse=True)[: DATED_LIMIT - 1]
-        retired = [DatedKey(used_at, each.key, retired=True) for each in latest if key_id(each.key) != key_id(key)]
+        if len(key) != KEY_BYTES or not self.era < era < ERA_LIMIT:
+            raise KeyringError(f"an era begins with a key of {KEY_BYTES} bytes, after era {self.era}, below 2^32")
+        latest = min(max(latest, 1), CLOCK_LIMIT - 1)
+        if not 0 < used_at <= latest:
+            used_at = min(self.clock + 1, latest)
+        newest = sorted(self.keys, reverse=True)[: DATED_LIMIT - 1]
+        retired = [DatedKey(used_at, each.key, retired=True) for each in newest if key_id(each.key) != key_id(key)]
         return replace(
             self, keys=tuple(sorted((*retired, DatedKey(used_at, key)))), primary=key, used_at=used_at, era=era
         )
@@ -268,6 +281,17 @@ class Keyring:
         latest = {each.key: each for each in sorted({*self.dated, *other.dated})}
         return self._with(tuple(sorted(latest.values())[-DATED_LIMIT:]), primary, used_at)
 
+    def repaired(self) -> "Keyring":
+        """The keyring with each time that is out of range replaced by one in range, the same at every member."""
+        if self.is_sound():
+            return self
+        own_place = DatedKey(0, self.primary)
+        keys = sorted(
+            each if each == own_place else replace(each, since=min(max(each.since, 1), HEAD_START))
+            for each in self.keys
+        )
+        return replace(self, keys=tuple(keys), used_at=min(max(self.used_at, 1), HEAD_START))
+
     @property
     def dated(self) -> tuple[DatedKey, ...]:
         """All entries but a primary that is older than they are."""
@@ -277,6 +301,11 @@ class Keyring:
         """The same farm's keyring with other keys, the primary in its own place if it is not among the dated."""
         own_place = () if primary in {each.key for each in dated} else (DatedKey(0, primary),)
         return replace(self, keys=tuple(sorted((*own_place, *dated))), primary=primary, used_at=used_at)
+
+    def _next_time(self) -> int:
+        if self.clock + 1 >= CLOCK_LIMIT:
+            raise KeyringError("the keyring's clock is at its end: only a new era, with all keys replaced, helps")
+        return self.clock + 1
 
     def _find(self, key: bytes) -> DatedKey | None:
         return next((each for each in self.keys if each.key == key), None)

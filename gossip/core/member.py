@@ -37,6 +37,8 @@ _INFO_BASE_BYTES: Final = 64
 INCARNATION_LIMIT: Final = 1 << 53
 """Generations and numbers from here on are refused: at the end of the scale no update could be refuted any more."""
 
+LAST_GENERATION: Final = INCARNATION_LIMIT - 2
+"""The last generation that a node begins or stores: its peers accept one more, so a claim about it can be refuted."""
 GENERATION_STEP_LIMIT: Final = 1 << 24
 """No node restarts so often unnoticed: an unsigned claim further ahead of what its subject signed is false. Its subject
 would have to adopt it, and two such claims would use up the generations of that node."""

@@ -29,6 +29,7 @@ from gossip.core.dissemination import UpdateQueue
 from gossip.core.effects import AdoptGeneration, Context, DropReason, MembershipChanged, rolled_back
 from gossip.core.member import (
     INCARNATION_LIMIT,
+    LAST_GENERATION,
     Address,
     Incarnation,
     NodeId,
@@ -224,7 +225,7 @@ class Updates:
         if info is None and not is_credible(incarnation, own):
             self._context.drop(DropReason.BAD_VERDICT)
             return
-        if local.leaving or not is_sound(Incarnation(incarnation.generation + 1, incarnation.number)):
+        if local.leaving or incarnation.generation >= LAST_GENERATION or not is_sound(incarnation):
             return
         if info is not None and info.address != local.info.address and incarnation >= own:
             self.suspect_conflict(info.address)

@@ -51,7 +51,7 @@ from gossip.core.effects import (
     UserEventReceived,
 )
 from gossip.core.events import AnswerGiven, DeadlineReached, Event, QueryRequested, UserEventRequested
-from gossip.core.keyring import Keyring
+from gossip.core.keyring import ClockBound, Keyring, KeyringError
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo
 from gossip.core.membership import Member
 from gossip.core.messages import Query
@@ -67,9 +67,9 @@ from gossip.node.state_files import (
     Identity,
     begin_generation,
     exclusive,
-    known_keyring,
     known_peers,
     load_identity,
+    load_keyring,
     remember_peers,
     store_keyring,
 )
@@ -99,7 +99,7 @@ class StartupState:
         stack.enter_context(exclusive(directory))
         identity = load_identity(directory)
         if keyring is not None:
-            known = known_keyring(directory, keyring.label)
+            known = load_keyring(directory, keyring.label)
             keyring = keyring if known is None else keyring.merge(known)
         return cls(identity, begin_generation(directory, identity.node_id), keyring, known_peers(directory))
 
@@ -113,6 +113,8 @@ class Group:
         self._settings = settings
         self._discovery = discovery
         self._started_at = trio.current_time()
+        unix_ms = time_ns() // 1_000_000
+        self._clock_bound = ClockBound(unix_ms)
         self.identity = identity = startup.identity
         self._ring: EventRing[GroupEvent] = EventRing(EVENTS_LIMIT)
         directory = settings.state_directory
@@ -135,7 +137,7 @@ class Group:
             0,
             keys=startup.keyring,
             admit=admission.check,
-            unix_ms=time_ns() // 1_000_000,
+            unix_ms=unix_ms,
         )
         self._requests = Requests(self._transport.ring_doorbell)
         self._queries = OpenQueries()
@@ -240,8 +242,18 @@ class Group:
         """The group's keys as this node knows them; None if datagrams travel in clear."""
         return self._core.keyring
 
+    @property
+    def latest_clock(self) -> int:
+        """The latest time of a keyring that members accept now."""
+        return self._clock_bound.at(self.now_ms())
+
     async def change_keyring(self, keyring: Keyring) -> None:
-        """Have the whole group adopt a change that `keyring` allowed; returns when this node has adopted it."""
+        """Have the whole group adopt a change that `keyring` allowed; returns when this node has adopted it.
+
+        Raises `KeyringError` for a keyring that no member and no state directory accepts.
+        """
+        if not keyring.is_sound():
+            raise KeyringError(f"no member accepts {keyring}")
         self._requests.change_keyring(keyring)
         await self._requests.done.wait()
 

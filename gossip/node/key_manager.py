@@ -16,6 +16,7 @@ from gossip.core.keyring import (
     DIGEST_BYTES,
     KEY_BYTES,
     KEY_ID_BYTES,
+    TICKS_PER_MS,
     Keyring,
     KeyringError,
     KeyState,
@@ -26,6 +27,8 @@ from gossip.core.member import NodeId, Status
 from gossip.node.group import Group
 
 _SURVEY_TIMEOUT_S: Final = 2.0
+_CLOCKS_DIFFER_MS: Final = 1_000
+"""After a forged clock, members accept a change once their own time of day allows it."""
 _SURVEYS: Final = 5
 """An answer is one datagram. If one in twenty is lost, three surveys in a row still miss a member now and then."""
 _OPENING: Final = frozenset({KeyState.OPEN.value, KeyState.PRIMARY.value})
@@ -128,7 +131,7 @@ class KeyManager:
     async def install(self, key: bytes | None = None) -> str:
         """Have a key opened everywhere (a new one from the system's random source if none is given); its id."""
         key = os.urandom(KEY_BYTES) if key is None else key
-        await self._group.change_keyring(self._chain.install(key))
+        await self._change(self._chain.install(key))
         return key_id(key).hex()
 
     async def use(self, name: str, *, force: bool = False) -> None:
@@ -137,7 +140,7 @@ class KeyManager:
         changed = self._chain.use(key)
         if not force:
             await self._require_everywhere(name, "installed")
-        await self._group.change_keyring(changed)
+        await self._change(changed)
 
     async def remove(self, name: str, *, force: bool = False) -> None:
         """Have a key refused everywhere. Removed keys do not come back."""
@@ -145,6 +148,14 @@ class KeyManager:
         changed = self._chain.remove(key)
         if not force:
             await self._require_everywhere(name, "replaced")
+        await self._change(changed)
+
+    async def _change(self, changed: Keyring) -> None:
+        if changed.clock > self._group.latest_clock + TICKS_PER_MS * _CLOCKS_DIFFER_MS:
+            raise KeyringError(
+                "the clock of the keyring is ahead of the time of day, so members would refuse this change: only a new "
+                "era, with all keys replaced, helps"
+            )
         await self._group.change_keyring(changed)
 
     async def _require_everywhere(self, name: str, step: str) -> None:

@@ -19,11 +19,13 @@ turn a disk that is full for a minute into an outage that needs an operator.
 *Keys.* The stored keyring is merged with the configured one at the start. Without it, a node that restarts after a
 rotation would come with its configured key, which the group refuses by then. The checksum tells damage from the keys
 of another farm: those are ignored, since a node may move; a damaged file stops the node, since the configured key would
-be an old one. New keys are used before they are stored: a node with a full disk must not lose its group as well, so it
-raises an alarm instead.
+be an old one. A keyring with a time out of range, as earlier versions stored it, is repaired and stored again, and a
+log line reports it: the keys are intact, and no command could replace the file. New keys are used before they are
+stored: a node with a full disk must not lose its group as well, so it raises an alarm instead.
 """
 
 import fcntl
+import logging
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -45,10 +47,10 @@ from cryptography.hazmat.primitives.serialization import (
 
 from gossip.core.effects import Alarm, AlarmKind
 from gossip.core.keyring import LABEL_BYTES, Keyring
-from gossip.core.member import INCARNATION_LIMIT, Address, NodeId
+from gossip.core.member import LAST_GENERATION, Address, NodeId
 from gossip.core.messages import KeyringUpdate
 from gossip.node.endpoints import endpoint, numeric, parse_endpoint
-from gossip.wire.codec import DatagramError, decode, encode
+from gossip.wire.codec import DatagramError, decode, decode_stored_keyring, encode
 from gossip.wire.identity import node_id_of
 
 IDENTITY_FILE: Final = "identity.pem"
@@ -65,6 +67,7 @@ PEERS_FIRST_KEPT_S: Final = 5.0
 PEERS_EVERY_S: Final = 60.0
 RETRY_FIRST_S: Final = 1.0
 RETRY_LAST_S: Final = 60.0
+LOG: Final = logging.getLogger(__name__)
 
 
 class StateError(Exception):
@@ -140,7 +143,12 @@ def begin_generation(directory: Path, node_id: NodeId) -> int:
 
 
 def keep_generation(directory: Path, node_id: NodeId, generation: int) -> None:
-    """Make `generation` durable."""
+    """Make `generation` durable; raises StateError, also for a number that `begin_generation` would not read."""
+    if not 0 < generation <= LAST_GENERATION:
+        raise StateError(
+            f"generation {generation} of node {node_id.hex()} is not stored: generations are 1 to {LAST_GENERATION}. "
+            f"If peers remember the last one, remove {directory}, and this node starts as a new one"
+        )
     try:
         write_durably(directory / GENERATION_FILE, f"{generation} {node_id.hex()}\n".encode())
     except OSError as error:
@@ -155,7 +163,7 @@ def _read_generation(path: Path, node_id: NodeId) -> int:
     except OSError as error:
         raise StateError(f"cannot read {path}: {error.strerror}") from error
     number, _, owner = text.rstrip("\n").partition(" ")
-    if not (number.isascii() and number.isdigit()) or not 0 < int(number) < INCARNATION_LIMIT - 1:
+    if not (number.isascii() and number.isdigit()) or not 0 < int(number) <= LAST_GENERATION:
         raise StateError(
             f"{path} holds no generation: write a number above every one that peers know of this node, "
             f"as in '1000 {node_id.hex()}' (members lists it), or remove the whole directory to start as a new node"
@@ -265,7 +273,9 @@ class GenerationKeeper:
 
 
 def keep_keys(directory: Path, keyring: Keyring) -> None:
-    """Make a keyring durable."""
+    """Make a keyring durable; raises StateError, also for one that `known_keyring` would repair or refuse."""
+    if not keyring.is_sound():
+        raise StateError(f"the farm's keys are not kept in {directory}: no node accepts {keyring}")
     content = keyring.label + encode(KeyringUpdate(keyring))
     try:
         write_durably(directory / KEYS_FILE, _KEYS_MAGIC + sha256(content).digest() + content)
@@ -274,7 +284,33 @@ def keep_keys(directory: Path, keyring: Keyring) -> None:
 
 
 def known_keyring(directory: Path, label: bytes) -> Keyring | None:
-    """The keyring stored for the farm of this label; None if there is none, or it is another farm's."""
+    """The keyring stored for the farm of this label; None if there is none, or it is another farm's.
+
+    A keyring with times out of range is returned repaired; the file stays as it is.
+    """
+    stored = _stored_keyring(directory, label)
+    return None if stored is None else stored[0]
+
+
+def load_keyring(directory: Path, label: bytes) -> Keyring | None:
+    """Like `known_keyring`; a repaired keyring is stored again."""
+    stored = _stored_keyring(directory, label)
+    if stored is None:
+        return None
+    keyring, was_repaired = stored
+    if was_repaired:
+        LOG.warning(
+            "%s, the farm's keys as this node knew them, held a time that no node accepts: the time was replaced, the "
+            "keys are as they were. A member has forged it; when all nodes have started again, replace the keys",
+            directory / KEYS_FILE,
+        )
+        with suppress(StateError):
+            keep_keys(directory, keyring)
+    return keyring
+
+
+def _stored_keyring(directory: Path, label: bytes) -> tuple[Keyring, bool] | None:
+    """The stored keyring, and whether it was repaired."""
     path = directory / KEYS_FILE
     try:
         content = read_limited(path, secret=True)
@@ -287,13 +323,14 @@ def known_keyring(directory: Path, label: bytes) -> Keyring | None:
         raise _damaged(path)
     if body[:LABEL_BYTES] != label:
         return None
+    with suppress(DatagramError):
+        sound = decode(body[LABEL_BYTES:])
+        if isinstance(sound, KeyringUpdate):
+            return replace(sound.keyring, label=label), False
     try:
-        news = decode(body[LABEL_BYTES:])
-    except DatagramError:
-        news = None
-    if not isinstance(news, KeyringUpdate) or not news.keyring.is_sound():
-        raise _damaged(path)
-    return replace(news.keyring, label=label)
+        return replace(decode_stored_keyring(body[LABEL_BYTES:]), label=label), True
+    except DatagramError as error:
+        raise _damaged(path) from error
 
 
 def _damaged(path: Path) -> StateError:

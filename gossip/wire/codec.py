@@ -277,6 +277,25 @@ class _Keyring(_Fields):
         return keyring
 
 
+class _StoredDatedKey(_Fields):
+    since: _Long
+    key: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+    retired: bool
+
+    def __repr__(self) -> str:
+        """Without the key: the repr of a Struct shows its fields."""
+        return f"_StoredDatedKey({self.since}, retired={self.retired})"
+
+
+class _StoredKeyring(_Fields):
+    """As `_Keyring`, with any time: earlier versions stored times that no member accepts."""
+
+    used_at: _Long
+    primary: Annotated[int, Meta(ge=0, lt=KEYS_LIMIT)]
+    keys: Annotated[tuple[_StoredDatedKey, ...], Meta(max_length=KEYS_LIMIT)]
+    era: Annotated[int, Meta(ge=0, lt=ERA_LIMIT)] = 0
+
+
 class _JoinReq(_Fields):
     source: _Info
     token: _Etag
@@ -394,6 +413,12 @@ class _KeyringUpdate(_Fields):
         return KeyringUpdate(self.keyring.keyring(), NodeId(self.teller), self.credential)
 
 
+class _StoredKeyringUpdate(_Fields):
+    keyring: _StoredKeyring
+    teller: _NodeId
+    credential: _Credential
+
+
 class _Broadcast(_Fields):
     source: _Info
 
@@ -423,6 +448,20 @@ def decode(datagram: bytes) -> Message:
     if body is None:
         raise DatagramError(f"unknown message code {datagram[:1].hex()}")
     return _converted(datagram[1:], body).message()  # type: ignore[no-any-return]
+
+
+def decode_stored_keyring(encoded: bytes) -> Keyring:
+    """The keyring in a stored KeyringUpdate, with times out of range repaired; raises `DatagramError` only."""
+    if encoded[:1] != bytes([Code.KEYRING_UPDATE]):
+        raise DatagramError("not a keyring")
+    stored: _StoredKeyring = _converted(encoded[1:], _StoredKeyringUpdate).keyring
+    if stored.primary >= len(stored.keys):
+        raise DatagramError("a keyring without its primary key")
+    keys = tuple([DatedKey(each.since, each.key, each.retired) for each in stored.keys])
+    keyring = Keyring(keys, keys[stored.primary].key, stored.used_at, stored.era).repaired()
+    if not keyring.is_sound():
+        raise DatagramError("no keyring")
+    return keyring
 
 
 def decode_node_info(encoded: bytes) -> NodeInfo:

@@ -10,9 +10,9 @@ import trio
 
 from bridge.api.control import Refused
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
-from bridge.core.log.records import Eviction
-from bridge.core.membership.admission import Admitted
-from bridge.core.membership.eviction import Rekeying, evict
+from bridge.core.log.records import Eviction, KeyReplacement
+from bridge.core.membership.admission import Admitted, Standing
+from bridge.core.membership.eviction import LAST_ERA, Rekeying, evict, replace_keys
 from bridge.core.state.farm_state import FarmState
 from bridge.node.control.identity_admin import IdentityAdmin
 from bridge.node.control.routes import Request
@@ -21,6 +21,7 @@ from bridge.node.founded_farm import CurrentFarm
 from bridge.wire.log.entries import decode
 from consensus.core.effects import ChangeOutcome, ConfigurationResolved, Outcome, ProposalResolved
 from consensus.core.model import Configuration, LogId, Server
+from gossip.core.keyring import Keyring
 from tests.node.partial_farm import partial_farm
 
 LEADER, STOLEN = 1, 4
@@ -41,9 +42,15 @@ def admin(current: CurrentFarm) -> IdentityAdmin:
     """Of router 1, whose farm has no gossip that could carry keys."""
     agent = SimpleNamespace(node_id=identity(LEADER), keyring=None)
     member_directory = SimpleNamespace(members=tuple)
-    farm_keys = SimpleNamespace(current=SimpleNamespace(expect=3))
+    farm_keys = SimpleNamespace(current=SimpleNamespace(expect=3, label=b"12345678"))
     parts: dict[str, Any] = {"provider": agent, "member_directory": member_directory, "farm_keys": farm_keys}
     return IdentityAdmin(**parts, trace=EventLog("a", lambda: 0), current=current)
+
+
+def agent_with(ring: Keyring) -> Any:
+    """Router 1, whose gossip carries these keys."""
+    public_key = (9).to_bytes(32, "little")
+    return SimpleNamespace(node_id=identity(LEADER), keyring=ring, public_key=public_key)
 
 
 class _Unsigned:
@@ -111,9 +118,13 @@ class FakeLeader:
         self.asked.append(("eviction", self.losing_vote))
         if self.outcome is not Outcome.COMMITTED:
             return ProposalResolved(1, self.outcome)
-        eviction = decode(commands[0])
-        assert isinstance(eviction, Eviction)
-        admitted, rekeying, _ = evict(self.state.admitted, self.state.rekeying, eviction)
+        record = decode(commands[0])
+        if isinstance(record, KeyReplacement):
+            rekeying, _ = replace_keys(self.state.rekeying, record)
+            self.state = replace(self.state, rekeying=rekeying)
+            return ProposalResolved(1, Outcome.COMMITTED, LogId(9, 1), LEADER)
+        assert isinstance(record, Eviction)
+        admitted, rekeying, _ = evict(self.state.admitted, self.state.rekeying, record)
         self.state = replace(self.state, admitted=admitted, rekeying=rekeying)
         return ProposalResolved(1, Outcome.COMMITTED, LogId(9, 1), LEADER)
 
@@ -149,6 +160,34 @@ async def test_an_eviction_of_which_no_entry_can_be_made_is_answered_with_the_re
         await asked(leader.admin)
     assert refused.value.status == 409
     assert leader.asked == [("change", {STOLEN})]
+
+
+async def test_an_eviction_without_a_next_era_evicts() -> None:
+    leader = FakeLeader()
+    leader.state = replace(leader.state, rekeying=Rekeying(era=LAST_ERA))
+    told = await asked(leader.admin)
+    assert leader.state.admitted[STOLEN].standing is Standing.EVICTED
+    assert (told["era"], told["keysReplaced"]) == (LAST_ERA, False)
+
+
+@pytest.mark.parametrize(("log_era", "ring_era"), [(LAST_ERA, 0), (LAST_ERA, LAST_ERA), (0, LAST_ERA)])
+async def test_an_eviction_of_a_farm_without_eras_reports_the_remedy(log_era: int, ring_era: int) -> None:
+    leader = FakeLeader()
+    leader.state = replace(leader.state, rekeying=Rekeying(era=log_era))
+    leader.admin._agent = agent_with(Keyring.of(b"1" * 32, era=ring_era))
+    told = await asked(leader.admin)
+    assert leader.state.admitted[STOLEN].standing is Standing.EVICTED
+    assert told["keysReplaced"] is False
+    assert "--reset era" in told["keysNotReplaced"]
+
+
+async def test_an_eviction_brings_the_log_to_the_era_of_the_keys() -> None:
+    leader = FakeLeader()
+    leader.admin._agent = agent_with(Keyring.of(b"1" * 32, era=3))
+    told = await asked(leader.admin)
+    assert (told["era"], told["keysReplaced"]) == (4, True)
+    assert leader.state.rekeying.era == 4
+    assert leader.state.admitted[STOLEN].standing is Standing.EVICTED
 
 
 async def test_an_eviction_that_comes_to_nothing_holds_no_vote_back() -> None:

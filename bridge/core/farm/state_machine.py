@@ -90,6 +90,7 @@ from bridge.core.membership.admission import (
 )
 from bridge.core.membership.authors import EntryWithoutEffect, NoEffect, numbers_after, without_effect
 from bridge.core.membership.eviction import (
+    NO_ERA_LEFT,
     EvictionRefused,
     KeysNotReplaced,
     KeysReplaced,
@@ -485,10 +486,12 @@ def _apply_identity(
             admitted, changes = approve(state.admitted, record, entry, state.log_time_ms)
             return replace(state, admitted=admitted), list(changes)
         case Eviction():
-            admitted, rekeying, eviction = evict(state.admitted, state.rekeying, record)
-            return replace(state, admitted=admitted, rekeying=rekeying), [eviction]
+            admitted, rekeying, eviction = evict(state.admitted, state.rekeying, record, state.level)
+            without_keys = isinstance(eviction, ServerEvicted) and not eviction.keys_replaced
+            kept = [KeysNotReplaced(record.era, NO_ERA_LEFT)] if without_keys else []
+            return replace(state, admitted=admitted, rekeying=rekeying), [eviction, *kept]
         case KeyReplacement():
-            rekeying, replaced = replace_keys(state.rekeying, record)
+            rekeying, replaced = replace_keys(state.rekeying, record, state.level)
             return replace(state, rekeying=rekeying), [replaced]
         case Level():
             if may_raise(state.level, record):

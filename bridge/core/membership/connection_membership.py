@@ -19,7 +19,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from gossip import (
-    INCARNATION_LIMIT,
+    LAST_GENERATION,
     AdoptGeneration,
     Alarm,
     AlarmKind,
@@ -154,7 +154,7 @@ class ConnectionMembership:
                     "copied. Stop one of the two and give it a new state directory and another name",
                 )
             ]
-        if own.incarnation.generation < info.incarnation.generation < INCARNATION_LIMIT - 1:
+        if own.incarnation.generation < info.incarnation.generation < LAST_GENERATION:
             heard, known = info.incarnation.generation, own.incarnation.generation
             alarms = [rolled_back(own.node_id, heard, known)] if info.address == own.address else []
             return [AdoptGeneration(heard + 1), *alarms]

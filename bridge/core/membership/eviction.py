@@ -16,15 +16,21 @@ demoted first and evicted as a learner, which still receives the entry (`vote_go
 applied the leader does not promote it again. If the farm cannot spare the vote, the evicted router stays in the
 configuration until another server replaces it.
 
-Only the boxes of the last era are kept. Eras count up: of two entries that begin the same era the second is refused,
-and its author tries again.
+Only the boxes of the last era are kept. Eras count up by one: of two entries that begin the same era the second is
+refused, and its author tries again. Up to `BOUNDS_LEVEL` any later era was accepted, so an entry of one hostile leader
+could name the last one. In such a farm no key can be replaced; an eviction then evicts the identity and leaves the keys
+as they are, since it is the remedy for everything else that the identity does.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from bridge.core.log.feature_level import BOUNDS_LEVEL
 from bridge.core.log.records import Eviction, KeyReplacement
 from bridge.core.membership.admission import ADMITTED_MAX, Admitted, Standing, raft_id_of
+
+LAST_ERA = 2**32 - 1
+"""Eras have 32 bits in entries, boxes and keyrings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +43,12 @@ class Rekeying:
 
 @dataclass(frozen=True, slots=True)
 class ServerEvicted:
-    """This identity is evicted."""
+    """This identity is evicted. `era` is the era of the keys afterwards."""
 
     server_id: int
     node_id: bytes
     era: int
+    keys_replaced: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,13 @@ class KeysNotReplaced:
     era: int
     reason: str
 
+
+NO_ERA_LEFT = (
+    "the eras of the farm's keys are used up (an entry of a former leader named the last one), so no key can be"
+    " replaced in this cluster. Stop the routers, call `garlicfarm recover --from STATE_DIR --reset era` on one of"
+    " them, let the others join it (`garlicfarm help recover`), then call `garlicfarm keys replace`"
+)
+"""The reason why keys are not replaced, with the remedy."""
 
 SPONSORS_LEAST = 2
 
@@ -101,30 +115,43 @@ def majority_lost(voters: Collection[int], well: Collection[int], server_id: int
 
 
 def evict(
-    admitted: Mapping[int, Admitted], rekeying: Rekeying, eviction: Eviction
+    admitted: Mapping[int, Admitted], rekeying: Rekeying, eviction: Eviction, level: int = BOUNDS_LEVEL
 ) -> tuple[Mapping[int, Admitted], Rekeying, ServerEvicted | EvictionRefused]:
-    """Table and keys after one eviction."""
+    """Table and keys after one eviction at this feature level."""
     known = raft_id_of(admitted, eviction.node_id)
-    if eviction.era <= rekeying.era:
-        return admitted, rekeying, EvictionRefused(eviction.node_id, _begun_already(eviction.era))
+    objection = _objection_to_era(eviction.era, rekeying, level)
+    without_keys = level >= BOUNDS_LEVEL and rekeying.era >= LAST_ERA
+    if objection is not None and not without_keys:
+        return admitted, rekeying, EvictionRefused(eviction.node_id, objection)
     if known is None and len(admitted) >= ADMITTED_MAX:
         reason = f"{ADMITTED_MAX} identities are known to this farm, and no more can be"
         return admitted, rekeying, EvictionRefused(eviction.node_id, reason)
     server_id = known if known is not None else max(admitted, default=0) + 1
     before = admitted.get(server_id, Admitted(eviction.node_id))
     table = {**admitted, server_id: replace(before, standing=Standing.EVICTED)}
+    if without_keys:
+        return table, rekeying, ServerEvicted(server_id, eviction.node_id, rekeying.era, keys_replaced=False)
     boxes = {node_id.hex(): box for node_id, box in eviction.boxes if node_id != eviction.node_id}
     return table, Rekeying(eviction.era, boxes), ServerEvicted(server_id, eviction.node_id, eviction.era)
 
 
-def replace_keys(rekeying: Rekeying, replacement: KeyReplacement) -> tuple[Rekeying, KeysReplaced | KeysNotReplaced]:
-    """The keys after a replacement."""
+def replace_keys(
+    rekeying: Rekeying, replacement: KeyReplacement, level: int = BOUNDS_LEVEL
+) -> tuple[Rekeying, KeysReplaced | KeysNotReplaced]:
+    """The keys after a replacement at this feature level."""
     era = replacement.era
-    if era <= rekeying.era:
-        return rekeying, KeysNotReplaced(era, _begun_already(era))
+    objection = _objection_to_era(era, rekeying, level)
+    if objection is not None:
+        return rekeying, KeysNotReplaced(era, objection)
     boxes = {node_id.hex(): box for node_id, box in replacement.boxes}
     return Rekeying(era, boxes), KeysReplaced(era, len(boxes))
 
 
-def _begun_already(era: int) -> str:
-    return f"era {era} of the keys has begun already: another operator replaced them at the same time; try again"
+def _objection_to_era(era: int, rekeying: Rekeying, level: int) -> str | None:
+    if level >= BOUNDS_LEVEL and rekeying.era >= LAST_ERA:
+        return NO_ERA_LEFT
+    if era <= rekeying.era:
+        return f"era {era} of the keys has begun already: another operator replaced them at the same time; try again"
+    if level >= BOUNDS_LEVEL and era != rekeying.era + 1:
+        return f"era {era} of the keys is not the next one, {rekeying.era + 1}; try again"
+    return None

@@ -3,6 +3,10 @@
     admitted members, this node first, then those that run ──▶ public key known? ──▶ a box for each
                                                           └──▶ no, or no room  ──▶ left out, by name
 
+Eras count up by one, in the log and in each keyring. The keyrings may be ahead of the log, because the farm was
+recovered from a backup, or because an operator brought a later key file: then the log has to catch up first
+(`eras_behind`).
+
 A public key is known from the admission of its identity, or from its signed description in gossip. A member that is
 left out needs the key file from an operator.
 """
@@ -12,11 +16,13 @@ from dataclasses import dataclass
 
 from bridge.core.formation.member import FarmMember
 from bridge.core.membership.admission import Admitted
+from bridge.core.membership.eviction import LAST_ERA
 from bridge.core.state.farm_state import FarmState
+from bridge.node.events.event_log import clock_ms
 from bridge.node.membership.membership_provider import MembershipProvider
 from bridge.wire.keys.box import EraKey, new_key, seal_key
 from bridge.wire.log.identity_entries import BOXES_LIMIT
-from gossip import Keyring
+from gossip import ClockBound, Keyring
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,20 @@ class SealedEra:
     left_out: tuple[str, ...]
 
 
+ERAS_BEHIND_MAX = 256
+"""How many eras the log catches up with, by one entry each."""
+
+
+def eras_behind(state: FarmState, chain: Keyring) -> int:
+    """How many eras the log is behind this node's keyring."""
+    return max(0, chain.era - state.rekeying.era)
+
+
+def is_era_left(state: FarmState, chain: Keyring) -> bool:
+    """Return True if the keys can be replaced once more."""
+    return max(state.rekeying.era, chain.era) < LAST_ERA and eras_behind(state, chain) <= ERAS_BEHIND_MAX
+
+
 def seal_era(
     state: FarmState,
     chain: Keyring,
@@ -37,8 +57,9 @@ def seal_era(
     *,
     without: bytes | None = None,
 ) -> SealedEra:
-    """A new key in a box for each member but `without`. Only what the boxes hold is secret."""
-    content = EraKey(max(state.rekeying.era, chain.era) + 1, chain.clock + 1, new_key())
+    """A new key in a box for each member but `without`, if an era is left. Only what the boxes hold is secret."""
+    used_at = min(chain.clock + 1, ClockBound(clock_ms()).at(0))
+    content = EraKey(max(state.rekeying.era, chain.era) + 1, used_at, new_key())
     boxes: list[tuple[bytes, bytes]] = []
     left_out: list[str] = []
     for each in staying(state, membership.node_id, seen, without=without):

@@ -12,6 +12,7 @@ socket controls the leader anyway. If any server could pass them on, a stolen ro
 """
 
 import trio
+from msgspec import UNSET
 
 from bridge.api.control import (
     ClientKeyView,
@@ -36,9 +37,9 @@ from bridge.core.membership.admission import (
     raft_id_of,
     refusal,
 )
-from bridge.core.membership.eviction import majority_lost, vote_goes_first
+from bridge.core.membership.eviction import LAST_ERA, NO_ERA_LEFT, majority_lost, vote_goes_first
 from bridge.core.state.farm_state import FarmState
-from bridge.node.control.era_sealing import not_admitted, seal_era, staying
+from bridge.node.control.era_sealing import eras_behind, is_era_left, not_admitted, seal_era, staying
 from bridge.node.control.routes import Answer, Handler, Request, body_of, json_answer
 from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
@@ -246,12 +247,14 @@ class IdentityAdmin:
         try:
             if obstacle is None and server_id is not None and vote_goes_first(group.voters, server_id, expect):
                 await self._take_vote(farm, server_id)
+            await self._catch_up_eras(farm)
             eviction, left_out = self._eviction(farm.state, node_id)
             await self._commit(farm, eviction)
         finally:
             farm.reconciling.losing_vote -= going
-        if farm.state.rekeying.era != eviction.era:
+        if farm.state.rekeying.era != eviction.era or not self._is_evicted(farm.state, node_id):
             raise Refused(409, "not-evicted", "another eviction at the same time came first: ask again")
+        chain = self._agent.keyring
         boxes = len(eviction.boxes)
         self._trace.append("node-evicted", {"id": node_id.hex(), "era": eviction.era, "sealedFor": boxes})
         raft = farm.replica.server.describe().raft
@@ -262,7 +265,8 @@ class IdentityAdmin:
                 sealed_for=boxes,
                 name=None if each is None else each.name,
                 raft_id=raft_id_of(farm.state.admitted, node_id),
-                keys_replaced=self._agent.keyring is not None,
+                keys_replaced=chain is not None and boxes > 0,
+                keys_not_replaced=NO_ERA_LEFT if chain is not None and boxes == 0 else UNSET,
                 left_out=left_out,
                 votes_still=server_id is not None and server_id in raft.configuration.voter_ids,
             )
@@ -307,12 +311,26 @@ class IdentityAdmin:
     def _eviction(self, state: FarmState, node_id: bytes) -> tuple[Eviction, tuple[str, ...]]:
         """The entry, and the names of the members that stay and get no box."""
         chain, seen = self._agent.keyring, self._seen()
-        if chain is None:
-            # No gossip carries keys here: the operator replaces the key file of every node by hand.
+        if chain is None or not is_era_left(state, chain):
+            # No gossip carries keys here: the operator replaces the key file of every node by hand. Or no era is left:
+            # then the entry evicts the identity, and no key is replaced.
             members = staying(state, self._agent.node_id, {}, without=node_id)
-            return Eviction(node_id, state.rekeying.era + 1, ()), tuple(each.name or "?" for each in members)
+            era = state.rekeying.era if state.rekeying.era == LAST_ERA else state.rekeying.era + 1
+            return Eviction(node_id, era, ()), tuple(each.name or "?" for each in members)
         sealed = seal_era(state, chain, self._agent, self._farm_keys.current.label, seen, without=node_id)
         return Eviction(node_id, sealed.era, sealed.boxes), (*sealed.left_out, *not_admitted(state, seen))
+
+    def _is_evicted(self, state: FarmState, node_id: bytes) -> bool:
+        server_id = raft_id_of(state.admitted, node_id)
+        return server_id is not None and state.admitted[server_id].standing is Standing.EVICTED
+
+    async def _catch_up_eras(self, farm: FoundedFarm) -> None:
+        """Have the log begin the eras that this node's keyring has behind it; members ignore them."""
+        chain = self._agent.keyring
+        if chain is None or not is_era_left(farm.state, chain):
+            return
+        for _ in range(eras_behind(farm.state, chain)):
+            await self._commit(farm, KeyReplacement(farm.state.rekeying.era + 1, ()))
 
     # -- replacing the keys --------------------------------------------------------------------------------------------
 
@@ -331,6 +349,8 @@ class IdentityAdmin:
         if 2 * well <= len(group.voters):
             text = f"{well} of {len(group.voters)} voters answer, which is no majority: nothing could be committed"
             raise Refused(409, "no-majority", text)
+        if not is_era_left(state, chain):
+            raise Refused(409, "no-era-left", NO_ERA_LEFT)
         sealed = seal_era(state, chain, self._agent, self._farm_keys.current.label, seen)
         if sealed.left_out and not force:
             text = (
@@ -339,6 +359,7 @@ class IdentityAdmin:
                 " records it; or force it, and bring them the new key file"
             )
             raise Refused(409, "left-out", text)
+        await self._catch_up_eras(farm)
         await self._commit(farm, KeyReplacement(sealed.era, sealed.boxes))
         if farm.state.rekeying.era != sealed.era:
             text = "another operator replaced the keys at the same time, and that came first: `garlicfarm keys list`"

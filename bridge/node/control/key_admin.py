@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 import trio
+from msgspec import UNSET
 
 from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer, Refused
 from bridge.api.view import FarmView, ServerRole
@@ -106,13 +107,16 @@ class KeyAdmin:
         living = {self._own_id, *listing.agreeing, *listing.differing, *listing.silent}
         filed = await trio.to_thread.run_sync(self._farm_keys.filed_now)
         current = self._farm_keys.current
+        filed = None if filed is None or filed.label != current.label else filed
         return KeysAnswer(
             farm=current.label.hex(),
             epoch=listing.epoch,
             primary=listing.primary,
             members=len(living),
             file=str(self._farm_keys.path),
-            file_epoch=None if filed is None or filed.label != current.label else filed.epoch,
+            file_epoch=None if filed is None else filed.epoch,
+            era=current.era or UNSET,
+            file_era=UNSET if filed is None else filed.era or UNSET,
             keys=tuple(sorted((self._key(each, living) for each in listing.keys), key=_in_order)),
             behind=self._names(listing.differing),
             silent=self._names(listing.silent),
@@ -238,6 +242,8 @@ class StaticKeyAdmin:
             members=1,
             file=str(self._farm_keys.path),
             file_epoch=current.epoch,
+            era=current.era or UNSET,
+            file_era=current.era or UNSET,
             keys=tuple(keys),
         )
 

@@ -125,7 +125,7 @@ def farm_key_check(path: Path, state_dir: Path) -> Check:
         return Check(
             "farm key", CheckResult.PROBLEM, str(error), "`garlicfarm keys export FILE` at a router of the farm"
         )
-    if remembered is not None and remembered.used_at > farm_key.epoch:
+    if remembered is not None and (remembered.era, remembered.used_at) > farm_key.age:
         text = f"{path} is of epoch {farm_key.epoch}; this node remembers epoch {remembered.used_at}, which counts"
         return Check(
             "farm key", CheckResult.WARNING, text, f"`garlicfarm keys export --replace {path}` while the node runs"

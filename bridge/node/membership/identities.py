@@ -32,7 +32,7 @@ from bridge.core.membership.admission import Admitted, Standing, out_refusal, ra
 from bridge.core.membership.eviction import sponsors_needed
 from bridge.core.state.farm_state import FarmState
 from bridge.node.events.alarms import Alarms
-from bridge.node.events.event_log import EventLog
+from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.node.membership.admissions import AdmissionStore
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.raft.applied_state import AppliedState
@@ -42,7 +42,7 @@ from bridge.node.security.farm_keys import FarmKeys
 from bridge.wire.keys.box import EraKey, KeyBoxError, open_key, read_offer, seal_key, sign_offer
 from bridge.wire.log.entries import encode
 from consensus import ServerStoppedError, integer_id
-from gossip import AlarmKind, Group, KeyOffered, Keyring
+from gossip import AlarmKind, ClockBound, Group, KeyOffered, Keyring
 
 OFFERS_MAX: Final = 8
 """Keys for which some members vouch, but not enough."""
@@ -138,7 +138,9 @@ class Identities:
     async def _begin_era(self, group: Group, keyring: Keyring, content: EraKey) -> None:
         if content.era <= keyring.era:
             return
-        await group.change_keyring(keyring.rekeyed(content.key, content.era, content.used_at))
+        # The time of use is the word of one server. The era begins whatever it is; members that replace it merge.
+        latest = ClockBound(clock_ms()).at(0)
+        await group.change_keyring(keyring.rekeyed(content.key, content.era, content.used_at, latest))
         self._offers.clear()
         self._parts.alarms.clear(AlarmKind.KEY_RETIRED.value)
         self._parts.trace.append("keys-replaced", {"era": content.era})

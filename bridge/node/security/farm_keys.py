@@ -110,13 +110,13 @@ class FarmKeys:
                 f"the farm key file {self.path} cannot be read any more, or is another farm's: with it no node starts"
             )
             alarms.set(ALARM, text, f"put it back; {export}")
-        elif filed.epoch < current.epoch:
+        elif filed.age < current.age:
             text = (
                 f"the farm's keys have moved on to epoch {current.epoch}, the farm key file {self.path} is of epoch "
                 f"{filed.epoch}: this node goes on with the later ones, which its state directory remembers"
             )
             alarms.set(ALARM, text, f"{export}; a node without that memory would be refused with the old file")
-        elif filed.epoch > current.epoch:
+        elif filed.age > current.age:
             text = f"the farm key file {self.path} is of epoch {filed.epoch}, this node's ring of epoch {current.epoch}"
             alarms.set(ALARM, text, "restart this node: the later keys count, and it tells them to the others")
         elif filed.cluster_id not in {None, cluster_id} and cluster_id is not None:

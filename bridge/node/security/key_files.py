@@ -122,7 +122,7 @@ def replace_farm_key(path: Path, farm_key: FarmKey) -> None:
             f"{path} is the key file of farm {older.label.hex()}, not of {farm_key.label.hex()}, and is not "
             "overwritten: choose another name"
         )
-    if older.epoch > farm_key.epoch:
+    if older.age > farm_key.age:
         raise KeyFileError(
             f"{path} is of epoch {older.epoch}, later than epoch {farm_key.epoch} of this node's ring, and is not "
             "overwritten: restart the node with that file, and it tells the others"

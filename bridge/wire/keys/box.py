@@ -7,6 +7,9 @@
 The recipient's X25519 key is its identity key, converted to the other curve (`gossip.wire.box`). A second key pair
 would have to be generated, stored, distributed, and bound to the first by a signature.
 
+The time of use is the author's word alone: it may be any 64 bits, and `gossip.Keyring.rekeyed` replaces it if it is out
+of range. A box that was refused for it would leave its recipient without the farm's key.
+
 A box does not authenticate its author, since all members know all public keys. In the log the entry does; for a router
 that has no log yet, an `Offer` carries the box with the signature of a member.
 """
@@ -27,6 +30,7 @@ from gossip import ERA_LIMIT, KEY_BYTES
 from gossip.wire import PUBLIC_KEY_BYTES, node_id_of, x25519_private, x25519_public
 
 _CONTENT: Final = struct.Struct(f">IQ{KEY_BYTES}s")
+_USED_AT_LIMIT: Final = 2**64
 _NONCE: Final = bytes(12)
 _PURPOSE: Final = b"garlic farm, key box 1: "
 _OFFER: Final = b"garlic farm, key offer 1\x00"
@@ -46,7 +50,7 @@ class EraKey:
 
     era: int
     used_at: int
-    """Its time of use, by the clock of the keyring."""
+    """Its time of use, by the clock of the keyring; unchecked when it was read from a box."""
     key: bytes
 
     def __repr__(self) -> str:
@@ -55,7 +59,9 @@ class EraKey:
 
 
 def seal_key(content: EraKey, recipient: bytes, label: bytes) -> bytes:
-    """The box for the router of this Ed25519 public key; raises KeyBoxError for a key that is none."""
+    """The box for the router of this Ed25519 public key; raises KeyBoxError if it cannot be made."""
+    if not 0 < content.era < ERA_LIMIT or not 0 <= content.used_at < _USED_AT_LIMIT or len(content.key) != KEY_BYTES:
+        raise KeyBoxError(f"{content} fits no box: eras are 1 to {ERA_LIMIT - 1}, and times of use have 64 bits")
     ephemeral = X25519PrivateKey.generate()
     public = ephemeral.public_key().public_bytes_raw()
     try:

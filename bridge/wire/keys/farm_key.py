@@ -82,6 +82,11 @@ class FarmKey:
         )
 
     @property
+    def age(self) -> tuple[int, int]:
+        """Era and epoch: of two files of one farm the higher is the later, since an era begins its own scale."""
+        return self.era, self.epoch
+
+    @property
     def key_ring(self) -> Keyring:
         """The ring that seals and opens gossip."""
         primary, *others = self.gossip_keys
