@@ -26,6 +26,7 @@ from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.options import directory_path, json_option, yes_option
 from bridge.cli.printing import echo, print_json
 from bridge.core.formation.founding import FormationState, Founding
+from bridge.core.membership.eviction import LAST_ERA
 from bridge.core.state.recovery import FIRST_TERM, Reset, refused_until_s
 from bridge.node.control.client import ControlClient
 from bridge.node.events.event_log import clock_ms
@@ -85,8 +86,9 @@ REJOIN = (
     "--reset",
     "resets",
     multiple=True,
-    type=click.Choice(["term", "time", "second"]),
-    help="Begin anew: the term at 1, log time at this machine's clock, the seconds of publications with the next one.",
+    type=click.Choice(["term", "time", "second", "era"]),
+    help="Begin anew: the term at 1, log time at this machine's clock, the seconds of publications with the next one,"
+    " the eras of the keys at 0 (with --farm-key).",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
 @yes_option
@@ -108,7 +110,10 @@ def recover(
     """
     if as_json and not (yes or dry_run):
         fail("with --json nothing can be asked: add --yes if the other voters are gone for good")
-    reset = Reset("term" in resets, clock_ms() if "time" in resets else None, "second" in resets)
+    if "era" in resets and key_file is None:
+        fail("--reset era needs --farm-key FILE: the farm key file holds the era as well")
+    log_time_ms = clock_ms() if "time" in resets else None
+    reset = Reset("term" in resets, log_time_ms, "second" in resets, "era" in resets)
     with failures(RecoveryError, KeyFileError):
         farm_key = None if key_file is None else load_farm_key(key_file)
         plan = _plan(source, new, cut_after, reset)
@@ -120,7 +125,8 @@ def recover(
         confirm("Are they gone for good, and shall this node go on without them?", yes=yes)
         trio.run(carry_out, plan)
         if key_file is not None and farm_key is not None:
-            replace_farm_key(key_file, replace(farm_key, cluster_id=plan.new_cluster_id))
+            era = 0 if reset.era else farm_key.era
+            replace_farm_key(key_file, replace(farm_key, cluster_id=plan.new_cluster_id, era=era), earlier=reset.era)
     if as_json:
         print_json(_output(plan, recovered=True))
         return
@@ -188,6 +194,10 @@ def _numbers(plan: RecoveryPlan) -> Iterator[str]:
             f"Log time is {_text(farm.log_time_ms)}, far ahead of this machine's clock: if that is wrong, add `--reset"
             " time`, or no node can publish until then."
         )
+    if reset.era:
+        yield f"The eras of the farm's keys go back from {farm.rekeying.era} to 0, in the farm key file as well."
+    elif farm.rekeying.era >= LAST_ERA:
+        yield "The eras of the farm's keys are used up: add `--reset era`, or no key can be replaced."
     until_s = refused_until_s(farm, now_ms // 1000)
     if reset.second:
         yield "The last second of each publication is forgotten."

@@ -22,6 +22,7 @@ A client may have `window` requests under way, in any order. A number that fell 
 its result is known any more nor whether it was executed.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -183,6 +184,12 @@ class SessionTable:
         self._now_ms = max(0, self._now_ms - by_ms)
         for session in self._sessions.values():
             session.last_ms = max(0, session.last_ms - by_ms)
+
+    def change_results(self, changed: Callable[[bytes], bytes]) -> None:
+        """Replace each result that was kept; for a state that begins a new cluster."""
+        for session in self._sessions.values():
+            for sequence, result in session.results.items():
+                session.results[sequence] = None if result is None else changed(result)
 
     def dump(self) -> bytes:
         """The whole table, for a snapshot: equal tables give equal bytes."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         keep_generation,
         known_keyring,
         load_identity,
+        reset_stored_era,
         save_identity,
     )
 
@@ -39,6 +40,7 @@ __all__ = [
     "may_gossip",
     "numeric",
     "parse_endpoint",
+    "reset_stored_era",
     "save_identity",
 ]
 
@@ -54,6 +56,7 @@ _HOMES: Final = {
         "keep_generation",
         "known_keyring",
         "load_identity",
+        "reset_stored_era",
         "save_identity",
     ),
 }

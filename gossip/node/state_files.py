@@ -309,8 +309,15 @@ def load_keyring(directory: Path, label: bytes) -> Keyring | None:
     return keyring
 
 
-def _stored_keyring(directory: Path, label: bytes) -> tuple[Keyring, bool] | None:
-    """The stored keyring, and whether it was repaired."""
+def reset_stored_era(directory: Path) -> None:
+    """Have the eras of the stored keyring begin again, for a new cluster; raises StateError."""
+    stored = _stored_keyring(directory, None)
+    if stored is not None:
+        keep_keys(directory, replace(stored[0], era=0))
+
+
+def _stored_keyring(directory: Path, label: bytes | None) -> tuple[Keyring, bool] | None:
+    """The stored keyring, and whether it was repaired. `label` None: of whichever farm."""
     path = directory / KEYS_FILE
     try:
         content = read_limited(path, secret=True)
@@ -321,6 +328,8 @@ def _stored_keyring(directory: Path, label: bytes) -> tuple[Keyring, bool] | Non
     checksum, body = content[len(_KEYS_MAGIC) :][:_CHECKSUM_BYTES], content[len(_KEYS_MAGIC) + _CHECKSUM_BYTES :]
     if not content.startswith(_KEYS_MAGIC) or checksum != sha256(body).digest():
         raise _damaged(path)
+    if label is None:
+        label = body[:LABEL_BYTES]
     if body[:LABEL_BYTES] != label:
         return None
     with suppress(DatagramError):

@@ -12,8 +12,8 @@ correction entry:
 So a correction can do no more than a clock entry: log time ends where the clocks of a majority are.
 
 All times in the state move by the same amount: when servers were heard, how long identities have not been seen,
-sessions, the pipeline's factors. Their ages do not change. So no report becomes stale or fresh by a correction, and no
-session ends early or lasts longer.
+sessions, the pipeline's factors, Kafka's producers and offsets (`NumberKind.LOG_TIME`). Their ages do not change. So no
+report becomes stale or fresh by a correction, and no session ends early or lasts longer.
 
 The second of a structure that routers already hold cannot be changed. If the last accepted second of a master lies
 beyond what log time now allows, the state forgets that second, and the next publication gets a present one. A router
@@ -22,10 +22,12 @@ that holds the later structure refuses it until that second has passed. The chan
 
 from dataclasses import dataclass, replace
 
+from bridge.core.log.feature_level import BOUNDS_LEVEL
 from bridge.core.log.records import Correction, Publication
 from bridge.core.log.voter_clocks import allowance_ms
 from bridge.core.log.weights import CommandRefused
 from bridge.core.state.farm_state import FarmState, FarmTuning
+from bridge.core.state.numbers import Number, NumberKind, with_numbers
 from bridge.core.state.recovery import LEASE_SET_SECONDS_MAX
 
 
@@ -102,16 +104,9 @@ def _refused(reason: str) -> CommandRefused:
 
 
 def _moved_back(state: FarmState, back_ms: int) -> FarmState:
-    servers = {
-        server_id: replace(server, heard_ms=server.heard_ms - back_ms) for server_id, server in state.servers.items()
-    }
-    masters = {name: replace(master, since_ms=master.since_ms - back_ms) for name, master in state.masters.items()}
-    factors = {leaf: replace(each, said_ms=each.said_ms - back_ms) for leaf, each in state.weights.factors.items()}
-    admitted = {
-        server_id: each
-        if each.unseen_since_ms is None
-        else replace(each, unseen_since_ms=each.unseen_since_ms - back_ms)
-        for server_id, each in state.admitted.items()
-    }
-    weights = replace(state.weights, factors=factors)
-    return replace(state, servers=servers, masters=masters, admitted=admitted, weights=weights)
+    def earlier(number: Number, value: int) -> int:
+        return value - back_ms if number.kind is NumberKind.LOG_TIME else value
+
+    moved: FarmState = with_numbers(state, earlier)
+    # Earlier versions left the times of Kafka's clients as they were, so these never expired.
+    return moved if state.level >= BOUNDS_LEVEL else replace(moved, kafka=state.kafka)

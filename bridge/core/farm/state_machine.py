@@ -115,6 +115,7 @@ from bridge.core.state.farm_state import (
     ServerState,
 )
 from bridge.core.state.kafka_clients import NotedOffset, Owner, Produced, ProducedStatus, produced_in
+from bridge.core.state.recovery import FIRST_TERM
 from bridge.core.state.reqids import Reqids, ReqidStatus, Update, reqid_in
 from consensus import LogId
 from consensus.sessions import RequestId, RequestStatus, SessionTable, parse_request_id
@@ -406,6 +407,11 @@ class Farm:
             return produced.principal
         is_known = entry.author is not None and _author_has_a_say(self.state, entry.author)
         return entry.author.node_id.hex() if entry.author is not None and is_known else ""
+
+
+def result_of_first_term(result: bytes) -> bytes:
+    """The result of a request in a new cluster whose terms begin again."""
+    return result[:_NUMBER_BYTES] + min(int.from_bytes(result[_NUMBER_BYTES:]), FIRST_TERM).to_bytes(_NUMBER_BYTES)
 
 
 def _author_has_a_say(state: FarmState, author: Author) -> bool:

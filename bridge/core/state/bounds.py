@@ -2,36 +2,28 @@
 
 A state that was computed from a log keeps these bounds, because no entry beyond them has an effect. The state in a
 snapshot was computed by one other server. Without this check a log time beyond the last second of a Meta LS2 would be
-in all plans of this node, also after a restart.
-
-Times of the past (when a server was heard, since when a master is known) have no bounds: a correction of log time moves
-them, also below zero, and they enter only into differences.
+in all plans of this node, also after a restart. The range of each number is declared in `numbers`, that of a table
+here.
 """
 
 from collections.abc import Iterator
 
-from bridge.core.log.feature_level import FIRST_LEVEL
-from bridge.core.log.weights import COST_FACTORS_MAX, COST_MAX, EXCLUSIONS_MAX, FACTORS_MAX
+from bridge.core.log.weights import COST_FACTORS_MAX, EXCLUSIONS_MAX, FACTORS_MAX
 from bridge.core.membership.admission import ADMITTED_MAX, ENTRY_BYTES_MAX
 from bridge.core.membership.client_keys import CLIENTS_MAX
 from bridge.core.state import kafka_clients
 from bridge.core.state.farm_state import (
     LEAVES_PER_SERVER_MAX,
-    LOG_TIME_LIMIT_MS,
     MASTERS_MAX,
     PERIOD_MAX_MS,
     PERIOD_MIN_MS,
     SERVERS_MAX,
     FarmState,
 )
+from bridge.core.state.numbers import declared, numbers_in
 
-SECOND_MAX = 2**32 - 1
-NUMBER_MAX = 2**53 - 1
-"""Limit of indexes and of clocks in milliseconds: JSON readers hold integers exactly only up to here."""
 AUTHORS_MAX = 4 * (ADMITTED_MAX + CLIENTS_MAX)
 """More than can be admitted: a recovered farm keeps the numbers of authors that it no longer has."""
-RAFT_ID_MAX = 2**30
-"""Half of the ids that an entry can name: the next id must fit as well, and ids are given out one at a time."""
 
 
 def objection_to_state(state: FarmState, period_ms: int) -> str | None:
@@ -40,28 +32,12 @@ def objection_to_state(state: FarmState, period_ms: int) -> str | None:
 
 
 def _figures(state: FarmState, period_ms: int) -> Iterator[str]:
-    yield from _outside("log time in ms", state.log_time_ms, 0, LOG_TIME_LIMIT_MS)
     yield from _outside("the reporting period in ms", period_ms, PERIOD_MIN_MS, PERIOD_MAX_MS)
-    yield from _outside("the feature level", state.level, FIRST_LEVEL, NUMBER_MAX)
-    yield from _outside("the time that clocks vouch for in ms", state.clocks.vouched_ms, 0, NUMBER_MAX)
-    for reading in state.clocks.readings.values():
-        yield from _outside("a voter's clock in ms", reading.date_ms, 0, NUMBER_MAX)
-    for server_id in (*state.admitted, *state.servers, *state.removed):
-        yield from _outside("a Raft id", server_id, 1, RAFT_ID_MAX)
+    for place, value in numbers_in(state):
+        number = declared(place)
+        yield from _outside(number.words, value, number.least, number.most)
     for numbers in state.numbers.values():
-        yield from _outside("the highest number of an author", numbers.highest, 0, NUMBER_MAX)
         yield from _outside("the number of an author's report", numbers.report, 0, numbers.highest)
-    for producer_id, producer in state.kafka.producers.items():
-        yield from _outside("the id of a producer", producer_id, 1, NUMBER_MAX)
-        yield from _outside("the epoch of a producer", producer.epoch, 0, kafka_clients.EPOCH_MAX)
-        yield from _outside("the sequence of a producer", producer.sequence, 0, kafka_clients.SEQUENCES - 1)
-    for noted in state.kafka.groups.values():
-        yield from _outside("the offset of a consumer group", noted.offset, 0, NUMBER_MAX)
-    for master in state.masters.values():
-        if master.publication is not None:
-            yield from _outside("the second of a publication", master.publication.published_s, 0, SECOND_MAX)
-        for leaf in master.leaves:
-            yield from _outside("the cost of a leaf", leaf.cost, 0, COST_MAX)
 
 
 def _tables(state: FarmState, _: int) -> Iterator[str]:
@@ -90,6 +66,6 @@ def _tables(state: FarmState, _: int) -> Iterator[str]:
         yield from _outside("a master's leaves", len(master.leaves), 0, SERVERS_MAX * LEAVES_PER_SERVER_MAX)
 
 
-def _outside(what: str, value: int, least: int, most: int) -> Iterator[str]:
+def _outside(what: str, value: float, least: float, most: float) -> Iterator[str]:
     if not least <= value <= most:
         yield f"{what} is {value}, and lies within {least} and {most}"

@@ -11,17 +11,20 @@ them for another hour. A router that joins again reports its leaves. The last pu
 seconds are later. Client keys stay admitted; entries that they signed for the old cluster have no effect in the new
 one.
 
-Forged numbers would be kept as well: a term or a log time near its limit, a second of a publication years ahead. Only a
-new cluster may reset them (`Reset`), because its servers and those of the old cluster refuse each other. Routers may
-still hold a structure with the old second; the operator is told until when they refuse earlier ones
-(`refused_until_s`).
+Forged numbers would be kept as well: a term or a log time near its limit, a second of a publication years ahead, an era
+of the keys after which none is left. Only a new cluster may reset them (`Reset`), because its servers and those of the
+old cluster refuse each other. A number is reset wherever the state holds one of its kind (`numbers`): the terms in the
+offsets of Kafka's groups, the log times of producers. Routers may still hold a structure with the old second; the
+operator is told until when they refuse earlier ones (`refused_until_s`).
 """
 
 from dataclasses import dataclass, replace
 
 from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.membership.admission import Admitted, raft_id_of
+from bridge.core.membership.eviction import Rekeying
 from bridge.core.state.farm_state import Choice, FarmState, MasterState
+from bridge.core.state.numbers import Number, NumberKind, with_numbers
 
 SURVIVOR_ID = 1
 NO_SERVER_ID = 0
@@ -29,6 +32,7 @@ NO_SERVER_ID = 0
 
 
 FIRST_TERM = 1
+UNKNOWN_TERM = -1
 LEASE_SET_SECONDS_MAX = 0xFFFF + 60
 """No router takes a structure that ends later than so far from now (16 bits of seconds, and Java's tolerance)."""
 
@@ -43,6 +47,8 @@ class Reset:
     """Log time starts here; None: it continues."""
     second: bool = False
     """The last second of each publication is forgotten."""
+    era: bool = False
+    """The eras of the keys begin again."""
 
 
 def refused_until_s(farm: FarmState, now_s: int) -> int | None:
@@ -58,13 +64,18 @@ def refused_until_s(farm: FarmState, now_s: int) -> int | None:
 def recovered(farm: FarmState, node_id: bytes, reset: Reset | None = None) -> FarmState:
     """The state of the new cluster in which the identity `node_id` is the only server."""
     reset = reset or Reset()
+    farm = with_numbers(farm, lambda number, value: _reset(number, value, farm, reset))
     if reset.log_time_ms is not None:
-        farm = _at_log_time(farm, reset.log_time_ms)
-    if reset.term:
-        farm = replace(farm, applied_term=min(farm.applied_term, FIRST_TERM))
+        servers = {
+            each: replace(server, heard_ms=reset.log_time_ms, lag_ms=0, clock_off=False)
+            for each, server in farm.servers.items()
+        }
+        farm = replace(farm, log_time_ms=reset.log_time_ms, servers=servers)
     if reset.second:
         forgotten = {each: replace(master, publication=None) for each, master in farm.masters.items()}
         farm = replace(farm, masters=forgotten)
+    if reset.era:
+        farm = replace(farm, rekeying=Rekeying())
     old_id = raft_id_of(farm.admitted, node_id)
     own = None if old_id is None else farm.servers.get(old_id)
     out = [each for _, each in sorted(farm.admitted.items()) if not each.is_member and each.node_id != node_id]
@@ -82,24 +93,28 @@ def recovered(farm: FarmState, node_id: bytes, reset: Reset | None = None) -> Fa
     )
 
 
+def _reset(number: Number, value: int, farm: FarmState, reset: Reset) -> int:  # noqa: PLR0911 - one case per kind
+    """The value of a number in the new cluster."""
+    match number.kind:
+        case NumberKind.TERM if reset.term:
+            return min(value, FIRST_TERM)
+        case NumberKind.CLIENT_TERM if reset.term:
+            return UNKNOWN_TERM
+        case NumberKind.LOG_TIME | NumberKind.CLOCK if reset.log_time_ms is not None:
+            return min(value, reset.log_time_ms)
+        case NumberKind.SECOND_MS if reset.second:
+            return 0
+        case NumberKind.INDEX:
+            return min(value, farm.applied_index)
+        case NumberKind.NEXT_INDEX:
+            return min(value, farm.applied_index + 1)
+        case _:
+            return value
+
+
 def _recovered_master(master: MasterState, old_id: int | None) -> MasterState:
     publication = master.publication
     if publication is not None:
         publication = replace(publication, server_id=SURVIVOR_ID if publication.server_id == old_id else NO_SERVER_ID)
     chosen = old_id is not None and master.choice.server_id == old_id
     return replace(master, choice=Choice(SURVIVOR_ID if chosen else None), publication=publication)
-
-
-def _at_log_time(farm: FarmState, log_time_ms: int) -> FarmState:
-    """The same state, with no time of a report or an entry later than `log_time_ms`, which becomes log time."""
-    servers = {
-        each: replace(server, heard_ms=log_time_ms, lag_ms=0, clock_off=False) for each, server in farm.servers.items()
-    }
-    masters = {
-        each: replace(master, since_ms=min(master.since_ms, log_time_ms)) for each, master in farm.masters.items()
-    }
-    factors = {
-        each: replace(factor, said_ms=min(factor.said_ms, log_time_ms)) for each, factor in farm.weights.factors.items()
-    }
-    weights = replace(farm.weights, factors=factors)
-    return replace(farm, log_time_ms=log_time_ms, servers=servers, masters=masters, weights=weights)

@@ -38,6 +38,7 @@ from shutil import rmtree
 
 import trio
 
+from bridge.core.farm.state_machine import result_of_first_term
 from bridge.core.formation.founding import NONCE_BYTES, FormationState, Promise, found
 from bridge.core.membership.admission import out_refusal, raft_id_of
 from bridge.core.state.farm_state import SESSION_LIMITS
@@ -87,7 +88,7 @@ from consensus.storage import (
     sync_directory,
 )
 from gossip import StateError
-from gossip.node import Identity, keep_generation, save_identity
+from gossip.node import Identity, keep_generation, reset_stored_era, save_identity
 
 MAKING = f"{RAFT_DIRECTORY}.recovering"
 _CHUNK_BYTES = 1024 * 1024
@@ -216,6 +217,10 @@ async def _first_state(plan: RecoveryPlan) -> bytes:
 
     snapshot = await decode_farm(image())
     snapshot.farm = recovered(plan.survivor.farm, plan.node_id, plan.reset)
+    if plan.reset.term:
+        sessions = SessionTable.load(snapshot.sessions, SESSION_LIMITS)
+        sessions.change_results(result_of_first_term)
+        snapshot.sessions = sessions.dump()
     log_time_ms = plan.reset.log_time_ms
     if log_time_ms is not None:
         snapshot.moment_times_ms = [min(each, log_time_ms) for each in snapshot.moment_times_ms]
@@ -270,12 +275,14 @@ def _exchange(plan: RecoveryPlan, state: bytes) -> None:
             (state_dir / name).unlink(missing_ok=True)
         if plan.reset.second:
             (state_dir / PUBLISHED_FILE).unlink(missing_ok=True)
+        if plan.reset.era:
+            reset_stored_era(state_dir)
         replace_file(state_dir / STORAGE_NOTE, STORAGE_NOTE_TEXT)
         making.rename(storage)
         sync_directory(state_dir)
         recovery_file.rename(state_dir / FORMATION_FILE)
         sync_directory(state_dir)
-    except (StorageError, OSError, OutOfSpaceError) as error:
+    except (StateError, StorageError, OSError, OutOfSpaceError) as error:
         raise RecoveryError(
             f"the new cluster could not be made in {state_dir}: {error}. Free or mend the disk, then call again"
         ) from error

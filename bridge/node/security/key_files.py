@@ -114,15 +114,15 @@ def save_farm_key(path: Path, farm_key: FarmKey) -> None:
     write_private_file(path, farm_key_text(farm_key))
 
 
-def replace_farm_key(path: Path, farm_key: FarmKey) -> None:
-    """Put a farm key file in the place of an older one of the same farm, and of nothing else."""
+def replace_farm_key(path: Path, farm_key: FarmKey, *, earlier: bool = False) -> None:
+    """Put a farm key file in the place of one of the same farm; `earlier`: also in the place of a later one."""
     older = load_farm_key(path)
     if older.label != farm_key.label:
         raise KeyFileError(
             f"{path} is the key file of farm {older.label.hex()}, not of {farm_key.label.hex()}, and is not "
             "overwritten: choose another name"
         )
-    if older.age > farm_key.age:
+    if older.age > farm_key.age and not earlier:
         raise KeyFileError(
             f"{path} is of epoch {older.epoch}, later than epoch {farm_key.epoch} of this node's ring, and is not "
             "overwritten: restart the node with that file, and it tells the others"

@@ -1,0 +1,52 @@
+"""States built from the type hints alone: every field of every class is filled, so none is forgotten."""
+
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+Choose = Callable[[str], float]
+"""The number for a place, named as in `bridge.core.state.numbers`."""
+
+
+def filled(cls: type, choose: Choose) -> Any:
+    """An instance with one element in each table, and the chosen numbers."""
+    hints = get_type_hints(cls)
+    return cls(**{each.name: _value(hints[each.name], f"{cls.__name__}.{each.name}", choose) for each in fields(cls)})
+
+
+def _value(hint: Any, place: str, choose: Choose) -> Any:  # noqa: PLR0911 - one case per form of a type
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in {Union, types.UnionType}:
+        return _value(next(each for each in arguments if each is not type(None)), place, choose)
+    if origin is not None and issubclass(origin, Mapping):
+        key, value = arguments
+        return {_value(key, f"{place}.key", choose): _value(value, f"{place}.value", choose)}
+    if origin is tuple:
+        return (_value(arguments[0], f"{place}.item", choose),)
+    if hint is bool:
+        return True
+    if hint in {int, float}:
+        return choose(place)
+    if hint is str:
+        return "x" * 8
+    if hint is bytes:
+        return bytes(8)
+    if issubclass(hint, Enum):
+        return next(iter(hint))
+    assert isinstance(hint, type), f"{place} is of a type that this test does not know: {hint}"
+    assert is_dataclass(hint), f"{place} is of a type that this test does not know: {hint}"
+    return filled(hint, choose)
+
+
+def places_of(cls: type) -> Iterator[str]:
+    """Every place of a number in a class and in all classes that its fields name."""
+    seen: dict[str, None] = {}
+
+    def note(place: str) -> float:
+        seen[place] = None
+        return 1
+
+    filled(cls, note)
+    return iter(seen)
