@@ -248,12 +248,29 @@ def test_a_producer_without_owner_belongs_to_its_next_user() -> None:
 
 def test_another_user_cannot_move_the_offset_of_a_group() -> None:
     story = Story(BOUNDS_LEVEL)
-    story.say(GroupOffset("group", 5, principal=ALICE))
-    story.say(GroupOffset("group", 900, principal=BOB))
-    assert story.tables.groups["group"].offset == 5
+    story.say(GroupOffset("group", 1, principal=ALICE))
+    story.say(GroupOffset("group", 2, principal=BOB))
+    assert story.tables.groups["group"].offset == 1
     assert story.tables.group_refusal("group", BASE_MS, Owner(BOB, MEMBER)) == "the group group belongs to another user"
-    story.say(GroupOffset("group", 6, principal=ALICE))
-    assert story.tables.groups["group"].offset == 6
+    story.say(GroupOffset("group", 3, principal=ALICE))
+    assert story.tables.groups["group"].offset == 3
+
+
+@pytest.mark.parametrize("offset", [2, 2**31, 2**53 - 1])
+def test_an_offset_beyond_the_end_of_the_log_is_not_noted(offset: int) -> None:
+    story = Story(BOUNDS_LEVEL)
+    story.say(GroupOffset("group", offset))
+    assert story.tables.groups == {}
+    story.say(GroupOffset("group", 2))
+    assert story.tables.groups["group"].offset == 2
+
+
+def test_a_term_of_a_client_beyond_the_log_is_left_out() -> None:
+    story = Story(BOUNDS_LEVEL)
+    story.say(GroupOffset("group", 1, 2**31 - 1))
+    assert story.tables.groups["group"].leader_epoch == -1
+    story.say(GroupOffset("group", 1, 1))
+    assert story.tables.groups["group"].leader_epoch == 1
 
 
 def test_a_groups_offset_is_replaced() -> None:

@@ -114,8 +114,8 @@ from bridge.core.state.farm_state import (
     MasterState,
     ServerState,
 )
-from bridge.core.state.kafka_clients import NotedOffset, Owner, Produced, ProducedStatus, produced_in
-from bridge.core.state.recovery import FIRST_TERM
+from bridge.core.state.kafka_clients import NotedOffset, Owner, Produced, ProducedStatus, offset_refusal, produced_in
+from bridge.core.state.recovery import FIRST_TERM, UNKNOWN_TERM
 from bridge.core.state.reqids import Reqids, ReqidStatus, Update, reqid_in
 from consensus import LogId
 from consensus.sessions import RequestId, RequestStatus, SessionTable, parse_request_id
@@ -515,10 +515,16 @@ def _apply_kafka(
         case ProducerStart(name):
             return replace(state, kafka=kafka.begun(name, state.applied_index, log_time_ms, owner)), []
         case GroupOffset(group, offset, leader_epoch, metadata):
-            refusal = None if owner is None else kafka.group_refusal(group, log_time_ms, owner)
-            noted = NotedOffset(offset, leader_epoch, metadata, log_time_ms)
-            after = replace(state, kafka=kafka.noted(group, noted, owner))
-            return after, [] if refusal is None else [CommandRefused("offset", refusal)]
+            if owner is None:
+                noted = NotedOffset(offset, leader_epoch, metadata, log_time_ms)
+                return replace(state, kafka=kafka.noted(group, noted)), []
+            refusal = kafka.group_refusal(group, log_time_ms, owner) or offset_refusal(offset, state.applied_index)
+            if refusal is not None:
+                return state, [CommandRefused("offset", refusal)]
+            # A client that names a later term would keep other clients of its group from this one.
+            known_term = leader_epoch if leader_epoch <= state.applied_term else UNKNOWN_TERM
+            noted = NotedOffset(offset, known_term, metadata, log_time_ms)
+            return replace(state, kafka=kafka.noted(group, noted, owner)), []
 
 
 def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:

@@ -323,6 +323,13 @@ class KafkaClients:
         }
 
 
+def offset_refusal(offset: int, end: int) -> str | None:
+    """The reason why a group cannot note this offset while the log ends before index `end`; None if it can."""
+    if offset <= end:
+        return None
+    return f"the offset {offset} is beyond the end of the log, {end}: a group notes the offset of its next record"
+
+
 def _is_over(since_ms: int, limit_ms: int, log_time_ms: int) -> bool:
     return log_time_ms - since_ms > limit_ms
 

@@ -24,6 +24,7 @@ from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.membership.admission import Admitted, raft_id_of
 from bridge.core.membership.eviction import Rekeying
 from bridge.core.state.farm_state import Choice, FarmState, MasterState
+from bridge.core.state.kafka_clients import KafkaClients
 from bridge.core.state.numbers import Number, NumberKind, with_numbers
 
 SURVIVOR_ID = 1
@@ -76,6 +77,7 @@ def recovered(farm: FarmState, node_id: bytes, reset: Reset | None = None) -> Fa
         farm = replace(farm, masters=forgotten)
     if reset.era:
         farm = replace(farm, rekeying=Rekeying())
+    farm = replace(farm, kafka=_without_owners(farm.kafka))
     old_id = raft_id_of(farm.admitted, node_id)
     own = None if old_id is None else farm.servers.get(old_id)
     out = [each for _, each in sorted(farm.admitted.items()) if not each.is_member and each.node_id != node_id]
@@ -91,6 +93,13 @@ def recovered(farm: FarmState, node_id: bytes, reset: Reset | None = None) -> Fa
         # From here on the clock of the one voter counts.
         clocks=VoterClocks(farm.log_time_ms, ((SURVIVOR_ID,),)),
     )
+
+
+def _without_owners(kafka: KafkaClients) -> KafkaClients:
+    """Return the tables without owners, whose names are hashes with the old cluster id; the next entry names each."""
+    producers = {each: replace(producer, principal="") for each, producer in kafka.producers.items()}
+    groups = {each: replace(noted, principal="") for each, noted in kafka.groups.items()}
+    return replace(kafka, producers=producers, groups=groups)
 
 
 def _reset(number: Number, value: int, farm: FarmState, reset: Reset) -> int:  # noqa: PLR0911 - one case per kind

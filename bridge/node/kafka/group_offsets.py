@@ -32,7 +32,7 @@ import trio
 
 from bridge.core.log.feature_level import BOUNDS_LEVEL, KAFKA_LEVEL
 from bridge.core.log.records import GroupOffset
-from bridge.core.state.kafka_clients import GROUPS_MAX, NotedOffset, Owner
+from bridge.core.state.kafka_clients import GROUPS_MAX, NotedOffset, Owner, offset_refusal
 from bridge.node.events.alarms import Alarms
 from bridge.node.founded_farm import NO_SERVER, CurrentFarm, FoundedFarm
 from bridge.node.kafka.farm_batches import key_of
@@ -111,6 +111,7 @@ class FarmGroupOffsets:
             await trio.lowlevel.checkpoint()
             return
         self._ready(group, principal)
+        self._check_position(wanted)
         known = self._groups.setdefault((group, principal), _Group(wanted, principal))
         known.newest = wanted
         known.wanted += 1
@@ -132,6 +133,15 @@ class FarmGroupOffsets:
             raise ProduceRefusedError(ErrorCode.NOT_COORDINATOR, "another server leads, or none does now")
         self._check_owner(farm, group, principal)
         return farm
+
+    def _check_position(self, wanted: CommittedOffset) -> None:
+        """Raise `ProduceRefusedError` for an offset that no reader of this log can have."""
+        farm = self._current.farm
+        if farm is None or farm.state.level < BOUNDS_LEVEL:
+            return
+        refusal = offset_refusal(wanted.offset, farm.state.applied_index + 1)
+        if refusal is not None:
+            raise ProduceRefusedError(ErrorCode.OFFSET_OUT_OF_RANGE, refusal)
 
     def _check_owner(self, farm: FoundedFarm, group: str, principal: str | None) -> None:
         """Raise `ProduceRefusedError` if the state machine refuses an offset of this user in the group."""
