@@ -44,7 +44,7 @@ PATIENCE_ELECTIONS = 3
 """After so many of the shortest election timeouts without a leader, and without an answer of a follower, a server is
 cut off: one timeout may go by, and two candidates may have split a vote."""
 GRAVE_ALARMS = frozenset(
-    {"disk-full", "formation", "isolated", "key-retired", "generation-not-stored", "router-unreachable"}
+    {"address-gone", "disk-full", "formation", "isolated", "key-retired", "generation-not-stored", "router-unreachable"}
 )
 """With these alarms the node cannot do its work."""
 NO_QUORUM_ACTION = (
@@ -380,6 +380,10 @@ def _no_quorum(facts: _Facts) -> Concern | None:
         return None
     down = f"; {facts.down_text}" if facts.down else ""
     text = f"No quorum: {_published_meanwhile(view)}{down}"
+    lost = next((each for each in view.alarms if each.kind == "address-gone"), None)
+    if lost is not None:
+        # The others may be well: advice to start or replace them would do harm.
+        return Concern(VerdictKind.NO_QUORUM, f"{text}; {lost.text}", lost.action, "no-quorum")
     return Concern(VerdictKind.NO_QUORUM, text, NO_QUORUM_ACTION, "no-quorum")
 
 

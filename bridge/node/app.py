@@ -8,6 +8,8 @@
 A node that sees a farm which others founded waits until the leader tells it that the log has admitted it, and under
 which Raft id; then it is a server like the founders, of which the leader makes a learner, and a voter if there is room.
 
+A node whose address or name changes begins anew within the process, with other settings (`run_node`).
+
 The node ends when it is told to (signal, `leave`, or its parent's pipe closing), and when going on would be wrong:
 another process lives with its identity, its storage is damaged, a task failed. Then the last line of its log says why.
 """
@@ -24,6 +26,7 @@ import trio
 
 from bridge.api.trace import Scalar
 from bridge.core.formation.messages import Founded
+from bridge.node.address_watch import AddressChangedError, AddressWatch
 from bridge.node.client_endpoints import ClientEndpoints, client_endpoints, serve_clients
 from bridge.node.control.endpoint import control_endpoint
 from bridge.node.events.alarms import NodeStopped
@@ -46,8 +49,10 @@ LOG = logging.getLogger("garlicfarm")
 class Node:
     """One node while it runs."""
 
-    def __init__(self, configuration: NodeConfiguration) -> None:
+    def __init__(self, configuration: NodeConfiguration, written: NodeConfiguration) -> None:
+        """`written`: the configuration before this process moved to another address."""
         self._local = load_local_node(configuration)
+        self._written = written
         self._current = CurrentFarm()
         self._stop = trio.Event()
         self._leaving = False
@@ -104,6 +109,7 @@ class Node:
             nursery.start_soon(node.farm_keys.watch_file, local.alarms)
             nursery.start_soon(self._belong_to_a_farm, node)
             nursery.start_soon(self._watch_name, node)
+            nursery.start_soon(AddressWatch(local.configuration, self._written, local.alarms).run)
             await self._stop.wait()
             await self._end(node)
             nursery.cancel_scope.cancel()
@@ -197,18 +203,22 @@ def _start_facts(local: LocalNode) -> dict[str, Scalar]:
 
 async def run_node(configuration: NodeConfiguration, *, stop_with_stdin: bool = False) -> None:
     """Runs one node until it is told to stop; see the module."""
-    configuration = remembered_name(configuration)
+    written = configuration = remembered_name(configuration)
     while True:
-        taken: list[NameTakenError] = []
+        reasons: list[BaseException] = []
         try:
-            await Node(configuration).run(stop_with_stdin=stop_with_stdin)
-        except* NameTakenError as group:
-            taken += [error for error in leaves_of(group) if isinstance(error, NameTakenError)]
-        if not taken:
+            await Node(configuration, written).run(stop_with_stdin=stop_with_stdin)
+        except* (NameTakenError, AddressChangedError) as group:
+            reasons += leaves_of(group)
+        if not reasons:
             return
-        LOG.warning("%s", taken[0])
-        note_name(configuration.state_dir, taken[0].name)
-        configuration = replace(configuration, name=taken[0].name)
+        for reason in reasons:
+            LOG.warning("%s", reason)
+            if isinstance(reason, NameTakenError):
+                note_name(configuration.state_dir, reason.name)
+                configuration = replace(configuration, name=reason.name)
+            elif isinstance(reason, AddressChangedError):
+                configuration = replace(reason.configuration, name=configuration.name)
 
 
 def leaves_of(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from bridge.api.view import FarmView, Phase, VerdictKind
+from bridge.core.formation.member import MemberStatus
 from bridge.node.control.client import ask
 from bridge.node.security.control_socket import SOCKET_NAME
 from tests.end_to_end.farm import START_BOUND_S, call, command, tail, wait_until
@@ -21,6 +22,9 @@ from tests.end_to_end.farm import START_BOUND_S, call, command, tail, wait_until
 pytestmark = pytest.mark.processes
 
 ROUTERS = 3
+MOVE_BOUND_S = 60.0
+"""Ten times what two looks at the interfaces take."""
+RECENT_MS = 5_000
 CUT_OFF_BOUND_S = 10 * 3.0
 """Ten times three of the shortest election timeouts; two and a half reporting periods would be 75 s."""
 
@@ -94,13 +98,13 @@ def test_on_a_lan_the_farm_key_is_enough_and_no_address_is_needed(lan: list[str]
     }
 
 
-def start(name: str, key: Path, state: Path, stack: ExitStack) -> None:
+def start(name: str, key: Path, state: Path, stack: ExitStack, *options: str) -> None:
     """A router in its namespace, with nothing but a key."""
     with state.with_suffix(".log").open("ab") as output:
         process = subprocess.Popen(
             [
                 *("ip", "netns", "exec", name),
-                *command("run", "--farm-key", key, "--state-dir", state, "--name", name, "--stop-with-stdin"),
+                *command("run", "--farm-key", key, "--state-dir", state, "--name", name, "--stop-with-stdin", *options),
             ],
             stdin=subprocess.PIPE,
             stdout=output,
@@ -178,3 +182,70 @@ def test_a_node_that_is_cut_off_says_so_within_seconds_and_not_after_its_reporti
             "the others miss it",
             logs,
         )
+
+
+@pytest.mark.parametrize("which", ["the leader", "a follower"])
+def test_node_follows_a_new_address_of_its_machine(lan: list[str], tmp_path: Path, which: str) -> None:
+    key = tmp_path / "farm.key"
+    assert call("keys", "new-farm", "--expect", str(ROUTERS), "--output", key).returncode == 0
+    states = [tmp_path / name for name in lan]
+    logs = lambda: "\n".join(tail(state.with_suffix(".log")) for state in states)  # noqa: E731 - said where it fails
+    with ExitStack() as stack:
+        for state in states:
+            start(state.name, key, state, stack)
+        wait_until(
+            lambda: all(view_of(state).raft.leader_id is not None for state in states),
+            START_BOUND_S,
+            "a leader that every router knows",
+            logs,
+        )
+        leads = [view_of(state).raft.leader_id == view_of(state).node.raft_id for state in states]
+        number = leads.index(which == "the leader")
+        moved, others = states[number], [each for each in states if each is not states[number]]
+        # when its lease brings another address
+        _ip("-n", moved.name, "addr", "del", f"192.168.77.{number + 1}/24", "dev", "eth0")
+        _ip("-n", moved.name, "addr", "add", f"192.168.77.{number + 51}/24", "brd", "+", "dev", "eth0")
+        # then the others reach it there, by gossip and by Raft
+        address = f"192.168.77.{number + 51}"
+
+        def reached(state: Path) -> bool:
+            view = view_of(state)
+            known = [each for each in view.members if each.name == moved.name]
+            return (
+                view.raft.leader_id is not None
+                and not view.raft.stands_still
+                and [(each.address, each.endpoint, each.status) for each in known]
+                == [(f"{address}:7668", f"tcp://{address}:7669", MemberStatus.ALIVE)]
+                and not {each.kind for each in view.alarms} & {"servers-down", "no-quorum", "isolated"}
+            )
+
+        wait_until(lambda: all(map(reached, others)), MOVE_BOUND_S, "the others reach it at its new address", logs)
+        wait_until(lambda: reached(moved), MOVE_BOUND_S, "it belongs to the farm again", logs)
+
+        def answers() -> bool:
+            followers = [each for state in states for each in view_of(state).raft.followers]
+            recent = [
+                each for each in followers if each.last_contact_ms is not None and each.last_contact_ms < RECENT_MS
+            ]
+            return len(recent) == ROUTERS - 1
+
+        wait_until(answers, MOVE_BOUND_S, "the leader is answered by all", logs)
+        assert "node starts again with it" in tail(moved.with_suffix(".log"))
+
+
+def test_configured_address_that_is_gone_is_an_alarm(lan: list[str], tmp_path: Path) -> None:
+    key, state = tmp_path / "farm.key", tmp_path / lan[0]
+    assert call("keys", "new-farm", "--expect", "1", "--output", key).returncode == 0
+    logs = lambda: tail(state.with_suffix(".log"))  # noqa: E731 - said where it fails
+    with ExitStack() as stack:
+        start(lan[0], key, state, stack, "--bind", "192.168.77.1:7668")
+        wait_until(lambda: view_of(state).raft.leader_id is not None, START_BOUND_S, "a farm of one", logs)
+        _ip("-n", lan[0], "addr", "add", "192.168.77.51/24", "brd", "+", "dev", "eth0")
+        _ip("-n", lan[0], "addr", "del", "192.168.77.1/24", "dev", "eth0")
+
+        def gone() -> str:
+            return next((each.text for each in view_of(state).alarms if each.kind == "address-gone"), "")
+
+        assert "gossip.bind = 192.168.77.1:7668" in wait_until(gone, MOVE_BOUND_S, "an alarm about the address", logs)
+        _ip("-n", lan[0], "addr", "add", "192.168.77.1/24", "brd", "+", "dev", "eth0")
+        wait_until(lambda: not gone(), MOVE_BOUND_S, "the alarm ends with the address back", logs)

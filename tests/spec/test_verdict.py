@@ -266,6 +266,15 @@ def test_a_grave_alarm_of_this_node_is_a_degradation() -> None:
     assert found.text == "Degraded: alarm disk-full at node-1, can lose 1 more"
 
 
+def test_no_quorum_of_a_node_without_its_address_advises_to_mend_the_network() -> None:
+    lost = AlarmView("address-gone", "this machine has no longer the address 10.77.0.3", "bring the network up")
+    view = replace(healthy(), alarms=(lost,))
+    found = verdict(replace(view, raft=replace(view.raft, leader_id=None, leaderless_ms=60_000)))
+    assert found.kind is VerdictKind.NO_QUORUM
+    assert lost.text in found.text
+    assert found.advice == lost.action
+
+
 def test_before_the_farm_is_founded_the_missing_routers_are_counted() -> None:
     found = verdict(replace(forming_view(), gossip=healthy().gossip))
     assert found.text == "Waiting for 4 of 5 routers"

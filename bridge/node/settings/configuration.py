@@ -50,9 +50,8 @@ from bridge.node.settings.machine import (
     ChosenAddress,
     Machine,
     NoAddressError,
-    Reach,
+    broadcast_host_of,
     choose_address,
-    reach_of,
 )
 from bridge.node.settings.masters import MasterSettings, read_leaf_master, read_masters
 from bridge.node.settings.reader import Section
@@ -112,6 +111,8 @@ class ConsensusSettings:
     voters_max: int = VOTERS_MAX_DEFAULT
     grace_ms: int = GRACE_DEFAULT_MS
     admit: Admit = Admit.ASK
+    derived: frozenset[str] = frozenset()
+    """The settings among `consensus.bind` and `consensus.advertise` that follow from another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,11 +345,7 @@ def _broadcast(
     if told != "auto":
         return section.address("broadcast"), None
     found = next(
-        (
-            each
-            for each in machine.network.interfaces()
-            if each.host == local.host and each.broadcast_host and reach_of(each.name) is not Reach.VPN
-        ),
+        (each for each in machine.network.interfaces() if each.host == local.host and broadcast_host_of(each)),
         None,
     )
     if found is None:
@@ -398,6 +395,7 @@ def _consensus(
     section.finish()
     if voters_max % 2 == 0:
         section.problem("voters_max", f"{voters_max} is even: of {voters_max} voters no more may fail than of one less")
+    derived = {name for name, each in (("consensus.bind", told), ("consensus.advertise", advertise)) if each is None}
     bind = told or (None if gossip is None else Address(gossip.bind.host, CONSENSUS_PORT))
     if bind is None:
         return None
@@ -414,6 +412,7 @@ def _consensus(
         voters_max=voters_max,
         grace_ms=grace_ms,
         admit=admit,
+        derived=frozenset(derived),
     )
 
 

@@ -92,6 +92,8 @@ class ChosenAddress:
     interface: str
     reason: str
     """Why this one, in words."""
+    broadcast_host: str = ""
+    """Where the machines of its network receive; empty if there is no such address, or no use in it (VPN)."""
     waits_for: tuple[str, ...] = ()
     """Interfaces that may still get a better address."""
 
@@ -137,14 +139,23 @@ def _one_of(
 ) -> ChosenAddress:
     routed = next((each for each in group if each.host == route_host), None)
     if routed is not None:
-        return ChosenAddress(routed.host, routed.name, f"{what} that the default route uses", waits_for)
+        return _chosen(routed, f"{what} that the default route uses", waits_for)
     if len({each.name for each in group}) == 1:
-        return ChosenAddress(group[0].host, group[0].name, f"the only interface with a {what}", waits_for)
+        return _chosen(group[0], f"the only interface with a {what}", waits_for)
     raise NoAddressError(
         f"this machine has several private addresses ({_listed(group)}), and the default route uses none of them: say"
         " which network the farm is in",
         group[0].host,
     )
+
+
+def _chosen(each: LanInterface, reason: str, waits_for: tuple[str, ...]) -> ChosenAddress:
+    return ChosenAddress(each.host, each.name, reason, broadcast_host_of(each), waits_for)
+
+
+def broadcast_host_of(each: LanInterface) -> str:
+    """Where to announce presence to the network of an address; empty if nothing would arrive, as in a VPN."""
+    return "" if reach_of(each.name) is Reach.VPN else each.broadcast_host
 
 
 def _no_candidate(found: Sequence[LanInterface], waits_for: tuple[str, ...]) -> NoAddressError:

@@ -1,0 +1,237 @@
+"""A running node follows the addresses of its machine, or says in an alarm why it cannot."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from bridge.api.view import AlarmView
+from bridge.node.address_watch import (
+    GONE_ALARM,
+    LOOK_EVERY_S,
+    LOOKS,
+    OUTDATED_ALARM,
+    AddressChangedError,
+    AddressWatch,
+    addresses_of,
+    moved,
+)
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from bridge.node.settings.configuration import NodeConfiguration, Overrides, load_configuration
+from bridge.node.settings.machine import Machine, Network, choose_address
+from gossip import Address
+from gossip.node import LanInterface
+
+OLD = LanInterface("eth0", "10.77.0.3", "10.77.0.255")
+NEW = LanInterface("eth0", "10.77.0.33", "10.77.0.255")
+ELSEWHERE = LanInterface("wlan0", "192.168.7.5", "192.168.7.255")
+DOCKER = LanInterface("docker0", "172.17.0.1", "172.17.255.255")
+TAILSCALE = LanInterface("tailscale0", "100.64.0.5")
+IPV6 = LanInterface("eth0", "fd00::5", "ff02::1")
+
+SETTINGS = """
+[gossip]
+{gossip}
+[control]
+listen = "{host}:7650"
+[consensus]
+{consensus}
+"""
+
+
+class Stage:
+    """A machine whose interfaces change, and a node that watches them."""
+
+    def __init__(self, directory: Path, toml: str = "", *interfaces: LanInterface) -> None:
+        self.interfaces: Sequence[LanInterface] = interfaces or (OLD, DOCKER)
+        self.network = Network(lambda: list(self.interfaces), lambda: None)
+        file = directory / "node.toml"
+        file.write_text(f'farm_key = "k"\n{toml}')
+        self.configuration = load_configuration(
+            file, Overrides(state_dir=directory), Machine("r", directory, self.network)
+        )
+        self.alarms = Alarms(EventLog("node", lambda: 0))
+
+    def watch(self, configuration: NodeConfiguration | None = None) -> AddressWatch:
+        """Watch for the node that has this configuration."""
+        return AddressWatch(configuration or self.configuration, self.configuration, self.alarms, self.network)
+
+    def look(self, watch: AddressWatch, *interfaces: LanInterface, times: int = LOOKS) -> None:
+        """The machine has these interfaces from now on."""
+        self.interfaces = interfaces
+        for _ in range(times):
+            watch.look(self.network.interfaces())
+
+    def alarm(self, kind: str = GONE_ALARM) -> AlarmView | None:
+        """The alarm of this kind, if it stands."""
+        return next((each for each in self.alarms.standing() if each.kind == kind), None)
+
+
+def started(stage: Stage) -> AddressWatch:
+    watch = stage.watch()
+    watch.look(stage.network.interfaces())
+    return watch
+
+
+@pytest.mark.parametrize("new", [NEW, ELSEWHERE, IPV6])
+def test_chosen_address_that_changes_is_followed_everywhere(tmp_path: Path, new: LanInterface) -> None:
+    stage = Stage(tmp_path)
+    watch = started(stage)
+    with pytest.raises(AddressChangedError, match=new.host) as changed:
+        stage.look(watch, new, DOCKER)
+    configuration = changed.value.configuration
+    assert {address.host for address in addresses_of(configuration).values()} == {new.host}
+    assert configuration.gossip is not None
+    assert configuration.gossip.broadcast == Address(new.broadcast_host, 7668)
+    assert configuration.gossip.interface == ("eth0" if new is IPV6 else None)
+
+
+async def test_address_change_is_noticed_within_two_looks(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    del autojump_clock
+    stage = Stage(tmp_path)
+    began = trio.current_time()
+    with pytest.raises(trio.TooSlowError), trio.fail_after(10 * LOOK_EVERY_S):
+        await stage.watch().run()
+    stage.interfaces = (NEW,)
+    with pytest.raises(AddressChangedError):
+        await _changed(stage)
+    assert trio.current_time() - began <= (10 + LOOKS + 1) * LOOK_EVERY_S
+
+
+async def _changed(stage: Stage) -> None:
+    watch = stage.watch()
+    stage.interfaces = (OLD,)
+    watch.look(stage.network.interfaces())
+    stage.interfaces = (NEW,)
+    with trio.fail_after((LOOKS + 1) * LOOK_EVERY_S):
+        await watch.run()
+
+
+def test_address_that_is_away_for_one_look_is_no_change(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    watch = started(stage)
+    stage.look(watch, NEW, times=LOOKS - 1)
+    stage.look(watch, OLD, times=1)
+    stage.look(watch, NEW, times=LOOKS - 1)
+    assert stage.alarms.standing() == ()
+
+
+@pytest.mark.parametrize("left", [(), (DOCKER,), (replace(OLD, is_up=False),), (LanInterface("eth0", "169.254.7.7"),)])
+def test_address_without_a_successor_is_an_alarm_until_it_returns(
+    tmp_path: Path, left: tuple[LanInterface, ...]
+) -> None:
+    stage = Stage(tmp_path)
+    watch = started(stage)
+    stage.look(watch, *left)
+    alarm = stage.alarm()
+    assert alarm is not None
+    assert OLD.host in alarm.text
+    assert "without a restart" in alarm.action
+    stage.look(watch, OLD)
+    assert stage.alarm() is None
+
+
+def test_node_in_a_lan_does_not_move_to_a_vpn(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    watch = started(stage)
+    stage.look(watch, TAILSCALE)
+    alarm = stage.alarm()
+    assert alarm is not None
+    assert TAILSCALE.host in alarm.text
+
+
+def test_configured_address_that_is_gone_is_an_alarm_that_names_it(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, f'[gossip]\nbind = "{OLD.host}:7668"\n')
+    watch = started(stage)
+    stage.look(watch, NEW)
+    alarm = stage.alarm()
+    assert alarm is not None
+    assert f"gossip.bind = {OLD.host}:7668" in alarm.text
+    assert NEW.host in alarm.text
+    assert f"write {NEW.host} into the settings" in alarm.action
+    stage.look(watch, OLD)
+    assert stage.alarm() is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "toml"),
+    [
+        ("gossip.advertise", f'[gossip]\nbind = "0.0.0.0:7668"\nadvertise = "{OLD.host}:7668"'),
+        ("consensus.bind", f'[gossip]\nbind = "{DOCKER.host}:7668"\n[consensus]\nbind = "{OLD.host}:7669"'),
+        ("control.listen", f'[gossip]\nbind = "{DOCKER.host}:7668"\n[control]\nlisten = "{OLD.host}:7650"'),
+        (
+            "kafka.listen",
+            f'[gossip]\nbind = "{DOCKER.host}:7668"\n[kafka]\nlisten = "{OLD.host}:9092"\nallow_network = true',
+        ),
+        (
+            "zmq.listen",
+            f'[gossip]\nbind = "{DOCKER.host}:7668"\n[zmq]\nlisten = "{OLD.host}:7670"\nallow_network = true',
+        ),
+    ],
+)
+def test_each_configured_address_that_is_gone_is_named(tmp_path: Path, setting: str, toml: str) -> None:
+    stage = Stage(tmp_path, toml)
+    watch = started(stage)
+    stage.look(watch, NEW, DOCKER)
+    alarm = stage.alarm()
+    assert alarm is not None
+    assert f"{setting} = {OLD.host}" in alarm.text
+
+
+def test_address_that_a_router_forwards_is_not_watched(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, '[gossip]\nbind = "0.0.0.0:7668"\nadvertise = "192.168.99.9:7668"')
+    watch = started(stage)
+    stage.look(watch, NEW, DOCKER)
+    assert stage.alarms.standing() == ()
+
+
+def test_settings_that_name_the_old_address_are_an_alarm_after_the_move(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, f'[control]\nlisten = "{OLD.host}:7650"\n')
+    watch = started(stage)
+    with pytest.raises(AddressChangedError) as changed:
+        stage.look(watch, NEW)
+    again = stage.watch(changed.value.configuration)
+    again.look(stage.network.interfaces())
+    alarm = stage.alarm(OUTDATED_ALARM)
+    assert alarm is not None
+    assert f"control.listen = {OLD.host}:7650" in alarm.text
+    assert "consensus" not in alarm.text
+    assert stage.alarm() is None
+
+
+def test_broadcast_that_is_switched_off_stays_off_after_a_move(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, '[gossip]\nbroadcast = "off"\n')
+    found = moved(stage.configuration, choose_address(Network(lambda: [ELSEWHERE], lambda: None)))
+    assert found.gossip is not None
+    assert found.gossip.broadcast is None
+
+
+def _addresses_in(value: object, path: str) -> Iterator[tuple[str, Address]]:
+    if isinstance(value, Address):
+        yield path, value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _addresses_in(each, path)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for each in fields(value):
+            yield from _addresses_in(getattr(value, each.name), f"{path}.{each.name}".strip("."))
+
+
+REMOTE = {"gossip.broadcast", "router.i2cp", "router.control", "transport.proxy.address"}
+"""Addresses of others."""
+
+
+def test_every_address_in_the_configuration_is_watched_or_of_others(tmp_path: Path) -> None:
+    stage = Stage(
+        tmp_path,
+        f'[control]\nlisten = "{OLD.host}:7650"\n[kafka]\nlisten = "{OLD.host}:9092"\nallow_network = true\n'
+        f'[zmq]\nlisten = "{OLD.host}:7670"\nbroadcast = "{OLD.host}:7671"\nallow_network = true\n',
+    )
+    found = dict(_addresses_in(stage.configuration, ""))
+    assert found.keys() - REMOTE == addresses_of(stage.configuration).keys()
