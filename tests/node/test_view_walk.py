@@ -93,7 +93,8 @@ async def test_the_walk_of_a_view_is_what_the_tracer_sees_and_has_at_most_twenty
     farm = prepare(tmp_path, 2)
 
     async def live(file: Path) -> None:
-        await Node(load_configuration(file)).run(stop_with_stdin=False)
+        configuration = load_configuration(file)
+        await Node(configuration, configuration).run(stop_with_stdin=False)
 
     async with trio.open_nursery() as nursery:
         # Given a farm of two nodes that publishes
