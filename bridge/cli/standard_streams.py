@@ -42,10 +42,12 @@ class StandardOutput(io.FileIO):
                 # Another process that shares the pipe has made it nonblocking.
                 select.select((), (self,), ())
             except OSError as error:
+                if self._stream_name is None:
+                    # A log on a full disk is lost until there is space again.
+                    return size_bytes
                 self._is_lost = True
-                if self._stream_name is not None:
-                    error.filename = self._stream_name
-                    raise
+                error.filename = self._stream_name
+                raise
         return size_bytes
 
 

@@ -1,6 +1,7 @@
 """The file router: real probes of local services, and a structure on disk that is whole or was never there."""
 
 import errno
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -171,6 +172,20 @@ async def test_a_service_that_never_answers_is_given_up_after_the_timeout(
     before_s = trio.current_time()
     assert not (await router.local_leaf_status(LEAF.hash)).healthy
     assert trio.current_time() - before_s == pytest.approx(2.0)
+
+
+async def test_probe_of_a_service_that_resets_reports_an_unhealthy_leaf(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel forgets the peer of a connection that was reset: getpeername raises ENOTCONN."""
+
+    def reset(_socket: object) -> None:
+        raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+
+    async with local_service() as port:
+        monkeypatch.setattr("trio._socket._SocketType.getpeername", reset)
+        router = file_router(tmp_path, Leaf(LEAF, ("127.0.0.1", port)))
+        assert not (await router.local_leaf_status(LEAF.hash)).healthy
 
 
 async def test_without_a_router_nothing_is_healthy_outside_a_demonstration(tmp_path: Path) -> None:

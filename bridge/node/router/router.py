@@ -114,13 +114,12 @@ async def answers(host: str, port: int, timeout_s: float) -> bool:
     """Whether a service accepts connections there."""
     with trio.move_on_after(timeout_s):
         try:
-            stream = await trio.open_tcp_stream(host, port)
+            async with await trio.open_tcp_stream(host, port) as stream:
+                # A connection to a closed port out of the ephemeral range can meet itself; no service answered then.
+                # A service that has reset the connection has no address any more (OSError).
+                return bool(stream.socket.getsockname() != stream.socket.getpeername())
         except (OSError, ValueError):
             return False
-        # A connection to a closed port out of the ephemeral range can meet itself; no service answered then.
-        answered: bool = stream.socket.getsockname() != stream.socket.getpeername()
-        await trio.aclose_forcefully(stream)
-        return answered
     return False
 
 

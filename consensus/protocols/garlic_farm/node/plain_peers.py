@@ -125,6 +125,7 @@ class PlainListener:
 
     async def _accept(self, stream: trio.SocketStream) -> None:
         self._open += 1
+        source = "an unknown address"
         try:
             source = str(stream.socket.getpeername()[0])
             await self._serve(stream, source)

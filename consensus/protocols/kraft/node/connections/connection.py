@@ -338,7 +338,6 @@ async def _open_stream(host: str, port: int, tls: ssl.SSLContext | None) -> trio
     transport = await trio.open_tcp_stream(host, port)
     if tls is None:
         return transport
-    transport.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
     stream = TlsStream(transport, tls, server_side=False, name=host)
     try:
         await stream.do_handshake()

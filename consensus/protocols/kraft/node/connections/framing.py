@@ -32,10 +32,7 @@ _OTHERS: Final = {
 
 def _direct(stream: trio.abc.Stream) -> trio.abc.Stream:
     """A socket is read and written directly; any other stream as it is."""
-    if not isinstance(stream, trio.SocketStream):
-        return stream
-    stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
-    return DirectStream(stream)
+    return DirectStream(stream) if isinstance(stream, trio.SocketStream) else stream
 
 
 def _not_counted(_held_bytes: int) -> None:

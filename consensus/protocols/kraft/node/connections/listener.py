@@ -264,7 +264,6 @@ class KafkaListener:
             return stream
         if not isinstance(stream, trio.SocketStream):
             raise TypeError("TLS needs a socket")
-        stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
         secured = TlsStream(stream, tls, server_side=True)
         try:
             await secured.do_handshake()
