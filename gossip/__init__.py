@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         MembershipChanged,
         QueryReceived,
         UserEventReceived,
+        equivocation,
         rolled_back,
     )
     from gossip.core.keyring import (
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         NodeId,
         NodeInfo,
         Status,
+        equivocate,
         is_plausible,
     )
     from gossip.core.membership import Description, Member
@@ -111,6 +113,8 @@ __all__ = [
     "UserEvent",
     "UserEventReceived",
     "WireDescription",
+    "equivocate",
+    "equivocation",
     "farm_label",
     "is_plausible",
     "key_id",
@@ -128,6 +132,7 @@ _HOMES: Final = {
         "MembershipChanged",
         "QueryReceived",
         "UserEventReceived",
+        "equivocation",
         "rolled_back",
     ),
     "gossip.core.keyring": (
@@ -152,6 +157,7 @@ _HOMES: Final = {
         "NodeId",
         "NodeInfo",
         "Status",
+        "equivocate",
         "is_plausible",
     ),
     "gossip.core.membership": ("Description", "Member"),

@@ -136,6 +136,7 @@ def _forming(local: LocalNode, beginning: Beginning, node_id: NodeId, own_metada
         alarms=local.alarms,
         trace=local.trace,
         cluster_id=local.farm_key.cluster_id,
+        founders=local.configuration.founders or local.farm_key.founders or None,
         tuning=local.profile.formation,
     )
 

@@ -28,7 +28,7 @@ from bridge.node.raft.replica import RAFT_DIRECTORY
 from bridge.node.router.host import HostSampler, LoopLag
 from bridge.node.router.router import FileRouter
 from bridge.node.security.control_socket import SOCKET_NAME, answers
-from bridge.node.security.key_files import load_farm_key
+from bridge.node.security.key_files import KeyFileError, load_farm_key
 from bridge.node.security.local_trust import UntrustedPathError, make_state_directory
 from bridge.node.security.signing_keys import HeldKey
 from bridge.node.settings.choices import Pace as PaceSetting
@@ -36,7 +36,7 @@ from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.masters import Masters, load_masters
 from bridge.node.settings.timing import Profile, profile_of
 from bridge.wire.i2p.destination_keys import SigningKey
-from bridge.wire.keys.farm_key import FarmKey
+from bridge.wire.keys.farm_key import FarmKey, FarmKeyError, check_founders
 from consensus.protocols.garlic_farm import Metrics
 from consensus.storage import check_place
 from gossip.node import Identity, load_identity
@@ -98,6 +98,13 @@ class LocalNode:
 
 def load_local_node(configuration: NodeConfiguration) -> LocalNode:
     """Raises `KeyFileError` and `MasterError`."""
+    farm_key = load_farm_key(configuration.farm_key)
+    founders = configuration.founders or farm_key.founders
+    if founders:
+        try:
+            check_founders(founders, farm_key.expect)
+        except FarmKeyError as error:
+            raise KeyFileError(f"{error}, in the settings or in {configuration.farm_key}") from None
     trace = EventLog(configuration.name, clock_ms, on_event=_log_event)
     alarms = Alarms(trace)
     refused = RefusedConnections(trace, alarms)
@@ -105,7 +112,7 @@ def load_local_node(configuration: NodeConfiguration) -> LocalNode:
     masters, lag = load_masters(configuration.masters, configuration.leaves), LoopLag()
     return LocalNode(
         configuration,
-        load_farm_key(configuration.farm_key),
+        farm_key,
         masters,
         trace,
         alarms,

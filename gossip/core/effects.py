@@ -1,9 +1,11 @@
 """What a `Swim` wants done: the outputs of `step(event, now)`, carried out in order; and the context that has them."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
+from typing import Final
 
 from gossip.core.keyring import Keyring
 from gossip.core.member import Address, LocalNode, NodeId, NodeInfo, Status
@@ -50,6 +52,8 @@ class MembershipChanged:
     info: NodeInfo
     status: Status
     previous: Status | None
+    equivocates: bool = False
+    """The member signed two different descriptions of one incarnation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,8 @@ class AlarmKind(Enum):
     """New keys are in use and could not be stored: after a restart this node would come with old ones."""
     GENERATION_NOT_STORED = "generation-not-stored"
     """This node must begin a later generation and cannot store its number: it is mute until it can."""
+    EQUIVOCATION = "equivocation"
+    """A member signed two different descriptions of one incarnation: it shows different nodes different things."""
     ADMIT_FAILED = "admit-failed"
     """The application's `admit` raised or returned no answer: the joiner was refused."""
     FOREIGN_VERSION = "foreign-version"
@@ -139,6 +145,20 @@ def rolled_back(node_id: NodeId, heard: int, own: int) -> "Alarm":
         AlarmKind.ROLLED_BACK,
         f"this node's identity {node_id.hex()} was heard from here in its generation {heard}, and this is generation"
         f" {own}: the state directory was brought back from an older copy",
+    )
+
+
+EQUIVOCATORS_SHOWN: Final = 4
+
+
+def equivocation(members: Sequence[NodeId]) -> "Alarm":
+    """The alarm of members that signed two different descriptions of one incarnation."""
+    shown = ", ".join(each.hex() for each in members[:EQUIVOCATORS_SHOWN])
+    more = f" and {len(members) - EQUIVOCATORS_SHOWN} more" if len(members) > EQUIVOCATORS_SHOWN else ""
+    return Alarm(
+        AlarmKind.EQUIVOCATION,
+        f"{shown}{more} signed different descriptions of one incarnation, so different nodes see different things of"
+        " it: it is false, or its state directory is a copy or was restored from one",
     )
 
 

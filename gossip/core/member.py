@@ -122,6 +122,13 @@ def info_bytes(info: NodeInfo) -> int:
     return _INFO_BASE_BYTES + len(info.address.host) + len(info.metadata) + credential_bytes
 
 
+def equivocate(one: NodeInfo, other: NodeInfo) -> bool:
+    """Return True if a node signed both, and they contradict: one incarnation, two descriptions."""
+    if one.incarnation != other.incarnation or one == other:
+        return False
+    return replace(one, credential=b"") != replace(other, credential=b"")
+
+
 # -- precedence ----------------------------------------------------------------------------------------------------
 
 

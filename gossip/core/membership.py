@@ -44,6 +44,8 @@ class Entry:
     """When this node last received a message of the member itself."""
     confirmed: bool = False
     """Whether this node ever received a message of the member itself. Naming a member costs others nothing."""
+    equivocates: bool = False
+    """Whether it signed two different descriptions of one incarnation."""
     departure: bytes = b""
     """The member's signature over its leaving, while it is gone: others believe the leaving only with it."""
     place: int = 0
@@ -85,6 +87,7 @@ class Member:
     since_ms: int
     round_trip_ms: int | None
     peer_count: int | None
+    equivocates: bool = False
 
     @property
     def node_id(self) -> NodeId:
@@ -303,6 +306,7 @@ class Membership:
                 entry.since_ms,
                 entry.round_trip_ms,
                 entry.peer_count,
+                entry.equivocates,
             )
             for entry in self._entries.values()
         )

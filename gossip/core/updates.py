@@ -26,7 +26,7 @@ from math import log, log10
 from typing import Final
 
 from gossip.core.dissemination import UpdateQueue
-from gossip.core.effects import AdoptGeneration, Context, DropReason, MembershipChanged, rolled_back
+from gossip.core.effects import AdoptGeneration, Context, DropReason, MembershipChanged, equivocation, rolled_back
 from gossip.core.member import (
     INCARNATION_LIMIT,
     LAST_GENERATION,
@@ -36,6 +36,7 @@ from gossip.core.member import (
     NodeInfo,
     Outcome,
     Status,
+    equivocate,
     info_bytes,
     is_credible,
     is_plausible,
@@ -48,6 +49,7 @@ from gossip.core.messages import AliveUpdate, Payload, VerdictUpdate
 from gossip.core.options import Options
 
 _CONFLICT_SUSPECTS_LIMIT: Final = 4
+_EQUIVOCATORS_LIMIT: Final = 64
 
 
 class Suspicion:
@@ -95,6 +97,7 @@ class Updates:
         self._members = context.members
         self._queue = queue
         self._suspicions: dict[NodeId, Suspicion] = {}
+        self._equivocators: list[NodeId] = []
         self.conflict_suspects: dict[Address, None] = {}
         """Other addresses at which this node's own id was claimed in a generation as late as its own; to be pinged."""
 
@@ -155,11 +158,23 @@ class Updates:
             entry.info, entry.size_bytes = info, info_bytes(info)
             self._members.set_status(entry, info.incarnation, Status.ALIVE, now)
             self._suspicions.pop(info.node_id, None)
-            self._context.emit(MembershipChanged(info, Status.ALIVE, previous))
+            self._context.emit(MembershipChanged(info, Status.ALIVE, previous, entry.equivocates))
             self._queue.add_alive(info, entry.size_bytes)
+        elif equivocate(info, entry.info):
+            self._note_equivocation(entry)
         elif entry.status is Status.ALIVE and info.incarnation == entry.incarnation:
             entry.heard_ms = now
         return entry
+
+    def _note_equivocation(self, entry: Entry) -> None:
+        """Both descriptions are signed, so no other node can have made one of them."""
+        if entry.equivocates:
+            return
+        entry.equivocates = True
+        if len(self._equivocators) < _EQUIVOCATORS_LIMIT:
+            self._equivocators.append(entry.node_id)
+        self._context.emit(MembershipChanged(entry.info, entry.status, entry.status, equivocates=True))
+        self._context.emit(equivocation(self._equivocators))
 
     def _add(self, info: NodeInfo, *, further: bool) -> Entry | None:
         entry, evicted = self._members.insert(info, self._context.now)
@@ -209,7 +224,7 @@ class Updates:
         if verdict.status is Status.SUSPECT:
             size, options = self._members.group_size, self._context.options
             self._suspicions[entry.node_id] = Suspicion(verdict.incarnation, verdict.accuser, size, options, now)
-        self._context.emit(MembershipChanged(entry.info, verdict.status, previous))
+        self._context.emit(MembershipChanged(entry.info, verdict.status, previous, entry.equivocates))
         self._queue.add_verdict(verdict)
 
     def accuse(self, node_id: NodeId, incarnation: Incarnation) -> None:

@@ -122,7 +122,7 @@ def test_a_forged_founding_is_told_and_believed_by_no_member_and_by_no_newcomer_
         late = next(node for node in founded.nodes[:FOUNDERS] if node.view().raft.role is RaftRole.FOLLOWER)
         late.stop()
         state = formation_of(late)
-        forgotten = FormationState(promise=state.promise)
+        forgotten = FormationState(promise=state.promise, endorsed=real)
         (late.directory / "formation.json").write_bytes(encode_formation_state(forgotten))
         late.start()
         # And a router comes with an exported key file

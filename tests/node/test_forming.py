@@ -82,6 +82,17 @@ class Founder:
             yield self.forming
             nursery.cancel_scope.cancel()
 
+    async def exchange_endorsements(self) -> None:
+        """B promises, and then endorses what this node endorsed."""
+        promised = promise(B, A, B)
+        self.forming.members_changed((member(B, FormationNotice(promise=promised)),))
+        await trio.sleep(5)
+        state = load_formation(self.directory, A)
+        assert state.endorsed is not None
+        assert state.founding is None
+        notice = FormationNotice(promise=promised, endorsement=self.advertised[-1].endorsement)
+        self.forming.members_changed((member(B, notice),))
+
     @property
     def alarm(self) -> str | None:
         """What it says to its operator."""
@@ -104,7 +115,7 @@ async def test_a_farm_is_founded_when_all_have_promised_and_that_is_on_disk_firs
 ) -> None:
     founder = Founder(tmp_path)
     async with founder.at_work() as forming:
-        forming.members_changed((member(B, FormationNotice(promise=promise(B, A, B))),))
+        await founder.exchange_endorsements()
         founded = await forming.until_settled()
         assert isinstance(founded, Founded)
         assert founded.raft_id == 1
@@ -167,7 +178,7 @@ async def test_a_withdrawal_is_refused_with_the_reason_and_raises_no_alarm(
     founder = Founder(tmp_path)
     async with founder.at_work() as forming:
         assert await forming.withdraw() == "Withdrawal refused: this node has promised nothing yet."
-        forming.members_changed((member(B, FormationNotice(promise=promise(B, A, B))),))
+        await founder.exchange_endorsements()
         await forming.until_settled()
         refusal = await forming.withdraw()
         assert refusal is not None

@@ -36,6 +36,15 @@ def test_a_member_that_introduces_itself_is_alive_until_it_has_been_silent_for_l
     assert known.look(9_000 + SILENT_MS - 1, ()) == []
 
 
+def test_two_descriptions_of_one_incarnation_are_an_equivocation() -> None:
+    known = connection_membership()
+    known.hear(B, 0, first_hand=True)
+    found = [*known.hear(described(2, says=b"other"), 1, first_hand=False)]
+    assert [type(each) for each in found] == [MembershipChanged, Alarm]
+    assert [each.equivocates for each in known.members()] == [True]
+    assert [*known.hear(described(2, says=b"third"), 2, first_hand=True)] == []
+
+
 def test_a_connection_that_stands_is_life_without_any_introduction() -> None:
     known = connection_membership()
     known.hear(B, 0, first_hand=True)

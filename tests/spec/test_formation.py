@@ -1,6 +1,7 @@
 """Formation, sentence by sentence: promises of exactly `expect`, durable and once, and one founding of them."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
@@ -51,6 +52,7 @@ def formation(
     *,
     may_found: bool = True,
     of: Founding | None = None,
+    founders: frozenset[bytes] | None = None,
 ) -> Formation:
     """A node; its key file names the cluster of `of`."""
     return Formation(
@@ -60,6 +62,7 @@ def formation(
         Random(node_id[7]),
         cluster_id=None if of is None else of.cluster_id,
         may_found=may_found,
+        founders=founders,
         tuning=TUNING,
     )
 
@@ -74,6 +77,13 @@ def proposing(node_id: bytes, *founders: bytes, reachable: bool = True) -> FarmM
 
 def promising(node_id: bytes, *founders: bytes, reachable: bool = True) -> FarmMember:
     return farm_member(node_id, reachable=reachable, notice=FormationNotice(promise=promise(*founders, by=node_id[7])))
+
+
+def endorsing(node_id: bytes, *founders: bytes, of: Founding | None = None, reachable: bool = True) -> FarmMember:
+    """A founder that has seen all promises, or those that make the founding `of`."""
+    made = of or some_founding(*founders)
+    notice = FormationNotice(promise=promise(*founders, by=node_id[7]), endorsement=made.cluster_id)
+    return farm_member(node_id, reachable=reachable, notice=notice)
 
 
 def founded(node_id: bytes, founding: Founding, *, reachable: bool = True) -> FarmMember:
@@ -111,6 +121,10 @@ def has(effects: Sequence[Effect], kind: type[Effect]) -> bool:
 
 def promised_with(node_id: bytes, *founders: bytes) -> FormationState:
     return FormationState(promise=promise(*founders, by=node_id[7]))
+
+
+def endorsed_with(node_id: bytes, *founders: bytes) -> FormationState:
+    return FormationState(promise=promise(*founders, by=node_id[7]), endorsed=some_founding(*founders))
 
 
 def test_a_node_proposes_the_lowest_eligible_nodes_that_it_reaches() -> None:
@@ -187,8 +201,8 @@ def test_the_founding_waits_for_the_promise_of_every_founder() -> None:
 
 
 def test_raft_starts_only_after_the_founding_is_durable() -> None:
-    core = formation(B, 2, promised_with(B, A, B))
-    effects = see(core, promising(A, A, B))
+    core = formation(B, 2, endorsed_with(B, A, B))
+    effects = see(core, endorsing(A, A, B))
     assert not has(effects, Founded)
     persist = the(effects, Persist)
     effects = act(core, Persisted(persist.number))
@@ -203,7 +217,7 @@ def test_every_founder_derives_the_same_cluster_whatever_it_heard_first() -> Non
         core = formation(own, 3, promised_with(own, A, B, C))
         see(core, promising(others[0], A, B, C))
         state = the(see(core, *(promising(each, A, B, C) for each in others)), Persist).state
-        foundings.append(state.founding)
+        foundings.append(state.endorsed)
     assert foundings == [some_founding(A, B, C)] * 3
 
 
@@ -260,18 +274,100 @@ def test_a_restarted_founder_starts_raft_again_from_what_is_durable() -> None:
 
 
 def test_a_late_founder_adopts_the_founding_of_its_set_though_a_co_founder_is_dead() -> None:
-    core = formation(A, 3, promised_with(A, A, B, C))
+    core = formation(A, 3, endorsed_with(A, A, B, C))
     effects = see(core, founded(B, some_founding(A, B, C)), farm_member(C, reachable=False, notice=FormationNotice()))
     persist = the(effects, Persist)
     assert persist.state.founding == some_founding(A, B, C)
     assert the(act(core, Persisted(persist.number)), Founded).raft_id == 1
 
 
-def test_a_founding_is_not_adopted_from_a_node_outside_the_set() -> None:
-    core = formation(A, 3, promised_with(A, A, B, C))
-    effects = see(core, founded(D, some_founding(A, B, C)))
-    assert not has(effects, Persist)
-    assert core.phase is Phase.PROMISED
+def test_a_founding_that_was_not_endorsed_is_not_adopted() -> None:
+    for state in (promised_with(A, A, B, C), endorsed_with(A, A, B, D)):
+        core = formation(A, 3, state)
+        assert not has(see(core, founded(B, some_founding(A, B, C))), Persist)
+        assert core.phase is Phase.PROMISED
+
+
+def test_all_promises_are_endorsed_before_any_node_founds() -> None:
+    core = formation(A, 2, promised_with(A, A, B))
+    persist = the(see(core, promising(B, A, B)), Persist)
+    assert persist.state == endorsed_with(A, A, B)
+    assert core.notice.endorsement == b""
+    effects = act(core, Persisted(persist.number))
+    assert the(effects, Advertise).notice.endorsement == some_founding(A, B).cluster_id
+    assert core.waiting_for == (B,)
+    assert the(see(core, endorsing(B, A, B)), Persist).state.founding == some_founding(A, B)
+
+
+def test_a_founder_that_sees_other_promises_stops_the_founding() -> None:
+    core = formation(A, 3, endorsed_with(A, A, B, C))
+    other = found({**{each: promise(A, B, C, by=each[7]) for each in (A, B)}, C: Promise((A, B, C), 1, bytes(16))})
+    members = endorsing(B, A, B, C, of=other), endorsing(C, A, B, C)
+    assert not has(see(core, *members), Persist)
+    text = the(act(core, DeadlineReached(), now=TUNING.patience_ms), Alarm).text
+    assert f"{B.hex()} has seen other promises" in text
+
+
+def test_an_eligible_node_outside_the_set_has_to_endorse_it_too() -> None:
+    """Without it, two nodes that a stranger shows different promises found two clusters within one exchange."""
+    core = formation(A, 2, endorsed_with(A, A, B))
+    assert not has(see(core, endorsing(B, A, B), proposing(C)), Persist)
+    assert core.waiting_for == (C,)
+    text = the(act(core, DeadlineReached(), now=TUNING.patience_ms), Alarm).text
+    assert f"{C.hex()} does not confirm the promises" in text
+    bystander = farm_member(C, notice=FormationNotice(endorsement=some_founding(A, B).cluster_id))
+    assert has(see(core, endorsing(B, A, B), bystander), Persist)
+
+
+def test_an_unreachable_node_outside_the_set_need_not_endorse_it() -> None:
+    core = formation(A, 2, endorsed_with(A, A, B))
+    assert has(see(core, endorsing(B, A, B), proposing(C, reachable=False)), Persist)
+
+
+def test_a_node_outside_the_set_endorses_it_and_then_promises_nothing() -> None:
+    core = formation(C, 2)
+    persist = the(see(core, promising(A, A, B), promising(B, A, B)), Persist)
+    assert persist.state == FormationState(endorsed=some_founding(A, B))
+    act(core, Persisted(persist.number))
+    assert core.notice == FormationNotice(endorsement=some_founding(A, B).cluster_id)
+    assert not has(see(core, proposing(D, C, D), now=10_000), Persist)
+
+
+def test_an_endorsement_is_given_once_and_survives_a_restart() -> None:
+    core = formation(C, 2, FormationState(endorsed=some_founding(A, B)))
+    assert not has(see(core, promising(D, D, E), promising(E, D, E)), Persist)
+    assert core.notice.endorsement == some_founding(A, B).cluster_id
+
+
+def test_a_node_that_signed_two_descriptions_is_no_founder() -> None:
+    core = formation(A, 2, promised_with(A, A, B))
+    false = replace(promising(B, A, B), equivocates=True)
+    assert not has(see(core, false), Persist)
+    text = the(act(core, DeadlineReached(), now=TUNING.patience_ms), Alarm).text
+    assert f"{B.hex()} shows different nodes different descriptions" in text
+    watching = formation(A, 2)
+    see(watching, replace(proposing(B, A, B), equivocates=True))
+    assert watching.notice == FormationNotice()
+
+
+def test_only_listed_nodes_found() -> None:
+    core = formation(A, 2, founders=frozenset({A, C, D}))
+    see(core, proposing(B, A, B), proposing(C, A, C))
+    assert core.notice.backs == (A, C)
+    unlisted = formation(B, 2, founders=frozenset({A, C}))
+    see(unlisted, proposing(A, A, B), proposing(C, B, C))
+    assert unlisted.notice == FormationNotice()
+
+
+def test_a_set_with_an_unlisted_node_is_not_endorsed() -> None:
+    core = formation(A, 2, promised_with(A, A, B), founders=frozenset({A, C}))
+    assert not has(see(core, promising(B, A, B)), Persist)
+
+
+@pytest.mark.parametrize("listed", [{A}, {A, B, C, D}])
+def test_a_list_of_founders_of_the_wrong_length_is_refused(listed: set[bytes]) -> None:
+    with pytest.raises(ValueError, match="founders are listed"):
+        formation(A, 2, founders=frozenset(listed))
 
 
 def test_a_node_that_sees_a_cluster_never_founds_and_remembers_it() -> None:
@@ -354,8 +450,8 @@ def test_a_node_whose_key_file_names_a_cluster_never_founds_anew() -> None:
     see(core, proposing(B, A, B))
     assert not has(act(core, DeadlineReached(), now=10_000), Persist)
     assert core.notice == FormationNotice()
-    promised = formation(A, 2, promised_with(A, A, B), of=some_founding(C, D))
-    assert not has(see(promised, promising(B, A, B)), Persist)
+    promised = formation(A, 2, endorsed_with(A, A, B), of=some_founding(C, D))
+    assert not has(see(promised, endorsing(B, A, B)), Persist)
     alone = formation(A, 1, of=some_founding(C, D))
     assert not has(act(alone, Started()), Persist)
 
@@ -450,6 +546,14 @@ def test_a_withdrawn_promise_disappears_from_the_notice_once_that_is_durable() -
     assert persist.state.withdrawn == (promise(A, B, by=1),)
 
 
+def test_an_endorsement_that_a_founder_does_not_share_can_be_withdrawn() -> None:
+    for state in (endorsed_with(A, A, B), FormationState(endorsed=some_founding(B, C))):
+        core = formation(A, 2, state)
+        wanted = the(act(core, WithdrawRequested()), Persist).state
+        assert wanted.endorsed is None
+        assert wanted.disowned == (state.endorsed,)
+
+
 def test_a_promise_after_a_withdrawal_keeps_clock_and_nonce() -> None:
     core = formation(A, 2, FormationState(withdrawn=(promise(A, C, by=1),)))
     see(core, proposing(B, A, B))
@@ -457,7 +561,8 @@ def test_a_promise_after_a_withdrawal_keeps_clock_and_nonce() -> None:
 
 
 def test_a_withdrawn_set_that_was_founded_after_all_still_includes_the_node() -> None:
-    core = formation(A, 3, FormationState(withdrawn=(promise(A, B, C, by=1),)))
+    disowned = (some_founding(A, B, C),)
+    core = formation(A, 3, FormationState(withdrawn=(promise(A, B, C, by=1),), disowned=disowned))
     assert the(see(core, founded(B, some_founding(A, B, C))), Persist).state.founding == some_founding(A, B, C)
 
 
@@ -468,6 +573,7 @@ def test_a_withdrawn_set_that_was_founded_after_all_still_includes_the_node() ->
         (FormationState(founding=some_founding(A, B)), (), "the farm is founded"),
         (promised_with(A, A, B), (founded(C, some_founding(C, D)),), "the farm is founded"),
         (promised_with(A, A, B), (promising(B, A, B),), "under way"),
+        (endorsed_with(A, A, B), (endorsing(B, A, B), proposing(C)), "under way"),
         (
             FormationState(promise=promise(A, B), withdrawn=(promise(A, B),) * WITHDRAWALS_MAX),
             (),

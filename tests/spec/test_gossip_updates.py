@@ -14,7 +14,7 @@ from gossip.core.member import (
     Incarnation,
     Status,
 )
-from gossip.core.messages import AliveUpdate, JoinReq, PingRequest, PingResponse
+from gossip.core.messages import AliveUpdate, JoinAck, JoinReq, PingRequest, PingResponse
 from gossip.core.options import Options
 from gossip.core.swim import Swim
 from tests.simulation.gossip_network import address_of, node_id
@@ -100,6 +100,24 @@ def test_a_dead_member_returns_with_a_higher_number_or_generation() -> None:
         assert [e for e in effects if isinstance(e, MembershipChanged)] == [
             MembershipChanged(later, Status.ALIVE, Status.DEAD)
         ]
+
+
+def test_two_signed_descriptions_of_one_incarnation_are_an_equivocation() -> None:
+    story = Story()
+    story.befriend(1, 2)
+    other = replace(info_of(1), metadata=b"shown to another")
+    effects = story.hear_news(2, AliveUpdate(other))
+    alarms = [each for each in effects if isinstance(each, Alarm)]
+    assert [each.kind for each in alarms] == [AlarmKind.EQUIVOCATION]
+    assert node_id(1).hex() in alarms[0].text
+    assert [each.equivocates for each in effects if isinstance(each, MembershipChanged)] == [True]
+    assert not [each for each in story.hear_news(2, AliveUpdate(other)) if isinstance(each, Alarm)]
+
+
+def test_one_description_signed_twice_is_no_equivocation() -> None:
+    story = Story()
+    story.befriend(1, 2)
+    assert changes(story.hear_news(2, AliveUpdate(replace(info_of(1), credential=b"another signature")))) == []
 
 
 def test_a_replayed_alive_does_not_revive() -> None:
@@ -298,7 +316,7 @@ def test_one_that_joins_from_elsewhere_under_a_known_incarnation_is_told_what_we
     effects = story.hear(1, request, token_valid=True, source=ELSEWHERE)
     [ping] = [request for target, request in sent(effects, PingRequest) if target == ELSEWHERE]
     assert ping.payload.updates[0] == AliveUpdate(info_of(1))
-    assert len(effects) == 1, "no welcome"
+    assert not sent(effects, JoinAck), "no welcome"
 
 
 def test_an_earlier_run_of_ours_at_another_address_is_no_conflict() -> None:

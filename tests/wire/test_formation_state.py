@@ -37,6 +37,8 @@ watching = some.builds(
     known=some.none() | foundings,
     withdrawn=some.lists(promises, max_size=8).map(tuple),
     confirmed=some.none() | nonces,
+    endorsed=some.none() | foundings,
+    disowned=some.lists(foundings, max_size=8).map(tuple),
 )
 founded = some.builds(
     lambda promise, clock_ms, nonce: FormationState(promise, _founding_with(promise, clock_ms, nonce)),
@@ -54,6 +56,17 @@ def test_what_is_written_is_read_again(state: FormationState) -> None:
     written = encode_formation_state(state)
     assert decode_formation_state(written) == state
     assert len(written) <= FORMATION_STATE_LIMIT_BYTES
+
+
+def test_a_state_without_endorsements_is_written_as_before() -> None:
+    assert json.loads(encode_formation_state(EXAMPLE)).keys() == {
+        "version",
+        "promise",
+        "founding",
+        "known",
+        "withdrawn",
+        "confirmed",
+    }
 
 
 @settings(max_examples=200)

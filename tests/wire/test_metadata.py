@@ -66,13 +66,27 @@ def test_of_admissions_as_many_are_told_as_fit_and_in_a_farm_of_nine_with_the_lo
 
 def test_elements_that_a_later_version_adds_are_ignored() -> None:
     fields = cbor2.loads(encode_metadata(FULL))
-    assert decode_metadata(cbor2.dumps([*fields, b"", "later", [1, 2]])) == FULL
+    assert decode_metadata(cbor2.dumps([*fields, b"", b"", "later", [1, 2]])) == FULL
 
 
 @pytest.mark.parametrize("told", [b"n" * 8, b"n" * 11, b"n" * 8 + b"\xff" * 4, bytes(60), [[b"n" * 8, 4]], "x", None])
 def test_admissions_that_are_none_are_refused(told: object) -> None:
     with pytest.raises(MetadataError, match=r"admission|\$\[9\]"):
         decode_metadata(cbor2.dumps([*cbor2.loads(encode_metadata(FULL)), told]))
+
+
+def test_an_endorsement_comes_back_and_a_version_without_it_reads_the_rest() -> None:
+    notice = FormationNotice(promise=Promise((b"a" * 8, b"b" * 8), 5, b"n" * 16), endorsement=b"e" * 16)
+    encoded = encode_metadata(replace(FULL, notice=notice))
+    assert decode_metadata(encoded).notice == notice
+    assert cbor2.loads(encoded)[10] == b"e" * 16
+
+
+@pytest.mark.parametrize("told", [b"e", b"e" * 15, b"e" * 17, "e" * 16, None])
+def test_an_endorsement_of_another_length_is_refused(told: object) -> None:
+    fields = cbor2.loads(encode_metadata(FULL))
+    with pytest.raises(MetadataError, match=r"endorsement|\$\[10\]"):
+        decode_metadata(cbor2.dumps([*fields, b"", told]))
 
 
 def changed(position: int, value: Any) -> bytes:

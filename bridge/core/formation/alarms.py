@@ -12,6 +12,7 @@ from bridge.core.formation.member import FarmMember
 
 WITHDRAW_COMMAND = "garlicfarm withdraw"
 CONFIRM_COMMAND = "garlicfarm confirm-cluster"
+_EQUIVOCATES = "shows different nodes different descriptions, and is not counted as a founder"
 CLUSTERS_SHOWN = 4
 TELLERS_SHOWN = 4
 """How many foundings an alarm lists: a holder of the farm key can invent any number of them."""
@@ -29,6 +30,8 @@ class Situation:
     foundings: Sequence[Founding]
     ignored: Mapping[bytes, Founding]
     """The foundings that this node does not believe, by the member that announces each."""
+    unendorsed_by: Sequence[bytes]
+    """Nodes whose endorsement this node waits for."""
     too_many: bool
 
     @property
@@ -54,6 +57,8 @@ def alarms_of(situation: Situation, *, impatient: bool) -> tuple[str, ...]:
             alarms.append(_not_believed(situation))
         elif impatient and situation.trusted is not None:
             alarms.append(_awaited(situation, situation.trusted))
+        elif impatient and not situation.foundings and state.endorsed is not None:
+            alarms.append(_unendorsed(situation, state.endorsed))
         elif impatient and not situation.foundings and state.promise is not None:
             alarms.append(_incomplete(situation, state.promise.founders))
         if situation.too_many and not situation.foundings:
@@ -162,12 +167,35 @@ def _waiting(situation: Situation, founders: Founders) -> str:
     others = [each for each in founders if each != situation.node_id]
     absent = [each for each in others if each not in situation.members or not situation.members[each].reachable]
     silent = [each for each in others if each not in absent and situation.members[each].notice.promise is None]
+    false = [each for each in others if each in situation.members and situation.members[each].equivocates]
     reasons = [f"{_names(absent)} cannot be reached"] if absent else []
     reasons += [f"{_names(silent)} has not promised yet"] if silent else []
+    reasons += [f"{_names(false)} {_EQUIVOCATES}"] if false else []
     return (
         f"This node promised to found the farm with {_names(others)}, and waits: {' and '.join(reasons)}. Start what "
         f"is missing. If one of them is gone for ever, run `{WITHDRAW_COMMAND}` on every node that promised this set, "
         "one after the other."
+    )
+
+
+def _unendorsed(situation: Situation, endorsed: Founding) -> str:
+    """All promises are seen; some node does not confirm that it sees the same ones."""
+    members = situation.members
+    missing = situation.unendorsed_by
+    absent = [each for each in missing if each not in members or not members[each].reachable]
+    present = [each for each in missing if each not in absent]
+    false = [each for each in present if members[each].equivocates]
+    others = [each for each in present if each not in false and members[each].notice.endorsement]
+    silent = [each for each in present if each not in false and each not in others]
+    reasons = [f"{_names(absent)} cannot be reached"] if absent else []
+    reasons += [f"{_names(false)} {_EQUIVOCATES}"] if false else []
+    reasons += [f"{_names(others)} has seen other promises, so a founder shows different ones"] if others else []
+    reasons += [f"{_names(silent)} does not confirm the promises (does it run an older version?)"] if silent else []
+    return (
+        f"This node has seen the promises of {_names(endorsed.founders)}, and waits with the founding: "
+        f"{' and '.join(reasons) or 'the others found it'}. Start what is missing; stop or update what is no founder "
+        "and does not confirm. If one of the founders is gone for ever, or is none of your nodes, run "
+        f"`{WITHDRAW_COMMAND}` on every node that shows this alarm, one after the other, the founders first."
     )
 
 

@@ -1,9 +1,9 @@
 """Formation: routers that only discovered each other become one Raft cluster, once.
 
-    watching ──unanimous proposal──▶ promised ──all promises seen──▶ founded
-        │                               │ ▲                             ▲
-        │                    withdrawal │ │ (operator)                  │ a founder of the same set founded
-        └── the trusted cluster is seen ┴─┴──▶ observer                 └── promised, or withdrawn
+    watching ──unanimous proposal──▶ promised ──all promises seen──▶ endorsed ──all endorse the same──▶ founded
+        │                               │ ▲                             │                                  ▲
+        │                    withdrawal │ │ (operator)                  └─── a founder founded the same ───┘
+        └── the trusted cluster is seen ┴─┴──▶ observer
 
 Raft starts from a configuration that an operator writes. Here the routers agree on one, and the simple ways fail: "the
 lowest NodeId starts" founds two clusters if two nodes do not see each other yet; "start with a majority of `expect`"
@@ -12,8 +12,9 @@ founds two if there are more routers than `expect`.
 So founders promise. Each node proposes (advertises, not durably) the `expect` lowest eligible nodes that it reaches.
 When all nodes of its proposal have proposed the same set for the settle time, the node *promises* that set: once, and
 durably before it announces the promise. A node that has seen all `expect` promises for one set, each in its author's
-signed notice, computes the founding from them, stores it, and starts Raft. The proposals decide nothing; they make
-colliding promises rare.
+signed notice, computes the founding from them and *endorses* it: once, durably, and whether it is a founder or not. A
+founder founds what it endorsed when all founders, and each other eligible node that it reaches, endorse the same; then
+it starts Raft. The proposals decide nothing; they make colliding promises rare.
 
 Safety. (1) A founding of S exists only if every node of S promised S durably: it is computed from all their promises.
 (2) A node holds one promise, and a storage that is lost takes its NodeId with it, so a node promises one set in its
@@ -23,16 +24,25 @@ restarts do not enter the argument: a notice, however old, says something that i
 knows a cluster never promises or founds another; that is a second wall (it covers storages lost and made anew), not
 the argument. Seeing twice `expect` eligible routers breaks (3) visibly, and stops promises with an alarm.
 
+Safety against holders of the farm key that are no routers of the farm. They invent any number of identities, which
+promise different things to different nodes, so (2) and (3) do not hold for them. What then holds for honest nodes:
+(a) Two founders of one set never found different clusters: each needs the endorsement of the other, and an honest node
+endorses one founding in its life. (b) Two nodes that reach each other when they found never found different clusters,
+for the same reason. (c) With a list of founders that names honest nodes only, there are never two clusters: all sets
+are within the list, where (1) to (4) hold. Without a list, nodes that do not reach each other cannot tell invented
+founders from real ones: then each half can found a cluster together with them. The list is the remedy.
+
 Trust. A holder of the farm key can announce a founding that it invented. A founding certifies itself (its cluster id is
-the hash of its promises), so a node needs one fact of its own to recognise its farm. A founder has its promise: it
-accepts a founding only if that contains this promise, with its clock and nonce, and only from a founder of it. Other
+the hash of its promises), so a node needs one fact of its own to recognise its farm. A founder has its endorsement: it
+accepts the founding that it endorsed, and no other that contains its promise, since promises are public. Other
 nodes have the cluster id, from the key file or confirmed by an operator on this node. A node with neither fact raises
 an alarm, waits, and neither founds nor joins. A node that trusts a cluster id never founds. During the first founding
 no such fact exists: a holder of the farm key can then become a founder or block the founding. This is trust on first
 use; a new farm key is the remedy.
 
 A withdrawal breaks (2), which is why only an operator can ask for it, on a node whose set cannot complete any more. It
-is safe while some founder of the withdrawn set has not promised it and will not; the alarm names the nodes.
+is safe while some founder of the withdrawn set has not promised or not endorsed it and will not; the alarm names the
+nodes. It withdraws the endorsement of a node as well, under the same condition.
 
 Liveness. With exactly `expect` routers there is one possible set, and it is founded. With more routers promises can
 collide: once in ten thousand simulated starts. Then nothing is founded until an operator follows the alarm.
@@ -90,7 +100,8 @@ class FormationTuning:
 class Formation:
     """One node's part in founding the farm. The first event is `Started`; `durable` is the persisted state, if any.
 
-    `cluster_id` is the one in the farm key file, if any.
+    `cluster_id` is the one in the farm key file, if any. `founders` are the only nodes that may found, if an operator
+    listed them.
     """
 
     def __init__(
@@ -102,17 +113,23 @@ class Formation:
         *,
         cluster_id: bytes | None = None,
         may_found: bool = True,
+        founders: frozenset[bytes] | None = None,
         tuning: FormationTuning | None = None,
     ) -> None:
         if not 1 <= expect <= EXPECT_MAX:
             raise ValueError(f"expect is {expect}; a farm is founded by 1 to {EXPECT_MAX} routers")
+        if founders is not None and not expect <= len(founders) < 2 * expect:
+            raise ValueError(
+                f"{len(founders)} founders are listed; for `expect = {expect}` list {expect} to {2 * expect - 1}"
+            )
         self.deadline: int | None = None
         self._node_id = node_id
         self._expect = expect
         self._durable = durable
         self._random = random
         self._key_file_cluster = cluster_id
-        self._may_found = may_found
+        self._founders = founders
+        self._may_found = may_found and self._may_be_founder(node_id)
         self._tuning = tuning if tuning is not None else FormationTuning()
         self._members: dict[bytes, FarmMember] = {}
         self._proposal: Founders = ()
@@ -165,7 +182,29 @@ class Formation:
         promise = self._durable.promise
         if promise is None or self.founding is not None:
             return ()
+        if self._durable.endorsed is not None and self._durable.endorsed.rests_on(self._node_id, promise):
+            return self.unendorsed_by
         return tuple(each for each in promise.founders if each not in self._promises_for(promise.founders))
+
+    @property
+    def unendorsed_by(self) -> Founders:
+        """Nodes that have to endorse the founding that this node endorsed, and have not yet.
+
+        All its founders, and each other eligible node that this node reaches: such a node endorses one founding in its
+        life, so it cannot found another one.
+        """
+        endorsed = self._durable.endorsed
+        if endorsed is None:
+            return ()
+        needed = set(endorsed.founders) | {
+            member.node_id for member in self._members.values() if member.reachable and self._is_candidate(member)
+        }
+        endorsing = {
+            member.node_id
+            for member in self._members.values()
+            if member.notice.endorses(endorsed) and not member.equivocates
+        }
+        return tuple(sorted(needed - endorsing - {self._node_id}))
 
     @property
     def alarms(self) -> tuple[str, ...]:
@@ -181,7 +220,7 @@ class Formation:
             for node_id, member in self._members.items()
             if (told := member.notice.founding) is not None
             and told != own
-            and (own is not None or not (self._trusts(told) or self._may_adopt(told, node_id)))
+            and (own is not None or not (self._trusts(told) or self._may_adopt(told)))
         }
 
     @property
@@ -189,9 +228,11 @@ class Formation:
         """The notice of this node; it contains a promise or founding only once that is durable."""
         if self.founding is not None:
             return FormationNotice(founding=self.founding)
+        endorsed = self._durable.endorsed
+        endorsement = b"" if endorsed is None else endorsed.cluster_id
         if self._durable.promise is not None:
-            return FormationNotice(promise=self._durable.promise)
-        return FormationNotice(proposal=self._proposal)
+            return FormationNotice(promise=self._durable.promise, endorsement=endorsement)
+        return FormationNotice(proposal=self._proposal, endorsement=endorsement)
 
     def _decide(self, now: int, clock_ms: int) -> None:
         if self._pending is None and self._durable.founding is None:
@@ -209,17 +250,21 @@ class Formation:
     def _next_state(self, now: int, clock_ms: int) -> FormationState | None:
         own = self._own_founding()
         if own is not None:
-            return replace(self._durable, founding=own)
+            return replace(self._durable, founding=own, endorsed=None, disowned=())
         if self._durable.known is not None:
             return None
         foundings = self._foundings_seen()
         if foundings:
             # A founder that has heard of its own cluster only from observers waits until a founder confirms it.
             to_join = next((each for each in foundings if self._trusts(each)), None)
-            return replace(self._durable, known=to_join) if to_join is not None else None
-        if self._durable.promise is not None:
+            if to_join is not None:
+                return replace(self._durable, known=to_join, endorsed=None, disowned=())
             return None
-        return self._first_promise(now, clock_ms)
+        return self._first_endorsement() or self._first_promise(now, clock_ms)
+
+    def _first_endorsement(self) -> FormationState | None:
+        seen = self._complete() if self._durable.endorsed is None else None
+        return None if seen is None else replace(self._durable, endorsed=seen)
 
     @property
     def _trusted(self) -> bytes | None:
@@ -232,26 +277,47 @@ class Formation:
     def _own_founding(self) -> Founding | None:
         for member in self._members.values():
             told = member.notice.founding
-            if told is not None and self._may_adopt(told, member.node_id):
+            if told is not None and self._may_adopt(told):
                 return told
-        promise = self._durable.promise
+        promise, made = self._durable.promise, self._durable.endorsed
         if promise is None or self._durable.known is not None:
             return None
-        promises = self._promises_for(promise.founders)
-        if len(promises) < self._expect:
+        if self._expect == 1:
+            made = found({self._node_id: promise})  # No other promise is in it that could differ elsewhere.
+        if made is None or not made.rests_on(self._node_id, promise):
             return None
-        made = found(promises)
+        if self._expect > 1 and self.unendorsed_by:
+            return None
         if self._trusted is not None and not self._trusts(made):
             return None
         return made if all(seen == made for seen in self._foundings_seen()) else None
 
-    def _may_adopt(self, told: Founding, by: bytes) -> bool:
+    def _complete(self) -> Founding | None:
+        """The founding of which this node sees all promises: the one of its own promise, or else the lowest one."""
+        own = self._durable.promise
+        sets = {member.notice.promise.founders for member in self._members.values() if member.notice.promise}
+        complete = [
+            founders
+            for founders in sorted(sets)
+            if is_set_of_founders(founders, self._expect)
+            and self._expect > 1
+            and all(self._may_be_founder(each) for each in founders)
+            and len(self._promises_for(founders)) == self._expect
+        ]
+        if own is not None and own.founders in complete:
+            return found(self._promises_for(own.founders))
+        made = [found(self._promises_for(founders)) for founders in complete]
+        return next((each for each in made if self._may_still_be_founded(each)), None)
+
+    def _may_adopt(self, told: Founding) -> bool:
         if self._durable.known is not None and self._durable.known != told:
             return False
         if not self._has_promised(told):
             return False
-        # Any member can combine a founder's public promise with invented ones; a founder signs for the real founding.
-        return by in told.founders if self._trusted is None else self._trusts(told)
+        # Any member, a founder too, can combine this node's public promise with invented ones.
+        if self._trusted is not None:
+            return self._trusts(told)
+        return told == self._durable.endorsed or told in self._durable.disowned
 
     def _has_promised(self, told: Founding) -> bool:
         own = self._durable.promise
@@ -259,6 +325,8 @@ class Formation:
         return any(told.rests_on(self._node_id, promise) for promise in promises)
 
     def _first_promise(self, now: int, clock_ms: int) -> FormationState | None:
+        if self._durable.promise is not None or self._durable.endorsed is not None:
+            return None
         proposal = self._best_proposal()
         if proposal != self._proposal:
             self._proposal, self._unanimous_since = proposal, None
@@ -285,7 +353,7 @@ class Formation:
         if not self._may_found or self._trusted is not None or self._too_many():
             return ()
         available = {self._node_id} | {
-            member.node_id for member in self._members.values() if member.reachable and member.eligible
+            member.node_id for member in self._members.values() if member.reachable and self._is_candidate(member)
         }
         promised: dict[Founders, int] = {}
         for node_id in available:
@@ -313,7 +381,9 @@ class Formation:
         promises = {
             member.node_id: member.notice.promise
             for member in self._members.values()
-            if member.notice.promise is not None and member.notice.promise.founders == founders
+            if member.notice.promise is not None
+            and member.notice.promise.founders == founders
+            and not member.equivocates
         }
         own = self._durable.promise
         if own is not None and own.founders == founders:
@@ -324,8 +394,23 @@ class Formation:
         seen = {member.notice.founding for member in self._members.values() if member.notice.founding is not None}
         return sorted(seen, key=lambda founding: founding.cluster_id)
 
+    def _may_still_be_founded(self, seen: Founding) -> bool:
+        """Return True if a bystander should endorse it: promises of lost routers stay in the directory for hours."""
+        reached = [member for each in seen.founders if (member := self._members.get(each)) and member.reachable]
+        return len(reached) == len(seen.founders) or any(member.notice.endorses(seen) for member in reached)
+
+    def _may_be_founder(self, node_id: bytes) -> bool:
+        return self._founders is None or node_id in self._founders
+
+    def _is_candidate(self, member: FarmMember) -> bool:
+        return member.eligible and not member.equivocates and self._may_be_founder(member.node_id)
+
     def _too_many(self) -> bool:
-        able = [m for m in self._members.values() if m.eligible and (m.reachable or m.notice.promise is not None)]
+        able = [
+            member
+            for member in self._members.values()
+            if self._is_candidate(member) and (member.reachable or member.notice.promise is not None)
+        ]
         return self._expect > 1 and len(able) + 1 >= 2 * self._expect
 
     def _persisted(self, number: int) -> None:
@@ -349,19 +434,31 @@ class Formation:
         refusal = None
         if self.founding is not None or self._foundings_seen():
             refusal = "the farm is founded; a withdrawal would change nothing. To leave it, use `garlicfarm leave`."
-        elif promise is None:
+        elif promise is None and self._durable.endorsed is None:
             refusal = "this node has promised nothing yet."
-        elif self._pending is not None or len(self._promises_for(promise.founders)) == self._expect:
+        elif self._pending is not None or self._is_about_to_exist():
             refusal = "the founding is under way: all founders have promised. Look again in a moment."
-        elif len(self._durable.withdrawn) >= WITHDRAWALS_MAX:
+        elif max(len(self._durable.withdrawn), len(self._durable.disowned)) >= WITHDRAWALS_MAX:
             refusal = f"this node has withdrawn {WITHDRAWALS_MAX} times; give it a new state directory instead."
-        if refusal is not None or promise is None:
+        if refusal is not None:
             self._effects.append(RequestRefused(f"Withdrawal refused: {refusal}"))
             return
         self._persist_count += 1
-        wanted = replace(self._durable, promise=None, withdrawn=(*self._durable.withdrawn, promise))
+        endorsed = self._durable.endorsed
+        wanted = replace(
+            self._durable,
+            promise=None,
+            withdrawn=self._durable.withdrawn if promise is None else (*self._durable.withdrawn, promise),
+            endorsed=None,
+            disowned=self._durable.disowned if endorsed is None else (*self._durable.disowned, endorsed),
+        )
         self._pending = (self._persist_count, wanted)
         self._effects.append(Persist(self._persist_count, wanted))
+
+    def _is_about_to_exist(self) -> bool:
+        """Return True if every founder of the endorsed founding endorsed it, as far as this node has seen."""
+        endorsed = self._durable.endorsed
+        return endorsed is not None and not set(endorsed.founders).intersection(self.unendorsed_by)
 
     def _confirm(self, cluster_id: bytes) -> None:
         asked = cluster_id.hex()
@@ -391,9 +488,11 @@ class Formation:
             members=self._members,
             foundings=self._foundings_seen(),
             ignored=self.ignored,
+            unendorsed_by=self.unendorsed_by,
             too_many=self._too_many(),
         )
-        incomplete = self.phase is Phase.PROMISED or (self.phase is Phase.WATCHING and self._trusted is not None)
+        is_waiting = self._trusted is not None or self._durable.endorsed is not None
+        incomplete = self.phase is Phase.PROMISED or (self.phase is Phase.WATCHING and is_waiting)
         if not incomplete:
             self._troubled_since = None
         elif self._troubled_since is None:

@@ -2,6 +2,7 @@
 
     proposal    a set of founders that a node would promise; not durable, changes as discovery continues
     promise     the one set of exactly `expect` founders that a node promises; durable before it is announced
+    endorsement the one founding of which a node has seen all promises; durable before it is announced
     founding    a first configuration, made of the promises of *all* founders and of nothing else
 
 A promise carries the founder's clock and a nonce. Both are created once with the storage and survive a withdrawal. So
@@ -112,19 +113,25 @@ def unpacked(packed: bytes) -> Founding:
 
 @dataclass(frozen=True, slots=True)
 class FormationNotice:
-    """A node's statement about formation in its signed gossip metadata; at most one of the three is present.
+    """A node's statement about formation in its signed gossip metadata; at most one of the first three is present.
 
-    A founder's notice carries `founding` once it has founded; an observer's carries the cluster that it knows.
+    A founder's notice carries `founding` once it has founded; an observer's carries the cluster that it knows. Until
+    then `endorsement` is the cluster id of the founding that this node endorsed, empty if none.
     """
 
     proposal: Founders = ()
     promise: Promise | None = None
     founding: Founding | None = None
+    endorsement: bytes = b""
 
     @property
     def backs(self) -> Founders:
         """The set that this node proposes or has promised, empty if none."""
         return self.promise.founders if self.promise is not None else self.proposal
+
+    def endorses(self, founding: Founding) -> bool:
+        """Return True if this node has seen exactly the promises of this founding, or belongs to it."""
+        return self.founding == founding if self.founding is not None else self.endorsement == founding.cluster_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +140,8 @@ class FormationState:
 
     `founding` is what this node founded, `known` a cluster that others founded. `withdrawn` are sets that it once
     promised: if the others founded such a set after all, this node still belongs to it. `confirmed` is the cluster id
-    that an operator confirmed on this node.
+    that an operator confirmed on this node. `endorsed` is the founding of which this node has seen all promises,
+    whether it is a founder or not; `disowned` are earlier ones, which an operator withdrew.
     """
 
     promise: Promise | None = None
@@ -141,6 +149,8 @@ class FormationState:
     known: Founding | None = None
     withdrawn: tuple[Promise, ...] = ()
     confirmed: bytes | None = None
+    endorsed: Founding | None = None
+    disowned: tuple[Founding, ...] = ()
 
 
 def is_set_of_founders(founders: Founders, expect: int) -> bool:

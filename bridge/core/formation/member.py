@@ -66,6 +66,8 @@ class FarmMember:
     """Its identity's public key, and a signature. Like `signed`, it is the very object that gossip keeps."""
     signed: bytes = field(default=b"", repr=False)
     """The bytes that the metadata was decoded from."""
+    equivocates: bool = False
+    """It signed two different descriptions of one incarnation, so it shows different nodes different things."""
 
     @property
     def name(self) -> str:

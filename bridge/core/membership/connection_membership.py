@@ -29,6 +29,8 @@ from gossip import (
     NodeId,
     NodeInfo,
     Status,
+    equivocate,
+    equivocation,
     is_plausible,
     rolled_back,
 )
@@ -44,6 +46,7 @@ class _ConnectedMember:
     heard_ms: int
     since_ms: int
     connected: bool = False
+    equivocates: bool = False
 
 
 class ConnectionMembership:
@@ -88,6 +91,8 @@ class ConnectionMembership:
         newer = info.incarnation > known.info.incarnation
         if not newer and info.incarnation != known.info.incarnation:
             return ()
+        if not leaving and known.status is not Status.LEFT and equivocate(info, known.info):
+            return self._equivocates(known)
         if leaving:
             return self._becomes(known, Status.LEFT, now, info)
         if known.status is Status.LEFT and not (newer and first_hand):
@@ -96,6 +101,16 @@ class ConnectionMembership:
             known.heard_ms = now
         # A newer description of a dead server: it may have started again, so it counts as seen now.
         return self._becomes(known, Status.ALIVE, now, info, always=newer) if first_hand or newer else ()
+
+    @staticmethod
+    def _equivocates(known: _ConnectedMember) -> Sequence[Consequence]:
+        if known.equivocates:
+            return ()
+        known.equivocates = True
+        return (
+            MembershipChanged(known.info, known.status, known.status, equivocates=True),
+            equivocation([known.info.node_id]),
+        )
 
     def look(self, now: int, connected: Collection[NodeId]) -> list[MembershipChanged]:
         """Update which servers are alive; to those in `connected` a Raft connection is open."""
@@ -113,7 +128,16 @@ class ConnectionMembership:
     def members(self) -> tuple[Member, ...]:
         """All other servers."""
         return tuple(
-            Member(known.info, known.status, known.info.incarnation, known.connected, known.since_ms, None, None)
+            Member(
+                known.info,
+                known.status,
+                known.info.incarnation,
+                known.connected,
+                known.since_ms,
+                None,
+                None,
+                known.equivocates,
+            )
             for known in self._others.values()
         )
 
@@ -172,4 +196,4 @@ class ConnectionMembership:
         if status is Status.ALIVE and previous is not Status.ALIVE:
             known.heard_ms = now
         known.info, known.status = info, status
-        return [MembershipChanged(info, status, previous)]
+        return [MembershipChanged(info, status, previous, known.equivocates)]

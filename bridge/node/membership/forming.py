@@ -79,6 +79,7 @@ def load_formation(state_dir: Path, node_id: bytes) -> FormationState:
             f"{path} cannot be used ({error}): what this node promised is unknown, and it must not promise again."
             " Restore the file, or give the node a new state directory and another name: it then joins as a new router",
         ) from error
+    # An endorsement is no promise: its set need not contain this node.
     own = [each.founders for each in (state.promise, state.founding, *state.withdrawn) if each is not None]
     if not all(node_id in founders for founders in own):
         raise UnusableFormationError(
@@ -112,11 +113,14 @@ class Forming:
         alarms: Alarms,
         trace: EventLog,
         cluster_id: bytes | None = None,
+        founders: frozenset[bytes] | None = None,
         tuning: FormationTuning | None = None,
     ) -> None:
-        """`cluster_id`: the one that the farm key file names, if it names one."""
+        """`cluster_id`: of the farm key file, if any; `founders`: the nodes that may found, None for all."""
         self._path = state_dir / FILE_NAME
-        self._core = Formation(node_id, expect, durable, SystemRandom(), cluster_id=cluster_id, tuning=tuning)
+        self._core = Formation(
+            node_id, expect, durable, SystemRandom(), cluster_id=cluster_id, founders=founders, tuning=tuning
+        )
         self._trace = trace
         self._ignored: dict[bytes, bytes] = {}
         self._noted: set[bytes] = set()

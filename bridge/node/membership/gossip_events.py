@@ -101,8 +101,8 @@ class GossipEvents:
 
     async def _take(self, event: GroupEvent) -> None:
         match event:
-            case MembershipChanged(info, status, previous):
-                self.member_directory.learn(info, status)
+            case MembershipChanged(info, status, previous, equivocates):
+                self.member_directory.learn(info, status, equivocates=equivocates)
                 if status is not previous:
                     self._time_detection(info.node_id, status)
                     name = self.member_directory.name_of(info.node_id)
@@ -139,6 +139,8 @@ class GossipEvents:
                 self.alarms.set(AlarmKind.KEY_RETIRED.value, text, self.farm_keys.way_back)
             case Alarm(AlarmKind.FOREIGN_VERSION, text):
                 self.alarms.set(AlarmKind.FOREIGN_VERSION.value, text, "install the same release on every node")
+            case Alarm(AlarmKind.EQUIVOCATION, text):
+                self.alarms.set(AlarmKind.EQUIVOCATION.value, text, "see `garlicfarm help alarms equivocation`")
             case Alarm(kind, text):
                 self.alarms.set(kind.value, text, "see `garlicfarm help alarms`")
 

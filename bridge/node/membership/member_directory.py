@@ -59,15 +59,15 @@ class MemberDirectory:
         present = set()
         for member in self._members():
             present.add(member.node_id)
-            self._take(member.info, member.status)
+            self._take(member.info, member.status, equivocates=member.equivocates)
         for known in (self._listed, self._unreadable, self._suspected_s):
             for gone in known.keys() - present:
                 del known[gone]
         self._tell()
 
-    def learn(self, info: NodeInfo, status: Status) -> None:
+    def learn(self, info: NodeInfo, status: Status, *, equivocates: bool = False) -> None:
         """Take over what gossip says of one member: a whole refresh for each would cost the square of their number."""
-        self._take(info, status)
+        self._take(info, status, equivocates=equivocates)
         self._tell()
 
     async def news(self) -> None:
@@ -138,7 +138,7 @@ class MemberDirectory:
         self._news.set()
         self._news = trio.Event()
 
-    def _take(self, info: NodeInfo, gossip_status: Status) -> None:
+    def _take(self, info: NodeInfo, gossip_status: Status, *, equivocates: bool) -> None:
         node_id, signed, status = info.node_id, info.metadata, MemberStatus[gossip_status.name]
         if status is not MemberStatus.SUSPECT:
             self._suspected_s.pop(node_id, None)
@@ -146,9 +146,11 @@ class MemberDirectory:
             self._suspected_s[node_id] = self._now_s()
         known = self._listed.get(node_id)
         if known is not None and known.signed == signed:
-            if known.status is not status or known.signed is not signed:
+            if (known.status, known.equivocates) != (status, equivocates) or known.signed is not signed:
                 # The description that gossip has now: what it had before must not be kept alive by this one.
-                self._listed[node_id] = FarmMember(node_id, status, known.metadata, info.credential, signed)
+                self._listed[node_id] = FarmMember(
+                    node_id, status, known.metadata, info.credential, signed, equivocates
+                )
             return
         if self._unreadable.get(node_id) == signed:
             return
@@ -160,7 +162,7 @@ class MemberDirectory:
             self._listed.pop(node_id, None)
         else:
             self._unreadable.pop(node_id, None)
-            self._listed[node_id] = FarmMember(node_id, status, metadata, info.credential, signed)
+            self._listed[node_id] = FarmMember(node_id, status, metadata, info.credential, signed, equivocates)
 
 
 def first_metadata(cluster: str, name: str, endpoint: str, fingerprint: bytes | None) -> NodeMetadata:

@@ -72,6 +72,7 @@ LEAVES_LIMIT = 16
 FILE_LIMIT_BYTES = 1024 * 1024
 WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 -- compared, not bound
 _NAME = re.compile(NAME)
+_NODE_ID = re.compile("[0-9a-f]{16}")
 
 
 class ConfigurationError(ValueError):
@@ -146,6 +147,8 @@ class NodeConfiguration:
     masters: tuple[MasterSettings, ...] = ()
     """Without one that has a signing key a node reports and votes and never publishes."""
     leaves: tuple[Leaf, ...] = ()
+    founders: frozenset[bytes] = frozenset()
+    """Node ids of the only nodes that may found the farm; empty: as the farm key file has it."""
     demo: bool = False
     transport: TransportSettings = field(default_factory=TransportSettings)
     control: ControlSettings | None = None
@@ -219,6 +222,7 @@ def _configuration(
     state_dir_told = root.path("state_dir")
     state_dir = overrides.state_dir or state_dir_told or machine.state_dir
     farm_key = _farm_key(root, overrides)
+    founders = _founders(root)
     demo = root.flag("demo")
     kind = root.choice("transport", TransportKind)
     consensus_section, proxy = root.section("consensus"), root.section("proxy")
@@ -254,6 +258,7 @@ def _configuration(
         router=router,
         masters=masters,
         leaves=leaves,
+        founders=founders,
         demo=demo,
         transport=transport,
         control=control,
@@ -279,6 +284,15 @@ def _name(root: Section, overrides: Overrides) -> str | None:
     if _NAME.fullmatch(told) is None:
         root.problem("name", f"{told[:40]!r}: 1 to 32 of letters, digits, '.', '_', '-', and no mark first")
     return told
+
+
+def _founders(root: Section) -> frozenset[bytes]:
+    told = root.texts("founders")
+    wrong = [each for each in told if _NODE_ID.fullmatch(each) is None]
+    if wrong:
+        root.problem("founders", f"{wrong[0][:40]!r} is not a node id: 16 hexadecimal digits, as `status` shows it")
+        return frozenset()
+    return frozenset(bytes.fromhex(each) for each in told)
 
 
 def _farm_key(root: Section, overrides: Overrides) -> Path | None:

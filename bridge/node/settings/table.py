@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from bridge.core.formation.founding import EXPECT_MAX
 from bridge.core.log.records import PublishConfig
 from bridge.core.membership.reconcile import GRACE_DEFAULT_MS, VOTERS_MAX_DEFAULT
 from bridge.node.router.link import Software
@@ -110,6 +111,12 @@ SETTINGS = _table(
             "`~/.local/state/garlicfarm`",
         ),
         _file("farm_key", "the farm's key file", "required"),
+        _texts(
+            "founders",
+            2 * EXPECT_MAX - 1,
+            "node ids (16 hexadecimal digits each) of the nodes that may found the farm, from `expect` to one less than"
+            " twice as many; it wins over the list in the key file, and counts until the farm is founded",
+        ),
         _flag("demo", "throwaway destinations that no real router takes; `garlicfarm up` writes it"),
         _word(
             "transport",

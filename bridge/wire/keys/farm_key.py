@@ -33,7 +33,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from msgspec import Meta, Struct
 
-from bridge.core.formation.founding import CLUSTER_ID_BYTES
+from bridge.core.formation.founding import CLUSTER_ID_BYTES, NODE_ID_BYTES
 from bridge.core.log.records import NAME
 from bridge.wire.keys.text import KEY_BYTES, KeyTextError, decode_key, encode_key, parse
 from gossip import CLOCK_LIMIT, ERA_LIMIT, KEYS_LIMIT, LABEL_BYTES, Keyring, farm_label
@@ -73,6 +73,8 @@ class FarmKey:
     era: int = 0
     cluster_id: bytes | None = None
     """The cluster id of the founded farm, in an exported file."""
+    founders: frozenset[bytes] = frozenset()
+    """Node ids of the only nodes that may found the farm, if an operator listed them."""
 
     def __repr__(self) -> str:
         """Names the farm without its keys."""
@@ -134,6 +136,7 @@ class _File(Struct, forbid_unknown_fields=True):
     retired_keys: Annotated[list[str], Meta(max_length=KEYS_LIMIT)] = []
     era: Annotated[int, Meta(ge=0, lt=ERA_LIMIT)] = 0
     cluster_id: str | None = None
+    founders: Annotated[list[str], Meta(max_length=2 * EXPECT_LIMIT - 1)] = []
 
     def __repr__(self) -> str:
         """Without the keys: the repr of a Struct shows its fields."""
@@ -160,6 +163,7 @@ def parse_farm_key(text: str) -> FarmKey:
                 cluster_id=None
                 if file.cluster_id is None
                 else _hexadecimal(file.cluster_id, CLUSTER_ID_BYTES, "cluster_id"),
+                founders=frozenset(_hexadecimal(each, NODE_ID_BYTES, "founders") for each in file.founders),
             )
         )
     except KeyTextError as error:
@@ -181,6 +185,10 @@ def farm_key_text(farm_key: FarmKey) -> str:
         if farm_key.cluster_id is not None
         else ""
     )
+    listed = ", ".join(f'"{each.hex()}"' for each in sorted(farm_key.founders))
+    # Left out once the farm is founded: it has no effect then, and an earlier version does not read it.
+    is_founded = farm_key.cluster_id is not None
+    founders = f"# Only these nodes may found the farm.\nfounders = [{listed}]\n" if listed and not is_founded else ""
     return (
         f"# The key of the Garlic Farm {farm_key.cluster!r}. A holder of this file can join it: keep it secret\n"
         "# (mode 0600), and copy it to each router of the farm and nowhere else.\n"
@@ -192,6 +200,7 @@ def farm_key_text(farm_key: FarmKey) -> str:
         f'label = "{farm_key.label.hex()}"\n'
         f"{era}"
         f"{founded}"
+        f"{founders}"
         "# The first key seals; all open. `garlicfarm keys rotate` changes the keys of a farm that runs, and\n"
         "# `garlicfarm keys export FILE` writes the file that then belongs here.\n"
         f"gossip_keys = [\n{gossip_keys}]\n"
@@ -209,6 +218,14 @@ def _hexadecimal(text: str, size: int, what: str) -> bytes:
     return value
 
 
+def check_founders(founders: frozenset[bytes], expect: int) -> None:
+    """Raise `FarmKeyError` unless any two sets of `expect` listed nodes share one."""
+    if not expect <= len(founders) < 2 * expect:
+        raise FarmKeyError(
+            f"`founders` lists {len(founders)} nodes, and `expect` is {expect}: list {expect} to {2 * expect - 1} nodes"
+        )
+
+
 def _checked(farm_key: FarmKey) -> FarmKey:
     if re.fullmatch(NAME, farm_key.cluster) is None:
         raise FarmKeyError(
@@ -216,6 +233,8 @@ def _checked(farm_key: FarmKey) -> FarmKey:
         )
     if not 1 <= farm_key.expect <= EXPECT_LIMIT:
         raise FarmKeyError(f"expect is {farm_key.expect}: 1 to {EXPECT_LIMIT} founders make a farm")
+    if farm_key.founders:
+        check_founders(farm_key.founders, farm_key.expect)
     try:
         _ = farm_key.key_ring
     except ValueError as error:

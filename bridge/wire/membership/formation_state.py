@@ -1,11 +1,12 @@
 """A node's durable state of formation, as JSON in its state directory.
 
     {"version": 2, "promise": P | null, "founding": F | null, "known": F | null, "withdrawn": [P, …],
-     "confirmed": cluster id | null}
+     "confirmed": cluster id | null, "endorsed": F, "disowned": [F, …]}
     P = {"founders": [id, …], "clock_ms": n, "nonce": hex}
     F = {"cluster_id": hex, "promised": [{"node": id, "clock_ms": n, "nonce": hex}, …]}
 
-A founding's cluster id follows from its promises; it is written for people, and checked. In version 1 a founding had no
+The last two are missing when empty, as in a file of a version that did not endorse. A founding's cluster id follows
+from its promises; it is written for people, and checked. In version 1 a founding had no
 promises and could not be verified: a farm of that version is made anew (`docs/how-to/upgrade.md`).
 
 The file is JSON, so that an operator can read which promise a node made. It decides whether a node may vote, so it is
@@ -38,7 +39,7 @@ MADE_BEFORE: Final = (
     " over: with the version that made it, `garlicfarm backup FILE` on a router of the farm; with this one, `garlicfarm"
     " recover --from FILE --state-dir NEW` (`garlicfarm help upgrade 'A farm made before'`)"
 )
-FORMATION_STATE_LIMIT_BYTES: Final = 16_384
+FORMATION_STATE_LIMIT_BYTES: Final = 32_768
 
 _Clock = Annotated[int, msgspec.Meta(ge=0, lt=CLOCK_LIMIT_MS)]
 _Founders = Annotated[list[str], msgspec.Meta(min_length=1, max_length=EXPECT_MAX)]
@@ -71,6 +72,9 @@ class FoundingJson(msgspec.Struct, forbid_unknown_fields=True):
     promised: Annotated[list[_Founder], msgspec.Meta(min_length=1, max_length=EXPECT_MAX)]
 
 
+_Disowned = Annotated[list[FoundingJson], msgspec.Meta(max_length=WITHDRAWALS_MAX)]
+
+
 class _Version(msgspec.Struct):
     version: int
 
@@ -82,6 +86,8 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     known: FoundingJson | None
     withdrawn: Annotated[list[_Promise], msgspec.Meta(max_length=WITHDRAWALS_MAX)]
     confirmed: str | None = None
+    endorsed: FoundingJson | msgspec.UnsetType = msgspec.UNSET
+    disowned: _Disowned | msgspec.UnsetType = msgspec.UNSET
 
 
 def encode_formation_state(state: FormationState) -> bytes:
@@ -93,6 +99,8 @@ def encode_formation_state(state: FormationState) -> bytes:
         known=None if state.known is None else written_founding(state.known),
         withdrawn=[_written_promise(promise) for promise in state.withdrawn],
         confirmed=None if state.confirmed is None else state.confirmed.hex(),
+        endorsed=msgspec.UNSET if state.endorsed is None else written_founding(state.endorsed),
+        disowned=[written_founding(each) for each in state.disowned] or msgspec.UNSET,
     )
     return msgspec.json.format(msgspec.json.encode(written), indent=2) + b"\n"
 
@@ -116,6 +124,8 @@ def decode_formation_state(data: bytes) -> FormationState:
         known=None if read.known is None else read_founding(read.known),
         withdrawn=tuple(_promise(promise) for promise in read.withdrawn),
         confirmed=None if read.confirmed is None else _bytes(read.confirmed, CLUSTER_ID_BYTES, "confirmed cluster id"),
+        endorsed=None if read.endorsed is msgspec.UNSET else read_founding(read.endorsed),
+        disowned=() if read.disowned is msgspec.UNSET else tuple(read_founding(each) for each in read.disowned),
     )
     if state.founding is not None and not _was_promised(state, state.founding):
         raise FormationStateError("the file says that this node founded with a set that it never promised")

@@ -1,7 +1,7 @@
 """A node's description of itself in its signed gossip metadata: at most 512 bytes, opaque to gossip.
 
     [version, cluster, name, role, raft id | null, endpoint | null, fingerprint | null, feature level, notice,
-     admissions]
+     admissions, endorsement]
 
     notice    null | [0, founders] a proposal | [1, founders, clock, nonce] a promise
                    | [2, packed promises of all founders] a founding (30 bytes each: NodeId, clock, nonce)
@@ -9,8 +9,9 @@
 A founding's cluster id and log time are not included: the receiver derives them from the promises, so they cannot
 contradict each other.
 
-It is an array, not a map: keys would take a fifth of the 512 bytes. Elements after the tenth are ignored, so that a
-later version can add some; the tenth may be missing.
+It is an array, not a map: keys would take a fifth of the 512 bytes. Elements after the eleventh are ignored, so that a
+later version can add some; the last two may be missing. `endorsement` is the cluster id of the founding of which the
+node has seen all promises. A version without it ignores the element, and never endorses.
 
     admissions    NodeId and Raft id (four bytes, big-endian) of servers that were admitted and have not started yet, 12
                   bytes each, in one byte string; sent by the leader
@@ -32,6 +33,7 @@ from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 
 from bridge.core.formation.founding import (
     CLOCK_LIMIT_MS,
+    CLUSTER_ID_BYTES,
     EXPECT_MAX,
     NODE_ID_BYTES,
     NONCE_BYTES,
@@ -53,6 +55,8 @@ _RAFT_ID_BYTES: Final = 4
 _ADMISSION_BYTES: Final = NODE_ID_BYTES + _RAFT_ID_BYTES
 _RAFT_ID_LIMIT: Final = 2**31
 _PORT_LIMIT: Final = 65_535
+_ELEMENTS_MIN: Final = 9
+"""Later elements are left out if they are empty, as versions without them do."""
 _BYTES: Final = (bytes,)
 """Keeps `convert` from reading text as base64 where bytes belong."""
 
@@ -70,6 +74,10 @@ _Fingerprint = Annotated[bytes, Meta(min_length=32, max_length=32)]
 _RaftId = Annotated[int, Meta(ge=0, lt=_RAFT_ID_LIMIT)]
 _NodeId = Annotated[bytes, Meta(min_length=NODE_ID_BYTES, max_length=NODE_ID_BYTES)]
 _Founders = Annotated[tuple[_NodeId, ...], Meta(min_length=1, max_length=EXPECT_MAX)]
+
+
+_Endorsement = Annotated[bytes, Meta(max_length=CLUSTER_ID_BYTES)]
+"""Of that length, or empty."""
 
 
 class _Proposal(Struct, array_like=True, tag=0, forbid_unknown_fields=True):
@@ -100,6 +108,7 @@ class _Elements(Struct, array_like=True):
     feature_level: Annotated[int, Meta(ge=0, lt=2**16)]
     notice: _Notice
     admissions: Annotated[bytes, Meta(max_length=ADMISSIONS_LIMIT * _ADMISSION_BYTES)] = b""
+    endorsement: _Endorsement = b""
 
 
 def encode_metadata(metadata: NodeMetadata) -> bytes:
@@ -115,11 +124,14 @@ def encode_metadata(metadata: NodeMetadata) -> bytes:
         metadata.feature_level,
         _written(metadata.notice),
         b"".join(each + raft_id.to_bytes(_RAFT_ID_BYTES, "big") for each, raft_id in metadata.admissions),
+        metadata.notice.endorsement,
     )
     array = to_builtins(elements, builtin_types=_BYTES)
     # The encoder uses the decoder's checks: nothing is sent that other nodes would refuse.
     _read(array)
-    data = dumps(array if metadata.admissions else array[:-1])
+    while len(array) > _ELEMENTS_MIN and not array[-1]:
+        array.pop()
+    data = dumps(array)
     if len(data) > METADATA_LIMIT_BYTES:
         raise MetadataError(f"the node's metadata has {len(data)} bytes, gossip carries {METADATA_LIMIT_BYTES}")
     return data
@@ -156,6 +168,8 @@ def _read(array: Any) -> NodeMetadata:
         raise MetadataError(f"not as expected: {error}") from None
     if found.endpoint is not None and int(found.endpoint.rpartition(":")[2]) > _PORT_LIMIT:
         raise MetadataError(f"no port is above {_PORT_LIMIT}")
+    if len(found.endorsement) not in {0, CLUSTER_ID_BYTES}:
+        raise MetadataError(f"an endorsement has {CLUSTER_ID_BYTES} bytes")
     return NodeMetadata(
         # All members of a farm send the same text: one object serves ten thousand.
         cluster=intern(found.cluster),
@@ -165,7 +179,7 @@ def _read(array: Any) -> NodeMetadata:
         endpoint=found.endpoint,
         fingerprint=found.fingerprint,
         feature_level=found.feature_level,
-        notice=_notice(found.notice),
+        notice=_notice(found.notice, found.endorsement),
         admissions=_admissions(found.admissions),
     )
 
@@ -182,14 +196,15 @@ _NO_NOTICE: Final = FormationNotice()
 """One object for all members that have nothing to say about formation."""
 
 
-def _notice(found: _Notice) -> FormationNotice:
+def _notice(found: _Notice, endorsement: bytes) -> FormationNotice:
     match found:
         case None:
-            return _NO_NOTICE
+            return FormationNotice(endorsement=endorsement) if endorsement else _NO_NOTICE
         case _Proposal(founders):
-            return FormationNotice(proposal=_checked(founders))
+            return FormationNotice(proposal=_checked(founders), endorsement=endorsement)
         case _Promise(founders, clock_ms, nonce):
-            return FormationNotice(promise=Promise(_checked(founders), clock_ms, nonce))
+            promise = Promise(_checked(founders), clock_ms, nonce)
+            return FormationNotice(promise=promise, endorsement=endorsement)
         case _Founding(packed):
             return FormationNotice(founding=_founding(packed))
 
