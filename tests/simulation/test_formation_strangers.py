@@ -214,7 +214,7 @@ def test_routers_that_reach_each_other_never_found_two_clusters() -> None:
     assert foundings > 0, "the strangers are so successful that the simulation means nothing"
 
 
-def test_founders_of_one_set_never_found_two_clusters_whoever_reaches_whom() -> None:
+def test_founders_of_one_set_never_found_two_clusters() -> None:
     rules = {broken_rule(seed, all_reached=False) for seed in range(FIRST_SEED, FIRST_SEED + RUNS)}
     assert "one set, two clusters" not in rules
     # The statement cannot be stronger: apart from each other, and without a list, routers are misled.

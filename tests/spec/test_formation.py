@@ -551,7 +551,7 @@ def test_an_endorsement_that_a_founder_does_not_share_can_be_withdrawn() -> None
         core = formation(A, 2, state)
         wanted = the(act(core, WithdrawRequested()), Persist).state
         assert wanted.endorsed is None
-        assert wanted.disowned == (state.endorsed,)
+        assert wanted.revoked == (state.endorsed,)
 
 
 def test_a_promise_after_a_withdrawal_keeps_clock_and_nonce() -> None:
@@ -561,8 +561,8 @@ def test_a_promise_after_a_withdrawal_keeps_clock_and_nonce() -> None:
 
 
 def test_a_withdrawn_set_that_was_founded_after_all_still_includes_the_node() -> None:
-    disowned = (some_founding(A, B, C),)
-    core = formation(A, 3, FormationState(withdrawn=(promise(A, B, C, by=1),), disowned=disowned))
+    revoked = (some_founding(A, B, C),)
+    core = formation(A, 3, FormationState(withdrawn=(promise(A, B, C, by=1),), revoked=revoked))
     assert the(see(core, founded(B, some_founding(A, B, C))), Persist).state.founding == some_founding(A, B, C)
 
 

@@ -38,7 +38,7 @@ watching = some.builds(
     withdrawn=some.lists(promises, max_size=8).map(tuple),
     confirmed=some.none() | nonces,
     endorsed=some.none() | foundings,
-    disowned=some.lists(foundings, max_size=8).map(tuple),
+    revoked=some.lists(foundings, max_size=8).map(tuple),
 )
 founded = some.builds(
     lambda promise, clock_ms, nonce: FormationState(promise, _founding_with(promise, clock_ms, nonce)),

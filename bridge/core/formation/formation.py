@@ -250,7 +250,7 @@ class Formation:
     def _next_state(self, now: int, clock_ms: int) -> FormationState | None:
         own = self._own_founding()
         if own is not None:
-            return replace(self._durable, founding=own, endorsed=None, disowned=())
+            return replace(self._durable, founding=own, endorsed=None, revoked=())
         if self._durable.known is not None:
             return None
         foundings = self._foundings_seen()
@@ -258,7 +258,7 @@ class Formation:
             # A founder that has heard of its own cluster only from observers waits until a founder confirms it.
             to_join = next((each for each in foundings if self._trusts(each)), None)
             if to_join is not None:
-                return replace(self._durable, known=to_join, endorsed=None, disowned=())
+                return replace(self._durable, known=to_join, endorsed=None, revoked=())
             return None
         return self._first_endorsement() or self._first_promise(now, clock_ms)
 
@@ -317,7 +317,7 @@ class Formation:
         # Any member, a founder too, can combine this node's public promise with invented ones.
         if self._trusted is not None:
             return self._trusts(told)
-        return told == self._durable.endorsed or told in self._durable.disowned
+        return told == self._durable.endorsed or told in self._durable.revoked
 
     def _has_promised(self, told: Founding) -> bool:
         own = self._durable.promise
@@ -438,7 +438,7 @@ class Formation:
             refusal = "this node has promised nothing yet."
         elif self._pending is not None or self._is_about_to_exist():
             refusal = "the founding is under way: all founders have promised. Look again in a moment."
-        elif max(len(self._durable.withdrawn), len(self._durable.disowned)) >= WITHDRAWALS_MAX:
+        elif max(len(self._durable.withdrawn), len(self._durable.revoked)) >= WITHDRAWALS_MAX:
             refusal = f"this node has withdrawn {WITHDRAWALS_MAX} times; give it a new state directory instead."
         if refusal is not None:
             self._effects.append(RequestRefused(f"Withdrawal refused: {refusal}"))
@@ -450,7 +450,7 @@ class Formation:
             promise=None,
             withdrawn=self._durable.withdrawn if promise is None else (*self._durable.withdrawn, promise),
             endorsed=None,
-            disowned=self._durable.disowned if endorsed is None else (*self._durable.disowned, endorsed),
+            revoked=self._durable.revoked if endorsed is None else (*self._durable.revoked, endorsed),
         )
         self._pending = (self._persist_count, wanted)
         self._effects.append(Persist(self._persist_count, wanted))

@@ -141,7 +141,7 @@ class FormationState:
     `founding` is what this node founded, `known` a cluster that others founded. `withdrawn` are sets that it once
     promised: if the others founded such a set after all, this node still belongs to it. `confirmed` is the cluster id
     that an operator confirmed on this node. `endorsed` is the founding of which this node has seen all promises,
-    whether it is a founder or not; `disowned` are earlier ones, which an operator withdrew.
+    whether it is a founder or not; `revoked` are earlier ones, which an operator withdrew.
     """
 
     promise: Promise | None = None
@@ -150,7 +150,7 @@ class FormationState:
     withdrawn: tuple[Promise, ...] = ()
     confirmed: bytes | None = None
     endorsed: Founding | None = None
-    disowned: tuple[Founding, ...] = ()
+    revoked: tuple[Founding, ...] = ()
 
 
 def is_set_of_founders(founders: Founders, expect: int) -> bool:

@@ -1,7 +1,7 @@
 """A node's durable state of formation, as JSON in its state directory.
 
     {"version": 2, "promise": P | null, "founding": F | null, "known": F | null, "withdrawn": [P, …],
-     "confirmed": cluster id | null, "endorsed": F, "disowned": [F, …]}
+     "confirmed": cluster id | null, "endorsed": F, "revoked": [F, …]}
     P = {"founders": [id, …], "clock_ms": n, "nonce": hex}
     F = {"cluster_id": hex, "promised": [{"node": id, "clock_ms": n, "nonce": hex}, …]}
 
@@ -72,7 +72,7 @@ class FoundingJson(msgspec.Struct, forbid_unknown_fields=True):
     promised: Annotated[list[_Founder], msgspec.Meta(min_length=1, max_length=EXPECT_MAX)]
 
 
-_Disowned = Annotated[list[FoundingJson], msgspec.Meta(max_length=WITHDRAWALS_MAX)]
+_Revoked = Annotated[list[FoundingJson], msgspec.Meta(max_length=WITHDRAWALS_MAX)]
 
 
 class _Version(msgspec.Struct):
@@ -87,7 +87,7 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
     withdrawn: Annotated[list[_Promise], msgspec.Meta(max_length=WITHDRAWALS_MAX)]
     confirmed: str | None = None
     endorsed: FoundingJson | msgspec.UnsetType = msgspec.UNSET
-    disowned: _Disowned | msgspec.UnsetType = msgspec.UNSET
+    revoked: _Revoked | msgspec.UnsetType = msgspec.UNSET
 
 
 def encode_formation_state(state: FormationState) -> bytes:
@@ -100,7 +100,7 @@ def encode_formation_state(state: FormationState) -> bytes:
         withdrawn=[_written_promise(promise) for promise in state.withdrawn],
         confirmed=None if state.confirmed is None else state.confirmed.hex(),
         endorsed=msgspec.UNSET if state.endorsed is None else written_founding(state.endorsed),
-        disowned=[written_founding(each) for each in state.disowned] or msgspec.UNSET,
+        revoked=[written_founding(each) for each in state.revoked] or msgspec.UNSET,
     )
     return msgspec.json.format(msgspec.json.encode(written), indent=2) + b"\n"
 
@@ -125,7 +125,7 @@ def decode_formation_state(data: bytes) -> FormationState:
         withdrawn=tuple(_promise(promise) for promise in read.withdrawn),
         confirmed=None if read.confirmed is None else _bytes(read.confirmed, CLUSTER_ID_BYTES, "confirmed cluster id"),
         endorsed=None if read.endorsed is msgspec.UNSET else read_founding(read.endorsed),
-        disowned=() if read.disowned is msgspec.UNSET else tuple(read_founding(each) for each in read.disowned),
+        revoked=() if read.revoked is msgspec.UNSET else tuple(read_founding(each) for each in read.revoked),
     )
     if state.founding is not None and not _was_promised(state, state.founding):
         raise FormationStateError("the file says that this node founded with a set that it never promised")
