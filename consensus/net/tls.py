@@ -28,6 +28,7 @@ from cryptography.x509.oid import NameOID
 
 from consensus.net.tls_stream import TlsStream
 from consensus.storage.durable_file import replace_file
+from consensus.storage.file_access import access_advice
 
 CERTIFICATE_FILE = "tls.pem"
 _COMMON_NAME = "localhost"
@@ -80,7 +81,7 @@ def load_or_create_certificate(state_dir: Path) -> NodeCertificate:
     except FileNotFoundError:
         return _create(path)
     except OSError as error:
-        raise CertificateError(f"{path} cannot be read ({error.strerror}): give this user access to it") from error
+        raise CertificateError(f"{path} cannot be read ({error.strerror}){access_advice(path, error)}") from error
     if path.stat().st_mode & 0o077:
         raise CertificateError(f"{path} holds a private key and others may read it: chmod 600 {path}")
     try:
@@ -145,7 +146,7 @@ def operators_certificate(path: Path) -> NodeCertificate:
         certificate = x509.load_pem_x509_certificate(pem)
         serialization.load_pem_private_key(pem, None)
     except OSError as error:
-        raise CertificateError(f"{path} cannot be read ({error.strerror}): give this user access to it") from error
+        raise CertificateError(f"{path} cannot be read ({error.strerror}){access_advice(path, error)}") from error
     except (ValueError, TypeError) as error:
         raise CertificateError(f"{path} does not hold a certificate and its unencrypted private key in PEM") from error
     now = datetime.now(UTC)

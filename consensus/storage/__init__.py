@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from consensus.storage.disk_worker import ServerDisk
     from consensus.storage.durable_file import replace_file, sync_directory
+    from consensus.storage.file_access import access_advice
     from consensus.storage.hard_state import STATE_FILE, HardStateFile
     from consensus.storage.jobs import StorageReadResult
     from consensus.storage.planner import Owner, Recovery, StorageOptions, read_extents, recover
@@ -60,6 +61,7 @@ __all__ = [
     "StoredSegment",
     "ThreadedDisk",
     "Verification",
+    "access_advice",
     "check_place",
     "open_directory",
     "open_storage",
@@ -90,6 +92,7 @@ _HOMES: Final = {
     ),
     "consensus.storage.disk_worker": ("ServerDisk",),
     "consensus.storage.durable_file": ("replace_file", "sync_directory"),
+    "consensus.storage.file_access": ("access_advice",),
     "consensus.storage.hard_state": ("HardStateFile", "STATE_FILE"),
     "consensus.storage.jobs": ("StorageReadResult",),
     "consensus.storage.planner": ("Owner", "Recovery", "StorageOptions", "read_extents", "recover"),

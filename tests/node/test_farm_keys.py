@@ -86,13 +86,17 @@ def test_a_key_file_that_is_gone_foreign_or_later_is_an_alarm_with_what_to_do(tm
     keys = farm_keys(tmp_path, filed)
     alarms = Alarms(EventLog("node-1", lambda: 0))
     keys.judge_file(new_farm_key(3), alarms)
-    assert "is another farm's" in alarm_text(alarms)
+    assert "is that of another farm" in alarm_text(alarms)
+    assert f"`mv {keys.path} {keys.path}.old`, then `garlicfarm keys export {keys.path}`" in alarm_text(alarms)
     keys.judge_file(filed.following(filed.key_ring.install(NEW).use(NEW)), alarms)
     assert "restart this node" in alarm_text(alarms)
     keys.path.chmod(0o644)
-    assert keys.filed_now() is None, "others can read it: a restart would fail"
-    keys.judge_file(None, alarms)
-    assert "cannot be read any more" in alarm_text(alarms)
+    assert isinstance(keys.filed_now(), KeyFileError), "others can read it: a restart would fail"
+    keys.judge_file(keys.filed_now(), alarms)
+    assert f"`chmod 600 {keys.path}`" in alarm_text(alarms)
+    keys.path.unlink()
+    keys.judge_file(keys.filed_now(), alarms)
+    assert f"; `garlicfarm keys export {keys.path}`" in alarm_text(alarms)
 
 
 def test_the_exported_key_file_names_the_cluster_and_a_file_that_names_another_one_is_an_alarm(tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ def _facts(answer: KeysAnswer) -> list[tuple[str, str]]:
 
 def _file_state(answer: KeysAnswer) -> str:
     if answer.file_epoch is None:
-        return "which cannot be read, or is another farm's"
+        return "which cannot be used: the alarm `farm-key-file` (`garlicfarm status`) says why and what to do"
     of_file, of_ring = (answer.file_era or 0, answer.file_epoch), (answer.era or 0, answer.epoch)
     if of_file < of_ring:
         return f"of epoch {answer.file_epoch}: out of date: `garlicfarm keys export --replace {answer.file}`"

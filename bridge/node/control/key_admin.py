@@ -23,7 +23,7 @@ from bridge.node.events.event_log import EventLog
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.membership.membership_provider import MembershipProvider
 from bridge.node.security.farm_keys import FarmKeys
-from bridge.wire.keys.farm_key import farm_key_text
+from bridge.wire.keys.farm_key import FarmKey, farm_key_text
 from gossip import (
     AlarmKind,
     BusyError,
@@ -105,9 +105,9 @@ class KeyAdmin:
         with self._refusals():
             listing = await self._room.list()
         living = {self._own_id, *listing.agreeing, *listing.differing, *listing.silent}
-        filed = await trio.to_thread.run_sync(self._farm_keys.filed_now)
+        found = await trio.to_thread.run_sync(self._farm_keys.filed_now)
         current = self._farm_keys.current
-        filed = None if filed is None or filed.label != current.label else filed
+        filed = found if isinstance(found, FarmKey) and found.label == current.label else None
         return KeysAnswer(
             farm=current.label.hex(),
             epoch=listing.epoch,

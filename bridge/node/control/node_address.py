@@ -17,6 +17,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from cryptography import x509
 
+from consensus.storage import access_advice
+
 SCHEME: Final = "https://"
 DEFAULT_PORT: Final = 7650
 _FILE_LIMIT_BYTES: Final = 1024 * 1024
@@ -115,7 +117,8 @@ def _read(path: Path) -> bytes:
         with path.open("rb") as file:
             data = file.read(_FILE_LIMIT_BYTES + 1)
     except OSError as error:
-        raise NodeAddressError(f"{path} cannot be read: {error.strerror or error}") from error
+        advice = access_advice(path, error)
+        raise NodeAddressError(f"{path} cannot be read: {error.strerror or error}{advice}") from error
     if len(data) > _FILE_LIMIT_BYTES:
         raise NodeAddressError(f"{path} is larger than {_FILE_LIMIT_BYTES} bytes: it is no token and no certificate")
     return data

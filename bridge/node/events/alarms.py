@@ -41,17 +41,17 @@ class Alarms:
 
 
 class SharedAlarm:
-    """One alarm with several causes; `cause` names whose it is."""
+    """One alarm with several causes; `cause` names whose it is. A cause may have an action of its own."""
 
     def __init__(self, alarms: Alarms, kind: str, action: str) -> None:
         self._alarms = alarms
         self._kind = kind
         self._action = action
-        self._texts: dict[str, str] = {}
+        self._texts: dict[str, tuple[str, str]] = {}
 
-    def set(self, cause: str, text: str) -> None:
+    def set(self, cause: str, text: str, action: str | None = None) -> None:
         """It is so, from now on."""
-        self._texts[cause] = text
+        self._texts[cause] = (text, self._action if action is None else action)
         self._show()
 
     def clear(self, cause: str) -> None:
@@ -61,6 +61,8 @@ class SharedAlarm:
 
     def _show(self) -> None:
         if self._texts:
-            self._alarms.set(self._kind, "; ".join(text for _, text in sorted(self._texts.items())), self._action)
+            found = [self._texts[cause] for cause in sorted(self._texts)]
+            actions = dict.fromkeys(action for _, action in found)
+            self._alarms.set(self._kind, "; ".join(text for text, _ in found), "; ".join(actions))
         else:
             self._alarms.clear(self._kind)

@@ -37,6 +37,7 @@ from bridge.node.kafka.group_offsets import FarmGroupOffsets
 from bridge.node.kafka.listed_users import LOOK_EVERY_S, ListedUsers, read_listed_users
 from bridge.node.kafka.producing import ALARM, Producing
 from bridge.node.local_node import LocalNode
+from bridge.node.security.key_files import FILE_ACTION
 from bridge.node.settings.descriptors import descriptor_shares
 from bridge.node.settings.kafka import KafkaSettings
 from consensus.net import CertificateError
@@ -129,12 +130,15 @@ class FarmListener:
         stamps = _stamps(self._settings)
         if stamps == self._stamps:
             await trio.lowlevel.checkpoint()
+            self._alarms.clear(CERTIFICATE_ALARM)  # What was read last is in its place again.
             return
         try:
             tls = await trio.to_thread.run_sync(_tls, self._settings)
         except CertificateError as error:
             self._alarms.set(
-                CERTIFICATE_ALARM, f"{error}; what was read before still holds", "mend the file: it is read again"
+                CERTIFICATE_ALARM,
+                f"{error}; what was read before still holds",
+                FILE_ACTION,
             )
             return
         self._stamps = stamps

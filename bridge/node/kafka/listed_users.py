@@ -27,7 +27,7 @@ import trio
 from bridge.core.log.records import NAME
 from bridge.node.events.alarms import Alarms
 from bridge.node.raft.client_scopes import Scope, scopes_in
-from bridge.node.security.key_files import KeyFileError, read_private_file
+from bridge.node.security.key_files import FILE_ACTION, KeyFileError, read_private_file
 from bridge.wire.keys.scram_text import credential_in
 from consensus.protocols.kraft import Mechanism, ScramCredential, UnknownUsers
 
@@ -84,7 +84,7 @@ class ListedUsers:
                 lambda: read_listed_users(self._path, by_certificate=self._by_certificate)
             )
         except KeyFileError as error:
-            alarms.set(ALARM, f"{error}; what was read before still holds", "mend the file: it is read again")
+            alarms.set(ALARM, f"{error}; what was read before still holds", FILE_ACTION)
         else:
             self._take(found)
             alarms.clear(ALARM)

@@ -18,7 +18,7 @@ import trio
 from bridge.node.events.alarms import Alarms
 from bridge.node.security import key_files
 from bridge.node.security.farm_keys import FarmKeys
-from bridge.node.security.key_files import KeyFileError, read_private_file
+from bridge.node.security.key_files import FILE_ACTION, KeyFileError, read_private_file
 from bridge.node.settings.transport import UserSettings
 from consensus.protocols.garlic_farm import Credentials, GarlicFarmError
 
@@ -68,7 +68,7 @@ class Users:
         try:
             self._files = await trio.to_thread.run_sync(read_files, self._settings)
         except UsersError as error:
-            alarms.set(ALARM, f"{error}; what was read before still holds", "mend the file: it is read again")
+            alarms.set(ALARM, f"{error}; what was read before still holds", FILE_ACTION)
         else:
             alarms.clear(ALARM)
 

@@ -9,6 +9,7 @@ when the keys change. That does no harm to a node which remembers the ring, and 
 an alarm, raised and taken back by looking at the file from time to time.
 """
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Final
 import trio
 
 from bridge.node.events.alarms import Alarms
-from bridge.node.security.key_files import KeyFileError, load_farm_key
+from bridge.node.security.key_files import FILE_ACTION, KeyAccessError, KeyFileError, load_farm_key
 from bridge.wire.keys.farm_key import FarmKey
 from consensus.protocols.garlic_farm import Credentials
 from gossip import Keyring
@@ -88,12 +89,12 @@ class FarmKeys:
             f"{self.path}; then restart this node"
         )
 
-    def filed_now(self) -> FarmKey | None:
-        """What the key file holds by now; none if it cannot be used."""
+    def filed_now(self) -> FarmKey | KeyFileError:
+        """What the key file holds by now, or why it cannot be used."""
         try:
             return load_farm_key(self.path)
-        except KeyFileError:
-            return None
+        except KeyFileError as error:
+            return error
 
     async def watch_file(self, alarms: Alarms) -> None:
         """Have an alarm stand while the file would keep a node out that has nothing but the file."""
@@ -101,15 +102,23 @@ class FarmKeys:
             self.judge_file(await trio.to_thread.run_sync(self.filed_now), alarms)
             await trio.sleep(LOOK_EVERY_S)
 
-    def judge_file(self, filed: FarmKey | None, alarms: Alarms) -> None:
+    def judge_file(self, filed: FarmKey | KeyFileError, alarms: Alarms) -> None:
         """Compare what the file holds with what the group has."""
-        current, cluster_id = self.current, self._cluster_id()
-        export = f"`garlicfarm keys export --replace {self.path}` writes the current one"
-        if filed is None or filed.label != current.label:
+        current, cluster_id, path = self.current, self._cluster_id(), shlex.quote(str(self.path))
+        export = f"`garlicfarm keys export --replace {path}` writes the current one"
+        if isinstance(filed, KeyAccessError):
+            text = f"{filed}. The node goes on with the keys that it has, and needs the file at its next start"
+            alarms.set(ALARM, text, FILE_ACTION)
+        elif isinstance(filed, KeyFileError):
+            # --replace compares with the file that it replaces; there is none, or it is no farm key.
+            text = f"the farm key file cannot be used any more, so this node could not start again: {filed}"
+            alarms.set(ALARM, text, self._written_anew())
+        elif filed.label != current.label:
             text = (
-                f"the farm key file {self.path} cannot be read any more, or is another farm's: with it no node starts"
+                f"the farm key file {self.path} is that of another farm, {filed.label.hex()}: this node could not start"
+                " again with it"
             )
-            alarms.set(ALARM, text, f"put it back; {export}")
+            alarms.set(ALARM, text, self._written_anew())
         elif filed.age < current.age:
             text = (
                 f"the farm's keys have moved on to epoch {current.epoch}, the farm key file {self.path} is of epoch "
@@ -127,3 +136,8 @@ class FarmKeys:
             alarms.set(ALARM, text, export)
         else:
             alarms.clear(ALARM)
+
+    def _written_anew(self) -> str:
+        path = shlex.quote(str(self.path))
+        away = f"`mv {path} {path}.old`, then " if self.path.exists() else ""
+        return f"{away}`garlicfarm keys export {path}` writes the current one"

@@ -8,6 +8,7 @@ lost.
 
 import errno
 import os
+import shlex
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +27,7 @@ from bridge.wire.i2p.key_file import FILE_LIMIT_BYTES, parse_i2p_key_file
 from bridge.wire.keys.client_key import ClientKeyError, ClientKeyFile, client_key_text, parse_client_key
 from bridge.wire.keys.curve_key import CurveKey, CurveKeyError, curve_key_text, parse_curve_key
 from bridge.wire.keys.farm_key import FarmKey, FarmKeyError, farm_key_text, parse_farm_key
-from consensus.storage import replace_file, sync_directory
+from consensus.storage import access_advice, replace_file, sync_directory
 
 _OWNER_ONLY: Final = 0o600
 _SIZE_LIMIT_BYTES: Final = 65_536
@@ -36,6 +37,13 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 class KeyFileError(Exception):
     """A key file cannot be read or written; the message says which, why, and what to do."""
+
+
+FILE_ACTION: Final = "do as the text says; the node reads the file again by itself"
+
+
+class KeyAccessError(KeyFileError):
+    """The system does not let this user read the file, whatever it holds."""
 
 
 def write_private_file(path: Path, text: str) -> None:
@@ -71,7 +79,7 @@ def read_private_file(path: Path, limit_bytes: int = _SIZE_LIMIT_BYTES) -> str:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise KeyFileError(f"{path} is a link, which is not followed: name the file itself") from None
-        raise KeyFileError(f"{path} cannot be read: {error.strerror}") from None
+        raise KeyAccessError(f"{path} cannot be read: {error.strerror}{access_advice(path, error)}") from None
     try:
         _check_private(path, os.fstat(descriptor))
         with os.fdopen(descriptor, "rb", closefd=False) as file:
@@ -101,11 +109,11 @@ def _check_private(path: Path, status: os.stat_result) -> None:
         raise KeyFileError(f"{path} is not a file")
     mode = stat.S_IMODE(status.st_mode)
     if mode & _OTHERS:
-        raise KeyFileError(f"{path} can be read by others (mode {mode:04o}): `chmod 600 {path}`, then try again")
+        raise KeyAccessError(f"{path} can be read by others (mode {mode:04o}): `chmod 600 {path}`, then try again")
     if status.st_uid not in {os.geteuid(), 0}:
-        raise KeyFileError(
+        raise KeyAccessError(
             f"{path} belongs to user id {status.st_uid}, not to this one: run the command as that user (`sudo -u"
-            f" '#{status.st_uid}' garlicfarm …`), or `chown` the file, then try again"
+            f" '#{status.st_uid}' garlicfarm …`), or `chown {os.geteuid()}: {shlex.quote(str(path))}`, then try again"
         )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bridge.core.log.records import PublishConfig
 from bridge.node.events.alarms import Alarms, SharedAlarm
-from bridge.node.security.key_files import KeyFileError, load_signing_key
+from bridge.node.security.key_files import FILE_ACTION, KeyAccessError, KeyFileError, load_signing_key
 from bridge.wire.i2p.destination_keys import TRANSIENT_ALARM_S, SigningKey
 
 LOG = logging.getLogger(__name__)
@@ -29,6 +29,8 @@ class _Filed:
     stamp: _Stamp
     key: SigningKey | None = None
     fault: str = ""
+    action: str | None = None
+    """What to do about the fault, unless a new key is needed."""
 
 
 class HeldKey:
@@ -46,6 +48,7 @@ class HeldKey:
         self.path = path
         self.fault: str | None = None
         """Why the file's present content is not used."""
+        self.action: str | None = None
         self._stamp = stamp
 
     @classmethod
@@ -87,7 +90,7 @@ class HeldKey:
         if filed is None:
             return False
         self._stamp = filed.stamp
-        self.fault = self._fault_of(filed, now_s)
+        self.fault, self.action = self._fault_of(filed, now_s), filed.action
         if filed.key is None or self.fault is not None:
             return False
         # Two transient keys of one master differ in what the master signed for them.
@@ -123,7 +126,7 @@ def judge_key(held: HeldKey, now_s: int, alarm: SharedAlarm) -> None:
     if held.fault is None:
         alarm.clear(f"{address} file")
     else:
-        alarm.set(f"{address} file", f"{held.fault}: this node goes on with the key that it has")
+        alarm.set(f"{address} file", f"{held.fault}: this node goes on with the key that it has", held.action)
     left_s = held.key.can_sign_until_s - now_s
     if left_s >= TRANSIENT_ALARM_S:
         alarm.clear(f"{address} end")
@@ -139,6 +142,8 @@ def _read_if_changed(path: Path, stamp: _Stamp) -> _Filed | None:
         return None
     try:
         return _Filed(seen, load_signing_key(path))
+    except KeyAccessError as error:
+        return _Filed(seen, fault=str(error), action=FILE_ACTION)
     except KeyFileError as error:
         return _Filed(seen, fault=str(error))
 

@@ -25,7 +25,7 @@ import trio
 from bridge.core.log.records import NAME
 from bridge.node.events.alarms import Alarms
 from bridge.node.raft.client_scopes import Scope, scopes_in
-from bridge.node.security.key_files import KeyFileError, load_curve_key, read_private_file, save_curve_key
+from bridge.node.security.key_files import FILE_ACTION, KeyFileError, load_curve_key, read_private_file, save_curve_key
 from bridge.wire.keys.curve_key import CurveKey, from_z85, new_curve_key
 
 SERVER_KEY_FILE: Final = "zmq.key"
@@ -70,7 +70,7 @@ class ListedKeys:
         try:
             self._take(await trio.to_thread.run_sync(read_listed_keys, self._path))
         except KeyFileError as error:
-            alarms.set(ALARM, f"{error}; what was read before still holds", "mend the file: it is read again")
+            alarms.set(ALARM, f"{error}; what was read before still holds", FILE_ACTION)
         else:
             alarms.clear(ALARM)
 

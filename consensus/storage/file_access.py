@@ -1,0 +1,43 @@
+"""What to do about a file that the system does not let this process read: the very command, for this user and path.
+
+    the owner is another user     `chown USER: PATH`      an operator made or moved the file as root, mode 0600
+    the owner is this user        `chmod 600 PATH`
+    a directory on the way        which one: a file below a closed directory cannot be given away
+
+"Give this user access to it" leaves out which user and how, and a service's user is seldom the operator's. Secrets are
+not opened to a group or to others here, so the owner is what changes. The system's own words stay in the error.
+"""
+
+import errno
+import os
+import pwd
+import shlex
+import stat
+from pathlib import Path
+
+
+def access_advice(path: Path, error: OSError) -> str:
+    """What follows the system's reason in a message about a file: `; chown …`, or nothing for another reason."""
+    if error.errno not in {errno.EACCES, errno.EPERM}:
+        return ""
+    user_id = os.geteuid()
+    user, place = _name_of(user_id), path.absolute()
+    closed = next((each for each in reversed(place.parents) if not os.access(each, os.X_OK)), None)
+    if closed is not None:
+        return f"; the user {user} of this process may not enter {closed}: put the file into another directory"
+    try:
+        status = place.stat()
+    except OSError:
+        return ""
+    if status.st_uid != user_id:
+        return f"; give it to the user of this process: `chown {user}: {shlex.quote(str(place))}`"
+    if not status.st_mode & stat.S_IRUSR:
+        return f"; let its owner read it: `chmod 600 {shlex.quote(str(place))}`"
+    return ""
+
+
+def _name_of(user_id: int) -> str:
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        return str(user_id)

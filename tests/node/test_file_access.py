@@ -1,0 +1,227 @@
+"""A secret that root put in place: the text names the command, and the command makes the file readable.
+
+The node runs as a user of its own under a service, and its operator is root. The tests do the same in a child process.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from bridge.core.log.records import PublishConfig
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from bridge.node.security.farm_keys import ALARM, FarmKeys
+from bridge.node.security.key_files import FILE_ACTION, save_farm_key, save_signing_key
+from bridge.node.security.signing_keys import HeldKey, judge_key, key_alarm
+from bridge.wire.i2p.destination_keys import new_master_key
+from bridge.wire.keys.farm_key import new_farm_key
+from consensus.storage import access_advice
+
+NOBODY = 65534
+NOW_S = 1_767_225_600
+FILES = Path(__file__).parents[2] / "deploy" / "debian"
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+
+_AS_USER = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from bridge.node.kafka.listed_users import read_listed_users
+from bridge.node.raft.users import UserSettings, UsersError, read_files
+from bridge.node.security.key_files import KeyFileError, load_farm_key, load_signing_key, read_password
+from consensus.net.tls import CertificateError, operators_certificate
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+path = Path(sys.argv[3])
+readers = {
+    "farm": load_farm_key, "signing": load_signing_key, "password": read_password,
+    "users": lambda file: read_files(UserSettings(users_file=file)),
+    "kafka": lambda file: read_listed_users(file, by_certificate=False), "certificate": operators_certificate,
+}
+try:
+    readers[sys.argv[2]](path)
+except (KeyFileError, UsersError, CertificateError) as error:
+    print(error)
+"""
+
+
+def read_as_nobody(kind: str, path: Path) -> str:
+    """The error of this kind of reader, run as the user `nobody`; empty if it reads the file."""
+    root = str(Path(__file__).parents[2])
+    command = [sys.executable, "-c", _AS_USER, root, kind, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+
+def commands_in(text: str) -> list[list[str]]:
+    return [shlex.split(each) for each in re.findall(r"`(ch[^`]+)`", text)]
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that `nobody` may enter, as /etc/garlicfarm is. Other sessions of pytest close those above `tmp_path`."""
+    with TemporaryDirectory() as directory:
+        path = Path(directory)
+        path.chmod(0o755)
+        yield path
+
+
+@needs_root
+@pytest.mark.parametrize("kind", ["farm", "signing", "password", "users", "kafka", "certificate"])
+def test_the_advice_about_a_file_of_root_makes_it_readable(open_directory: Path, kind: str) -> None:
+    """Given any secret with root's mode 0600, when the command of the error is typed, then the user reads the file."""
+    path = open_directory / "a secret"
+    path.write_text("text\n")
+    path.chmod(0o600)
+    error = read_as_nobody(kind, path)
+    [command] = commands_in(error)
+    assert command[0] == "chown"
+    subprocess.run(command, check=True, timeout=10)
+    assert "Permission denied" not in read_as_nobody(kind, path)
+
+
+@needs_root
+def test_a_closed_directory_is_named(open_directory: Path) -> None:
+    closed = open_directory / "closed"
+    closed.mkdir(mode=0o700)
+    (closed / "secret").write_text("x")
+    assert "may not enter" in read_as_nobody("password", closed / "secret")
+
+
+def test_another_failure_gets_no_advice_about_the_owner(tmp_path: Path) -> None:
+    assert access_advice(tmp_path, FileNotFoundError(2, "No such file")) == ""
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Make a file unreadable for this process, as another user's is."""
+
+    def refuse(path: Path) -> None:
+        real = os.open
+
+        def opened(name: str, *rest: int, **more: int) -> int:
+            if str(name) == str(path):
+                raise PermissionError(13, "Permission denied", str(path))
+            return real(name, *rest, **more)
+
+        monkeypatch.setattr(os, "open", opened)
+        monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+
+    return refuse
+
+
+def test_a_renewed_key_that_cannot_be_read_needs_no_new_key(tmp_path: Path, refused: Callable[[Path], None]) -> None:
+    path, master = tmp_path / "signing.key", new_master_key()
+    save_signing_key(path, master.sign_transient(NOW_S))
+    held = HeldKey.load(path, PublishConfig.AUTO)
+    path.rename(tmp_path / "old.key")
+    save_signing_key(path, master.sign_transient(NOW_S))
+    refused(path)
+    alarms = Alarms(EventLog("node-1", lambda: 0))
+    held.renew(NOW_S)
+    judge_key(held, NOW_S, key_alarm(alarms))
+    [alarm] = alarms.standing()
+    assert f"`chown nobody: {path}`" in alarm.text
+    assert alarm.action == FILE_ACTION
+
+
+def test_a_farm_key_that_cannot_be_read_is_not_another_farms(tmp_path: Path, refused: Callable[[Path], None]) -> None:
+    path, key = tmp_path / "farm.key", new_farm_key(3)
+    save_farm_key(path, key)
+    keys = FarmKeys(path, key)
+    refused(path)
+    alarms = Alarms(EventLog("node-1", lambda: 0))
+    keys.judge_file(keys.filed_now(), alarms)
+    [alarm] = alarms.standing()
+    assert alarm.kind == ALARM
+    assert f"`chown nobody: {path}`" in alarm.text
+    assert "another farm" not in alarm.text
+
+
+# -- the service of the package ----------------------------------------------------------------------------------------
+
+
+def unit_commands(key: str) -> list[str]:
+    lines = (FILES / "garlicfarm.service").read_text().splitlines()
+    return [line.removeprefix(f"{key}=") for line in lines if line.startswith(f"{key}=")]
+
+
+@needs_root
+@pytest.mark.parametrize("key", ["ExecStartPre", "ExecReload"])
+def test_the_service_takes_each_private_file_of_its_directory(open_directory: Path, key: str) -> None:
+    """Given secrets of root under any name, then start and reload give them to the service's user; others stay."""
+    [command] = unit_commands(key)
+    assert command.startswith("+"), "it runs as root"
+    secrets = ("farm.key", "signing.key", "i2pcontrol.password", "users", "control.pem", "kafka.users", "sub/x.pem")
+    (open_directory / "sub").mkdir()
+    for name in secrets:
+        (open_directory / name).write_text("x")
+        (open_directory / name).chmod(0o600)
+    (open_directory / "node.toml").write_text("x")
+    (open_directory / "node.toml").chmod(0o644)
+    here = command[1:].replace("/etc/garlicfarm", str(open_directory)).replace("garlicfarm:", "nobody:")
+    here = here.replace("-user garlicfarm", "-user nobody")
+    subprocess.run(shlex.split(here), check=True, timeout=10)
+    assert {name for name in secrets if (open_directory / name).stat().st_uid == NOBODY} == set(secrets)
+    assert (open_directory / "node.toml").stat().st_uid == 0
+
+
+_SYSTEMCTL = """#!/bin/sh
+echo "systemctl $*" >> "$CALLS"
+case "$*" in *is-active*) echo "$STATE"; [ "$STATE" = active ];; esac
+"""
+
+
+def run_script(tmp_path: Path, name: str, *arguments: str, state: str, marked: bool) -> tuple[list[str], bool]:
+    """A maintainer's script with stubs of the programs that it calls: the calls, and whether the mark is there then."""
+    stubs, mark, systemd, calls = (tmp_path / each for each in ("bin", "mark", "systemd", "calls"))
+    stubs.mkdir(exist_ok=True)
+    systemd.mkdir(exist_ok=True)
+    calls.write_text("")
+    for stub in ("systemctl", "deb-systemd-invoke", "deb-systemd-helper", "getent", "install", "adduser"):
+        text = _SYSTEMCTL if stub == "systemctl" else f'#!/bin/sh\necho "{stub} $*" >> "$CALLS"\n'
+        (stubs / stub).write_text(text)
+        (stubs / stub).chmod(0o755)
+    mark.unlink(missing_ok=True)
+    if marked:
+        mark.touch()
+    script = (FILES / name).read_text().replace("/run/garlicfarm.was-running", str(mark))
+    script = script.replace("/run/systemd/system", str(systemd)).replace("/usr/lib/garlicfarm", str(tmp_path / "lib"))
+    environment = {"PATH": f"{stubs}:/usr/bin:/bin", "CALLS": str(calls), "STATE": state}
+    subprocess.run(
+        ["/bin/sh", "-c", script, name, *arguments], check=True, timeout=30, env=environment, capture_output=True
+    )
+    return calls.read_text().splitlines(), mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "marked", "starts"),
+    [
+        (("configure", ""), False, True),
+        (("configure", "0.1.0-1"), False, False),
+        (("configure", "0.1.0-1"), True, True),
+        (("abort-upgrade", "0.2.0-1"), False, False),
+        (("abort-upgrade", "0.2.0-1"), True, True),
+    ],
+    ids=["first", "stopped", "running", "abort-stopped", "abort-running"],
+)
+def test_an_upgrade_starts_a_node_that_ran(
+    tmp_path: Path, *, arguments: tuple[str, ...], marked: bool, starts: bool
+) -> None:
+    calls, mark = run_script(tmp_path, "postinst", *arguments, state="inactive", marked=marked)
+    assert ("deb-systemd-invoke start garlicfarm.service" in calls) is starts
+    assert not mark
+
+
+@pytest.mark.parametrize(
+    ("state", "marks"), [("active", True), ("activating", True), ("inactive", False), ("failed", False)]
+)
+def test_an_upgrade_marks_a_node_that_runs(tmp_path: Path, *, state: str, marks: bool) -> None:
+    calls, mark = run_script(tmp_path, "prerm", "upgrade", "0.2.0-1", state=state, marked=False)
+    assert mark is marks
+    assert "deb-systemd-invoke stop garlicfarm.service" in calls
