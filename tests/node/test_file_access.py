@@ -64,7 +64,7 @@ def commands_in(text: str) -> list[list[str]]:
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """A directory that `nobody` may enter, as /etc/garlicfarm is. Other sessions of pytest close those above `tmp_path`."""
+    """A directory that `nobody` may enter, as /etc/garlicfarm is. Other sessions of pytest close those above theirs."""
     with TemporaryDirectory() as directory:
         path = Path(directory)
         path.chmod(0o755)
