@@ -1,5 +1,6 @@
 """The farm's log as a topic: an offset for each index, a key of kind and server, and what no reader sees."""
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -21,13 +22,15 @@ from consensus import FollowerProgress, ServerStoppedError
 from consensus.core.entry_data import configuration_entry, no_op_entry
 from consensus.core.model import Entry, LogId, NoOp, SnapshotDescription
 from consensus.core.replication.progress import ProgressState
-from consensus.protocols.kraft import Broker, OffsetOutOfRangeError
+from consensus.protocols.kraft import Broker, ConsumerService, ErrorCode, OffsetOutOfRangeError
+from consensus.protocols.kraft.wire.messages_clients import FetchRequest, FetchRequestPartition, FetchRequestTopic
 from consensus.protocols.kraft.wire.record_batches import read_batches
 from consensus.sessions import RequestId
 from gossip import Address
 from tests.authored import CLUSTER_ID, signed
 from tests.node.farm_stage import CONFIGURATION, LEAF, NOW_MS, OTHER, OWN, Stage, machine_clock, rival_report
 from tests.node.kafka_farm import HERE, SETTINGS, batches, farm_of, named_stage, stage_at, topic_of
+from tests.node.kraft_topic import caller
 
 EXCLUSION = Exclusion(hash_of(LEAF.base64), excluded=True)
 
@@ -87,9 +90,89 @@ async def test_a_copy_is_a_control_record_whatever_names_its_request() -> None:
     request = sealed(b'{"note": 2}', RequestId("client", 0, 1))
     for entry in (update, update, request, request, b'{"note": 3}'):
         await stage.append(entry)
-    found = await batches(topic_of(stage))
+    found = await batches(topic_of(stage, replace(SETTINGS, control_records=True)))
     read = [(each.base_offset + place, each.is_control) for each in found for place in range(len(each.records))]
     assert read == [(0, False), (1, True), (2, False), (3, True), (4, False)]
+
+
+NOTED = signed(encode(GroupOffset("readers", 1)))
+"""An entry that is not for readers."""
+
+
+async def stage_with_gaps() -> Stage:
+    """Records at the offsets 1, 2 and 5 of eight."""
+    stage = stage_at()
+    for entry in (NOTED, b'{"note": 1}', b'{"note": 2}', NOTED, NOTED, b'{"note": 5}', NOTED, NOTED):
+        await stage.append(entry)
+    return stage
+
+
+async def test_offsets_of_entries_that_are_not_for_readers_have_no_record() -> None:
+    topic = topic_of(await stage_with_gaps())
+    for _ in range(2):
+        for offset, expected in enumerate([[1, 5], [1, 5], [1, 5], [5], [5], [5]]):
+            found = await batches(topic, offset)
+            assert [each.base_offset for each in found] == expected, offset
+            assert not any(each.is_control for each in found)
+
+
+async def test_a_gap_is_read_from_the_cache_as_the_record_behind_it() -> None:
+    stage = await stage_with_gaps()
+    topic = topic_of(stage)
+    await batches(topic, 0)
+    stage.log[:] = [b"{}"] * 8
+    assert [each.base_offset for each in await batches(topic, 4, 1)] == [5]
+
+
+async def test_the_high_watermark_lies_behind_the_last_record() -> None:
+    stage = await stage_with_gaps()
+    topic = topic_of(stage)
+    state = topic.state()
+    assert (state.high_watermark, state.final_end, state.log_end_offset) == (6, 8, 8)
+    assert await topic.read(6, 1) == b""
+    every = topic_of(stage, replace(SETTINGS, control_records=True))
+    assert every.state().high_watermark == 8
+    assert [len(each.records) for each in await batches(every)] == [1, 2, 2, 1, 2]
+
+
+async def test_after_a_snapshot_the_watermark_is_not_below_its_end() -> None:
+    stage = await stage_with_gaps()
+    image = b"".join(stage.applied_state.snapshot())
+
+    async def state() -> AsyncIterator[bytes]:
+        yield image
+
+    await stage.applied_state.restore(LogId(8, 1), state())
+    topic = topic_of(stage)
+    assert topic.state().high_watermark == 8
+    assert [each.base_offset for each in await batches(topic, 2)] == [2, 5]
+    assert await topic.read(6, 1000) == b""
+
+
+async def test_a_reader_in_the_gap_at_the_end_waits_for_a_record() -> None:
+    stage = await stage_with_gaps()
+    service = ConsumerService(topic_of(stage))
+    asked = FetchRequestPartition(partition=0, fetch_offset=8, partition_max_bytes=1_000)
+    topic = FetchRequestTopic(topic="farm-log", partitions=(asked,))
+
+    async def fetched(max_wait_ms: int) -> tuple[int, int]:
+        request = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=(topic,))
+        part = (await service.fetch(request, caller(12))).responses[0].partitions[0]
+        return part.error_code, len(read_batches(part.records or b""))
+
+    assert await fetched(0) == (ErrorCode.NONE, 0), "the position of a client that has seen control records"
+    async with trio.open_nursery() as nursery:
+        found: list[tuple[int, int]] = []
+
+        async def ask() -> None:
+            found.append(await fetched(60_000))
+
+        nursery.start_soon(ask)
+        await stage.append(NOTED)
+        await wait_all_tasks_blocked()
+        assert found == []
+        await stage.append(b'{"note": 9}')
+    assert found == [(ErrorCode.NONE, 1)]
 
 
 async def test_a_batch_ends_with_its_term_and_when_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:

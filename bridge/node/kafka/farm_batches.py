@@ -3,13 +3,16 @@
     application entry                    ──▶ record          key KIND/SERVER or KIND, value the entry's bytes,
                                                              timestamp log time, header `term`
     configuration, no-op                 ─┐
-    copy, request out of time or order   ─┼▶ control record  no client shows it, and each counts its offset
+    copy, request out of time or order   ─┼▶ an offset without a record, or a control record
     producers and offsets of groups      ─┘
 
 The key is the kind as `bridge.core.log.records` names it, with the Raft id of the server that a report, a clock entry
 or a publication speaks for: `report/3`. An entry of users is `foreign`. The kind is read from the JSON, but only of an
 entry whose bytes have a member that could tell one. Of a log of users' entries nothing is decoded, which is what makes
 a cold read quick.
+
+Without control records the offsets that readers see have gaps, as in a topic of Kafka's that is compacted. That is how
+all clients read it alike: some do not filter control records, and give them to their programs.
 
 Offsets of groups must not be records: a consumer that commits its position would read its own commit as news, and
 commit again.
@@ -24,7 +27,7 @@ from typing import Final
 
 import trio
 
-from bridge.core.log.records import Clock, KafkaRecord, Publication, Report, kind_of
+from bridge.core.log.records import Clock, Publication, Report, kind_of
 from bridge.node.raft.applied_state import AppliedState
 from bridge.wire.log.entries import decode, is_plainly_foreign
 from consensus import Entry, EntryKind, Index
@@ -64,21 +67,31 @@ class _Batch:
         return encode_tails(self.base_offset, epoch_of(self.term), self.tails, is_control=self.is_control)
 
 
-async def batches_of(first: Index, entries: tuple[Entry, ...], applied_state: AppliedState) -> bytes:
-    """Whole batches of these adjacent entries, all of which are applied; `first` is the index of the first."""
+async def batches_of(
+    first: Index, entries: tuple[Entry, ...], applied_state: AppliedState, *, control_records: bool = True
+) -> bytes:
+    """Whole batches of these adjacent entries, all of which are applied; `first` is the index of the first.
+
+    Without `control_records` there is nothing of entries that are not for readers.
+    """
     done: list[bytes] = []
     batch: _Batch | None = None
     for place, entry in enumerate(entries):
         index = first + place
         key = key_of(index, entry, applied_state)
-        if batch is None or _is_full(batch) or batch.term != entry.term or batch.is_control is not (key is None):
-            if batch is not None:
-                done.append(batch.encoded())
-            batch = _Batch(index - 1, entry.term, key is None)
-            headers = ((TERM_HEADER, str(entry.term).encode()),)
-        tail = _CONTROL_TAIL if key is None else encode_tail(key, entry.data, headers)
-        batch.tails.append((timestamp_of(index, applied_state), tail))
-        batch.size_bytes += len(tail)
+        is_left_out = key is None and not control_records
+        if batch is not None and (
+            is_left_out or _is_full(batch) or batch.term != entry.term or batch.is_control is not (key is None)
+        ):
+            done.append(batch.encoded())
+            batch = None
+        if not is_left_out:
+            if batch is None:
+                batch = _Batch(index - 1, entry.term, key is None)
+                headers = ((TERM_HEADER, str(entry.term).encode()),)
+            tail = _CONTROL_TAIL if key is None else encode_tail(key, entry.data, headers)
+            batch.tails.append((timestamp_of(index, applied_state), tail))
+            batch.size_bytes += len(tail)
         if place % BREATH_ENTRIES == BREATH_ENTRIES - 1:
             await trio.lowlevel.checkpoint()
     if batch is not None:
@@ -99,16 +112,16 @@ def timestamp_of(index: Index, applied_state: AppliedState) -> int:
 
 def key_of(index: Index, entry: Entry, applied_state: AppliedState) -> bytes | None:
     """The key of an entry's record; None for an entry that is none."""
-    if entry.kind is not EntryKind.COMMAND or not entry.data or applied_state.is_copy(index, entry.data):
+    if entry.kind is not EntryKind.COMMAND:
         return None
-    if is_plainly_foreign(entry.data):
-        return FOREIGN_KEY
-    record = decode(entry.data)
+    record = None if is_plainly_foreign(entry.data) else decode(entry.data)
+    if not applied_state.is_for_readers(index, entry.data, record):
+        return None
     match record:
+        case None:
+            return FOREIGN_KEY
         case Report(server_id=server_id) | Clock(server_id=server_id) | Publication(server_id=server_id):
             return f"{kind_of(record)}/{server_id}".encode()
-        case _ if isinstance(record, KafkaRecord):
-            return None
         case _:
             return kind_of(record).encode()
 

@@ -1,13 +1,17 @@
 """The farm's committed log as a topic: this node's own applied prefix, an offset for each index.
 
-    offset            index - 1                     high watermark   what this node has applied
+    offset            index - 1                     high watermark   behind the last record that is applied
     leader, epoch     this node, its term           controller       the leader of the farm
-    log start         where compaction has reached  brokers          this node and `kafka.peers`
+    log start         where compaction has reached  brokers          this node and `kafka.peers` that are present
 
 A consumer of Kafka's reads from a partition's leader only. Every node has the whole committed log, so each calls itself
 the leader of its own prefix: a consumer stays where it connected, and needs no node's leave to go on at another one,
 where the same entries have the same offsets. The prefix ends at what is applied and not at what is committed: whether
 an entry is a copy, and its log time, are known by then.
+
+Entries that are not for readers have an offset and no record, unless `kafka.control_records` asks for control records.
+Then the high watermark lies behind the last record, and not behind offsets that no record follows: a reader that stops
+at the watermark would wait for them.
 
 While this node is no server of a founded farm the topic has no leader, and clients ask again. So it is for a moment
 after a start, until the snapshot is restored: what is applied lies before the log's start until then.
@@ -95,7 +99,7 @@ class FarmTopic:
         own_id, cluster_id = farm.replica.server_id, farm.known.founding.cluster_id
         server = farm.replica.server
         raft, applied, role = server.outline(), server.applied_index, server.role
-        start = raft.log_start.index
+        start, end = self._bounds(farm)
         return TopicState(
             name=settings.topic,
             topic_id=self._id_in(cluster_id),
@@ -109,16 +113,17 @@ class FarmTopic:
                 *(Broker(number, at.host, at.port) for number, at in listeners_of(farm, settings).items()),
             ),
             log_start_offset=start,
-            high_watermark=max(start, applied),
+            high_watermark=max(start, end),
             is_internal=False,
             takes_records=settings.write,
             log_end_offset=max(applied, raft.last.index),
+            final_end=max(start, applied),
         )
 
     async def read(self, offset: int, max_bytes: int) -> bytes:
         """Whole batches from the one with `offset` on; see `ServedTopic.read`."""
         farm = self._founded()
-        start, end = _bounds(farm)
+        start, end = self._bounds(farm)
         if not start <= offset <= end:
             raise OffsetOutOfRangeError(f"offset {offset} is not between {start} and {end}")
         if offset == end:
@@ -130,18 +135,20 @@ class FarmTopic:
         return await self._cache.read(offset, max_bytes)
 
     async def wait_beyond(self, offset: int) -> None:
-        """Returns when more than `offset` entries are applied, here or in the farm that this node is in then."""
+        """Returns when a record at `offset` or behind it is applied, here or in the farm that this node is in then."""
         while True:
             farm = await self._current.founded()
+            server = farm.replica.server
             with suppress(ServerStoppedError):
-                await farm.replica.server.wait_applied(offset + 1)
+                while self._bounds(farm)[1] <= offset:
+                    await server.wait_applied(max(offset, server.applied_index) + 1)
                 return
             await self._current.ended(farm)
 
     async def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
         """The first offset with this log time or a later one, and its log time. Nothing of the log is read for it."""
         farm = self._founded()
-        applied_state, (start, end) = farm.applied_state, _bounds(farm)
+        applied_state, (start, end) = farm.applied_state, self._bounds(farm)
         index = applied_state.first_index_at(timestamp_ms)
         offset = None if index is None else max(start, index - 1)
         if offset is None or offset >= end:
@@ -162,7 +169,7 @@ class FarmTopic:
         server = farm.replica.server
         # The epoch that stands for all terms beyond Kafka's 31 bits.
         term = max(epoch, server.role.term) if epoch == EPOCH_MAX else epoch
-        return await end_of_term(server, term, lambda: _bounds(farm)[1], farm.replica.read_barrier)
+        return await end_of_term(server, term, lambda: server.applied_index, farm.replica.read_barrier)
 
     async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
         """Have the records committed as entries; see `Producing`."""
@@ -181,15 +188,28 @@ class FarmTopic:
             raise ServerStoppedError(NO_SERVER)
         return self._current.farm
 
+    def _bounds(self, farm: FoundedFarm) -> tuple[int, int]:
+        """Log start offset and high watermark; the latter may lie before the former while a snapshot is restored."""
+        server = farm.replica.server
+        start, applied = server.outline().log_start.index, server.applied_index
+        if self._settings.control_records or applied < start:
+            return start, applied
+        return start, max(start, min(applied, farm.applied_state.last_for_readers))
+
     async def _load(self, offset: int, max_bytes: int) -> bytes:
         farm = self._founded()
-        limit = min(READ_ENTRIES, _bounds(farm)[1] - offset)
-        entries = await farm.replica.server.read(offset + 1, limit, max_bytes)
-        if not entries:
-            if offset < _bounds(farm)[0]:
-                raise OffsetOutOfRangeError(f"offset {offset} was compacted")
-            raise ServerBusyError("the log gives no entry that is applied")
-        return await batches_of(offset + 1, entries, farm.applied_state)
+        batches = b""
+        while not batches and offset < self._bounds(farm)[1]:
+            limit = min(READ_ENTRIES, self._bounds(farm)[1] - offset)
+            entries = await farm.replica.server.read(offset + 1, limit, max_bytes)
+            if not entries:
+                if offset < self._bounds(farm)[0]:
+                    raise OffsetOutOfRangeError(f"offset {offset} was compacted")
+                raise ServerBusyError("the log gives no entry that is applied")
+            control_records = self._settings.control_records
+            batches = await batches_of(offset + 1, entries, farm.applied_state, control_records=control_records)
+            offset += len(entries)
+        return batches
 
     def _id_in(self, cluster_id: bytes) -> UUID:
         """The same on all nodes, and another one for each farm and name: clients must not take one log for another."""
@@ -212,9 +232,3 @@ def listeners_of(farm: FoundedFarm, settings: KafkaSettings) -> Mapping[int, Add
         for peer in settings.peers
         if peer.name in ids and farm.is_present(ids[peer.name], PRESENT_S)
     }
-
-
-def _bounds(farm: FoundedFarm) -> tuple[int, int]:
-    """Log start offset and high watermark."""
-    server = farm.replica.server
-    return server.outline().log_start.index, server.applied_index

@@ -40,6 +40,7 @@ from bridge.core.log.records import (
     Clock,
     Correction,
     Foreign,
+    KafkaRecord,
     Level,
     ProvenRecord,
     Record,
@@ -141,6 +142,11 @@ class AppliedState:
         self._configuration_indexes = array("q")
         self._news = trio.Event()
         self._history_ends: Index = 0
+        self.last_for_readers: Index = 0
+        """Index of the last entry that is for readers (`is_for_readers`).
+
+        After a snapshot is restored, the index of its end: of older entries it is not known without reading them.
+        """
         self._refusals: dict[Index, str] = {}
         self.records = dict.fromkeys(_COUNTED.values(), 0) | dict.fromkeys(map(_counter_of, NoEffect), 0)
 
@@ -184,6 +190,14 @@ class AppliedState:
         update = self.update_in(data)
         first = None if update is None else reqids.index_of(update)
         return first is not None and first != index
+
+    def is_for_readers(self, index: Index, data: bytes, record: Record | None) -> bool:
+        """Return True if the entry at `index`, a command, means something to readers of the log.
+
+        Copies do not, nor do entries that keep the state of producers and consumer groups. `record` is None if the
+        bytes show that the entry is of no kind of the farm's.
+        """
+        return bool(data) and not isinstance(record, KafkaRecord) and not self.is_copy(index, data)
 
     def configuration_before(self, index: Index) -> Index:
         """Index of the last configuration before `index`; 0 if there is none, or it is too long ago."""
@@ -241,6 +255,7 @@ class AppliedState:
         times_ms = self._moment_times_ms
         self._turns_back = [place for place in range(1, len(times_ms)) if times_ms[place] < times_ms[place - 1]]
         self._history_ends = max(self._history_ends, last.index)
+        self.last_for_readers = last.index
         self.log_time.period_changed(snapshot.period_ms)
         self.log_time.clock_applied(self.state.log_time_ms, now_ms())
         self._news.set()
@@ -290,6 +305,8 @@ class AppliedState:
             case EntryKind.COMMAND:
                 read = self.entries.read(entry.data)
                 self._take(index, entry.term, read)
+                if self.is_for_readers(index, entry.data, read.record):
+                    self.last_for_readers = index
                 if isinstance(read.record, Foreign) and index > self._history_ends:
                     self.on_foreign(read)
             case EntryKind.NO_OP | EntryKind.CONTROL:

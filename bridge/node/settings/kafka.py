@@ -49,6 +49,8 @@ class KafkaSettings:
     topic: str = KAFKA_TOPIC_DEFAULT
     write: bool = False
     groups: bool = False
+    control_records: bool = False
+    """Whether entries that are not for readers are control records, so that each offset has a record."""
     peers: tuple[KafkaPeer, ...] = ()
     certificate: Path | None = None
     client_ca: Path | None = None
@@ -57,7 +59,9 @@ class KafkaSettings:
 
 def kafka_settings(section: Section) -> KafkaSettings | None:
     """The settings; None if there is to be no listener."""
-    allow_network, write, groups = (section.flag(key) for key in ("allow_network", "write", "groups"))
+    allow_network, write, groups, control_records = (
+        section.flag(key) for key in ("allow_network", "write", "groups", "control_records")
+    )
     certificate, client_ca, users = (section.path(key) for key in ("certificate", "client_ca", "users"))
     topic = section.text("topic") or KAFKA_TOPIC_DEFAULT
     listen, advertise = section.address("listen"), _advertised(section)
@@ -89,6 +93,7 @@ def kafka_settings(section: Section) -> KafkaSettings | None:
         topic=topic,
         write=write,
         groups=groups,
+        control_records=control_records,
         peers=peers,
         certificate=certificate,
         client_ca=client_ca,

@@ -311,8 +311,13 @@ SETTINGS = _table(
         ),
         _flag(
             "kafka.groups",
-            "consumer groups may note their offsets, each as an entry of the log, at most one for a group in 5 s and"
-            " 100 groups; set it on all nodes with a listener, and `kafka.peers`: the leader coordinates the groups",
+            "consumer groups may note their offsets, as entries of the log, at most 100 groups; set it on all nodes"
+            " with a listener, and `kafka.peers`: the leader coordinates the groups",
+        ),
+        _flag(
+            "kafka.control_records",
+            "entries that are not for readers are control records, so that each offset has one; some clients"
+            " (kafka-python-ng, kafka-go) give them to their programs; the same on all nodes",
         ),
         _texts(
             "kafka.peers",

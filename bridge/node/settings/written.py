@@ -183,6 +183,7 @@ def _kafka(kafka: KafkaSettings) -> Table:
             "topic": kafka.topic,
             "write": kafka.write,
             "groups": kafka.groups,
+            "control_records": kafka.control_records,
             "peers": [f"{each.name}@{endpoint(each.address)}" for each in kafka.peers],
             "certificate": _path(kafka.certificate),
             "client_ca": _path(kafka.client_ca),

@@ -26,12 +26,13 @@ _LOAD_BYTES: Final = 1024 * 1024
 """At least as much is loaded at once, so that small reads one after the other cost one load."""
 
 Load = Callable[[int, int], Awaitable[bytes]]
-"""Takes an offset and a number of bytes; gives whole batches, the first of which has the record at that offset."""
+"""Takes an offset and a number of bytes; gives whole batches, from the one with the first record at or behind it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
     first: int
+    """The first offset for which a read begins with this batch."""
     end: int
     """Exclusive."""
     data: bytes
@@ -44,9 +45,9 @@ class BatchCache:
         self._load = load
         self._max_bytes = max_bytes
         self._batches: OrderedDict[int, _Batch] = OrderedDict()
-        """By base offset, the one that was read longest ago first."""
+        """By first offset, the one that was read longest ago first."""
         self._firsts: list[int] = []
-        """The base offsets, ascending."""
+        """The first offsets, ascending."""
         self._loading = trio.Lock()
         self.cached_bytes = 0
         self.hits = 0
@@ -68,7 +69,7 @@ class BatchCache:
                 return found
             self.loads += 1
             loaded = await self._load(offset, max(max_bytes, _LOAD_BYTES))
-            batches = list(_cut(loaded))
+            batches = list(_cut(loaded, offset))
             for batch in batches:
                 self._keep(batch)
         return _joined((batch for batch in batches if batch.end > offset), max_bytes)
@@ -138,6 +139,9 @@ def _joined(batches: Iterator[_Batch], max_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-def _cut(data: bytes) -> Iterator[_Batch]:
+def _cut(data: bytes, offset: int) -> Iterator[_Batch]:
+    """The batches with the offsets that they stand for: those without a record belong to the batch behind them."""
+    first = offset
     for at, head in batch_heads(data):
-        yield _Batch(head.base_offset, head.last_offset + 1, data[at : at + head.size_bytes])
+        yield _Batch(min(first, head.base_offset), head.last_offset + 1, data[at : at + head.size_bytes])
+        first = head.last_offset + 1

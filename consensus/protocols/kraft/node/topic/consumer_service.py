@@ -259,7 +259,8 @@ class ConsumerService:
             if not 0 <= state.log_start_offset <= asked.fetch_offset:
                 error = ErrorCode.OFFSET_OUT_OF_RANGE
             elif asked.fetch_offset > state.high_watermark:
-                error = _beyond(state, asked.fetch_offset) if is_last else ErrorCode.NONE
+                is_gap = asked.fetch_offset <= state.final_end
+                error = _beyond(state, asked.fetch_offset) if is_last and not is_gap else ErrorCode.NONE
             elif asked.fetch_offset < state.high_watermark and room_bytes > 0:
                 try:
                     records = await self._topic.read(asked.fetch_offset, min(asked.partition_max_bytes, room_bytes))

@@ -46,6 +46,8 @@ class TopicState:
     """Whether clients may produce to it at all, on this server."""
     log_end_offset: int = -1
     """Exclusive: where this server's log ends, committed or not; -1: at the high watermark."""
+    final_end: int = -1
+    """Exclusive: between the high watermark and this no offset has a record; -1: at the high watermark."""
 
 
 MAX_OFFSET: Final = 2**63 - 1
@@ -133,8 +135,9 @@ class ServedTopic(Protocol):
     async def read(self, offset: int, max_bytes: int) -> bytes:
         """Whole record batches, the first of which has the record at `offset`, all below the high watermark.
 
-        At least one batch if `offset` is below the high watermark, however large; else of at most `max_bytes`. Empty at
-        the high watermark. Raises `OffsetOutOfRangeError`, `ServerBusyError` (ask again soon) or `ServerStoppedError`.
+        At least one batch if `offset` is below the high watermark, however large; else of at most `max_bytes`. Offsets
+        may have no record: then the first batch begins behind `offset`. Empty if there is no record from `offset` on.
+        Raises `OffsetOutOfRangeError`, `ServerBusyError` (ask again soon) or `ServerStoppedError`.
         """
 
     async def wait_beyond(self, offset: int) -> None:
