@@ -125,8 +125,8 @@ def test_listed_users_read_the_log_and_produce_to_it_each_record_once(tmp_path: 
 
 
 def test_the_commands_for_quorums_read_a_farm_by_its_listener_and_change_no_voters_of_it(tmp_path: Path) -> None:
-    # Given a node with a listener, and notes in its log
-    farm, listen = lone_farm(tmp_path, "")
+    # Given a node with a listener that has a record for each entry, and notes in its log
+    farm, listen = lone_farm(tmp_path, "control_records = true\n")
     with farm:
         (node,) = farm.nodes
         node.start()

@@ -83,6 +83,10 @@ def _asked(
         services=lambda topic: (
             protocol.ConsumerService(topic, describes_cluster=False),
             protocol.ProduceService(topic, topic.ask_leader),
+            protocol.GroupService(topic),
+            protocol.ConfigsService(
+                topic, max_request_bytes=protocol.DEFAULT_LIMITS.max_request_bytes, has_server_time=False
+            ),
         ),
     )
     return Asked(settings, options, where)

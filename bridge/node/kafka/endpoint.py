@@ -8,6 +8,7 @@
                                         server has their format of records
                   ◀── GroupService      consumer groups, with `groups`
                   ◀── QuorumViewService DescribeQuorum, for Kafka's quorum tool
+                  ◀── ConfigsService    DescribeConfigs, read-only
 
 The certificate and the clients' authority are read again when a file has changed, so a certificate that ends is renewed
 without a restart; connections that are open keep what they began with. Files that cannot be used leave in force what
@@ -42,6 +43,7 @@ from bridge.node.settings.descriptors import descriptor_shares
 from bridge.node.settings.kafka import KafkaSettings
 from consensus.net import CertificateError
 from consensus.protocols.kraft import (
+    ConfigsService,
     ConsumerService,
     GroupService,
     KafkaListener,
@@ -86,7 +88,13 @@ class FarmListener:
         self._groups = FarmGroupOffsets(current, settings.topic, alarms) if settings.groups else None
         topic = FarmTopic(current, settings, settings.advertise, self._producing, self._groups)
         quorum = QuorumViewService(lambda: quorum_of(current, settings), clock_ms)
-        services = (ConsumerService(topic), ProduceService(topic), GroupService(topic), quorum)
+        services = (
+            ConsumerService(topic),
+            ProduceService(topic),
+            GroupService(topic),
+            ConfigsService(topic, max_request_bytes=options.limits.max_request_bytes, has_server_time=True),
+            quorum,
+        )
         self._listener = KafkaListener(services, options)
 
     @property

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from consensus.protocols.kraft.node.replica.peer_transport import KraftTransport, RetryTimes
     from consensus.protocols.kraft.node.replica.quorum_service import FetchDispatch, QuorumService, fetch_dispatch
     from consensus.protocols.kraft.node.topic.batch_cache import BatchCache
+    from consensus.protocols.kraft.node.topic.configs_service import ConfigsService
     from consensus.protocols.kraft.node.topic.consumer_service import ConsumerService
     from consensus.protocols.kraft.node.topic.epoch_ends import end_of_term
     from consensus.protocols.kraft.node.topic.produce_service import ProduceService
@@ -113,6 +114,7 @@ __all__ = [
     "ClientSecurity",
     "CommittedOffset",
     "Compression",
+    "ConfigsService",
     "ConnectionOptions",
     "ConsumerService",
     "Credentials",
@@ -268,6 +270,7 @@ _HOMES: Final = {
     "consensus.protocols.kraft.node.replica.peer_transport": ("KraftTransport", "RetryTimes"),
     "consensus.protocols.kraft.node.replica.quorum_service": ("FetchDispatch", "QuorumService", "fetch_dispatch"),
     "consensus.protocols.kraft.node.topic.batch_cache": ("BatchCache",),
+    "consensus.protocols.kraft.node.topic.configs_service": ("ConfigsService",),
     "consensus.protocols.kraft.node.topic.consumer_service": ("ConsumerService",),
     "consensus.protocols.kraft.node.topic.epoch_ends": ("end_of_term",),
     "consensus.protocols.kraft.node.topic.produce_service": ("ProduceService",),

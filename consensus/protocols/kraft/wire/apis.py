@@ -33,6 +33,7 @@ class ApiKey(IntEnum):
     API_VERSIONS = 18
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
     SASL_AUTHENTICATE = 36
     VOTE = 52
     BEGIN_QUORUM_EPOCH = 53
@@ -67,6 +68,7 @@ VERSIONS: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
         ApiKey.API_VERSIONS: (0, 4),
         ApiKey.INIT_PRODUCER_ID: (0, 5),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+        ApiKey.DESCRIBE_CONFIGS: (1, 4),
         ApiKey.SASL_AUTHENTICATE: (0, 2),
         ApiKey.VOTE: (0, 2),
         ApiKey.BEGIN_QUORUM_EPOCH: (0, 1),

@@ -2,6 +2,7 @@
 
     DescribeClusterRequest 60, DescribeQuorumRequest 55                  the quorum as it is
     AddRaftVoterRequest 80, RemoveRaftVoterRequest 81                    a change of the voters (KIP-853)
+    DescribeConfigsRequest 32                                            settings of topics and brokers
     UpdateRaftVoterRequest 82                                            a voter tells its endpoints and versions
     BrokerRegistrationRequest 62, BrokerHeartbeatRequest 63, ControllerRegistrationRequest 70
         of Kafka's metadata: a server that keeps none answers NOT_CONTROLLER
@@ -333,3 +334,63 @@ class ControllerRegistrationResponse:
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConfigsRequestResource:
+    """A topic (2) or a broker (4), by its name or id; no keys mean all."""
+
+    resource_type: int
+    resource_name: str
+    configuration_keys: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConfigsRequest:
+    """The settings of some resources."""
+
+    resources: tuple[DescribeConfigsRequestResource, ...]
+    include_synonyms: bool = False
+    include_documentation: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConfigsResponseSynonym:
+    """Another setting that would decide, and its source."""
+
+    name: str
+    value: str | None
+    source: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConfigsResponseConfig:
+    """One setting."""
+
+    name: str
+    value: str | None
+    read_only: bool
+    config_source: int = -1
+    is_sensitive: bool
+    synonyms: tuple[DescribeConfigsResponseSynonym, ...]
+    config_type: int = 0
+    documentation: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConfigsResponseResult:
+    """The settings of one resource."""
+
+    error_code: int
+    error_message: str | None
+    resource_type: int
+    resource_name: str
+    configs: tuple[DescribeConfigsResponseConfig, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConfigsResponse:
+    """Answer to DescribeConfigs."""
+
+    throttle_time_ms: int = 0
+    results: tuple[DescribeConfigsResponseResult, ...]

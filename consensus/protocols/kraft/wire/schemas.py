@@ -62,6 +62,7 @@ _MESSAGE_MODULES: Final[Mapping[ApiKey, str]] = MappingProxyType(
     )
     | dict.fromkeys(
         (
+            ApiKey.DESCRIBE_CONFIGS,
             ApiKey.DESCRIBE_CLUSTER,
             ApiKey.DESCRIBE_QUORUM,
             ApiKey.ADD_RAFT_VOTER,

@@ -1,6 +1,6 @@
 """What Kafka's tools ask of a quorum's servers: how it stands, and to change its voters (KIP-595, KIP-853).
 
-    DescribeCluster 60      any server: the controllers, and who leads
+    DescribeCluster 60      any server: the voters, and which one leads
     DescribeQuorum 55       the leader: each replica's end offset, and when it was last heard
     AddRaftVoter 80         the leader: ApiVersions of the new voter ─▶ it catches up ─▶ the voters' record
     RemoveRaftVoter 81      the leader: the voters' record without it
@@ -35,7 +35,8 @@ from consensus.server.callbacks import run_task
 from consensus.server.server import ConsensusServer
 
 KRAFT_VERSION: Final = "kraft.version"
-_CONTROLLERS: Final = 2
+_ENDPOINT_TYPES: Final = frozenset({1, 2})
+"""Of DescribeCluster: brokers and controllers. A server is a controller, and a broker for the clients of the log."""
 _CODES: Final[Mapping[ChangeRefusal, ErrorCode]] = {
     ChangeRefusal.NOT_LEADER: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ChangeRefusal.LEADERSHIP_LOST: ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -99,11 +100,11 @@ class AdminService:
     async def _describe_cluster(
         self, request: admin.DescribeClusterRequest, _caller: Caller
     ) -> admin.DescribeClusterResponse:
-        if request.endpoint_type != _CONTROLLERS:
+        if request.endpoint_type not in _ENDPOINT_TYPES:
             return admin.DescribeClusterResponse(
-                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-                error_message="this server is a controller: use --bootstrap-controller",
-                endpoint_type=_CONTROLLERS,
+                error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                error_message=f"endpoint type {request.endpoint_type} is neither brokers (1) nor controllers (2)",
+                endpoint_type=request.endpoint_type,
                 cluster_id=self._cluster_id,
                 brokers=(),
             )
@@ -111,7 +112,7 @@ class AdminService:
         found = [(key.id, self._names.endpoint(key)) for key in voters]
         leader = self._server.role.leader
         return admin.DescribeClusterResponse(
-            endpoint_type=_CONTROLLERS,
+            endpoint_type=request.endpoint_type,
             cluster_id=self._cluster_id,
             controller_id=-1 if leader is None else replica(leader).id,
             brokers=tuple(

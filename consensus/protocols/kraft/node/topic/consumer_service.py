@@ -40,8 +40,8 @@ from consensus.protocols.kraft.wire.limits import NO_EPOCH, NO_REPLICA, PARTITIO
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 
 _FIRST_FETCH_BY_ID: Final = 13
-_BROKERS: Final = 1
-"""The endpoint type of DescribeCluster that means what clients connect to."""
+_ENDPOINT_TYPES: Final = frozenset({1, 2})
+"""Of DescribeCluster: brokers, and controllers."""
 _MAX_WAIT_MS: Final = 60_000
 """Of a Fetch; a client that asks for longer gets an empty answer after this."""
 _MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
@@ -94,19 +94,19 @@ class ConsumerService:
     async def describe_cluster(
         self, request: admin.DescribeClusterRequest, caller: Caller
     ) -> admin.DescribeClusterResponse:
-        """The brokers; the controllers are asked on their own listener."""
+        """The brokers, which are the controllers as well: each server is both, on this listener."""
         del caller
         state = self._topic.state()
-        if request.endpoint_type != _BROKERS:
+        if request.endpoint_type not in _ENDPOINT_TYPES:
             return admin.DescribeClusterResponse(
-                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-                error_message="this listener is for clients: use --bootstrap-server",
-                endpoint_type=_BROKERS,
+                error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                error_message=f"endpoint type {request.endpoint_type} is neither brokers (1) nor controllers (2)",
+                endpoint_type=request.endpoint_type,
                 cluster_id=state.cluster_id,
                 brokers=(),
             )
         return admin.DescribeClusterResponse(
-            endpoint_type=_BROKERS,
+            endpoint_type=request.endpoint_type,
             cluster_id=state.cluster_id,
             controller_id=_controller(state),
             brokers=tuple(
