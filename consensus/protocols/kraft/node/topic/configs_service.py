@@ -41,7 +41,7 @@ class _Type(IntEnum):
 _STATIC: Final = 4
 """The source of a setting: the server's own configuration."""
 _DEFAULT: Final = 5
-"""The source of a setting: nobody has set it for this topic."""
+"""The source of a setting: it is not set for this topic."""
 
 _Settings = Mapping[str, tuple[str, _Type]]
 
@@ -86,7 +86,7 @@ class ConfigsService:
             case _Resource.BROKER if asked.resource_name == str(state.node_id):
                 settings, source = dict(self._of_server(state)), _STATIC
             case _Resource.BROKER if not asked.resource_name:
-                pass  # the default of all brokers, which nobody can set
+                pass  # the default of all brokers, which cannot be set
             case _Resource.BROKER:
                 error, text = ErrorCode.INVALID_REQUEST, f"this is broker {state.node_id}: ask the other one itself"
             case _:
