@@ -58,9 +58,9 @@ CommandChange = (
 
 
 def apply_command(  # noqa: PLR0911 - one case per command
-    state: FarmState, command: OperatorCommand, tuning: FarmTuning
+    state: FarmState, command: OperatorCommand, tuning: FarmTuning, author: bytes | None = None
 ) -> tuple[FarmState, list[CommandChange]]:
-    """The state after a command, and what changed."""
+    """The state after a command, and what changed. `author`: on whose share a row counts; None below `BOUNDS_LEVEL`."""
     weights, reweighed = state.weights, None
     change: WeightsChange | None
     match command:
@@ -69,18 +69,18 @@ def apply_command(  # noqa: PLR0911 - one case per command
         case Removal():
             return _remove(state, command, tuning)
         case ClientKey():
-            clients, told = change_client(state.clients, state.admitted, command)
+            clients, told = change_client(state.clients, state.admitted, command, author)
             return replace(state, clients=clients), [] if told is None else [told]
         case Correction():
             state, corrected = correct(state, command, tuning)
             return state, [*corrected]
         case Exclusion():
-            weights, change = exclude(weights, command)
+            weights, change = exclude(weights, command, author)
         case CostFactor():
-            weights, change = set_cost(weights, command)
+            weights, change = set_cost(weights, command, author)
             reweighed = command.leaf_hash
         case Factors():
-            weights, change = take_factors(weights, command, state.applied_index, state.log_time_ms)
+            weights, change = take_factors(weights, command, state.applied_index, state.log_time_ms, author)
         case _:
             assert_never(command)
     if change is None or isinstance(change, CommandRefused):

@@ -48,12 +48,13 @@ Entries up to the applied index are ignored, so replay is harmless.
 """
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import assert_never
 
 from bridge.core.farm.operator_commands import CommandChange, apply_command
 from bridge.core.log.feature_level import BOUNDS_LEVEL, KAFKA_LEVEL, REQIDS_LEVEL, may_raise, needed_level
+from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import (
     Admission,
     Approval,
@@ -78,6 +79,8 @@ from bridge.core.log.weights import CommandRefused, fading
 from bridge.core.membership.admission import (
     AdmissionLapsed,
     AdmissionRefused,
+    Admitted,
+    LeaderShare,
     ServerAdmitted,
     ServerRetired,
     admit,
@@ -88,7 +91,14 @@ from bridge.core.membership.admission import (
     raft_id_of,
     server_name,
 )
-from bridge.core.membership.authors import EntryWithoutEffect, NoEffect, numbers_after, without_effect
+from bridge.core.membership.authors import (
+    AuthorNumbers,
+    EntryWithoutEffect,
+    NoEffect,
+    numbers_after,
+    without_effect,
+    without_former,
+)
 from bridge.core.membership.eviction import (
     NO_ERA_LEFT,
     EvictionRefused,
@@ -105,6 +115,8 @@ from bridge.core.state.farm_state import (
     AUTHORS_MARK,
     LEAVES_PER_SERVER_MAX,
     LOG_TIME_LIMIT_MS,
+    MASTERS_MAX,
+    MASTERS_OF_SERVER_MAX,
     PERIOD_MAX_MS,
     PERIOD_MIN_MS,
     SERVERS_MAX,
@@ -140,6 +152,12 @@ _OF_PRODUCER = {
     ProducedStatus.FOREIGN: RequestStatus.EXPIRED,
     ProducedStatus.UNKNOWN: RequestStatus.EXPIRED,
 }
+
+
+_NO_PLACE_FOR_MASTER = (
+    f"the master {{}}.b32.i2p has no place: the farm publishes {MASTERS_MAX} masters, of which each server keeps"
+    f" {MASTERS_OF_SERVER_MAX}. Take another master out of the configuration of the servers that report it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +294,7 @@ class Farm:
                 elif needed_level(record) > state.level:
                     changes = [EntryTooEarly(type(record).__name__, needed_level(record))]
                 else:
-                    state = replace(state, numbers=numbers_after(state.numbers, entry))
+                    state = replace(state, numbers=numbers_after(self._numbers_for(entry), entry))
                     state, changes = self._apply(_author_alive(state, entry), entry)
             case RequestStatus.DUPLICATE if entry.author is not None and not isinstance(record, Foreign):
                 changes = [_without_effect(entry, NoEffect.REPEATED)]
@@ -311,9 +329,9 @@ class Farm:
     ) -> tuple[FarmState, list[Change]]:
         record = entry.record
         if isinstance(record, IdentityRecord):
-            return _apply_identity(state, record, entry.data)
+            return _apply_identity(state, record, entry.data, self._holder_of_rows(entry))
         if isinstance(record, OperatorCommand):
-            after, granted = apply_command(state, record, self.tuning)
+            after, granted = apply_command(state, record, self.tuning, self._holder_of_rows(entry))
             self.sessions.turn_back(max(0, state.log_time_ms - after.log_time_ms))
             return after, [*granted]
         match record:
@@ -399,6 +417,17 @@ class Farm:
             self.state = replace(self.state, kafka=kafka)
         return verdict
 
+    def _holder_of_rows(self, entry: ProvenRecord) -> bytes | None:
+        """On whose share the rows count that an entry adds; None below `BOUNDS_LEVEL`."""
+        return None if entry.author is None or self.state.level < BOUNDS_LEVEL else entry.author.node_id
+
+    def _numbers_for(self, entry: ProvenRecord) -> Mapping[bytes, AuthorNumbers]:
+        """The table of numbers, with room for the author of the entry."""
+        numbers, state, holder = self.state.numbers, self.state, self._holder_of_rows(entry)
+        return (
+            numbers if holder is None or holder in numbers else without_former(numbers, state.admitted, state.clients)
+        )
+
     def _author_of_skipped(self, entry: ProvenRecord, produced: Produced | None) -> str | None:
         """The holder of a row of `KafkaClients.skipped`: a user, a member or client key; all strangers are one."""
         if self.state.level < BOUNDS_LEVEL:
@@ -470,32 +499,43 @@ def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple
     servers = dict(state.servers)
     servers[report.server_id] = ServerState(kept, report.date_ms + lag_ms, lag_ms, clock_off)
     if len(servers) > SERVERS_MAX:
-        longest_silent = min(
-            (each for each in servers if each != report.server_id), key=lambda each: (servers[each].heard_ms, each)
-        )
-        del servers[longest_silent]
+        others = [each for each in servers if each != report.server_id]
+        if state.level >= BOUNDS_LEVEL:
+            # A leader can admit more servers than there are places; those that it makes voters are few.
+            others = [each for each in others if not clocks.is_voter(each)] or others
+        del servers[min(others, key=lambda each: (servers[each].heard_ms, each))]
     changes: list[Change] = []
     if clock_off and (before is None or not before.clock_off):
         changes.append(ClockOff(report.server_id, offset_ms))
     state, chosen = choose_again(replace(state, servers=servers, clocks=clocks), tuning, at_clock=False)
+    known = () if before is None else before.report.masters
+    changes += [
+        CommandRefused("report", _NO_PLACE_FOR_MASTER.format(hash_of(part.destination)))
+        for part in report.masters
+        if part.destination not in state.masters and all(part.destination != each.destination for each in known)
+    ]
     return state, changes + chosen
 
 
 def _apply_identity(
-    state: FarmState, record: Admission | Approval | Eviction | KeyReplacement | Level, entry: bytes
+    state: FarmState,
+    record: Admission | Approval | Eviction | KeyReplacement | Level,
+    entry: bytes,
+    leader: bytes | None,
 ) -> tuple[FarmState, list[Change]]:
+    share = None if leader is None else LeaderShare(leader, state.admitted_by)
     match record:
         case Admission():
-            admitted, admission = admit(state.admitted, record, entry, state.log_time_ms)
-            return replace(state, admitted=admitted), [] if admission is None else [admission]
+            admitted, admission = admit(state.admitted, record, entry, state.log_time_ms, share)
+            return _with_admitted(state, admitted, leader), [] if admission is None else [admission]
         case Approval():
-            admitted, changes = approve(state.admitted, record, entry, state.log_time_ms)
-            return replace(state, admitted=admitted), list(changes)
+            admitted, changes = approve(state.admitted, record, entry, state.log_time_ms, share)
+            return _with_admitted(state, admitted, leader), list(changes)
         case Eviction():
             admitted, rekeying, eviction = evict(state.admitted, state.rekeying, record, state.level)
             without_keys = isinstance(eviction, ServerEvicted) and not eviction.keys_replaced
             kept = [KeysNotReplaced(record.era, NO_ERA_LEFT)] if without_keys else []
-            return replace(state, admitted=admitted, rekeying=rekeying), [eviction, *kept]
+            return replace(_with_admitted(state, admitted, leader), rekeying=rekeying), [eviction, *kept]
         case KeyReplacement():
             rekeying, replaced = replace_keys(state.rekeying, record, state.level)
             return replace(state, rekeying=rekeying), [replaced]
@@ -503,6 +543,19 @@ def _apply_identity(
             if may_raise(state.level, record):
                 return replace(state, level=record.number), [LevelRaised(record.number)]
             return state, [] if record.number <= state.level else [LevelRefused(record.number, state.level)]
+
+
+def _with_admitted(state: FarmState, admitted: Mapping[int, Admitted], leader: bytes | None) -> FarmState:
+    """The state with this table of identities; what else is kept of an id goes with its row, for it never comes back.
+
+    `leader`: on whose share a new row counts; None below `BOUNDS_LEVEL`.
+    """
+    if leader is None or admitted.keys() == state.admitted.keys():
+        return replace(state, admitted=admitted)
+    by = {server_id: state.admitted_by.get(server_id, b"") for server_id in admitted}
+    by |= dict.fromkeys(admitted.keys() - state.admitted.keys(), leader)
+    removed = tuple(each for each in state.removed if each in admitted)
+    return replace(state, admitted=admitted, removed=removed, admitted_by={at: each for at, each in by.items() if each})
 
 
 def _apply_kafka(

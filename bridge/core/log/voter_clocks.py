@@ -63,9 +63,13 @@ class VoterClocks:
 
     def reported(self, server_id: int, date_ms: int, term: int) -> "VoterClocks":
         """The value after a report, which replaces the server's previous reading, earlier or later."""
-        if not any(server_id in majority for majority in self.majorities):
+        if not self.is_voter(server_id):
             return self
         return replace(self, readings={**self.readings, server_id: Reading(date_ms, term, self.clock_entries)})
+
+    def is_voter(self, server_id: int) -> bool:
+        """Return True if the server votes in the configuration in effect."""
+        return any(server_id in majority for majority in self.majorities)
 
     def majority_ms(self, term: int) -> int | None:
         """M: the time that the clocks of a majority of the voters have reached, by their readings of `term`."""

@@ -15,6 +15,11 @@ is not repeated within 5 minutes returns to 1, which it reaches 10 minutes of lo
 is refused if it covers no more of the log than the previous one, or claims to cover entries after itself. So neither a
 repetition nor a second pipeline that lags behind changes anything.
 
+*Shares.* From `BOUNDS_LEVEL` on each author (a node for its operators, or a client key) has at most `EXCLUSIONS_MAX`,
+`COST_FACTORS_MAX` and `FACTORS_MAX` leaves in each table, and the tables have room for four such authors. So one script
+or one hostile member cannot keep an operator from excluding a leaf. A place becomes free by the reverse command of any
+operator, or when a pipeline factor has faded.
+
 Factors are whole thousandths and all arithmetic is in integers: the result must be equal on every machine.
 """
 
@@ -26,6 +31,10 @@ from bridge.core.log.records import CostFactor, Exclusion, Factors
 EXCLUSIONS_MAX = 256
 COST_FACTORS_MAX = 256
 FACTORS_MAX = 1024
+"""These are the shares of one author; below `BOUNDS_LEVEL`, the limits of all authors together."""
+EXCLUSIONS_OF_ALL_MAX = 4 * EXCLUSIONS_MAX
+COST_FACTORS_OF_ALL_MAX = 4 * COST_FACTORS_MAX
+FACTORS_OF_ALL_MAX = 4 * FACTORS_MAX
 COST_MAX = 100
 FACTOR_BASE = 20
 THOUSANDTHS = 1_000
@@ -42,6 +51,8 @@ class PipelineFactor:
 
     thousandths: int
     said_ms: int
+    author: bytes = b""
+    """The NodeId of the key that signed the entry; empty below `BOUNDS_LEVEL`."""
 
     def at(self, log_time_ms: int) -> int:
         """The factor in thousandths at this log time."""
@@ -64,6 +75,10 @@ class Weights:
     through_index: int = 0
     """Up to which index the pipeline had read for its last entry."""
     formula: str = ""
+    excluded_by: Mapping[str, bytes] = field(default_factory=dict)
+    """The author of each exclusion, by hash of the leaf; none of those from below `BOUNDS_LEVEL`."""
+    costs_by: Mapping[str, bytes] = field(default_factory=dict)
+    """The author of each operator's factor, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,37 +125,50 @@ def weighed(load: int, leaf_hash: str, weights: Weights, log_time_ms: int) -> in
     return min(COST_MAX, max(0, (load + FACTOR_BASE) * product // THOUSANDTHS**2 - FACTOR_BASE))
 
 
-def exclude(weights: Weights, exclusion: Exclusion) -> tuple[Weights, WeightsChange | None]:
-    """The weights after an exclusion; None if it changes nothing."""
+def exclude(
+    weights: Weights, exclusion: Exclusion, author: bytes | None = None
+) -> tuple[Weights, WeightsChange | None]:
+    """The weights after an exclusion; None if it changes nothing. `author`: None below `BOUNDS_LEVEL`."""
     known = exclusion.leaf_hash in weights.excluded
     if known == exclusion.excluded:
         return weights, None
     others = {each for each in weights.excluded if each != exclusion.leaf_hash}
-    if exclusion.excluded and len(others) >= EXCLUSIONS_MAX:
-        return weights, CommandRefused("exclusion", f"{EXCLUSIONS_MAX} leaves are excluded already: include one first")
-    excluded = tuple(sorted(others | {exclusion.leaf_hash} if exclusion.excluded else others))
-    return replace(weights, excluded=excluded), ExclusionChanged(exclusion.leaf_hash, exclusion.excluded)
+    by = {leaf: each for leaf, each in weights.excluded_by.items() if leaf != exclusion.leaf_hash}
+    if exclusion.excluded:
+        full = _full(len(others), by, author, (EXCLUSIONS_MAX, EXCLUSIONS_OF_ALL_MAX))
+        if full is not None:
+            return weights, CommandRefused("exclusion", f"{full} leaves are excluded already: include one first")
+        others.add(exclusion.leaf_hash)
+        by |= {} if author is None else {exclusion.leaf_hash: author}
+    after = replace(weights, excluded=tuple(sorted(others)), excluded_by=by)
+    return after, ExclusionChanged(exclusion.leaf_hash, exclusion.excluded)
 
 
-def set_cost(weights: Weights, cost: CostFactor) -> tuple[Weights, WeightsChange | None]:
-    """The weights after an operator's factor; None if it changes nothing."""
+def set_cost(weights: Weights, cost: CostFactor, author: bytes | None = None) -> tuple[Weights, WeightsChange | None]:
+    """The weights after an operator's factor; None if it changes nothing. `author`: None below `BOUNDS_LEVEL`."""
     thousandths = _thousandths(cost.factor, OPERATOR_BOUNDS)
     if thousandths is None:
         return weights, CommandRefused("cost", f"the factor {cost.factor:g} is not within {_bounds(OPERATOR_BOUNDS)}")
     if weights.costs.get(cost.leaf_hash, THOUSANDTHS) == thousandths:
         return weights, None
     costs = {leaf: each for leaf, each in weights.costs.items() if leaf != cost.leaf_hash}
+    by = {leaf: each for leaf, each in weights.costs_by.items() if leaf != cost.leaf_hash}
     if thousandths != THOUSANDTHS:
+        full = _full(len(costs), by, author, (COST_FACTORS_MAX, COST_FACTORS_OF_ALL_MAX))
+        if full is not None:
+            return weights, CommandRefused("cost", f"{full} leaves have a factor already: set one back to 1 first")
         costs[cost.leaf_hash] = thousandths
-    if len(costs) > COST_FACTORS_MAX:
-        return weights, CommandRefused(
-            "cost", f"{COST_FACTORS_MAX} leaves have a factor already: set one back to 1 first"
-        )
-    return replace(weights, costs=costs), CostFactorChanged(cost.leaf_hash, thousandths)
+        by |= {} if author is None else {cost.leaf_hash: author}
+    return replace(weights, costs=costs, costs_by=by), CostFactorChanged(cost.leaf_hash, thousandths)
 
 
-def take_factors(weights: Weights, entry: Factors, index: int, log_time_ms: int) -> tuple[Weights, WeightsChange]:
-    """The weights after the pipeline's entry at `index`: it is accepted or refused as a whole."""
+def take_factors(
+    weights: Weights, entry: Factors, index: int, log_time_ms: int, author: bytes | None = None
+) -> tuple[Weights, WeightsChange]:
+    """The weights after the pipeline's entry at `index`: it is accepted or refused as a whole.
+
+    `author`: None below `BOUNDS_LEVEL`.
+    """
     refusal = _refusal(weights, entry, index)
     if refusal is not None:
         return weights, CommandRefused("factors", refusal)
@@ -148,9 +176,12 @@ def take_factors(weights: Weights, entry: Factors, index: int, log_time_ms: int)
     for leaf_hash, factor in entry.factors.items():
         before = factors.get(leaf_hash)
         now = THOUSANDTHS if before is None else before.at(log_time_ms)
-        factors[leaf_hash] = PipelineFactor(_damped(now, _thousandths(factor, PIPELINE_BOUNDS) or now), log_time_ms)
-    if len(factors) > FACTORS_MAX:
-        return weights, CommandRefused("factors", f"{len(factors)} leaves would have one, at most {FACTORS_MAX} can")
+        damped = _damped(now, _thousandths(factor, PIPELINE_BOUNDS) or now)
+        factors[leaf_hash] = PipelineFactor(damped, log_time_ms, author or b"")
+    own = len(factors) if author is None else sum(each.author == author for each in factors.values())
+    if own > FACTORS_MAX or len(factors) > FACTORS_OF_ALL_MAX:
+        most = FACTORS_MAX if own > FACTORS_MAX else FACTORS_OF_ALL_MAX
+        return weights, CommandRefused("factors", f"{max(own, len(factors))} leaves would have one, at most {most} can")
     weights = replace(weights, factors=factors, through_index=entry.through_index, formula=entry.formula)
     return weights, FactorsAccepted(entry.through_index, len(entry.factors))
 
@@ -184,6 +215,19 @@ def _thousandths(factor: float, bounds: tuple[int, int]) -> int | None:
     """None if it is out of bounds; a NaN is."""
     lowest, highest = bounds
     return round(factor * THOUSANDTHS) if lowest <= factor * THOUSANDTHS <= highest else None
+
+
+def _full(rows: int, by: Mapping[str, bytes], author: bytes | None, limits: tuple[int, int]) -> str | None:
+    """How many rows leave no room for another one of this author; None if there is room.
+
+    `limits`: of one author and of all; below `BOUNDS_LEVEL`, where authors are not known, all have the first.
+    """
+    of_author, of_all = limits
+    if author is None:
+        return str(of_author) if rows >= of_author else None
+    if sum(each == author for each in by.values()) >= of_author:
+        return f"{of_author} (the limit of one author, {author.hex()})"
+    return str(of_all) if rows >= of_all else None
 
 
 def _bounds(bounds: tuple[int, int]) -> str:

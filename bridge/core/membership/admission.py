@@ -27,6 +27,10 @@ A retired or evicted identity stays in the table and never comes back under any 
 approval names the identity that it replaces. If two operators decide about one name at once, the second entry is
 refused and does not retire the router that the first has just approved.
 
+*Shares.* From `BOUNDS_LEVEL` on an identity counts on the leader that signed its admission, while it is a member. One
+leader has at most `ADMITTED_OF_LEADER_MAX` such members. Retired and evicted identities count on no leader; in a full
+table the one with the lowest Raft id gives way. Its id stays used, as after a lapse.
+
 An admission carries the identity's public key, of which its NodeId is a hash. So each member can seal data for it that
 no other member can open, whether it runs or not.
 """
@@ -39,6 +43,8 @@ from bridge.core.log.records import Admission, Approval
 
 ADMITTED_MAX = 1024
 """Identities of one farm that came alive, or may still do so."""
+ADMITTED_OF_LEADER_MAX = ADMITTED_MAX // 4
+"""Members that one leader has admitted."""
 ENTRY_BYTES_MAX = 768
 """Limit of an admission or approval with its proof. The state and handshakes (in base64) carry these bytes.
 An honest one has less than 450 bytes; unknown members could make it 64 KiB, a thousand times."""
@@ -243,14 +249,53 @@ def after_time(
     return table, tuple(lapsed)
 
 
+@dataclass(frozen=True, slots=True)
+class LeaderShare:
+    """A leader that signs an admission, and which leader admitted each Raft id."""
+
+    leader: bytes
+    admitted_by: Mapping[int, bytes]
+
+
+def share_refusal(admitted: Mapping[int, Admitted], node_id: bytes, share: LeaderShare) -> str | None:
+    """The reason why this leader cannot admit this identity; None if its share has room, or the identity a row."""
+    if raft_id_of(admitted, node_id) is not None:
+        return None
+    own = (admitted[at] for at, leader in share.admitted_by.items() if leader == share.leader and at in admitted)
+    if sum(each.is_member for each in own) < ADMITTED_OF_LEADER_MAX:
+        return None
+    return (
+        f"the leader {share.leader.hex()} has admitted {ADMITTED_OF_LEADER_MAX} identities that are still members, and"
+        " no more can be: let another server lead (`garlicfarm transfer --to NODE`), or evict those that are gone"
+    )
+
+
+def with_room(admitted: Mapping[int, Admitted]) -> Mapping[int, Admitted]:
+    """The table with room for one more identity, if one that is out can give way; the highest id is kept."""
+    out = [server_id for server_id, each in admitted.items() if each.is_out and server_id != max(admitted)]
+    if len(admitted) < ADMITTED_MAX or not out:
+        return admitted
+    return {server_id: each for server_id, each in admitted.items() if server_id != min(out)}
+
+
 def admit(
-    admitted: Mapping[int, Admitted], admission: Admission, entry: bytes = b"", log_time_ms: int | None = None
+    admitted: Mapping[int, Admitted],
+    admission: Admission,
+    entry: bytes = b"",
+    log_time_ms: int | None = None,
+    share: LeaderShare | None = None,
 ) -> tuple[Mapping[int, Admitted], ServerAdmitted | AdmissionRefused | None]:
-    """The table after one admission, and the change; None if there is none to report."""
+    """The table after one admission, and the change; None if there is none to report.
+
+    `share`: of the leader that signed it; None below `BOUNDS_LEVEL`.
+    """
     node_id, name = admission.node_id, admission.name
-    reason = _too_long(entry) or refusal(admitted, node_id, name) or _other_id(admitted, admission)
+    before, reason = admitted, None if share is None else share_refusal(admitted, node_id, share)
+    if share is not None and raft_id_of(admitted, node_id) is None:
+        admitted = with_room(admitted)
+    reason = reason or _too_long(entry) or refusal(admitted, node_id, name) or _other_id(admitted, admission)
     if reason is not None:
-        return admitted, AdmissionRefused(node_id, name, reason)
+        return before, AdmissionRefused(node_id, name, reason)
     known = raft_id_of(admitted, node_id)
     if known is not None and admitted[known].name == name:
         key = admission.key or admitted[known].key
@@ -259,14 +304,21 @@ def admit(
 
 
 def approve(
-    admitted: Mapping[int, Admitted], approval: Approval, entry: bytes = b"", log_time_ms: int | None = None
+    admitted: Mapping[int, Admitted],
+    approval: Approval,
+    entry: bytes = b"",
+    log_time_ms: int | None = None,
+    share: LeaderShare | None = None,
 ) -> tuple[Mapping[int, Admitted], tuple[AdmissionChange, ...]]:
-    """The table after one approval, and the change."""
+    """The table after one approval, and the change; `share` as for `admit`."""
     node_id, name = approval.node_id, approval.name
-    reason = _too_long(entry) or approval_refusal(admitted, approval)
+    before, reason = admitted, None if share is None else share_refusal(admitted, node_id, share)
+    if share is not None and raft_id_of(admitted, node_id) is None:
+        admitted = with_room(admitted)
+    reason = reason or _too_long(entry) or approval_refusal(admitted, approval)
     holder = holder_of(admitted, name)
     if reason is not None or holder is None:
-        return admitted, (AdmissionRefused(node_id, name, reason or f"no member has the name {name}"),)
+        return before, (AdmissionRefused(node_id, name, reason or f"no member has the name {name}"),)
     retired = admitted[holder]
     table = {**admitted, holder: replace(retired, standing=Standing.RETIRED)}
     after, change = _recorded(table, approval, entry, log_time_ms)

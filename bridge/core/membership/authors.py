@@ -20,7 +20,9 @@ entries of one author may overtake each other within this window (a node numbers
 `bridge.node.raft.entry_signer`). A used number, or one below the window, has no effect. A report with a lower number
 than the last one that counted is out of date.
 
-Numbers are kept only for admitted identities and client keys, which are bounded in number.
+Numbers are kept only for admitted identities and client keys, which are bounded in number. A row stays when its
+identity or client key leaves its table, so that an old entry has no effect if the key is admitted again. Only when the
+table is full, such a row gives way (`NUMBERED_MAX`).
 """
 
 from collections.abc import Mapping
@@ -40,11 +42,13 @@ from bridge.core.log.records import (
     Report,
     Scope,
 )
-from bridge.core.membership.admission import Admitted, raft_id_of
-from bridge.core.membership.client_keys import Client
+from bridge.core.membership.admission import ADMITTED_MAX, Admitted, raft_id_of
+from bridge.core.membership.client_keys import CLIENTS_MAX, Client
 
 NUMBERS_WINDOW = 64
 """How many numbers below the highest are remembered: so many entries may one author have in flight."""
+NUMBERED_MAX = 2 * (ADMITTED_MAX + CLIENTS_MAX)
+"""Authors whose numbers are kept, from `BOUNDS_LEVEL` on. Each has one row; half of the table is for former ones."""
 
 
 class NoEffect(Enum):
@@ -134,6 +138,17 @@ def numbers_after(numbers: Mapping[bytes, AuthorNumbers], entry: ProvenRecord) -
     if isinstance(entry.record, Report):
         used = replace(used, report=author.number)
     return {**numbers, author.node_id: used}
+
+
+def without_former(
+    numbers: Mapping[bytes, AuthorNumbers], admitted: Mapping[int, Admitted], clients: Mapping[bytes, Client]
+) -> Mapping[bytes, AuthorNumbers]:
+    """The numbers with room for one more author: in a full table a former author gives way."""
+    if len(numbers) < NUMBERED_MAX:
+        return numbers
+    present = {each.node_id for each in admitted.values()} | clients.keys()
+    gives_way = min(numbers.keys() - present)
+    return {node_id: each for node_id, each in numbers.items() if node_id != gives_way}
 
 
 def _unauthorised(

@@ -4,8 +4,12 @@
 
 A pipeline that sets factors, or an operator's script that excludes a leaf, does not need a node's identity key, which
 would give it far more rights. A client key is an Ed25519 key with a name and scopes. The name is for people and belongs
-to one admitted key at a time. A removed key stays in the table, so that its earlier entries never count again; if it is
-admitted once more, it continues its numbers (`bridge.core.membership.authors`).
+to one admitted key at a time. A removed key stays in the table; if it is admitted once more, it continues its numbers
+(`bridge.core.membership.authors`), so its earlier entries never count again.
+
+*Shares.* From `BOUNDS_LEVEL` on a key counts on the server that signed its admission. One server has at most
+`CLIENTS_OF_SERVER_MAX` admitted keys, and the table has room for those of four. Removed keys count on no server; one of
+them gives way in a full table. So the row also tells which keys an evicted router has admitted.
 """
 
 from collections.abc import Mapping
@@ -16,7 +20,9 @@ from bridge.core.log.weights import CommandRefused
 from bridge.core.membership.admission import Admitted, raft_id_of
 
 CLIENTS_MAX = 256
-"""Client keys of one farm, removed ones included: each keeps its numbers in the state for ever."""
+"""Client keys of one farm, removed ones included."""
+CLIENTS_OF_SERVER_MAX = CLIENTS_MAX // 4
+"""Admitted client keys that one server has admitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,8 @@ class Client:
     key: bytes
     scopes: tuple[Scope, ...]
     admitted: bool = True
+    admitted_by: bytes = b""
+    """The NodeId of the server that signed its last admission; empty below `BOUNDS_LEVEL`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +47,23 @@ class ClientChanged:
     admitted: bool
 
 
-def client_refusal(clients: Mapping[bytes, Client], admitted: Mapping[int, Admitted], entry: ClientKey) -> str | None:
-    """The reason to refuse this entry about a client key; None if it is accepted, also if it changes nothing."""
+def client_refusal(
+    clients: Mapping[bytes, Client], admitted: Mapping[int, Admitted], entry: ClientKey, author: bytes | None = None
+) -> str | None:
+    """The reason to refuse this entry about a client key; None if it is accepted, also if it changes nothing.
+
+    `author`: the server that signs it; None below `BOUNDS_LEVEL`.
+    """
     if raft_id_of(admitted, entry.node_id) is not None:
         return f"the key {entry.node_id.hex()} is the identity of a server, which needs no client key"
     if not entry.admitted:
         known = clients.get(entry.node_id)
         missing = f"no client key {entry.node_id.hex()} is admitted; `garlicfarm node clients` lists them"
         return missing if known is None or not known.admitted else None
-    return _admission_refusal(clients, entry)
+    return _admission_refusal(clients, entry, author)
 
 
-def _admission_refusal(clients: Mapping[bytes, Client], entry: ClientKey) -> str | None:
+def _admission_refusal(clients: Mapping[bytes, Client], entry: ClientKey, author: bytes | None) -> str | None:
     if not entry.scopes:
         return f"the client key {entry.name} would have no scope: give it `weights`, `operator` or both"
     holder = next((each for each, client in clients.items() if client.admitted and client.name == entry.name), None)
@@ -59,24 +72,41 @@ def _admission_refusal(clients: Mapping[bytes, Client], entry: ClientKey) -> str
             f"the name {entry.name} belongs to the client key {holder.hex()}: remove that one first"
             f" (`garlicfarm node remove-client {entry.name}`), or give this one another name"
         )
+    if author is not None:
+        return _share_refusal(clients, entry, author)
     if len(clients) >= CLIENTS_MAX and entry.node_id not in clients:
         return f"{CLIENTS_MAX} client keys were admitted to this farm, and no more can be: use one of them again"
     return None
 
 
+def _share_refusal(clients: Mapping[bytes, Client], entry: ClientKey, author: bytes) -> str | None:
+    admitted = {node_id: each for node_id, each in clients.items() if each.admitted and node_id != entry.node_id}
+    if sum(each.admitted_by == author for each in admitted.values()) >= CLIENTS_OF_SERVER_MAX:
+        return (
+            f"the router {author.hex()} has admitted {CLIENTS_OF_SERVER_MAX} client keys, and no more can be: remove"
+            " one that is not used (`garlicfarm node clients`, `garlicfarm node remove-client NAME`)"
+        )
+    if len(admitted) >= CLIENTS_MAX:
+        return f"{CLIENTS_MAX} client keys are admitted to this farm, and no more can be: remove one first"
+    return None
+
+
 def change_client(
-    clients: Mapping[bytes, Client], admitted: Mapping[int, Admitted], entry: ClientKey
+    clients: Mapping[bytes, Client], admitted: Mapping[int, Admitted], entry: ClientKey, author: bytes | None = None
 ) -> tuple[Mapping[bytes, Client], ClientChanged | CommandRefused | None]:
-    """The table after one entry, and the change; None if there is none."""
-    reason = client_refusal(clients, admitted, entry)
+    """The table after one entry, and the change; None if there is none. `author` as for `client_refusal`."""
+    reason = client_refusal(clients, admitted, entry, author)
     if reason is not None:
         return clients, CommandRefused("client", reason)
     before = clients.get(entry.node_id)
     if not entry.admitted and before is not None:
-        after = Client(before.name, before.key, before.scopes, admitted=False)
+        after = Client(before.name, before.key, before.scopes, admitted=False, admitted_by=before.admitted_by)
     else:
-        after = Client(entry.name, entry.key, entry.scopes)
+        after = Client(entry.name, entry.key, entry.scopes, admitted_by=author or b"")
     if after == before:
         return clients, None
     changed = ClientChanged(entry.node_id, after.name, tuple(each.value for each in after.scopes), after.admitted)
+    if author is not None and entry.node_id not in clients and len(clients) >= CLIENTS_MAX:
+        gives_way = min(node_id for node_id, each in clients.items() if not each.admitted)
+        clients = {node_id: each for node_id, each in clients.items() if node_id != gives_way}
     return {**clients, entry.node_id: after}, changed

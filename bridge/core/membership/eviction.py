@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 
 from bridge.core.log.feature_level import BOUNDS_LEVEL
 from bridge.core.log.records import Eviction, KeyReplacement
-from bridge.core.membership.admission import ADMITTED_MAX, Admitted, Standing, raft_id_of
+from bridge.core.membership.admission import ADMITTED_MAX, Admitted, Standing, raft_id_of, with_room
 
 LAST_ERA = 2**32 - 1
 """Eras have 32 bits in entries, boxes and keyrings."""
@@ -124,6 +124,8 @@ def evict(
     without_keys = level >= BOUNDS_LEVEL and rekeying.era >= LAST_ERA
     if objection is not None and not without_keys:
         return admitted, rekeying, EvictionRefused(eviction.node_id, objection)
+    if known is None and level >= BOUNDS_LEVEL:
+        admitted = with_room(admitted)
     if known is None and len(admitted) >= ADMITTED_MAX:
         reason = f"{ADMITTED_MAX} identities are known to this farm, and no more can be"
         return admitted, rekeying, EvictionRefused(eviction.node_id, reason)

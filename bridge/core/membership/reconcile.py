@@ -34,7 +34,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bridge.core.formation.member import FarmMember, MemberStatus
-from bridge.core.membership.admission import ADMITTED_MAX, Admitted, Standing, holder_of, raft_id_of, refusal
+from bridge.core.membership.admission import (
+    ADMITTED_MAX,
+    Admitted,
+    LeaderShare,
+    Standing,
+    holder_of,
+    raft_id_of,
+    refusal,
+    share_refusal,
+)
 from consensus import MAX_MEMBERS
 
 VOTERS_MAX_DEFAULT = 5
@@ -78,6 +87,8 @@ class Group:
     """Servers that an operator removed."""
     losing_vote: frozenset[int] = frozenset()
     """Servers whose eviction is under way: demoted already, and not to be promoted again."""
+    admitted_by: Mapping[int, bytes] = field(default_factory=dict)
+    """The leader that admitted each Raft id (`bridge.core.membership.admission`)."""
 
     @property
     def members(self) -> frozenset[int]:
@@ -348,10 +359,13 @@ class _Moment:
     def _admissions(self) -> list[Proposal]:
         known = {each.node_id for each in self.admitted.values() if not self._is_stranger(each.node_id)}
         has_room = len(self.admitted) < ADMITTED_MAX and self._has_room()
+        leader = self.admitted.get(self.group.own_id)
+        share = None if leader is None else LeaderShare(leader.node_id, self.group.admitted_by)
         return [
             Admit(each.node_id, each.name, each.key)
             for each in self._newcomers()
             if refusal(self.admitted, each.node_id, each.name) is None
+            and (share is None or share_refusal(self.admitted, each.node_id, share) is None)
             and (each.node_id in known or (has_room and self.settings.admits_all))
         ]
 

@@ -2,13 +2,19 @@
 
 A master is known while a server reports for it, and for `forget_after_ms` after its last publication, so that the
 seconds of its structures still rise when its servers come back.
+
+There are `MASTERS_MAX` places. Below `BOUNDS_LEVEL` a master keeps its place while it is known, so one server that
+reports invented masters can take all of them. From that level on, each server keeps its first `MASTERS_OF_SERVER_MAX`
+masters in their places, and any further one gives way to a master of a server that has fewer.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from bridge.core.log.feature_level import BOUNDS_LEVEL
 from bridge.core.publishing.candidates import candidates_of, choose
 from bridge.core.publishing.lease_set import select_leaves
-from bridge.core.state.farm_state import MASTERS_MAX, FarmState, FarmTuning, MasterState
+from bridge.core.state.farm_state import MASTERS_MAX, MASTERS_OF_SERVER_MAX, FarmState, FarmTuning, MasterState
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +34,9 @@ def choose_again(
     recent = {
         name: master for name, master in state.masters.items() if name in reported or _recent(state, master, tuning)
     }
-    newcomers = sorted(reported - recent.keys())[: MASTERS_MAX - len(recent)]
     masters: dict[str, MasterState] = {}
     changes: list[PublisherChanged] = []
-    for name in sorted([*recent, *newcomers]):
+    for name in sorted(_with_places(state, recent, reported)):
         before = recent.get(name) or MasterState(since_ms=max(server.heard_ms for server in state.serving(name)))
         choice = choose(before.choice, candidates_of(state, name, tuning), tuning, at_clock=at_clock)
         leaves = select_leaves(state, name, tuning, at_clock=at_clock, reweighed=reweighed)
@@ -39,6 +44,28 @@ def choose_again(
         if choice.server_id != before.choice.server_id:
             changes.append(PublisherChanged(name, choice.server_id, before.choice.server_id))
     return replace(state, masters=masters), changes
+
+
+def _with_places(state: FarmState, recent: dict[str, MasterState], reported: set[str]) -> list[str]:
+    newcomers = sorted(reported - recent.keys())
+    if state.level < BOUNDS_LEVEL or len(recent) + len(newcomers) <= MASTERS_MAX:
+        return [*recent, *newcomers[: MASTERS_MAX - len(recent)]]
+    ranks: dict[str, int] = {}
+    for of_server in _masters_by_holder(state, recent):
+        for rank, name in enumerate(sorted(of_server, key=lambda each: (each not in recent, each))):
+            ranks[name] = min(rank, ranks.get(name, rank))
+    ranked = [(max(0, rank - MASTERS_OF_SERVER_MAX + 1), name not in recent, name) for name, rank in ranks.items()]
+    return [name for *_, name in sorted(ranked)[:MASTERS_MAX]]
+
+
+def _masters_by_holder(state: FarmState, recent: dict[str, MasterState]) -> Iterator[set[str]]:
+    """The masters of each server: those that it reports; a master without reports is its last publisher's."""
+    of_server = {number: {part.destination for part in each.report.masters} for number, each in state.servers.items()}
+    reported = set().union(*of_server.values()) if of_server else set()
+    for name, master in recent.items():
+        if name not in reported and master.publication is not None:
+            of_server.setdefault(master.publication.server_id, set()).add(name)
+    yield from of_server.values()
 
 
 def _recent(state: FarmState, master: MasterState, tuning: FarmTuning) -> bool:

@@ -8,7 +8,7 @@ here.
 
 from collections.abc import Iterator
 
-from bridge.core.log.weights import COST_FACTORS_MAX, EXCLUSIONS_MAX, FACTORS_MAX
+from bridge.core.log.weights import COST_FACTORS_OF_ALL_MAX, EXCLUSIONS_OF_ALL_MAX, FACTORS_OF_ALL_MAX
 from bridge.core.membership.admission import ADMITTED_MAX, ENTRY_BYTES_MAX
 from bridge.core.membership.client_keys import CLIENTS_MAX
 from bridge.core.state import kafka_clients
@@ -42,6 +42,7 @@ def _figures(state: FarmState, period_ms: int) -> Iterator[str]:
 
 def _tables(state: FarmState, _: int) -> Iterator[str]:
     yield from _outside("the number of admitted identities", len(state.admitted), 0, ADMITTED_MAX)
+    yield from _outside("the number of admissions with a leader", len(state.admitted_by), 0, ADMITTED_MAX)
     yield from _outside("the number of servers", len(state.servers), 0, SERVERS_MAX)
     yield from _outside("the number of removed servers", len(state.removed), 0, ADMITTED_MAX)
     yield from _outside("the number of masters", len(state.masters), 0, MASTERS_MAX)
@@ -49,9 +50,9 @@ def _tables(state: FarmState, _: int) -> Iterator[str]:
     yield from _outside("the number of numbered authors", len(state.numbers), 0, AUTHORS_MAX)
     yield from _outside("the number of boxes with a new key", len(state.rekeying.boxes), 0, ADMITTED_MAX)
     yield from _outside("the number of voters' clocks", len(state.clocks.readings), 0, ADMITTED_MAX)
-    yield from _outside("the number of excluded leaves", len(state.weights.excluded), 0, EXCLUSIONS_MAX)
-    yield from _outside("the number of cost factors", len(state.weights.costs), 0, COST_FACTORS_MAX)
-    yield from _outside("the number of factors", len(state.weights.factors), 0, FACTORS_MAX)
+    yield from _outside("the number of excluded leaves", len(state.weights.excluded), 0, EXCLUSIONS_OF_ALL_MAX)
+    yield from _outside("the number of cost factors", len(state.weights.costs), 0, COST_FACTORS_OF_ALL_MAX)
+    yield from _outside("the number of factors", len(state.weights.factors), 0, FACTORS_OF_ALL_MAX)
     yield from _outside("the number of producers", len(state.kafka.producers), 0, kafka_clients.PRODUCERS_OF_ALL_MAX)
     yield from _outside("the number of consumer groups", len(state.kafka.groups), 0, kafka_clients.GROUPS_OF_ALL_MAX)
     yield from _outside("the number of skipped entries", len(state.kafka.skipped), 0, kafka_clients.SKIPPED_MAX)

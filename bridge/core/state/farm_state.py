@@ -27,6 +27,9 @@ from consensus.sessions import SessionLimits
 
 SERVERS_MAX = 64
 MASTERS_MAX = 8
+MASTERS_OF_SERVER_MAX = MASTERS_MAX // 2
+"""Masters that a server keeps its place for, from `BOUNDS_LEVEL` on, whatever others report. It may have more while
+there is room."""
 LEAVES_PER_SERVER_MAX = 64
 PERIOD_MIN_MS, PERIOD_MAX_MS = 500, 600_000
 AUTHORS_MARK = "~"
@@ -127,6 +130,8 @@ class FarmState:
     """The voters' clocks, which bound log time."""
     kafka: KafkaClients = field(default_factory=KafkaClients)
     """The producers and consumer groups of Kafka's clients."""
+    admitted_by: Mapping[int, bytes] = field(default_factory=dict)
+    """The leader that signed the admission of each Raft id, from `BOUNDS_LEVEL` on."""
 
     def after(self, index: int, term: int) -> "FarmState":
         """This state after one more entry; used for every entry, because `replace` takes several times as long."""

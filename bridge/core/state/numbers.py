@@ -134,6 +134,7 @@ NUMBERS: dict[str, Number] = {
     ),
     "FarmState.servers.key": _raft_id("a Raft id"),
     "FarmState.admitted.key": _raft_id("a Raft id"),
+    "FarmState.admitted_by.key": _raft_id("a Raft id"),
     "FarmState.removed.item": _raft_id("a Raft id"),
     "Report.server_id": _raft_id("a Raft id"),
     "Choice.server_id": _raft_id("a Raft id"),

@@ -11,6 +11,8 @@ The leader writes approvals and evictions, and takes them at its own control soc
 socket controls the leader anyway. If any server could pass them on, a stolen router could have the others evicted.
 """
 
+from collections.abc import Mapping
+
 import trio
 from msgspec import UNSET
 
@@ -26,16 +28,19 @@ from bridge.api.control import (
 )
 from bridge.api.requests import NodeRequest, ReplaceKeysRequest
 from bridge.core.formation.member import FarmMember
-from bridge.core.log.feature_level import SUPPORTED_LEVEL, needed_level
+from bridge.core.log.feature_level import BOUNDS_LEVEL, SUPPORTED_LEVEL, needed_level
 from bridge.core.log.records import Admission, Approval, Eviction, KeyReplacement
 from bridge.core.membership.admission import (
     Admitted,
+    LeaderShare,
     Standing,
     approval_refusal,
     holder_of,
     next_raft_id,
     raft_id_of,
     refusal,
+    share_refusal,
+    with_room,
 )
 from bridge.core.membership.eviction import LAST_ERA, NO_ERA_LEFT, majority_lost, vote_goes_first
 from bridge.core.state.farm_state import FarmState
@@ -179,7 +184,7 @@ class IdentityAdmin:
             )
         server_id = next_raft_id(state.admitted, newcomer.node_id)
         approval = Approval(newcomer.node_id, name, replaced.node_id, newcomer.key or None, server_id)
-        reason = approval_refusal(state.admitted, approval)
+        reason = self._share_refusal(state, newcomer.node_id) or approval_refusal(_with_room(state), approval)
         if reason is not None:
             raise Refused(409, "not-approved", reason)
         await self._commit(farm, approval)
@@ -197,7 +202,7 @@ class IdentityAdmin:
         if raft_id_of(table, node_id) is not None:
             text = f"{node_id.hex()} is admitted already; the leader records by itself that it is called {name} now"
             raise Refused(409, "not-needed", text)
-        reason = refusal(table, node_id, name)
+        reason = self._share_refusal(farm.state, node_id) or refusal(_with_room(farm.state), node_id, name)
         if reason is not None:
             raise Refused(409, "not-approved", reason)
         await self._commit(farm, Admission(node_id, name, newcomer.key or None, next_raft_id(table, node_id)))
@@ -206,6 +211,9 @@ class IdentityAdmin:
             raise Refused(409, "not-approved", "another admission came first: ask again")
         self._trace.append("node-approved", {"name": name, "id": node_id.hex(), "server": given})
         return json_answer(NodeApproved(name, node_id.hex(), given, None))
+
+    def _share_refusal(self, state: FarmState, node_id: bytes) -> str | None:
+        return share_refusal(state.admitted, node_id, LeaderShare(self._agent.node_id, state.admitted_by))
 
     def _newcomer(self, state: FarmState, wanted: str) -> FarmMember:
         """The router that runs under a name which belongs to another identity."""
@@ -447,3 +455,8 @@ def _role(server_id: int, configuration: Configuration) -> str:
     if server_id in configuration.voter_ids:
         return "voter"
     return "learner" if server_id in configuration.learner_ids else "none"
+
+
+def _with_room(state: FarmState) -> Mapping[int, Admitted]:
+    """The table of identities as the state machine would have it for one more."""
+    return with_room(state.admitted) if state.level >= BOUNDS_LEVEL else state.admitted

@@ -203,17 +203,20 @@ class NodePort:
                 await replica.role_changes()
         return self._no_quorum() if replica.server.role.leader is None else None
 
+    def _commands(self, farm: FoundedFarm) -> OperatorCommands:
+        submit = partial(self._submit, farm)
+        return OperatorCommands(self._make_view(), farm.applied_state, submit, farm.signer.node_id)
+
     def _removal_refusal(self, farm: FoundedFarm, entry: bytes) -> str | None:
         record = None if is_plainly_foreign(entry) else decode(entry)
         if not isinstance(record, Removal):
             return None
-        commands = OperatorCommands(self._make_view(), farm.applied_state, partial(self._submit, farm))
-        return commands.removal_refusal(record)
+        return self._commands(farm).removal_refusal(record)
 
     async def command(self, body: bytes) -> CommandAnswer:
         """Have what an operator asks for committed; `Refused` says why it came to nothing."""
         farm = self._current.required()
-        return await OperatorCommands(self._make_view(), farm.applied_state, partial(self._submit, farm)).grant(body)
+        return await self._commands(farm).grant(body)
 
     async def log_time(self) -> LogTimeAnswer:
         """The farm's time, and the servers' clocks beside it."""

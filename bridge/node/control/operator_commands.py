@@ -30,7 +30,7 @@ from bridge.api.requests import (
 )
 from bridge.api.view import FarmView
 from bridge.core.farm.log_time_correction import correction_refusal
-from bridge.core.log.feature_level import needed_level
+from bridge.core.log.feature_level import BOUNDS_LEVEL, needed_level
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import (
     ClientKey,
@@ -67,6 +67,8 @@ class OperatorCommands:
     view: FarmView
     applied_state: AppliedState
     submit: Callable[[bytes], Awaitable[SubmitAnswer]]
+    signer: bytes | None = None
+    """The identity of this node, which signs the commands."""
 
     async def grant(self, body: bytes) -> CommandAnswer:
         """Have a command committed; `Refused` says why it came to nothing."""
@@ -187,7 +189,8 @@ class OperatorCommands:
             entry = self._admitted_client(asked) if asked.admitted else self._removed_client(asked.name)
         except ApplicationError as error:
             raise Refused(400, "bad-key", str(error)) from error
-        reason = client_refusal(self._state.clients, self._state.admitted, entry)
+        signer = self.signer if self._state.level >= BOUNDS_LEVEL else None
+        reason = client_refusal(self._state.clients, self._state.admitted, entry, signer)
         if reason is not None:
             raise Refused(409, "client-refused", reason)
         scopes = " and ".join(each.value for each in entry.scopes)

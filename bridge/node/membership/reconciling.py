@@ -16,8 +16,9 @@ import trio
 
 from bridge.api.trace import Scalar
 from bridge.core.formation.member import FarmMember
+from bridge.core.log.feature_level import BOUNDS_LEVEL
 from bridge.core.log.records import Admission
-from bridge.core.membership.admission import next_raft_id
+from bridge.core.membership.admission import next_raft_id, with_room
 from bridge.core.membership.reconcile import (
     AddLearner,
     Admit,
@@ -140,11 +141,13 @@ class Reconciling:
     def _look(self, reconciler: Reconciler, nursery: trio.Nursery) -> None:
         parts = self._parts
         raft = parts.replica.server.describe().raft
+        state = parts.applied_state.state
         admitted, group = (
-            parts.applied_state.state.admitted,
+            with_room(state.admitted) if state.level >= BOUNDS_LEVEL else state.admitted,
             replace(
                 group_of(raft, parts.answered_within_ms),
-                removed=frozenset(parts.applied_state.state.removed),
+                removed=frozenset(state.removed),
+                admitted_by=state.admitted_by,
                 losing_vote=self.losing_vote,
             ),
         )
