@@ -47,6 +47,8 @@ GRAVE_ALARMS = frozenset(
     {"address-gone", "disk-full", "formation", "isolated", "key-retired", "generation-not-stored", "router-unreachable"}
 )
 """With these alarms the node cannot do its work."""
+_WAITING_ALARMS = ("key-retired", "formation", "not-admitted", "isolated")
+"""What a node waits for, the first cause first: with a wrong key nothing is heard that formation could go by."""
 NO_QUORUM_ACTION = (
     "start the others again, or mend the network between them; if a majority is gone for good, stop this node and make"
     " a farm of it with `garlicfarm recover`; see `garlicfarm help recover`"
@@ -355,7 +357,11 @@ def _waiting(facts: _Facts) -> Concern | None:
     view = facts.view
     if facts.is_server:
         return None
-    alarm = next((each for each in view.alarms if each.kind in {"formation", "not-admitted", "isolated"}), None)
+    alarm = min(
+        (each for each in view.alarms if each.kind in _WAITING_ALARMS),
+        key=lambda each: _WAITING_ALARMS.index(each.kind),
+        default=None,
+    )
     if view.node.raft_id in view.removed:
         text = "Waiting: an operator has taken this node out of the farm"
         return Concern(VerdictKind.WAITING, text, "`garlicfarm servers restore` lets it back", None)

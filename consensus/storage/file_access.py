@@ -1,6 +1,6 @@
 """What to do about a file that the system does not let this process read: the very command, for this user and path.
 
-    the owner is another user     `chown USER: PATH`      an operator made or moved the file as root, mode 0600
+    the owner is another user     `chown USER PATH`       an operator made or moved the file as root, mode 0600
     the owner is this user        `chmod 600 PATH`
     a directory on the way        which one: a file below a closed directory cannot be given away
 
@@ -30,7 +30,7 @@ def access_advice(path: Path, error: OSError) -> str:
     except OSError:
         return ""
     if status.st_uid != user_id:
-        return f"; give it to the user of this process: `chown {user}: {shlex.quote(str(place))}`"
+        return f"; give it to the user of this process: `chown {user} {shlex.quote(str(place))}`"
     if not status.st_mode & stat.S_IRUSR:
         return f"; let its owner read it: `chmod 600 {shlex.quote(str(place))}`"
     return ""

@@ -26,6 +26,8 @@ class Unreadable:
     """A datagram of this farm came from `source`, and no key of this node opens it."""
 
     source: Address
+    is_retired: bool = False
+    """Its key is one that the group has removed."""
 
 
 @dataclass(frozen=True, slots=True)

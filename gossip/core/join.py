@@ -63,6 +63,10 @@ _TOKENS_PER_JOIN: Final = 3
 _ALTERNATIVES_LIMIT: Final = 8
 _REDIRECT_ADDRESSES: Final = 4
 _ENDS_OF_A_SPLIT: Final = 2
+_UNREADABLE_BEFORE: Final = 3
+_UNREADABLE_SOURCES: Final = 4
+_UNREADABLE_STANDS_MS: Final = 120_000
+"""Members announce themselves every half minute or so."""
 
 AdmissionPolicy = Callable[[NodeInfo], JoinNak | None]
 """Why a joiner with a valid token is refused all the same, or None."""
@@ -113,6 +117,10 @@ class Joiner:
         self._fruitless = 0
         self._alarmed = False
         self._alarmed_of_key = False
+        self._unreadable: dict[Address, int] = {}
+        """Datagrams of this farm under a key that this node lacks, by sender, while it has no peer."""
+        self._unreadable_until: int | None = None
+        """When the alarm about them ends; None without one."""
         self._rewirings = TokenBucket(1, 1)
         self._link_naks = TokenBucket(options.join_rate_per_second, options.join_burst)
 
@@ -132,6 +140,8 @@ class Joiner:
         if self._local.leaving:
             return None
         times = [join.next_at for join in self._joins.values()] if self._joins else []
+        if self._unreadable_until is not None:
+            times.append(self._unreadable_until)
         if self._has_free:
             times.extend(seed.next_at for seed in self._seeds.values())
             if self._members.is_short:
@@ -173,9 +183,46 @@ class Joiner:
         elif not self._members.live_at(info.address):
             self.add_seeds((info.address,), is_hint=True)
 
+    def receive_unreadable(self, source: Address) -> None:
+        """A node of this farm seals with a key that this node lacks.
+
+        A node without peers may be the one with the wrong key. If its key is retired, a member says so in answer to a
+        JoinReq, so the sender becomes a hint; to a key that the farm never had nothing answers, so the alarm comes here
+        as well. The label is in clear, so the datagram may be forged: few senders are remembered.
+        """
+        if len(self._members.links) > 0:
+            return
+        count = self._unreadable.get(source, 0) + 1
+        if count == 1 and len(self._unreadable) >= _UNREADABLE_SOURCES:
+            return
+        self._unreadable[source] = count
+        if count < _UNREADABLE_BEFORE:
+            return
+        self.add_seeds((source,), is_hint=True)
+        if self._unreadable_until is not None:
+            self._unreadable_until = self._context.now + _UNREADABLE_STANDS_MS
+        elif not self._alarmed_of_key:
+            self._unreadable_until = self._context.now + _UNREADABLE_STANDS_MS
+            text = (
+                f"the node at {source.host}:{source.port} has this farm's label and seals its gossip with a key that"
+                " this node does not have: the key file here, or the one there, is not the farm's current one. Copy the"
+                " current key from a member, then start the node with the other one again; it goes on trying"
+            )
+            self._context.emit(Alarm(AlarmKind.KEY_RETIRED, text))
+
+    def _forget_unreadable(self) -> None:
+        self._unreadable.clear()
+        if self._unreadable_until is not None:
+            self._unreadable_until = None
+            if not self._alarmed_of_key:
+                text = "no gossip under a key that this node lacks is received"
+                self._context.emit(Alarm(AlarmKind.KEY_RETIRED, text, over=True))
+
     def expire(self) -> None:
         """Retry what is due, then begin what is due."""
         now = self._context.now
+        if self._unreadable_until is not None and self._unreadable_until <= now:
+            self._forget_unreadable()
         for join in list(self._joins.values()):
             if join.next_at <= now:
                 self._retry(join)
@@ -285,6 +332,7 @@ class Joiner:
         if len(self._members.links) > 0:
             self._alarmed = False
             self._alarmed_of_key = False
+            self._forget_unreadable()
 
     def stop(self) -> None:
         """This node leaves: it joins no more."""

@@ -168,8 +168,10 @@ class Swim:
                 self._queries.answer(query_id, body)
             case KeyringChanged(keyring):
                 self._keyring.change(keyring)
-            case Unreadable(source):
+            case Unreadable(source, is_retired):
                 self._keyring.repair(source)
+                if not is_retired:
+                    self._joiner.receive_unreadable(source)
             case _:
                 assert_never(event)
 

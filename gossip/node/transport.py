@@ -203,7 +203,7 @@ class Transport:
             nak = JoinNak(DOMAIN, RefusalCode.KEY_RETIRED, offer, applicant.incarnation.generation)
             self._refuse(source, nak, applicant.node_id, now_ms, key_id)
         elif error.reason in _UNREADABLE:
-            return Unreadable(source)
+            return Unreadable(source, is_retired=error.reason is Refusal.RETIRED_KEY)
         return None
 
     def _send_keyring(self, target: Address, known_key_id: bytes, now_ms: int) -> None:

@@ -126,7 +126,7 @@ def test_a_renewed_key_that_cannot_be_read_needs_no_new_key(tmp_path: Path, refu
     held.renew(NOW_S)
     judge_key(held, NOW_S, key_alarm(alarms))
     [alarm] = alarms.standing()
-    assert f"`chown nobody: {path}`" in alarm.text
+    assert f"`chown nobody {path}`" in alarm.text
     assert alarm.action == FILE_ACTION
 
 
@@ -139,7 +139,7 @@ def test_a_farm_key_that_cannot_be_read_is_not_another_farms(tmp_path: Path, ref
     keys.judge_file(keys.filed_now(), alarms)
     [alarm] = alarms.standing()
     assert alarm.kind == ALARM
-    assert f"`chown nobody: {path}`" in alarm.text
+    assert f"`chown nobody {path}`" in alarm.text
     assert "another farm" not in alarm.text
 
 
@@ -164,8 +164,8 @@ def test_the_service_takes_each_private_file_of_its_directory(open_directory: Pa
         (open_directory / name).chmod(0o600)
     (open_directory / "node.toml").write_text("x")
     (open_directory / "node.toml").chmod(0o644)
-    here = command[1:].replace("/etc/garlicfarm", str(open_directory)).replace("garlicfarm:", "nobody:")
-    here = here.replace("-user garlicfarm", "-user nobody")
+    here = command[1:].replace("/etc/garlicfarm", str(open_directory)).replace("garlicfarm:", str(NOBODY))
+    here = here.replace("-user garlicfarm", f"-user {NOBODY}")
     subprocess.run(shlex.split(here), check=True, timeout=10)
     assert {name for name in secrets if (open_directory / name).stat().st_uid == NOBODY} == set(secrets)
     assert (open_directory / "node.toml").stat().st_uid == 0

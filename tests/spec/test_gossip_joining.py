@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from gossip.core.effects import Alarm, AlarmKind, Announce, OfferToken
-from gossip.core.events import LeaveRequested, SeedsGiven
+from gossip.core.effects import Alarm, AlarmKind, Announce, Effect, OfferToken
+from gossip.core.events import LeaveRequested, SeedsGiven, Unreadable
 from gossip.core.member import Status
 from gossip.core.messages import (
     DOMAIN,
@@ -360,3 +360,51 @@ def test_what_answered_a_join_of_a_former_life_changes_nothing_in_this_one() -> 
     assert story.peers() == {3}
     assert story.hear(1, JoinAck(info_of(1), receiver_generation=2))
     assert story.peers() == {1, 3}
+
+
+# -- a key that is not the farm's --------------------------------------------------------------------------------------
+
+
+def key_alarms(effects: list[Effect]) -> list[Alarm]:
+    return [each for each in effects if isinstance(each, Alarm) and each.kind is AlarmKind.KEY_RETIRED]
+
+
+def test_a_node_without_peers_asks_the_sender_of_unreadable_gossip() -> None:
+    """Given gossip of this farm under an unknown key, then its sender is asked to join, which tells a retired key."""
+    story = Story()
+    for _ in range(3):
+        story.step(Unreadable(address_of(1)))
+    requests = sent(story.pass_time(1_000), JoinReq)
+    assert {target for target, _ in requests} == {address_of(1)}
+
+
+def test_unreadable_gossip_raises_one_alarm_until_it_ends() -> None:
+    story = Story()
+    effects = [each for _ in range(9) for each in story.step(Unreadable(address_of(1)))]
+    [alarm] = key_alarms(effects)
+    assert f"{address_of(1).host}:{address_of(1).port}" in alarm.text
+    [over] = key_alarms(story.pass_time(300_000))
+    assert over.over
+
+
+def test_a_node_with_a_peer_takes_unreadable_gossip_for_the_senders_fault() -> None:
+    story = Story()
+    story.befriend(1)
+    effects = [each for _ in range(9) for each in story.step(Unreadable(address_of(2)))]
+    assert key_alarms(effects) == []
+    assert sent([*effects, *story.pass_time(1_000)], JoinReq) == []
+
+
+def test_gossip_under_a_retired_key_is_the_senders_fault() -> None:
+    story = Story()
+    effects = [each for _ in range(9) for each in story.step(Unreadable(address_of(1), is_retired=True))]
+    assert key_alarms(effects) == []
+
+
+def test_forged_unreadable_gossip_fills_four_places() -> None:
+    story = Story()
+    for number in range(1, 40):
+        for _ in range(4):
+            story.step(Unreadable(address_of(number)))
+    requests = sent(story.pass_time(10_000), JoinReq)
+    assert len({target for target, _ in requests}) <= 4

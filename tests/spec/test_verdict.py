@@ -384,3 +384,12 @@ def test_whatever_happens_there_is_one_verdict_and_it_is_the_gravest_by_the_tabl
     assert found.text
     assert "\n" not in found.text
     assert (found.kind is VerdictKind.HEALTHY) == (len(concerns) == 1 and found.severity is Severity.OK)
+
+
+def test_a_waiting_node_with_a_wrong_key_is_sent_for_the_current_one() -> None:
+    """Given the alarms of formation and of the key, then the key's remedy counts: nothing else can be heard."""
+    alarms = (AlarmView("formation", "waits", "found it"), AlarmView("key-retired", "old key", "export the key"))
+    waiting = replace(healthy(), node=replace(healthy().node, phase=Phase.DISCOVERING), alarms=alarms)
+    found = verdict(replace(waiting, raft=replace(waiting.raft, role=RaftRole.NONE)))
+    assert found.text.endswith("see the alarm key-retired")
+    assert found.advice == "export the key"

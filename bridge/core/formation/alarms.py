@@ -100,9 +100,9 @@ def _not_believed(situation: Situation) -> str:
 def _awaited(situation: Situation, trusted: bytes) -> str:
     return (
         f"This node waits for cluster {trusted.hex()}, which {situation.source}, and no member that it can hear tells "
-        "of it. Start the routers of that farm, and look at this node's seeds. If that farm is gone for good: stop "
-        "this node, move its state directory away, take the line `cluster_id` out of its farm key file, or bring the "
-        "key file of the farm that it is to join, and start it again."
+        "of it. Start the nodes of that farm, and look at this node's seeds. This node's key file may be older than "
+        "the farm's keys: `garlicfarm keys export FILE` on a node of the farm writes the current one; bring it here, "
+        "and start this node again."
     )
 
 

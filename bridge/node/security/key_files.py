@@ -113,7 +113,7 @@ def _check_private(path: Path, status: os.stat_result) -> None:
     if status.st_uid not in {os.geteuid(), 0}:
         raise KeyAccessError(
             f"{path} belongs to user id {status.st_uid}, not to this one: run the command as that user (`sudo -u"
-            f" '#{status.st_uid}' garlicfarm …`), or `chown {os.geteuid()}: {shlex.quote(str(path))}`, then try again"
+            f" '#{status.st_uid}' garlicfarm …`), or `chown {os.geteuid()} {shlex.quote(str(path))}`, then try again"
         )
 
 
