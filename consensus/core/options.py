@@ -8,6 +8,8 @@ refuse candidates (leader stickiness, section 6), and how long a leader stays on
 
 from dataclasses import dataclass
 
+from consensus.core.model import MAX_NUMBER
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -48,6 +50,9 @@ class Options:
     """Bytes of commands that wait for commitment; beyond either limit a proposal is refused as busy."""
     max_pending_reads: int = 4096
     """Linearizable reads that wait for their round; beyond it a read is refused as busy."""
+    max_term: int = MAX_NUMBER
+    """The last term that the protocol's messages and files have room for: in it no server campaigns any more. Beyond it
+    a server could neither send its term nor read the file that it had written."""
     lease_clock_bound_ms: int | None = None
     """Switches leases on (`reads`): how far the elapsed times of two servers' monotonic clocks may differ over one
     minimum election timeout. None: every read asks a majority. A leader has a lease only if every voter has said in

@@ -86,7 +86,7 @@ from consensus.core.messages import (
     TimeoutNowReply,
     VoteReply,
 )
-from consensus.core.model import MAX_NUMBER, Configuration, HardState, LogId, Milliseconds, Server, ServerId
+from consensus.core.model import Configuration, HardState, LogId, Milliseconds, Server, ServerId
 from consensus.core.options import Options
 from consensus.core.replica import Replica
 from consensus.core.replication import fetch_follower
@@ -283,7 +283,7 @@ class Raft:
         replica = self._replica
         match self._role.current:
             case Follower(leader=leader) if leader == order.leader and replica.server_id in replica.voters:
-                accepted = order.term == replica.term < MAX_NUMBER and not replica.disk_full
+                accepted = order.term == replica.term < replica.options.max_term and not replica.disk_full
             case _:
                 accepted = False
         reply = TimeoutNowReply(replica.term, accepted, order.correlation)

@@ -25,7 +25,7 @@ from consensus.core.effects import Role
 from consensus.core.election import Candidate
 from consensus.core.features import Strategy
 from consensus.core.leader import Leader
-from consensus.core.model import MAX_NUMBER, Milliseconds, ServerId, Term
+from consensus.core.model import Milliseconds, ServerId, Term
 from consensus.core.quorum import VoteResult
 from consensus.core.replica import Replica
 from consensus.core.replication.append_leader import AppendLeader
@@ -154,7 +154,7 @@ class ServerRole:
                 if not role.expire():
                     self.become_follower()
             case Follower() | Candidate():
-                if not replica.may_campaign or replica.term == MAX_NUMBER or replica.disk_full:
+                if not replica.may_campaign or replica.term >= replica.options.max_term or replica.disk_full:
                     self._wait_for_another()
                 else:
                     self._become(election.begin_pre_vote(replica))

@@ -28,6 +28,7 @@ from consensus.core.messages import (
     VoteReply,
 )
 from consensus.core.model import MAX_NUMBER, ORIGIN, LogId
+from consensus.core.options import lan
 from consensus.core.replica import TERM_STEP_MAX
 from tests.spec.fetch_bench import FetchBench
 from tests.spec.raft_bench import THREE, TWO, Bench, group, suffix
@@ -183,6 +184,14 @@ def test_at_the_last_term_a_server_follows_and_votes_but_never_campaigns() -> No
     assert bench.append(MAX_NUMBER, AT(1, 5)).success
     bench.receive(TWO, TimeoutNow(MAX_NUMBER, TWO, 1))
     assert (bench.about.role, bench.about.term) == (Role.FOLLOWER, MAX_NUMBER)
+
+
+@pytest.mark.parametrize("last", [2**31 - 1, 2**53 - 1])
+def test_at_the_last_term_of_a_protocol_a_server_never_campaigns(last: int) -> None:
+    bench = Bench(5, term=last, options=replace(lan(), max_term=last))
+    bench.expire()
+    bench.receive(TWO, TimeoutNow(last, TWO, 1))
+    assert (bench.about.role, bench.about.term, bench.all(RequestVote)) == (Role.FOLLOWER, last, [])
 
 
 def test_one_term_before_the_last_a_server_campaigns_and_leads_the_last_term() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import trio
 
+from consensus import MAX_NUMBER
 from consensus.storage import replace_file
 
 FILE_NAME = "committed.json"
@@ -19,7 +20,9 @@ NOTE_PERIOD_SECONDS = 30.0
 
 
 def write_commit_index(state_dir: Path, index: int) -> None:
-    """Notes that entries up to `index` are committed. Raises OSError."""
+    """Notes that entries up to `index` are committed. Raises OSError; ValueError for what the reader would refuse."""
+    if not 0 <= index <= MAX_NUMBER:
+        raise ValueError(f"no entry has the index {index}")
     replace_file(state_dir / FILE_NAME, json.dumps({"committed": index}).encode() + b"\n")
 
 
@@ -29,7 +32,7 @@ def read_commit_index(state_dir: Path) -> int | None:
         found = json.loads((state_dir / FILE_NAME).read_bytes())["committed"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
+    return found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= MAX_NUMBER else None
 
 
 async def keep_commit_index(state_dir: Path, applied: Callable[[], int]) -> None:

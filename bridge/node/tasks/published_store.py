@@ -18,7 +18,8 @@ FILE_NAME = "published.json"
 FILE_LIMIT_BYTES = 64 * 1024
 MASTERS_MAX = 64
 
-_Second = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+SECOND_LIMIT = 2**32
+_Second = Annotated[int, msgspec.Meta(ge=0, lt=SECOND_LIMIT)]
 
 
 class _File(msgspec.Struct):
@@ -40,7 +41,13 @@ class PublishedStore:
         return self._seconds.get(master_hash.hex(), 0)
 
     async def note(self, master_hash: bytes, second: int) -> None:
-        """A structure of this second was handed over. Without space on the disk the older note stays."""
+        """A structure of this second was handed over. Without space on the disk the older note stays.
+
+        A second that no structure can have is not noted: with it, no second of any master would be read again.
+        """
+        if not 0 <= second < SECOND_LIMIT:
+            await trio.lowlevel.checkpoint()
+            return
         others = {name: known for name, known in self._seconds.items() if name != master_hash.hex()}
         while len(others) >= MASTERS_MAX:
             del others[next(iter(others))]

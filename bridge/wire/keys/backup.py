@@ -87,7 +87,7 @@ class _Head1(_AnyHead, kw_only=True):
 
 
 def encode_backup(backup: Backup) -> bytes:
-    """The bytes of the file; raises `BackupError` for a backup that was read from version 1."""
+    """The bytes of the file; raises `BackupError` for a backup of version 1, and for numbers that nothing reads."""
     head = backup.head
     if head.founding is None:
         raise BackupError("its farm was made before farms could be verified: keep the backup as it is")
@@ -102,7 +102,12 @@ def encode_backup(backup: Backup) -> bytes:
         label=head.label,
         epoch=head.epoch,
     )
-    body = msgspec.json.encode(written) + b"\n" + backup.image
+    line = msgspec.json.encode(written)
+    try:
+        msgspec.json.decode(line, type=_Head)
+    except msgspec.ValidationError as error:
+        raise BackupError(f"no version could read its head: {error}") from error
+    body = line + b"\n" + backup.image
     return _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 

@@ -171,7 +171,9 @@ def parse_farm_key(text: str) -> FarmKey:
 
 
 def farm_key_text(farm_key: FarmKey) -> str:
-    """The text of the file."""
+    """The text of the file; raises `FarmKeyError` for an epoch or an era that `parse_farm_key` would refuse."""
+    if not 0 < farm_key.epoch < CLOCK_LIMIT or not 0 <= farm_key.era < ERA_LIMIT:
+        raise FarmKeyError(f"no node reads a farm key file of epoch {farm_key.epoch} and era {farm_key.era}")
     gossip_keys = "".join(f'    "{encode_key(key)}",\n' for key in farm_key.gossip_keys)
     retired_keys = "".join(f'    "{encode_key(key)}",\n' for key in farm_key.retired_keys)
     era = (

@@ -91,7 +91,7 @@ class _State(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def encode_formation_state(state: FormationState) -> bytes:
-    """The content of the file, one member on each line."""
+    """The content of the file, one member on each line; raises `FormationStateError` for what would not be read."""
     written = _State(
         version=VERSION,
         promise=None if state.promise is None else _written_promise(state.promise),
@@ -102,7 +102,12 @@ def encode_formation_state(state: FormationState) -> bytes:
         endorsed=msgspec.UNSET if state.endorsed is None else written_founding(state.endorsed),
         revoked=[written_founding(each) for each in state.revoked] or msgspec.UNSET,
     )
-    return msgspec.json.format(msgspec.json.encode(written), indent=2) + b"\n"
+    content = msgspec.json.encode(written)
+    try:
+        msgspec.json.decode(content, type=_State)
+    except msgspec.ValidationError as error:
+        raise FormationStateError(f"no version could read this formation state: {error}") from error
+    return msgspec.json.format(content, indent=2) + b"\n"
 
 
 def decode_formation_state(data: bytes) -> FormationState:

@@ -47,7 +47,7 @@ from consensus.protocols.zmq_raft.node.peer_transport import PeerTransport
 from consensus.protocols.zmq_raft.node.replicated_log import LogOptions, ReplicatedLog
 from consensus.protocols.zmq_raft.node.sockets import SocketKind, SocketOptions, ZmqContext, ZmqSocket, zmq_context
 from consensus.protocols.zmq_raft.wire.entries import configuration_of
-from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, Limits
+from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, MAX_UINT, Limits
 from consensus.protocols.zmq_raft.wire.messages import Peer
 from consensus.protocols.zmq_raft.wire.peers import PeersError, check_peer_id, check_peers
 from consensus.protocols.zmq_raft.wire.request_table import DEFAULT_LIMIT, RequestTable
@@ -309,6 +309,7 @@ def core_options(election_timeout_ms: tuple[Milliseconds, Milliseconds]) -> Opti
         max_bytes_per_append=MESSAGE_BYTES,
         snapshot_chunk_bytes=MESSAGE_BYTES,
         in_flight=1,
+        max_term=MAX_UINT,
     )
 
 

@@ -232,7 +232,8 @@ def new_uuid() -> UUID:
 
 
 def encode_state(state: QuorumState) -> bytes:
-    """The line of `quorum-state`, with Kafka's order of the members."""
+    """The line of `quorum-state`, with Kafka's order of the members; raises `KafkaWireError` as `decode_state` does."""
+    _check_numbers(state.leader_epoch, state.leader_id, -1 if state.voted is None else state.voted.id)
     voted_id = -1 if state.voted is None else state.voted.id
     if state.voters is not None:
         line: dict[str, Any] = {
@@ -268,10 +269,14 @@ def decode_state(data: bytes) -> QuorumState:
         voters = None if version else tuple(int(voter["voterId"]) for voter in line["currentVoters"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise KafkaWireError(f"these bytes are no quorum-state: {error}") from error
-    if not (0 <= epoch <= MAX_EPOCH and leader_id >= -1 and voted_id >= -1):
-        raise KafkaWireError("quorum-state has numbers out of range")
+    _check_numbers(epoch, leader_id, voted_id)
     voted = None if voted_id < 0 else ReplicaKey(voted_id, b"" if directory == ZERO_UUID else directory.bytes)
     return QuorumState(leader_id, epoch, voted, voters)
+
+
+def _check_numbers(epoch: int, leader_id: int, voted_id: int) -> None:
+    if not (0 <= epoch <= MAX_EPOCH and leader_id >= -1 and voted_id >= -1):
+        raise KafkaWireError("quorum-state has numbers out of range")
 
 
 def encode_users(users: Mapping[str, Mapping[Mechanism, ScramCredential]]) -> bytes:

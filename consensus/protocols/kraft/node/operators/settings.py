@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from consensus.core.options import Options
+from consensus.protocols.kraft.wire.limits import MAX_EPOCH
 
 VOTERS: Final = "controller.quorum.voters"
 BOOTSTRAP_SERVERS: Final = "controller.quorum.bootstrap.servers"
@@ -178,6 +179,7 @@ def core_options(settings: VoterSettings) -> Options:
         max_bytes_per_append=FETCH_BYTES,
         tail_entries=32_768,
         tail_bytes=18 * 1024 * 1024,
+        max_term=MAX_EPOCH,
     )
 
 

@@ -1,0 +1,244 @@
+"""What a node stores loads again, whatever its numbers are, and every module that stores something is listed here.
+
+A number that a writer accepts and a reader refuses ends a node at its next start, long after the entry or the message
+that brought it. So for each stored number, writer and reader agree on its range.
+"""
+
+import ast
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from bridge.core.formation.founding import CLOCK_LIMIT_MS, FormationState, Promise, found
+from bridge.node.raft.commit_store import read_commit_index, write_commit_index
+from bridge.node.tasks.published_store import PublishedStore
+from bridge.wire.keys.backup import Backup, BackupHead, decode_backup, encode_backup
+from bridge.wire.keys.farm_key import farm_key_text, new_farm_key, parse_farm_key
+from bridge.wire.membership.formation_state import decode_formation_state, encode_formation_state
+from consensus import MAX_NUMBER, Configuration, HardState, LogId, Persist, Server
+from consensus.core.model import Entry
+from consensus.protocols.kraft.node.operators.quorum_directory import QuorumState, decode_state, encode_state
+from consensus.storage import StorageOptions, open_directory
+from consensus.storage.verification import StorageVerdict, verify_storage
+from gossip.core.keyring import Keyring
+from gossip.core.member import LAST_GENERATION, NodeId
+from gossip.node.state_files import StateError, begin_generation, keep_generation, keep_keys, known_keyring
+from tests.node.test_state_reading import FOUNDING
+
+ROOT = Path(__file__).parents[2]
+EXTREMES = (-1, 0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53 - 2, 2**53 - 1, 2**53, 2**60, 2**63 - 1, 2**63, 2**64)
+NODE, MASTER = NodeId(bytes([1]) * 8), bytes(32)
+
+WRITERS = {
+    "bridge/cli/config.py": "settings of an operator, no numbers of others",
+    "bridge/cli/recover.py": "formation.json, backup",
+    "bridge/node/control/access.py": "tokens, no numbers",
+    "bridge/node/control/control_certificate.py": "certificates, no numbers",
+    "bridge/node/membership/admissions.py": "admissions.json, whose Raft ids come from bounded messages and entries",
+    "bridge/node/membership/forming.py": "formation.json",
+    "bridge/node/offline/recovering.py": "formation.json, the storage",
+    "bridge/node/offline/stored_farm_writer.py": "formation.json, the storage",
+    "bridge/node/raft/commit_store.py": "committed.json",
+    "bridge/node/raft/replica.py": "a note for people, never read",
+    "bridge/node/router/router.py": "signed structures, never read",
+    "bridge/node/security/key_files.py": "farm key; the other key files hold an operator's numbers",
+    "bridge/node/tasks/published_store.py": "published.json",
+    "consensus/net/tls.py": "certificates, no numbers",
+    "consensus/protocols/kraft/node/operators/quorum_directory.py": "quorum-state; the rest is an operator's",
+    "consensus/protocols/zmq_raft/node/open_peer.py": "a peer's name, no numbers",
+    "consensus/storage/__init__.py": "its own definition",
+    "consensus/storage/durable_file.py": "its own definition",
+    "gossip/node/state_files.py": "generation, keys; peers, whose ports are checked line by line",
+}
+"""Modules that store a file as a whole, and what it is. The log and its snapshots are `consensus/storage`."""
+_STORING = frozenset({"replace_file", "write_durably"})
+
+
+def storing_modules(root: Path) -> set[str]:
+    """The modules that name one of the functions with which files are stored."""
+    found = set()
+    for package in ("bridge", "gossip", "consensus"):
+        for path in sorted((root / package).rglob("*.py")):
+            tree = list(ast.walk(ast.parse(path.read_text())))
+            names = {each.id for each in tree if isinstance(each, ast.Name)}
+            names |= {each.name for each in tree if isinstance(each, ast.alias | ast.FunctionDef)}
+            if _STORING & names:
+                found.add(path.relative_to(root).as_posix())
+    return found
+
+
+def test_every_module_that_stores_a_file_is_listed() -> None:
+    assert storing_modules(ROOT) - set(WRITERS) == set(), "list it above, with a test below for each number"
+    assert set(WRITERS) - storing_modules(ROOT) == set()
+
+
+def test_a_module_that_stores_a_further_file_is_found(tmp_path: Path) -> None:
+    for package in ("bridge", "gossip", "consensus"):
+        (tmp_path / package).mkdir()
+    (tmp_path / "bridge" / "counts.py").write_text("def keep(path, n):\n    replace_file(path, b'%d' % n)\n")
+    assert storing_modules(tmp_path) == {"bridge/counts.py"}
+
+
+class _Refused(Exception):  # noqa: N818 - no error of a test
+    """The writer refused the number."""
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """What raises in here has stored nothing; what raises later is a reader that refuses what was stored."""
+    try:
+        yield
+    except Exception as error:
+        raise _Refused from error
+
+
+def _committed(directory: Path, number: int) -> bool:
+    with writing():
+        write_commit_index(directory, number)
+    return read_commit_index(directory) == number
+
+
+def _published(directory: Path, number: int) -> bool:
+    store = PublishedStore(directory)
+    trio.run(store.note, bytes([1]) * 32, 7)
+    trio.run(store.note, MASTER, number)
+    again = PublishedStore(directory)
+    return again.second(bytes([1]) * 32) == 7 and again.second(MASTER) == store.second(MASTER)
+
+
+def _generation(directory: Path, number: int) -> bool:
+    with writing():
+        keep_generation(directory, NODE, number)
+    try:
+        return begin_generation(directory, NODE) == number + 1
+    except StateError as error:
+        return number == LAST_GENERATION and "starts as a new one" in str(error)
+
+
+def _keyring_clock(directory: Path, number: int) -> bool:
+    ring = replace(Keyring.of(b"1" * 32), used_at=number)
+    with writing():
+        keep_keys(directory, ring)
+    return known_keyring(directory, ring.label) == ring
+
+
+def _keyring_era(directory: Path, number: int) -> bool:
+    ring = replace(Keyring.of(b"1" * 32), era=number)
+    with writing():
+        keep_keys(directory, ring)
+    return known_keyring(directory, ring.label) == ring
+
+
+def _farm_key_epoch(_: Path, number: int) -> bool:
+    key = replace(new_farm_key(3), epoch=number)
+    with writing():
+        text = farm_key_text(key)
+    return parse_farm_key(text) == key
+
+
+def _farm_key_era(_: Path, number: int) -> bool:
+    key = replace(new_farm_key(3), era=number)
+    with writing():
+        text = farm_key_text(key)
+    return parse_farm_key(text) == key
+
+
+def _promised_clock(_: Path, number: int) -> bool:
+    with writing():
+        promise = Promise((NODE,), number, FOUNDING.promised[0].nonce)
+        state = FormationState(promise=promise, founding=found({NODE: promise}))
+        data = encode_formation_state(state)
+    return decode_formation_state(data) == state
+
+
+def _promise_alone(_: Path, number: int) -> bool:
+    state = FormationState(promise=Promise((NODE,), number, FOUNDING.promised[0].nonce))
+    with writing():
+        data = encode_formation_state(state)
+    return decode_formation_state(data) == state
+
+
+def _backup_index(_: Path, number: int) -> bool:
+    return _backed_up(LogId(number, 1), 0)
+
+
+def _backup_term(_: Path, number: int) -> bool:
+    return _backed_up(LogId(1, number), 0)
+
+
+def _backup_epoch(_: Path, number: int) -> bool:
+    return _backed_up(LogId(1, 1), number)
+
+
+def _backed_up(last: LogId, epoch: int) -> bool:
+    head = BackupHead(
+        node_id=NODE,
+        cluster_id=FOUNDING.cluster_id,
+        founding=FOUNDING,
+        configuration=Configuration((Server(1, "a"),)),
+        last=last,
+        made_at_ms=0,
+        epoch=epoch,
+    )
+    backup = Backup(head, b"")
+    with writing():
+        data = encode_backup(backup)
+    return decode_backup(data) == backup
+
+
+def _quorum_epoch(_: Path, number: int) -> bool:
+    state = QuorumState(1, number, None)
+    with writing():
+        line = encode_state(state)
+    return decode_state(line) == state
+
+
+def _term(directory: Path, number: int) -> bool:
+    """Of the hard state and of an entry."""
+    storage, recovery = open_directory(directory / "raft", NODE, 1, StorageOptions(segment_bytes=64 * 1024))
+    try:
+        with writing():
+            entry = Entry.command(number, b"{}")
+            storage.perform_all(recovery.storage.plan((Persist(1, HardState(number, None), None, 1, (entry,)),)))
+        recovery.storage.done()
+    finally:
+        storage.close()
+    assert verify_storage(directory / "raft").verdict is StorageVerdict.SOUND
+    storage, recovery = open_directory(directory / "raft", NODE, 2, StorageOptions(segment_bytes=64 * 1024))
+    storage.close()
+    return recovery.hard_state.term == number and recovery.log.last == LogId(1, number)
+
+
+RoundTrip = Callable[[Path, int], bool]
+STORED: tuple[tuple[RoundTrip, int, int], ...] = (
+    (_committed, 0, MAX_NUMBER),
+    (_published, -(2**70), 2**70),
+    (_generation, 1, LAST_GENERATION),
+    (_keyring_clock, 0, 2**53 - 1),
+    (_keyring_era, 0, 2**32 - 1),
+    (_farm_key_epoch, 1, 2**53 - 1),
+    (_farm_key_era, 0, 2**32 - 1),
+    (_promised_clock, 0, CLOCK_LIMIT_MS - 1),
+    (_promise_alone, 0, CLOCK_LIMIT_MS - 1),
+    (_backup_index, 0, MAX_NUMBER),
+    (_backup_term, 0, MAX_NUMBER),
+    (_backup_epoch, 0, MAX_NUMBER),
+    (_quorum_epoch, 0, 2**31 - 1),
+    (_term, 1, MAX_NUMBER),
+)
+"""Stores and loads a number; the range in which the writer takes it. Beyond it, the writer refuses or both take it."""
+
+
+@pytest.mark.parametrize(("stored", "least", "most"), STORED, ids=[each[0].__name__[1:] for each in STORED])
+@pytest.mark.parametrize("number", EXTREMES)
+def test_a_number_is_stored_only_if_it_loads_again(
+    stored: RoundTrip, least: int, most: int, number: int, tmp_path: Path
+) -> None:
+    try:
+        assert stored(tmp_path, number)
+    except _Refused:
+        assert not least <= number <= most
