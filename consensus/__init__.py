@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from consensus.server.errors import HaltedError, NotLeaderError, ServerBusyError, ServerStoppedError
     from consensus.server.event_loop import now_ms
     from consensus.server.histogram import Histogram
-    from consensus.server.interfaces import ContentChecks, Receiver, StateMachine, Transport, next_call
+    from consensus.server.interfaces import APPLIED_AT_ONCE, ContentChecks, Receiver, StateMachine, Transport, next_call
     from consensus.server.log_stream import SnapshotChunk
     from consensus.server.opening import open_server
     from consensus.server.options import ServerOptions
@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from consensus.storage.planner import StorageOptions
 
 __all__ = [
+    "APPLIED_AT_ONCE",
     "COMMAND",
     "GARLIC_FARM",
     "KRAFT",
@@ -240,7 +241,14 @@ _HOMES: Final = {
     "consensus.server.errors": ("HaltedError", "NotLeaderError", "ServerBusyError", "ServerStoppedError"),
     "consensus.server.event_loop": ("now_ms",),
     "consensus.server.histogram": ("Histogram",),
-    "consensus.server.interfaces": ("ContentChecks", "Receiver", "StateMachine", "Transport", "next_call"),
+    "consensus.server.interfaces": (
+        "APPLIED_AT_ONCE",
+        "ContentChecks",
+        "Receiver",
+        "StateMachine",
+        "Transport",
+        "next_call",
+    ),
     "consensus.server.log_stream": ("SnapshotChunk",),
     "consensus.server.opening": ("open_server",),
     "consensus.server.options": ("ServerOptions",),

@@ -13,11 +13,16 @@ loadgroup` would be the ordinary way; its marks have no effect with pytest 9.2.)
 """
 
 import os
+from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+
+from tests.loop_watch.findings import described, findings_in, not_allowed, watched_environment
+from tests.loop_watch.watch import ENVIRONMENT
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -51,3 +56,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupSc
     """How `-n` shares the tests, whatever `--dist` says."""
     config.option.loadscopereorder = False
     return GroupScheduling(config, log)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of `make watch-loop`."""
+    parser.addoption("--watch-loop", action="store_true", help="fail if a process blocks its event loop")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have all processes of the session watched; workers of xdist inherit the variables."""
+    if config.getoption("--watch-loop") and not hasattr(config, "workerinput"):
+        os.environ.update(watched_environment(Path(mkdtemp(prefix="loop-watch-"))))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail for findings that no exception allows."""
+    if not session.config.getoption("--watch-loop") or hasattr(session.config, "workerinput"):
+        return
+    directory = Path(os.environ[ENVIRONMENT])
+    found = not_allowed(findings_in(directory))
+    print(f"\nloop watch: {len(found)} findings in {directory}\n{described(found)}")  # noqa: T201 - the report
+    if found:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import click
 
+from bridge.api.printable import printable
 from bridge.cli.printing import ask_yes_or_no, echo
 
 REFUSED = 1
@@ -29,11 +30,15 @@ _ABOUT_FILES = {
 
 def fail(reason: str) -> NoReturn:
     """End with exit code 1 and the reason."""
-    first, *more = reason.split("\n")
-    echo(f"garlicfarm: {first}", err=True)
-    for line in more:
-        echo(f"  {line}", err=True)
+    for line in failure_lines(reason):
+        echo(line, err=True)
     sys.exit(REFUSED)
+
+
+def failure_lines(reason: str) -> list[str]:
+    """Return the lines that tell the reason of a failure, harmlessly."""
+    first, *more = reason.split("\n")
+    return [printable(f"garlicfarm: {first}"), *(printable(f"  {line}") for line in more)]
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -9,7 +9,8 @@ the program with its traceback, a warning of a library) is the event `message`, 
 everything beyond ASCII is an escape, so that a line is the same bytes in every locale. The reason why a node ends is
 its last record, in either form.
 
-Of one cause so many lines in a period are logged, then how many were left out (`RepeatLimit`).
+Of one cause so many lines in a period are logged, then how many were left out (`RepeatLimit`). A thread writes them, so
+that a reader of stderr who stops does not stop the node (`serving.line_writer`).
 """
 
 import logging
@@ -20,8 +21,9 @@ from typing import Final, NoReturn
 
 from bridge.api.json import encode
 from bridge.api.trace import LogLine, TraceEvent
-from bridge.cli.failure import REFUSED, fail
+from bridge.cli.failure import REFUSED, failure_lines
 from bridge.cli.printing import PrintableFormatter, RepeatLimit, ascii_json
+from bridge.cli.serving.line_writer import LineWriter, lost_lines
 from bridge.node.settings.choices import LogFormat, LogLevel
 
 LOG = logging.getLogger(__name__)
@@ -83,11 +85,27 @@ class JsonFormatter(logging.Formatter):
         )
 
 
+class WriterHandler(logging.Handler):
+    """Gives records, formatted, to a writer of lines."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Have the record written; never waits."""
+        try:
+            self._writer.write(self.format(record))
+        except Exception:  # noqa: BLE001 - as every handler does: a record that cannot be formatted ends nothing
+            self.handleError(record)
+
+
 class NodeLog:
     """Where this process logs to. Before the settings are read it is known only what the command line says."""
 
     def __init__(self, log_format: LogFormat | None, level: LogLevel | None) -> None:
-        self._output = logging.StreamHandler(sys.stderr)
+        self._writer = LineWriter(sys.stderr, self._lost)
+        self._output = WriterHandler(self._writer)
         self._output.addFilter(RepeatLimit())
         self._is_json = False
         logging.basicConfig(handlers=[self._output])
@@ -102,10 +120,25 @@ class NodeLog:
 
     def fail(self, reason: str) -> NoReturn:
         """End with exit code 1, and the reason as the last record."""
-        if not self._is_json:
-            fail(reason)
-        LOG.critical("%s", reason, extra={"event": ENDED})
+        self.say_last(reason)
         sys.exit(REFUSED)
+
+    def say_last(self, reason: str) -> None:
+        """Write the reason why the process ends, and wait a moment for the reader of the log."""
+        if self._is_json:
+            LOG.critical("%s", reason, extra={"event": ENDED})
+        else:
+            for line in failure_lines(reason):
+                self._writer.write(line)
+        self.close()
+
+    def close(self) -> None:
+        """Wait a moment until what was logged is written."""
+        self._writer.close()
+
+    def _lost(self, count: int) -> str:
+        name, text = LOG.name, lost_lines(count)
+        return self._output.format(logging.LogRecord(name, logging.WARNING, __file__, 0, text, None, None))
 
 
 def _moment(record: logging.LogRecord) -> str:

@@ -7,6 +7,7 @@
     json_text  exact JSON, in which letters that are not seen are escapes
     PrintableFormatter, print_exception   what is logged, and what ends a command
     RepeatLimit   of one cause so many lines a period are logged; then how many were left out
+    written_apart   while a command serves, a thread writes its lines (`serving.line_writer`)
 
 A test sees to it that nothing under `bridge` prints past this module.
 """
@@ -20,7 +21,8 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 
 import click
@@ -29,6 +31,7 @@ from msgspec import Struct
 
 from bridge.api.json import encode
 from bridge.api.printable import is_printable, printable
+from bridge.cli.serving.line_writer import LineWriter
 
 GAP = "  "
 DOCUMENT_COLUMNS = 100
@@ -51,6 +54,8 @@ _STAND_INS = {
     "│": "|",
 }
 """What is printed where an output has no such letter: one column for one, so that columns stay columns."""
+_WRITERS: dict[bool, LineWriter] = {}
+"""Of stdout and stderr (True), while a command serves."""
 _CANNOT_DRAW = frozenset({"dumb", "unknown", ""})
 _NOT_ASCII = re.compile(r"[^\n\x20-\x7e]")
 
@@ -59,7 +64,27 @@ def echo(text: str = "", *, err: bool = False, bold: bool = False, mark: str = "
     """Print one line. `mark` comes before it, in `color`; only this module's own styles reach the terminal."""
     shown = printable(text)
     styled = click.style(shown, bold=True) if bold else shown
-    click.echo((click.style(printable(mark), fg=color, bold=color is None) if mark else "") + styled, err=err)
+    _put((click.style(printable(mark), fg=color, bold=color is None) if mark else "") + styled, err=err)
+
+
+@contextmanager
+def written_apart() -> Iterator[None]:
+    """Have a thread write the lines while the block lasts: a server must not wait for a reader of its output."""
+    _WRITERS.update({False: LineWriter(sys.stdout), True: LineWriter(sys.stderr)})
+    try:
+        yield
+    finally:
+        for writer in _WRITERS.values():
+            writer.close()
+        _WRITERS.clear()
+
+
+def _put(text: str, *, err: bool) -> None:
+    writer, stream = _WRITERS.get(err), sys.stderr if err else sys.stdout
+    if writer is None:
+        click.echo(text, err=err)
+    else:
+        writer.write(text if stream.isatty() else click.unstyle(text))
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -108,7 +133,7 @@ def print_json(document: Struct) -> None:
 
 def print_json_line(document: Struct) -> None:
     """A document as one line of JSON."""
-    click.echo(_encodable_json(json_text(encode(document).decode())))
+    _put(_encodable_json(json_text(encode(document).decode())), err=False)
 
 
 def print_markdown(text: str) -> None:

@@ -17,6 +17,7 @@ import trio
 from bridge.cli.failure import reasons
 from bridge.cli.node_log import NodeLog
 from bridge.cli.options import directory_path, file_path
+from bridge.cli.serving.stop_deadline import StopDeadline
 from bridge.core.log.feature_level import UnsupportedLevelError
 from bridge.node.app import run_node
 from bridge.node.events.alarms import NodeStopped
@@ -123,6 +124,7 @@ def run(
     form = None if log_format is None else LogFormat(log_format)
     level = None if log_level is None else LogLevel(log_level)
     log = NodeLog(form, level)
+    deadline = StopDeadline(log.say_last)
     ends: list[str] = []
     interrupted = False
     try:
@@ -131,7 +133,7 @@ def run(
         )
         configuration = loaded_when_addressed(partial(load_configuration, config, overrides))
         log.use(configuration.log.format, configuration.log.level, configuration.name)
-        trio.run(partial(run_node, configuration, stop_with_stdin=stop_with_stdin))
+        trio.run(partial(run_node, configuration, stop_with_stdin=stop_with_stdin, ends_within=deadline.within))
     except* REASONS as group:
         ends.extend(reasons(group))
     except* KeyboardInterrupt:
@@ -141,7 +143,9 @@ def run(
         ends.extend(
             f"a fault of the program ended this node, please report the lines above: {r}" for r in reasons(group)
         )
+    deadline.within(None)
     if ends:
         log.fail("; ".join(dict.fromkeys(ends)))
+    log.close()
     if interrupted:
         sys.exit(INTERRUPTED)

@@ -22,7 +22,7 @@ import trio
 from bridge.api.event_words import StoryTeller, event_sentence, story_line
 from bridge.cli.failure import fail, reasons
 from bridge.cli.options import directory_path
-from bridge.cli.printing import drawing_refusal, echo
+from bridge.cli.printing import drawing_refusal, echo, written_apart
 from bridge.node.local.farm_files import SERVERS_MAX, LocalFarm, LocalFarmError, LocalNode, locked, prepare
 from bridge.node.local.supervisor import Child, Command, run_children
 from bridge.node.local.watch import LocalWatch
@@ -45,6 +45,8 @@ class Options:
     for_seconds: float
     exit_when_published: bool
     timeout_seconds: float
+    program: str
+    """How the user's shell calls this program."""
 
 
 class Failed(Exception):  # noqa: N818 - it is the command's answer, not a fault of the program
@@ -86,12 +88,13 @@ def up(
     timeout_seconds: float,
 ) -> None:
     """Run a farm of several routers on this machine's loopback."""
-    options = Options(servers, directory, for_seconds, exit_when_published, timeout_seconds)
+    options = Options(servers, directory, for_seconds, exit_when_published, timeout_seconds, _program())
     ends: list[str] = []
     try:
         with locked(directory):
             farm = prepare(directory, servers)
-            trio.run(_run, farm, options)
+            with written_apart():
+                trio.run(_run, farm, options)
     except* (LocalFarmError, KeyFileError, FarmKeyError, DestinationKeyError, Failed, OSError) as group:
         ends.extend(reasons(group))
     if ends:
@@ -106,7 +109,7 @@ async def _run(farm: LocalFarm, options: Options) -> None:
     last_line: list[str] = []
 
     async def use(children: tuple[Child, ...]) -> None:
-        watch = LocalWatch(farm, children, NOTICE, _program())
+        watch = LocalWatch(farm, children, NOTICE, options.program)
         live = drawing_refusal() is None and not options.exit_when_published
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
@@ -122,7 +125,7 @@ async def _run(farm: LocalFarm, options: Options) -> None:
                 if options.exit_when_published:
                     last_line.append(await _until_published(watch, farm, children, options.timeout_seconds))
                 else:
-                    await _until_none_runs(watch, farm, children)
+                    await _until_none_runs(watch, farm, children, options)
             nursery.cancel_scope.cancel()
 
     await run_children(commands, use)
@@ -149,15 +152,16 @@ async def _until_published(
 ) -> str:
     with trio.move_on_after(timeout_seconds):
         while any(child.running for child in children):
-            found = watch.published()
+            found = await trio.to_thread.run_sync(watch.published)
             if found is not None:
-                return str(found.path.resolve())
+                return str(found.path)
             await trio.sleep(POLL_SECONDS)
-        raise Failed(f"every process of the farm has ended before anything was published: {_ends(farm, children)}")
+        ends = await trio.to_thread.run_sync(_ends, farm, children)
+        raise Failed(f"every process of the farm has ended before anything was published: {ends}")
     raise Failed(f"nothing was published within {timeout_seconds:g} s: {watch.progress()}")
 
 
-async def _until_none_runs(watch: LocalWatch, farm: LocalFarm, children: tuple[Child, ...]) -> None:
+async def _until_none_runs(watch: LocalWatch, farm: LocalFarm, children: tuple[Child, ...], options: Options) -> None:
     """Returns when every router has ended in order, by `garlicfarm leave` or a signal; `Failed` if one did otherwise.
 
     A router that was started again by hand, as the screen advises, is part of the farm: while one runs there is
@@ -170,8 +174,9 @@ async def _until_none_runs(watch: LocalWatch, farm: LocalFarm, children: tuple[C
         await trio.sleep(POLL_SECONDS)
     seconds = trio.current_time() - started
     if any(child.process.returncode for child in children):
-        raise Failed(f"every process of the farm has ended after {seconds:.0f} s: {_ends(farm, children)}")
-    again = f"{_program()} up --state-dir {farm.directory}"
+        ends = await trio.to_thread.run_sync(_ends, farm, children)
+        raise Failed(f"every process of the farm has ended after {seconds:.0f} s: {ends}")
+    again = f"{options.program} up --state-dir {farm.directory}"
     echo(
         f"All {len(children)} routers have ended after {seconds:.0f} s, each in order. To go on with the farm:  {again}"
     )
@@ -198,7 +203,7 @@ def _say_what_this_is(farm: LocalFarm, options: Options) -> None:
     echo(f"{again} of {len(farm.nodes)} routers in {farm.directory}; each is a process of its own.")
     if options.exit_when_published:
         return
-    command, first = _program(), farm.nodes[0]
+    command, first = options.program, farm.nodes[0]
     echo(f"Look at it from another terminal:  {command} top   (also: status, members, log, lease-set show FILE)")
     echo(
         "Kill a process to see the others take over; it stays down until you start it again:"

@@ -12,13 +12,15 @@ A node whose address or name changes begins anew within the process, with other 
 
 The node ends when it is told to (signal, `leave`, or its parent's pipe closing), and when going on would be wrong:
 another process lives with its identity, its storage is damaged, a task failed. Then the last line of its log says why.
+The first signal lets it hand over what it does for the farm, a second one does not. However it ends, its process has
+`CLOSE_SECONDS` for closing what is open: a disk that hangs would keep it for ever.
 """
 
 import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
@@ -41,20 +43,39 @@ from bridge.node.raft.connecting import bound_port, load_transport
 from bridge.node.raft.handover import hand_over_before_stop, until_removed
 from bridge.node.raft.replica import RequestGateway
 from bridge.node.settings.configuration import NodeConfiguration
+from consensus.storage import STOP_SECONDS
 from gossip.node import endpoint
 
 LOG = logging.getLogger("garlicfarm")
 
 
+END_SECONDS = 40.0
+"""For what a node does for the farm before it ends: its last report, the handover, and the wait for its removal."""
+CLOSE_SECONDS = STOP_SECONDS + 1.0
+"""For closing what is open: a little longer than the server waits for its disk, so that it can say what hangs."""
+
+EndsWithin = Callable[[float | None], None]
+"""Sets the deadline of the process, in seconds from now; None: it has none."""
+
+
+def no_deadline(_: float | None) -> None:
+    """Leave it to the caller how long the end of a node may take."""
+
+
 class Node:
     """One node while it runs."""
 
-    def __init__(self, configuration: NodeConfiguration, written: NodeConfiguration) -> None:
-        """`written`: the configuration before this process moved to another address."""
+    def __init__(
+        self, configuration: NodeConfiguration, written: NodeConfiguration, ends_within: EndsWithin = no_deadline
+    ) -> None:
+        """Read the files that the settings name. `written`: the configuration before this process moved elsewhere."""
         self._local = load_local_node(configuration)
         self._written = written
+        self._ends_within = ends_within
         self._current = CurrentFarm()
         self._stop = trio.Event()
+        self._unfinished: trio.CancelScope | None = None
+        """What a signal cuts short: the start of the node, later its orderly end."""
         self._leaving = False
         self._reason = ""
         """Why it ends, if by itself."""
@@ -66,12 +87,14 @@ class Node:
         local, settings = self._local, self._local.configuration
         beginning = await begin(settings)
         transport = await trio.to_thread.run_sync(load_transport, settings)
-        peers = FarmPeers(beginning.identity, remembered_farm(local, beginning))
+        peers = FarmPeers(beginning.identity, await remembered_farm(local, beginning))
         gateway = RequestGateway(self._current.replica, peers.is_server_out)
         async with AsyncExitStack() as stack:
             raft_port = await stack.enter_async_context(bound_port(settings.consensus.bind))
             clients = await stack.enter_async_context(client_endpoints(local, self._current))
             nursery = await stack.enter_async_context(trio.open_nursery())
+            self._unfinished = nursery.cancel_scope
+            nursery.start_soon(self._bound_close)
             await nursery.start(self._wait_for_signals)
             if stop_with_stdin:
                 nursery.start_soon(self._wait_for_parent)
@@ -95,9 +118,11 @@ class Node:
             alarms=local.alarms,
             detections=local.durations.detection,
         )
-        control = control_endpoint(node, current, self._leave, self._stop.is_set, clients)
+        control = await control_endpoint(node, current, self._leave, self._stop.is_set, clients)
         local.trace.append("node-started", {**_start_facts(local), "generation": node.provider.generation})
+        self._unfinished = None
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._bound_close)
             await node.connecting.listen(nursery, local.configuration.consensus.bind, raft_port)
             nursery.start_soon(node.connecting.watch, local.alarms)
             nursery.start_soon(node.introduce, current.connected)
@@ -111,7 +136,8 @@ class Node:
             nursery.start_soon(self._watch_name, node)
             nursery.start_soon(AddressWatch(local.configuration, self._written, local.alarms).run)
             await self._stop.wait()
-            await self._end(node)
+            with trio.move_on_after(END_SECONDS) as self._unfinished:
+                await self._end(node)
             nursery.cancel_scope.cancel()
 
     async def _watch_name(self, node: JoinedNode) -> None:
@@ -137,7 +163,7 @@ class Node:
         founded, cluster_id = isinstance(outcome, Founded), outcome.founding.cluster_id.hex()
         if not founded and not is_known:
             local.trace.append("farm-known", {"cluster": cluster_id})
-        known = known_farm(local, outcome.founding, node.provider.node_id, founded=founded)
+        known = await known_farm(local, outcome.founding, node.provider.node_id, founded=founded)
         dialer = node.connecting.client(cluster_id)
         search = OwnRaftId(known, node.member_directory, dialer, peers.is_out, local.alarms)
         kind = "farm-resumed" if is_known else "farm-founded" if founded else "admitted"
@@ -168,6 +194,13 @@ class Node:
             if farm is not None and await until_removed(farm.replica, node.local.farm_key.expect):
                 trace.append("removed-from-farm", {})
 
+    async def _bound_close(self) -> None:
+        """Set the deadline of the process when the tasks of the node are cancelled, for any reason."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._ends_within(CLOSE_SECONDS)
+
     def _leave(self) -> None:
         self._leaving = True
         self._stop.set()
@@ -181,6 +214,8 @@ class Node:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async for _ in signals:
+                if self._unfinished is not None:
+                    self._unfinished.cancel()
                 self._stop.set()
 
     async def _wait_for_parent(self) -> None:
@@ -201,21 +236,25 @@ def _start_facts(local: LocalNode) -> dict[str, Scalar]:
     return facts
 
 
-async def run_node(configuration: NodeConfiguration, *, stop_with_stdin: bool = False) -> None:
+async def run_node(
+    configuration: NodeConfiguration, *, stop_with_stdin: bool = False, ends_within: EndsWithin = no_deadline
+) -> None:
     """Runs one node until it is told to stop; see the module."""
-    written = configuration = remembered_name(configuration)
+    written = configuration = await trio.to_thread.run_sync(remembered_name, configuration)
     while True:
         reasons: list[BaseException] = []
         try:
-            await Node(configuration, written).run(stop_with_stdin=stop_with_stdin)
+            node = await trio.to_thread.run_sync(Node, configuration, written, ends_within)
+            await node.run(stop_with_stdin=stop_with_stdin)
         except* (NameTakenError, AddressChangedError) as group:
             reasons += leaves_of(group)
         if not reasons:
             return
+        ends_within(None)
         for reason in reasons:
             LOG.warning("%s", reason)
             if isinstance(reason, NameTakenError):
-                note_name(configuration.state_dir, reason.name)
+                await trio.to_thread.run_sync(note_name, configuration.state_dir, reason.name)
                 configuration = replace(configuration, name=reason.name)
             elif isinstance(reason, AddressChangedError):
                 configuration = replace(reason.configuration, name=configuration.name)

@@ -16,7 +16,7 @@ import trio
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.kafka.opening import kafka_listener
 from bridge.node.local_node import LocalNode
-from bridge.node.zmq.opening import zmq_endpoint
+from bridge.node.zmq.opening import read_zmq_keys, zmq_endpoint
 
 
 class ClientEndpoint(Protocol):
@@ -41,7 +41,7 @@ ClientEndpoints = Mapping[str, ClientEndpoint]
 @asynccontextmanager
 async def client_endpoints(local: LocalNode, current: CurrentFarm) -> AsyncIterator[ClientEndpoints]:
     """Have the endpoints bound while the block lasts. Raises `NodeStopped` and `KeyFileError`."""
-    with zmq_endpoint(local, current) as zmq:
+    with zmq_endpoint(local, current, await read_zmq_keys(local)) as zmq:
         async with kafka_listener(local, current) as kafka:
             found: dict[str, ClientEndpoint | None] = {"zmq": zmq, "kafka": kafka}
             yield {name: each for name, each in found.items() if each is not None}

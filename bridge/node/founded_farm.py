@@ -165,11 +165,12 @@ async def open_founded_farm(
     local.refused.name_servers(name_of)
     known.applied_state.name_servers(name_of)
     settings = _replica_settings(node, known, server_id)
+    published = await trio.to_thread.run_sync(PublishedStore, local.configuration.state_dir)
     async with (
         open_replica(settings, known.applied_state, local.metrics, local.durations, notices.observe) as replica,
         trio.open_nursery() as nursery,
     ):
-        farm = _founded_farm(node, replace(known, group=replica.group), replica, notices, halt)
+        farm = _founded_farm(node, replace(known, group=replica.group), replica, notices, published, halt)
         node.peers.farm = farm.known
         node.own_metadata.server_runs(server_id)
         orders = HandoverOrders(replica, local.trace)
@@ -219,11 +220,16 @@ def _replica_settings(node: JoinedNode, known: KnownFarm, server_id: int) -> Rep
 
 
 def _founded_farm(
-    node: JoinedNode, known: KnownFarm, replica: Replica, notices: RaftNotices, halt: Callable[[str], None]
+    node: JoinedNode,
+    known: KnownFarm,
+    replica: Replica,
+    notices: RaftNotices,
+    published: PublishedStore,
+    halt: Callable[[str], None],
 ) -> FoundedFarm:
     local, provider = node.local, node.provider
     signer = EntrySigner(provider.identity_key, known.founding.cluster_id, known.applied_state)
-    context = _task_context(node, known, replica, signer)
+    context = _task_context(node, known, replica, signer, published)
     name = f"submit-{context.request_prefix}"
 
     def end_connections() -> None:
@@ -285,7 +291,9 @@ def _reconciling_parts(node: JoinedNode, known: KnownFarm, replica: Replica, sig
     )
 
 
-def _task_context(node: JoinedNode, known: KnownFarm, replica: Replica, signer: EntrySigner) -> TaskContext:
+def _task_context(
+    node: JoinedNode, known: KnownFarm, replica: Replica, signer: EntrySigner, published: PublishedStore
+) -> TaskContext:
     local = node.local
     configuration = local.configuration
     return TaskContext(
@@ -300,7 +308,7 @@ def _task_context(node: JoinedNode, known: KnownFarm, replica: Replica, signer: 
         pace=local.pace,
         period_ms=configuration.publishing.reporting_period_ms,
         election_timeout_ms=local.profile.raft.election_timeout_min_ms,
-        published=PublishedStore(configuration.state_dir),
+        published=published,
         trace=local.trace,
         alarms=local.alarms,
         router_alarm=router_alarm(local.alarms),

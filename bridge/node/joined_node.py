@@ -10,6 +10,9 @@ They are made in one go when membership is open, each out of those before it.
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+
+import trio
 
 from bridge import VERSION
 from bridge.api.round_trips import ROUND_TRIPS_QUERY, write_round_trips
@@ -141,18 +144,19 @@ def _forming(local: LocalNode, beginning: Beginning, node_id: NodeId, own_metada
     )
 
 
-def remembered_farm(local: LocalNode, beginning: Beginning) -> KnownFarm | None:
+async def remembered_farm(local: LocalNode, beginning: Beginning) -> KnownFarm | None:
     """What this node knows of its farm from the first datagram on; raises UnusableFormationError."""
     formation = beginning.formation
     founding = formation.founding or formation.known
     if founding is None:
         return None
-    return known_farm(local, founding, beginning.identity.node_id, founded=formation.founding is not None)
+    return await known_farm(local, founding, beginning.identity.node_id, founded=formation.founding is not None)
 
 
-def known_farm(local: LocalNode, founding: Founding, node_id: bytes, *, founded: bool) -> KnownFarm:
+async def known_farm(local: LocalNode, founding: Founding, node_id: bytes, *, founded: bool) -> KnownFarm:
     """A farm before this node has its log. `founded`: by this node itself. Raises UnusableFormationError."""
-    admissions = AdmissionStore(local.configuration.state_dir, founding, node_id, founded=founded)
+    state_dir = local.configuration.state_dir
+    admissions = await trio.to_thread.run_sync(partial(AdmissionStore, state_dir, founding, node_id, founded=founded))
     return KnownFarm(founding, admissions, new_applied_state(local, founding))
 
 

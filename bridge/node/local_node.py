@@ -147,7 +147,7 @@ def structure_files(router: "FileRouter | I2cpRouter", keys: Sequence[HeldKey]) 
     if not isinstance(router, FileRouter):
         return {}
     paths = {held.master: router.path_of(held.master_hash) for held in keys}
-    return {master: str(path) for master, path in paths.items() if path.exists()}
+    return {master: str(path) for master, path in paths.items() if path in router.files}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +160,13 @@ class Beginning:
 
 async def begin(configuration: NodeConfiguration) -> Beginning:
     """Make and check the state directory, and read it; NodeStopped says why this process must not go on."""
+    return await trio.to_thread.run_sync(_begin, configuration)
+
+
+def _begin(configuration: NodeConfiguration) -> Beginning:
     state_dir = configuration.state_dir
     try:
-        await trio.to_thread.run_sync(make_state_directory, state_dir)
+        make_state_directory(state_dir)
     except UntrustedPathError as error:
         raise NodeStopped(str(error)) from error
     if answers(state_dir / SOCKET_NAME):
@@ -173,8 +177,8 @@ async def begin(configuration: NodeConfiguration) -> Beginning:
         )
     configuration.router.directory.mkdir(parents=True, exist_ok=True)
     # Before another node hears this process: if a copy spoke first, the original could take itself for the copy.
-    await trio.to_thread.run_sync(check_place, state_dir / RAFT_DIRECTORY)
-    identity = await trio.to_thread.run_sync(load_identity, state_dir)
+    check_place(state_dir / RAFT_DIRECTORY)
+    identity = load_identity(state_dir)
     return Beginning(identity, load_formation(state_dir, identity.node_id))
 
 

@@ -1,7 +1,8 @@
 """Committed entries on their way to the state machine: in order, each once, at the state machine's own pace.
 
 Turns of the event loop push entries; a task of its own calls the state machine and waits for it. A slow state machine
-therefore never delays a heartbeat, and it cannot fill the memory either: beyond `queue_bytes` pushed entries are let
+therefore never delays a heartbeat, and it is given a few entries at a time, so that one which never waits does not
+either. It cannot fill the memory: beyond `queue_bytes` pushed entries are let
 go, and the task reads them back from storage when their turn has come. Only the commit index is kept for them.
 
 Between two entries the same task *captures* the state machine for a snapshot: `snapshot()` returns at once, and what
@@ -19,7 +20,7 @@ import trio
 from consensus.core.effects import Apply, Restore
 from consensus.core.model import Entry, Index, SnapshotDescription
 from consensus.server.errors import ServerStoppedError
-from consensus.server.interfaces import StateMachine
+from consensus.server.interfaces import APPLIED_AT_ONCE, StateMachine
 
 Reader = Callable[[Index, Index, int], Awaitable[tuple[Entry, ...]]]
 """Reads committed entries [first, last] from storage, at most the given bytes, at least one."""
@@ -49,7 +50,7 @@ class Applying:
         self._watchers: list[tuple[Index, int, Callable[[], None]]] = []
         self._watched = 0
         self._captures: deque[trio.Event] = deque()
-        self._captured: tuple[Index, Iterator[bytes]] | None = None
+        self._captured: tuple[Index, Iterator[bytes] | AsyncIterator[bytes]] | None = None
         self.commit: Index = 0
         self.applied: Index = 0
         self.reread = 0
@@ -95,7 +96,7 @@ class Applying:
             self._watched += 1
             heappush(self._watchers, (index, self._watched, tell))
 
-    async def capture(self) -> tuple[Index, Iterator[bytes]]:
+    async def capture(self) -> tuple[Index, Iterator[bytes] | AsyncIterator[bytes]]:
         """The state machine as it is after some entry, soon: its index, and the bytes. One caller at a time.
 
         The entry is the newest that was applied, or the one that `snapshot_index` names, if that is older.
@@ -162,8 +163,15 @@ class Applying:
             return
         if not entries:
             raise RuntimeError(f"entry {first} is committed, but storage does not have it")
-        await self._state_machine.apply(first, entries)
-        self.applied += len(entries)
+        for start in range(0, len(entries), APPLIED_AT_ONCE):
+            if start:
+                self._wake()
+                await trio.lowlevel.checkpoint()
+                if self._restore is not None:
+                    return
+            part = entries[start : start + APPLIED_AT_ONCE]
+            await self._state_machine.apply(first + start, part)
+            self.applied += len(part)
 
     async def _wait_change(self) -> None:
         if self._ended:

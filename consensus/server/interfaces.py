@@ -24,6 +24,9 @@ from consensus.core.messages import Reply, Request
 from consensus.core.model import Entry, Index, LogId, Milliseconds, ServerId
 from consensus.core.status import Description, Outline
 
+APPLIED_AT_ONCE = 64
+"""Entries that a state machine takes before others get the event loop: heartbeats wait no longer than for these."""
+
 _calls = count(1)
 
 
@@ -98,10 +101,16 @@ class StateMachine(Protocol):
     """What the committed entries are for."""
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
-        """Take committed entries from index `first` on, in order, each once since the start or the last `restore`."""
+        """Take committed entries from index `first` on, in order, each once since the start or the last `restore`.
 
-    def snapshot(self) -> Iterator[bytes]:
-        """The state as it is now, in chunks of any size. Later entries must not change what the iterator gives."""
+        The server gives at most `APPLIED_AT_ONCE` at a time.
+        """
+
+    def snapshot(self) -> Iterator[bytes] | AsyncIterator[bytes]:
+        """The state as it is now, in chunks of any size. Later entries must not change what the iterator gives.
+
+        Others get the event loop after each chunk. One that reads a file, or waits for anything, is asynchronous.
+        """
 
     async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
         """Become what `snapshot` gave after the entry at `last`; forget everything else.

@@ -170,4 +170,4 @@ async def open_server(
             await nursery.start(server.run)
             yield server
     finally:
-        disk.close()
+        await disk.aclose()

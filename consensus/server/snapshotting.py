@@ -15,7 +15,8 @@ it begin anew: that is put off until the log is four times the size.
 readers of the log; `keep_from` may ask for less, by age. No reader can hold the log back.
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing
 from typing import Protocol
 
 import trio
@@ -109,14 +110,14 @@ class Snapshotting:
         self._taken_ms = now_ms()
         writer = SnapshotWriter(granted.last, granted.configuration, self._storage.snapshot_form)
         operations, pending = writer.plan_begin(), bytearray()
-        for chunk in state:
-            pending += chunk
-            await trio.lowlevel.checkpoint()
-            if len(pending) >= CHUNK_BYTES:
-                if not await self._write(writer, operations + writer.plan(bytes(pending))):
-                    return None
-                operations = []
-                pending.clear()
+        async with aclosing(_chunks_of(state)) as chunks:
+            async for chunk in chunks:
+                pending += chunk
+                if len(pending) >= CHUNK_BYTES:
+                    if not await self._write(writer, operations + writer.plan(bytes(pending))):
+                        return None
+                    operations = []
+                    pending.clear()
         if not await self._write(writer, operations + writer.plan(bytes(pending)) + writer.plan_end()):
             return None
         return await self._finish(writer)
@@ -166,3 +167,13 @@ class Snapshotting:
     def _feeds_a_follower(self) -> bool:
         """Whether a follower is being sent the snapshot now."""
         return any(follower.state is ProgressState.SNAPSHOT for follower in self._host.describe().raft.followers)
+
+
+async def _chunks_of(state: Iterator[bytes] | AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    if isinstance(state, AsyncIterator):
+        async for chunk in state:
+            yield chunk
+    else:
+        for chunk in state:
+            yield chunk
+            await trio.lowlevel.checkpoint()

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
         open_storage,
     )
     from consensus.storage.disk import (
+        STOP_SECONDS,
         DamagedStorageError,
+        DiskHangsError,
         DiskOperation,
         DiskReader,
         ForeignStorageError,
@@ -37,8 +39,10 @@ if TYPE_CHECKING:
 __all__ = [
     "SEGMENT_HEADER_BYTES",
     "STATE_FILE",
+    "STOP_SECONDS",
     "DamagedStorageError",
     "Directory",
+    "DiskHangsError",
     "DiskOperation",
     "DiskReader",
     "ForeignStorageError",
@@ -84,9 +88,11 @@ _HOMES: Final = {
     ),
     "consensus.storage.disk": (
         "DamagedStorageError",
+        "DiskHangsError",
         "DiskOperation",
         "DiskReader",
         "ForeignStorageError",
+        "STOP_SECONDS",
         "StorageError",
         "StorageInUseError",
     ),

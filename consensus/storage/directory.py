@@ -224,9 +224,16 @@ class ThreadedDisk:
         return await self._thread.run(lambda: question(self._directory))
 
     def close(self) -> None:
-        """Close all files and give up the lock."""
+        """Close all files and give up the lock. Blocks: not for an event loop."""
         self._thread.close()
         self._directory.close()
+
+    async def aclose(self) -> None:
+        """Close all files and give up the lock, even if cancelled; raises `DiskHangsError` if the disk hangs.
+
+        Then the thread does it if the disk ever answers: a lock is not given up while a write may be under way.
+        """
+        await self._thread.run_last(self._directory.close)
 
 
 class InlineDisk:
@@ -253,6 +260,10 @@ class InlineDisk:
         """Have a question answered."""
         await trio.lowlevel.checkpoint()
         return question(self._directory)
+
+    async def aclose(self) -> None:
+        """Close all files and give up the lock."""
+        self.close()
 
     def close(self) -> None:
         """Close all files and give up the lock."""

@@ -88,6 +88,10 @@ class DiskReader(Protocol):
         """Bytes of `file` from `offset_bytes` on; fewer than `length_bytes` only at its end."""
 
 
+STOP_SECONDS = 5.0
+"""How long a server that stops waits for a disk that does not answer. A slow disk needs less; a hung one never ends."""
+
+
 class StorageError(Exception):
     """Stored state cannot be used. The text tells an operator what happened, to what, and what to do next."""
 
@@ -102,3 +106,13 @@ class ForeignStorageError(StorageError):
 
 class StorageInUseError(StorageError):
     """Another process has the directory open."""
+
+
+class DiskHangsError(StorageError):
+    """The disk has not done what was begun within `STOP_SECONDS` of the stop of its server, which waits no longer."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"the disk has not finished a write within {STOP_SECONDS:g} s of the stop, and is not waited for: entries"
+            " that were acknowledged are durable, others may be lost. Check the disk of the log, then start again"
+        )

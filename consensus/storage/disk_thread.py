@@ -9,16 +9,21 @@ processor time (docs/reference/benchmarks.md, where the time of consensus goes).
 way, the leader's and the quicker follower's. So `begin` has no task that would have to be woken before and behind it.
 The thread begins with the first call and ends with `close`.
 
-A call that has begun is finished even if its caller is cancelled, since its progress would be unknown.
+A call that has begun is finished even if its caller is cancelled, since its progress would be unknown. Only a disk that
+hangs is left behind: `STOP_SECONDS` after the cancellation the caller gets `DiskHangsError`, by the machine's clock, as
+a test's clock does not know how far a thread is. The thread is a daemon's, so the process can end without it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from queue import SimpleQueue
-from threading import Thread
+from threading import Thread, Timer
 from typing import Generic, TypeVar, cast
 
 import trio
+
+from consensus.storage.disk import STOP_SECONDS, DiskHangsError
 
 T = TypeVar("T")
 
@@ -26,18 +31,38 @@ T = TypeVar("T")
 class DiskThread:
     """Works in the order of the calls."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, stop_s: float = STOP_SECONDS) -> None:
         self._name = name
+        self._stop_s = stop_s
         self._calls: SimpleQueue[_Call[object] | None] = SimpleQueue()
         self._thread: Thread | None = None
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns or raises, done in the thread."""
+        """What `work` returns or raises, done in the thread; `DiskHangsError` if cancelled and not done in time."""
         await trio.lowlevel.checkpoint_if_cancelled()
+        return await self._run(work, [])
+
+    async def run_last(self, work: Callable[[], object]) -> None:
+        """Have `work` done as the last, even if cancelled, and end the thread; `DiskHangsError` if not in time."""
+        with trio.CancelScope(shield=True):
+            try:
+                await self._run(work, [self._stop_s])
+            finally:
+                self.end()
+
+    async def _run(self, work: Callable[[], T], limits_s: Sequence[float]) -> T:
         task = trio.lowlevel.current_task()
         call = _Call(work, lambda: trio.lowlevel.reschedule(task))
         self._put(call)
-        await trio.lowlevel.wait_task_rescheduled(_is_finished_first)
+        timers = [call.left_after(each) for each in limits_s]
+
+        def wait_for_the_end(_: object) -> trio.lowlevel.Abort:
+            timers.append(call.left_after(self._stop_s))
+            return trio.lowlevel.Abort.FAILED
+
+        await trio.lowlevel.wait_task_rescheduled(wait_for_the_end)
+        for timer in timers:
+            timer.cancel()
         return call.result()
 
     def begin(self, work: Callable[[], object], ended: Callable[[Exception | None], None]) -> None:
@@ -49,11 +74,17 @@ class DiskThread:
         call = _Call(work, lambda: context.run(ended, call.error()))
         self._put(call)
 
-    def close(self) -> None:
-        """End the thread, once it has done what it was given."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
+    def end(self) -> None:
+        """End the thread, once it has done what it was given, and do not wait for that."""
+        if self._thread is not None:
+            self._thread = None
             self._calls.put(None)
+
+    def close(self) -> None:
+        """End the thread, and wait until it has done what it was given. Blocks: not for an event loop."""
+        thread = self._thread
+        self.end()
+        if thread is not None:
             thread.join()
 
     def _put(self, call: "_Call[T]") -> None:
@@ -73,16 +104,42 @@ class _Call(Generic[T]):
     def __init__(self, work: Callable[[], T], ended: Callable[[], object]) -> None:
         self._work = work
         self._ended = ended
+        self._is_left = self._is_told = False
         self._token = trio.lowlevel.current_trio_token()
         self._value: T | None = None
         self._error: BaseException | None = None
 
     def perform(self) -> None:
+        error: BaseException | None = None
         try:
             self._value = self._work()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's
+        except BaseException as failure:  # noqa: BLE001 - whatever it is, it is the caller's
+            error = failure
+        if not self._is_left:
             self._error = error
-        self._token.run_sync_soon(self._ended)
+        with suppress(trio.RunFinishedError):  # it was left behind
+            self._token.run_sync_soon(self._tell)
+
+    def left_after(self, seconds: float) -> Timer:
+        """Return a running timer, at whose end the work is not waited for any longer."""
+        timer = Timer(seconds, self._leave_soon)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def _leave_soon(self) -> None:
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._leave)
+
+    def _leave(self) -> None:
+        if not self._is_told:
+            self._error, self._is_left = DiskHangsError(), True
+            self._ended()
+
+    def _tell(self) -> None:
+        if not self._is_left:
+            self._is_told = True
+            self._ended()
 
     def result(self) -> T:
         error, self._error = self._error, None
@@ -96,7 +153,3 @@ class _Call(Generic[T]):
         if error is not None and not isinstance(error, Exception):
             raise error
         return error
-
-
-def _is_finished_first(_: object) -> trio.lowlevel.Abort:
-    return trio.lowlevel.Abort.FAILED

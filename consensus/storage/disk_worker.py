@@ -17,7 +17,7 @@ from typing import Protocol, assert_never
 import trio
 
 from consensus.storage.directory import OutOfSpaceError
-from consensus.storage.disk import DiskOperation, DiskReader, RemoveFile
+from consensus.storage.disk import STOP_SECONDS, DiskHangsError, DiskOperation, DiskReader, RemoveFile
 from consensus.storage.jobs import (
     HardStateJob,
     Job,
@@ -93,14 +93,19 @@ class DiskWorker:
             self._jobs.send_nowait(job)
 
     async def run(self) -> None:
-        """Work until cancelled, or until the disk fails; what the disk has begun is finished."""
+        """Work until cancelled, or until the disk fails; what the disk has begun is finished.
+
+        Raises `DiskHangsError` if that takes longer than `STOP_SECONDS`.
+        """
         try:
             await self._work()
         finally:
-            with trio.CancelScope(shield=True):
+            with trio.move_on_after(STOP_SECONDS, shield=True):
                 while self._is_writing:
                     self._written = trio.Event()
                     await self._written.wait()
+            if self._is_writing:
+                raise DiskHangsError
 
     def _ended(self, job: WriteJob, error: Exception | None) -> None:
         self._is_writing = False

@@ -29,6 +29,8 @@ from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from tests.loop_watch.watch import ENVIRONMENT, install_if_wanted
+
 ROOT = Path(__file__).parents[2]
 REQUEST_BYTES = 128 * 1024
 NUMBER_BYTES = 4
@@ -121,6 +123,7 @@ def _source() -> socket.socket:
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
             start_new_session=True,
+            env={name: value for name, value in os.environ.items() if name != ENVIRONMENT},
         )
 
     def end() -> None:
@@ -177,6 +180,7 @@ def become(said: dict[str, object], standard: list[int]) -> list[str]:
             os.chdir(directory)
             os.environ.clear()
             os.environ.update(environment)
+            install_if_wanted()
             return arguments
         case _:
             raise AssertionError(said)

@@ -68,8 +68,15 @@ def clock_now_ms() -> int:
 
 
 def machine_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the machine's clock run with trio's."""
+    """Let the machine's clock run with trio's. Files are read without a thread, for which it would not wait."""
     monkeypatch.setattr(applied_state_module, "clock_ms", clock_now_ms)
+    monkeypatch.setattr(trio.to_thread, "run_sync", in_no_time)
+
+
+async def in_no_time(function: Callable[..., object], *arguments: object) -> object:
+    """Call a function as a thread would, in no time of a simulated clock."""
+    await trio.lowlevel.checkpoint()
+    return function(*arguments)
 
 
 @dataclass

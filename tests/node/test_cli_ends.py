@@ -26,8 +26,11 @@ def ended_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseE
     (tmp_path / "node.toml").write_text('[gossip]\nbind = "127.0.0.1:7668"\n')
 
     def call(error: BaseException) -> Result:
-        async def run_node(_configuration: object, *, stop_with_stdin: bool) -> None:
+        async def run_node(
+            _configuration: object, *, stop_with_stdin: bool, ends_within: Callable[[float | None], None]
+        ) -> None:
             assert not stop_with_stdin
+            ends_within(None)
             async with trio.open_nursery():
                 raise error
 

@@ -1,37 +1,67 @@
 """How far a log is committed is noted now and then and at the end, and a note that is damaged says nothing."""
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock
 
-from bridge.node.raft.commit_store import FILE_NAME, NOTE_PERIOD_SECONDS, keep_commit_index, read_commit_index
+from bridge.node.raft import commit_store
+from bridge.node.raft.commit_store import FILE_NAME, keep_commit_index, read_commit_index
 
 
-async def test_what_was_applied_is_noted_every_half_minute_and_when_the_node_stops(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    del autojump_clock
+@pytest.fixture
+def short_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A period of 10 ms: notes are written by a thread, whose progress a test's clock would not wait for."""
+    monkeypatch.setattr(commit_store, "NOTE_PERIOD_SECONDS", 0.01)
+
+
+async def noted(directory: Path, index: int) -> None:
+    """Return when the index is noted."""
+    with trio.fail_after(10):
+        while read_commit_index(directory) != index:  # noqa: ASYNC110 - a file does not report its changes
+            await trio.sleep(0.005)
+
+
+@pytest.mark.usefixtures("short_period")
+async def test_applied_index_is_noted_each_period_and_at_the_end(tmp_path: Path) -> None:
     applied = [7]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keep_commit_index, tmp_path, lambda: applied[0])
-        await trio.sleep(NOTE_PERIOD_SECONDS / 2)
-        assert read_commit_index(tmp_path) is None
-        await trio.sleep(NOTE_PERIOD_SECONDS)
-        assert read_commit_index(tmp_path) == 7
+        await noted(tmp_path, 7)
         applied[0] = 9
         nursery.cancel_scope.cancel()
     assert read_commit_index(tmp_path) == 9
 
 
-async def test_a_directory_that_cannot_be_written_stops_no_node(tmp_path: Path, autojump_clock: MockClock) -> None:
-    del autojump_clock
+@pytest.mark.usefixtures("short_period")
+async def test_a_directory_that_cannot_be_written_stops_no_node(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
-    with trio.move_on_after(NOTE_PERIOD_SECONDS * 3) as span:
+    with trio.move_on_after(0.1) as span:
         await keep_commit_index(gone, lambda: 5)
     assert span.cancelled_caught
     assert read_commit_index(gone) is None
+
+
+@pytest.mark.usefixtures("short_period")
+async def test_hung_disk_holds_up_neither_loop_nor_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, hangs = threading.Event(), trio.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    def hang(_: int) -> None:
+        token.run_sync_soon(hangs.set)
+        answers.wait(60)
+
+    monkeypatch.setattr(os, "fsync", hang)
+    try:
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(keep_commit_index, tmp_path, lambda: 7)
+                await hangs.wait()
+                nursery.cancel_scope.cancel()
+    finally:
+        answers.set()
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"committed": "7"}', '{"committed": true}', '{"committed": -1}'])

@@ -144,7 +144,9 @@ async def test_the_disk_and_the_state_machine_are_timed(autojump_clock: trio.tes
     assert isinstance(await begun(measured, (SyncFile("log"),)), OSError)
     machine = MeasuredStateMachine(Slow(), applied)
     await machine.apply(1, ())
-    assert list(machine.snapshot()) == [b"state"]
+    chunks = machine.snapshot()
+    assert isinstance(chunks, Iterator)
+    assert [*chunks] == [b"state"]
     assert disk.count == 2
     assert disk.total_s == pytest.approx(2)
     assert applied.count == 1

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, assert_never
@@ -23,7 +24,8 @@ from bridge.api.cluster_outputs import KraftServeOutput, KraftVoterView
 from bridge.cli.failure import fail, failures, reasons
 from bridge.cli.kraft.options import INTERRUPTED, config_option, needs_kafka, read_settings, set_option
 from bridge.cli.options import json_option
-from bridge.cli.printing import echo, print_json_line
+from bridge.cli.printing import echo, print_json_line, written_apart
+from bridge.cli.serving.stop_deadline import CLOSE_SECONDS, StopDeadline
 from consensus import (
     ConfigurationChanged,
     ContentRejected,
@@ -122,7 +124,6 @@ class Reporter:
             print_json_line(KraftServeOutput(event, self._node_id, time.time_ns() // MILLION, text, **facts))
         else:
             echo(text, err=alarm)
-        sys.stdout.flush()
 
     def notice(self, notice: Notice) -> None:
         """Something that the server tells."""
@@ -223,8 +224,11 @@ def serve(
     with needs_kafka(), failures(*known):
         asked = _asked(config, changes, metrics, produce, kafka_metadata=kafka_metadata, allow_network=allow_network)
     reporter, ends, interrupted = Reporter(asked.settings.node_id, as_json=as_json), list[str](), False
+    deadline = StopDeadline(partial(echo, err=True))
     try:
-        trio.run(_serve, asked, reporter)
+        with written_apart():
+            trio.run(_serve, asked, reporter, deadline)
+            deadline.within(None)
     except* (*known, StorageError, HaltedError, OSError) as group:
         ends.extend(reasons(group))
     except* KeyboardInterrupt:
@@ -235,10 +239,11 @@ def serve(
         sys.exit(INTERRUPTED)
 
 
-async def _serve(asked: Asked, reporter: Reporter) -> None:
+async def _serve(asked: Asked, reporter: Reporter, deadline: StopDeadline) -> None:
     told = trio.Event()
     async with trio.open_nursery() as nursery:
-        await nursery.start(_hear_signals, nursery.cancel_scope, told)
+        nursery.start_soon(deadline.within_when_cancelled)
+        await nursery.start(_hear_signals, nursery.cancel_scope, told, deadline)
         async with protocol.open_voter(asked.settings, options=asked.options, observe=reporter.notice) as voter:
             port = await _start_metrics(nursery, asked.metrics, voter)
             reporter.serving(voter, port)
@@ -265,13 +270,16 @@ async def _start_metrics(
         ) from error
 
 
-async def _hear_signals(scope: trio.CancelScope, told: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
+async def _hear_signals(
+    scope: trio.CancelScope, told: trio.Event, deadline: StopDeadline, *, task_status: trio.TaskStatus[None]
+) -> None:
     """The first signal asks the server to stop, the second one ends it."""
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
         task_status.started()
         async for _ in signals:
             if told.is_set():
                 scope.cancel()
+            deadline.within(RESIGN_S + CLOSE_SECONDS)
             told.set()
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, assert_never
@@ -21,7 +22,8 @@ import trio
 from bridge.api.cluster_outputs import ZmqRaftMemberView, ZmqRaftServeOutput
 from bridge.cli.failure import fail, reasons
 from bridge.cli.options import directory_path, json_option
-from bridge.cli.printing import echo, print_json_line
+from bridge.cli.printing import echo, print_json_line, written_apart
+from bridge.cli.serving.stop_deadline import StopDeadline
 from bridge.cli.zmq_raft.options import ident_option, needs_pyzmq, parse_peer
 from consensus import (
     ConfigurationChanged,
@@ -106,7 +108,6 @@ class Reporter:
             print_json_line(ZmqRaftServeOutput(event, self._peer_id, time.time_ns() // 1_000_000, text, **facts))
         else:
             echo(text, err=alarm)
-        sys.stdout.flush()
 
     def notice(self, notice: "protocol.PeerNotice") -> None:
         """Something that the peer tells."""
@@ -220,8 +221,11 @@ def serve(*, as_json: bool, **asked: Any) -> None:
     with needs_pyzmq():
         options = Asked(**asked).options()
     reporter, ends, interrupted = Reporter(options.peer_id, as_json=as_json), list[str](), False
+    deadline = StopDeadline(partial(echo, err=True))
     try:
-        trio.run(_serve, options, reporter)
+        with written_apart():
+            trio.run(_serve, options, reporter, deadline)
+            deadline.within(None)
     except* (protocol.PeerError, StorageError, HaltedError, OSError) as group:
         ends.extend(reasons(group))
     except* KeyboardInterrupt:
@@ -232,8 +236,9 @@ def serve(*, as_json: bool, **asked: Any) -> None:
         sys.exit(INTERRUPTED)
 
 
-async def _serve(options: "protocol.PeerOptions", reporter: Reporter) -> None:
+async def _serve(options: "protocol.PeerOptions", reporter: Reporter, deadline: StopDeadline) -> None:
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(deadline.within_when_cancelled)
         await nursery.start(_cancel_on_signal, nursery.cancel_scope)
         async with protocol.open_peer(options, reporter.notice) as peer:
             reporter.serving(peer)

@@ -83,13 +83,13 @@ class Debugging:
         return json_answer(
             DebugAnswer(
                 node=self._configuration.name,
-                versions=versions(),
+                versions=await trio.to_thread.run_sync(versions),
                 compiled=is_compiled(),
                 settings=without_users(settings_table(self._configuration)),
                 profile=profile,
                 threads=thread_stacks(),
                 tasks=task_stacks(),
-                memory=memory_snapshot(),
+                memory=await trio.to_thread.run_sync(memory_snapshot),
             )
         )
 

@@ -55,7 +55,7 @@ class ControlEndpoint:
             await self.verdicts.run()
 
 
-def control_endpoint(
+async def control_endpoint(
     node: JoinedNode,
     current: CurrentFarm,
     leave: Callable[[], None],
@@ -78,6 +78,7 @@ def control_endpoint(
         current=current,
         durations=local.durations,
         stuck=verdicts.stuck,
+        last_verdict=verdicts.last,
     )
     identities = IdentityAdmin(provider, directory, farm_keys, local.trace, current)
     shares = node.connecting.transport.shares
@@ -87,7 +88,7 @@ def control_endpoint(
         remote_strangers=shares.control_remote,
     )
     state_dir = local.configuration.state_dir
-    remote = open_remote_access(state_dir, local.configuration.control)
+    remote = await trio.to_thread.run_sync(open_remote_access, state_dir, local.configuration.control)
     shows_page = local.configuration.control is not None and local.configuration.control.page
     debugging = Debugging(local.configuration)
     more = {**identities.handlers, **debugging.handlers, **({"/": ("GET", show_page)} if shows_page else {})}

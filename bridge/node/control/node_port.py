@@ -22,7 +22,7 @@ from bridge.api.control import (
 )
 from bridge.api.log import LogPage, log_entry
 from bridge.api.trace import EventPage
-from bridge.api.view import FarmView, VerdictKind, VoterView
+from bridge.api.view import FarmView, VerdictKind, VerdictView, VoterView
 from bridge.core.log.records import Removal
 from bridge.core.membership.admission import server_name
 from bridge.node.control.key_admin import KeyPort
@@ -47,6 +47,7 @@ class NodePort:
     """The node, as far as the control endpoint needs it."""
 
     _durations: Durations | None = None
+    _last_verdict: Callable[[], VerdictView | None] | None = None
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class NodePort:
         current: CurrentFarm,
         stuck: Callable[[], tuple[str, ...]] = tuple,
         durations: Durations | None = None,
+        last_verdict: Callable[[], VerdictView | None] | None = None,
     ) -> None:
         self._make_view = make_view
         self._trace = trace
@@ -72,10 +74,16 @@ class NodePort:
         self._current = current
         self._stuck = stuck
         self._durations = durations
+        self._last_verdict = last_verdict
 
     async def view(self) -> FarmView:
         """The view of this moment."""
         return self._make_view()
+
+    async def verdict(self) -> VerdictView:
+        """The verdict of the node's last look at itself, about a second old: probes must not cost a view each."""
+        known = None if self._last_verdict is None else self._last_verdict()
+        return (await self.view()).verdict if known is None else known
 
     def stuck(self) -> tuple[str, ...]:
         """What does not work in this process and would after a restart, in words."""

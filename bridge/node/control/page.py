@@ -35,8 +35,7 @@ _INLINE: Final = re.compile(rb"<(script|style)>(.*?)</\1>", re.DOTALL)
 
 async def show_page(_request: Request, _query: str) -> Answer:
     """The page."""
-    await trio.lowlevel.checkpoint()
-    return _page()
+    return await trio.to_thread.run_sync(_page)
 
 
 @cache

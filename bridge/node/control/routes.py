@@ -28,10 +28,12 @@ The routes know nothing of sockets, and of the node only its `NodePort`. Every r
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
+import trio
 from msgspec import Struct
 
 from bridge.api.control import (
@@ -214,17 +216,17 @@ class Routes:
 
     async def _metrics(self, _request: Request, _query: str) -> Answer:
         # Its library takes 2.4 MB, which a node without a scraper need not spend.
-        from bridge.node.control.metrics import exposition  # noqa: PLC0415 - see above
-
+        # It takes long to import as well, and a thread lets the event loop have its turns meanwhile.
+        module = await trio.to_thread.run_sync(import_module, "bridge.node.control.metrics")
+        exposition: Callable[..., bytes] = module.exposition
         return Answer(200, exposition(await self._port.view(), self.counters, self._port.durations()), METRICS_TYPE)
 
     async def _healthz(self, _request: Request, _query: str) -> Answer:
         reasons = self._port.stuck()
-        view = await self._port.view()
-        return json_answer(HealthAnswer(not reasons, reasons, view.verdict), 503 if reasons else 200)
+        return json_answer(HealthAnswer(not reasons, reasons, await self._port.verdict()), 503 if reasons else 200)
 
     async def _readyz(self, _request: Request, _query: str) -> Answer:
-        verdict = (await self._port.view()).verdict
+        verdict = await self._port.verdict()
         return json_answer(ReadyAnswer(verdict.ready, verdict), 200 if verdict.ready else 503)
 
     async def _submit(self, request: Request, query: str) -> Answer:

@@ -26,13 +26,15 @@ from bridge.node.control.access import Access, RemoteAccess
 from bridge.node.control.node_port import NodePort
 from bridge.node.control.places import Place, RemotePlaces
 from bridge.node.control.routes import Answer, Handler, Request, Routes, new_counters, refusal
-from bridge.node.security.control_socket import ControlSocketError, identity, listen, remove_if_ours
+from bridge.node.security.control_socket import ControlSocketError, listen, remove_if_ours
 from bridge.node.security.local_trust import is_trusted_user, peer_user_id
 from consensus.net import AcceptOptions, AcceptQueue, DropReason, TlsStream
 
 RECEIVE_BYTES = 16 * 1024
 LOG = logging.getLogger(__name__)
 
+CLOSE_S = 1.0
+"""How long the end waits for the removal of the socket's file."""
 _READING = frozenset({b"GET", b"HEAD"})
 
 
@@ -113,8 +115,7 @@ class ControlServer:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve. `task_status` is started once the socket answers; a `ControlSocketError` says why it cannot."""
-        listening = listen(self.path)
-        ours = identity(self.path)
+        listening, ours = await trio.to_thread.run_sync(listen, self.path)
         try:
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
             async with trio.open_nursery() as nursery:
@@ -123,7 +124,8 @@ class ControlServer:
                     await self._listen_remote(nursery, self._remote)
                 task_status.started()
         finally:
-            remove_if_ours(self.path, ours)
+            with trio.move_on_after(CLOSE_S, shield=True):
+                await trio.to_thread.run_sync(remove_if_ours, self.path, ours, abandon_on_cancel=True)
 
     async def _listen_remote(self, nursery: trio.Nursery, remote: RemoteAccess) -> None:
         async def accept(transport: trio.SocketStream, address: str) -> None:

@@ -46,6 +46,7 @@ class VerdictWatch:
         self._trace = trace
         self._alarms = alarms
         self._told: VerdictView | None = None
+        self._last: VerdictView | None = None
         self._looked_at = trio.current_time()
         self._applied = 0
         self._applied_at = trio.current_time()
@@ -66,11 +67,16 @@ class VerdictWatch:
         if raft.applied_index != self._applied or raft.applied_index >= raft.commit_index:
             self._applied, self._applied_at = raft.applied_index, now
         self._raise(view, now)
+        self._last = view.verdict
         verdict, before = view.verdict, self._told
         if before is None or before.text != verdict.text:
             self._told = verdict
             facts = {"verdict": verdict.kind.value, "severity": verdict.severity.value, "text": verdict.text}
             self._trace.append("verdict-changed", facts)
+
+    def last(self) -> VerdictView | None:
+        """The verdict of the last look; None before the first."""
+        return self._last
 
     def text(self) -> str:
         """The verdict of the last look; empty before the first."""

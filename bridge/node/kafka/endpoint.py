@@ -135,9 +135,8 @@ class FarmListener:
 
     async def look_at_certificates(self) -> None:
         """Read the files of TLS again, if one has changed since they were read."""
-        stamps = _stamps(self._settings)
+        stamps = await trio.to_thread.run_sync(_stamps, self._settings)
         if stamps == self._stamps:
-            await trio.lowlevel.checkpoint()
             self._alarms.clear(CERTIFICATE_ALARM)  # What was read last is in its place again.
             return
         try:
@@ -158,20 +157,14 @@ class FarmListener:
 @asynccontextmanager
 async def open_listener(local: LocalNode, settings: KafkaSettings, current: CurrentFarm) -> AsyncIterator[FarmListener]:
     """Have the listener's socket bound while the block lasts; raises `NodeStopped` and `KeyFileError`."""
-    users = None
-    if settings.users is not None:
-        by_certificate = settings.client_ca is not None
-        users = ListedUsers(
-            settings.users,
-            read_listed_users(settings.users, by_certificate=by_certificate),
-            by_certificate=by_certificate,
-        )
+    users = await trio.to_thread.run_sync(_users, settings)
+    security = await trio.to_thread.run_sync(_security, settings, users)
     connections = descriptor_shares().kafka
     options = ListenerOptions(
         name=KAFKA_LISTENER,
         host=settings.listen.host,
         port=settings.listen.port,
-        security=_security(settings, users),
+        security=security,
         limits=Limits(max_request_bytes=WRITE_BYTES if settings.write else READ_BYTES, max_elements=20_000),
         max_connections=connections,
         max_connections_per_source=max(1, connections // 2),
@@ -190,6 +183,17 @@ async def open_listener(local: LocalNode, settings: KafkaSettings, current: Curr
     finally:
         for each in bound:
             each.socket.close()
+
+
+def _users(settings: KafkaSettings) -> ListedUsers | None:
+    if settings.users is None:
+        return None
+    by_certificate = settings.client_ca is not None
+    return ListedUsers(
+        settings.users,
+        read_listed_users(settings.users, by_certificate=by_certificate),
+        by_certificate=by_certificate,
+    )
 
 
 def _security(settings: KafkaSettings, users: ListedUsers | None) -> ListenerSecurity:

@@ -6,8 +6,11 @@ needs kio is imported here, at the start of a node that wants it, and nowhere el
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
+
+import trio
 
 from bridge.node.events.alarms import NodeStopped
 from bridge.node.founded_farm import CurrentFarm
@@ -38,6 +41,8 @@ async def kafka_listener(local: LocalNode, current: CurrentFarm) -> "AsyncIterat
     missing = missing_module()
     if missing is not None:
         raise NodeStopped(f"kafka.listen needs {missing}, which is not installed: {INSTALL_KAFKA}")
+    # It takes a while, and a thread lets the event loop have its turns meanwhile.
+    await trio.to_thread.run_sync(import_module, "bridge.node.kafka.endpoint")
     from bridge.node.kafka.endpoint import open_listener  # noqa: PLC0415 - see the module
 
     async with open_listener(local, settings, current) as listener:

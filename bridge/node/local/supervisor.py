@@ -73,11 +73,11 @@ async def run_children(
 
 
 async def _start(command: Command) -> Child:
-    with command.log_file.open("ab") as output:
+    async with await trio.open_file(command.log_file, "ab") as output:
         process = await trio.lowlevel.open_process(
             [sys.executable, "-m", "bridge.cli.main", *command.arguments],
             stdin=subprocess.PIPE,
-            stdout=output,
+            stdout=output.wrapped,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )

@@ -85,7 +85,7 @@ class LocalWatch:
         return ProcessView(child.command.name, child.pid, running=child.running, detail=child.exit_text, view=view)
 
     def published(self) -> Published | None:
-        """The latest structure of this run that verifies and covers every healthy destination.
+        """The latest structure of this run that verifies and covers every healthy destination. Reads files.
 
         None while there is none, or while a router's destination that reports as healthy is not in it yet. What an
         earlier run of the same farm left behind is no proof that this one publishes.
@@ -94,10 +94,9 @@ class LocalWatch:
         if view is None or len(view.reports) < len(self._children):
             return None
         wanted = sum(report.healthy_destinations for report in view.reports)
+        files = [path for node in self._farm.nodes for path in (node.directory / "published").glob("*.meta-ls2")]
         found = [
-            each
-            for path in self._structure_files()
-            if _modified_ns(path) >= self._started_ns and (each := _verified(path)) is not None
+            each for path in files if _modified_ns(path) >= self._started_ns and (each := _verified(path)) is not None
         ]
         complete = [each for each in found if each.entries >= max(wanted, 1)]
         return max(complete, key=lambda each: each.published_s, default=None)
@@ -115,9 +114,6 @@ class LocalWatch:
                 leader = "no leader" if raft.leader_id is None else f"leader {raft.leader_name or raft.leader_id}"
                 parts.append(f"{process.name}: {node.phase.value}, {leader}, commit index {raft.commit_index}")
         return "; ".join(parts)
-
-    def _structure_files(self) -> list[Path]:
-        return [path for node in self._farm.nodes for path in (node.directory / "published").glob("*.meta-ls2")]
 
     async def _keep_view(self, name: str, socket: Path, child: Child) -> None:
         async with ControlClient(socket, timeout_s=2.0) as client:
@@ -169,4 +165,4 @@ def _verified(path: Path) -> Published | None:
         return None
     if not verify(structure).holds:
         return None
-    return Published(path, structure.published_s, len(structure.leases))
+    return Published(path.resolve(), structure.published_s, len(structure.leases))

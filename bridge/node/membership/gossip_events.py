@@ -158,7 +158,7 @@ async def wait_for_conflicts(
     provider: MembershipProvider, member_directory: MemberDirectory, settings: NodeConfiguration
 ) -> None:
     """Returns when no conflicting instance has answered, or no peer is there; at once before the first storage."""
-    if settings.gossip is None or not (settings.state_dir / STORAGE_NOTE).exists():
+    if settings.gossip is None or not await trio.Path(settings.state_dir / STORAGE_NOTE).exists():
         return
     period_s = gossip_options(settings.gossip).gossip_period_ms / 1000
     with trio.move_on_after(PERIODS_WITHOUT * period_s) as alone:

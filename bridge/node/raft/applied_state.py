@@ -14,6 +14,8 @@ that it does not know. Configurations are remembered likewise: there is one for 
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import compress, islice
+from operator import lt
 from typing import assert_never
 
 import trio
@@ -68,12 +70,21 @@ from bridge.core.state.reqids import Update
 from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.wire.log.entries import EntryReader, decode
 from bridge.wire.log.snapshot import FarmSnapshot, decode_farm, encode_farm
-from consensus import Configuration, Entry, EntryKind, Index, LogId, decode_configuration, integer_id, now_ms
+from consensus import (
+    APPLIED_AT_ONCE,
+    Configuration,
+    Entry,
+    EntryKind,
+    Index,
+    LogId,
+    decode_configuration,
+    integer_id,
+    now_ms,
+)
 from consensus.sessions import RequestId, parse_request_id
 
 MOMENTS_MAX = 500_000
 CONFIGURATIONS_MAX = 4096
-BREATH_ENTRIES = 64
 REFUSALS_MAX = 256
 RETENTION_MS = 7 * 24 * 3600 * 1000
 _COUNTED = {
@@ -167,11 +178,8 @@ class AppliedState:
 
     def first_index_at(self, time_ms: int) -> Index | None:
         """The first index that is remembered and has this log time or a later one; None if none has it yet."""
-        for start, end in zip((0, *self._turns_back), (*self._turns_back, len(self._moment_times_ms)), strict=True):
-            place = bisect_left(self._moment_times_ms, time_ms, start, end)
-            if place < end:
-                return self._moment_indexes[place]
-        return None
+        place = self._first_place(time_ms, bisect_left)
+        return None if place is None else self._moment_indexes[place]
 
     def latest_log_time(self) -> int:
         """The highest log time that is remembered, milliseconds since the epoch."""
@@ -222,10 +230,11 @@ class AppliedState:
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
         """Take committed entries; after a restart there are many, so others get their turn in between."""
-        for offset, entry in enumerate(entries):
-            self._apply(first + offset, entry)
-            if offset % BREATH_ENTRIES == BREATH_ENTRIES - 1:
+        for start in range(0, len(entries), APPLIED_AT_ONCE):
+            if start:
                 await trio.lowlevel.checkpoint()
+            for index, entry in enumerate(entries[start : start + APPLIED_AT_ONCE], first + start):
+                self._apply(index, entry)
         self._news.set()
         self._news = trio.Event()
 
@@ -253,7 +262,7 @@ class AppliedState:
         self._moment_times_ms = array("q", snapshot.moment_times_ms)
         self._configuration_indexes = array("q", snapshot.configuration_indexes)
         times_ms = self._moment_times_ms
-        self._turns_back = [place for place in range(1, len(times_ms)) if times_ms[place] < times_ms[place - 1]]
+        self._turns_back = [*compress(range(1, len(times_ms)), map(lt, islice(times_ms, 1, None), times_ms))]
         self._history_ends = max(self._history_ends, last.index)
         self.last_for_readers = last.index
         self.log_time.period_changed(snapshot.period_ms)
@@ -288,10 +297,17 @@ class AppliedState:
 
     def index_at(self, oldest_ms: int) -> Index:
         """The index at which log time had last reached `oldest_ms`, milliseconds since the epoch; 0: before the log."""
-        # An operator may have brought log time back, so times need not rise with the index.
-        younger = next((place for place, at_ms in enumerate(self._moment_times_ms) if at_ms > oldest_ms), None)
-        place = (len(self._moment_times_ms) if younger is None else younger) - 1
+        place = self._first_place(oldest_ms, bisect_right)
+        place = (len(self._moment_times_ms) if place is None else place) - 1
         return self._moment_indexes[place] if place >= 0 else 0
+
+    def _first_place(self, time_ms: int, bisect: "Callable[[array[int], int, int, int], int]") -> int | None:
+        """The first place behind which, by `bisect`, a moment is. Between two turns back of log time, times rise."""
+        for start, end in zip((0, *self._turns_back), (*self._turns_back, len(self._moment_times_ms)), strict=True):
+            place = bisect(self._moment_times_ms, time_ms, start, end)
+            if place < end:
+                return place
+        return None
 
     def _apply(self, index: Index, entry: Entry) -> None:
         match entry.kind:

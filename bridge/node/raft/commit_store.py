@@ -3,7 +3,8 @@
 Raft keeps no commit index on disk, and rightly: a server learns it anew from its leader. But a reader of a stopped
 node's directory cannot ask a leader, and the newest entries in a log may never have been committed. So the node notes,
 now and then and when it stops, how far it had applied. A note that is behind only hides entries; one that is ahead
-cannot exist, because what was committed stays so. Hence it needs no order with the log's own writes.
+cannot exist, because what was committed stays so. Hence it needs no order with the log's own writes, and its writer may
+be left behind: it is a thread, for the two syncs of a note are as slow as the disk.
 """
 
 import json
@@ -17,6 +18,8 @@ from consensus.storage import replace_file
 
 FILE_NAME = "committed.json"
 NOTE_PERIOD_SECONDS = 30.0
+END_SECONDS = 1.0
+"""How long the end of a node waits for its last note."""
 
 
 def write_commit_index(state_dir: Path, index: int) -> None:
@@ -36,20 +39,24 @@ def read_commit_index(state_dir: Path) -> int | None:
 
 
 async def keep_commit_index(state_dir: Path, applied: Callable[[], int]) -> None:
-    """Notes what `applied` tells, every half minute and at the end. A full disk only leaves an older note."""
+    """Note what `applied` returns, every half minute and at the end. A full disk only leaves an older note.
+
+    A disk that hangs delays nothing but the next note, and the end by `END_SECONDS` at most.
+    """
     noted = 0
     try:
         while True:
             await trio.sleep(NOTE_PERIOD_SECONDS)
-            noted = _note(state_dir, noted, applied())
+            noted = await _note(state_dir, noted, applied())
     finally:
-        _note(state_dir, noted, applied())
+        with trio.move_on_after(END_SECONDS, shield=True):
+            await _note(state_dir, noted, applied())
 
 
-def _note(state_dir: Path, noted: int, index: int) -> int:
+async def _note(state_dir: Path, noted: int, index: int) -> int:
     if index > noted:
         try:
-            write_commit_index(state_dir, index)
+            await trio.to_thread.run_sync(write_commit_index, state_dir, index, abandon_on_cancel=True)
         except OSError:
             return noted
     return index

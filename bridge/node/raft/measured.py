@@ -56,7 +56,7 @@ class MeasuredStateMachine:
         await self._machine.apply(first, entries)
         self._durations.observe(trio.current_time() - began_s)
 
-    def snapshot(self) -> Iterator[bytes]:
+    def snapshot(self) -> Iterator[bytes] | AsyncIterator[bytes]:
         """See `StateMachine.snapshot`."""
         return self._machine.snapshot()
 

@@ -379,7 +379,7 @@ async def open_replica(
             yield replica
             nursery.cancel_scope.cancel()
     finally:
-        directory.close()
+        await directory.aclose()
 
 
 def _core(settings: ReplicaSettings, recovery: Recovery) -> Raft:

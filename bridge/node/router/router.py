@@ -38,6 +38,8 @@ from bridge.wire.i2p.structures import Destination, I2pError, address_of, destin
 from consensus.storage import replace_file, sync_directory
 
 PROBE_TIMEOUT_S: Final = 2.0
+LOOK_EVERY_S: Final = 5.0
+STRUCTURE_SUFFIX: Final = ".meta-ls2"
 _PROBE = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9._-]{1,253})):([1-9][0-9]{0,4})")
 _PORT_LIMIT: Final = 65_535
 
@@ -182,15 +184,20 @@ class FileRouter:
         self._demo = demo
         self._clock_ms = clock
         self._published: dict[bytes, bytes] = {}
+        self.files: frozenset[Path] = frozenset()
+        """The structures that lay in the directory at the last look."""
         self._one_writer = trio.Lock()
 
     async def run(self) -> None:
-        """Nothing has to be kept up for a file."""
-        await trio.lowlevel.checkpoint()
+        """Look which structures lie in the directory, until cancelled: other processes may remove them."""
+        while True:
+            async with self._one_writer:
+                self.files = await trio.to_thread.run_sync(_structures_in, self._directory)
+            await trio.sleep(LOOK_EVERY_S)
 
     def path_of(self, master_hash: bytes) -> Path:
         """Where a destination's structure lies."""
-        return self._directory / f"{address_of(master_hash).removesuffix('.b32.i2p')}.meta-ls2"
+        return self._directory / f"{address_of(master_hash).removesuffix('.b32.i2p')}{STRUCTURE_SUFFIX}"
 
     async def local_router_status(self) -> RouterStatus:
         """Figures of the host and the node's own loop; there is no router to ask."""
@@ -239,6 +246,7 @@ class FileRouter:
                     "free space there or mend its permissions"
                 ) from None
             self._published[master_hash] = structure
+            self.files |= {path}
 
     async def stop_publishing_meta_lease_set(self, master_hash: bytes) -> None:
         """Remove the file if it still holds what this node put there: another publisher's is not ours to remove."""
@@ -251,6 +259,7 @@ class FileRouter:
                 await trio.to_thread.run_sync(_remove_if_same, path, published)
             except OSError as error:
                 raise RouterError(f"{path} cannot be removed: {error.strerror}; remove it by hand") from None
+            self.files = await trio.to_thread.run_sync(_structures_in, self._directory)
 
 
 def checked_structure(
@@ -302,6 +311,10 @@ def _replace_older(path: Path, offered: MetaLeaseSet, structure: bytes) -> None:
             "does not replace it"
         )
     replace_file(path, structure, mode=0o644)
+
+
+def _structures_in(directory: Path) -> frozenset[Path]:
+    return frozenset(directory.glob(f"*{STRUCTURE_SUFFIX}"))
 
 
 def _read(path: Path) -> bytes:

@@ -55,8 +55,8 @@ def answers(path: Path) -> bool:
     return True
 
 
-def listen(path: Path) -> socket.socket:
-    """A listening socket at `path`, mode 0600."""
+def listen(path: Path) -> tuple[socket.socket, tuple[int, int] | None]:
+    """A listening socket at `path`, mode 0600, and its file's identity."""
     _clear_stale(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     previous = os.umask(0o177)
@@ -69,7 +69,7 @@ def listen(path: Path) -> socket.socket:
     finally:
         os.umask(previous)
     listening.listen(BACKLOG)
-    return listening
+    return listening, identity(path)
 
 
 def _clear_stale(path: Path) -> None:

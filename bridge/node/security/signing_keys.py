@@ -79,10 +79,7 @@ class HeldKey:
             )
 
     def renew(self, now_s: int) -> bool:
-        """Whether the file holds another key by now, which then is in hand; `fault` says why one was not taken.
-
-        It is a small file on a local disk, and read once a month: a thread for that would cost more than it saves.
-        """
+        """Whether the file holds another key by now, which then is in hand; `fault` says why one was not taken."""
         path = self.path
         if path is None:
             return False

@@ -134,10 +134,11 @@ class PublishingTask:
         others = (each for each in candidates_of(farm.state, self.master, farm.tuning) if each.server_id != own_id)
         return any(each.inability is None for each in others)
 
-    def review_key(self) -> None:
+    async def review_key(self) -> None:
         """Take up a renewed key, and have an alarm stand while the one in hand ends soon."""
         now_s = self._context.clock_ms() // 1000
-        if self._held.renew(now_s):
+        held = self._held
+        if held.path is not None and await trio.to_thread.run_sync(held.renew, now_s):
             self._context.trace.append("signing-key-renewed", {"until": self._held.key.can_sign_until_s})
         judge_key(self._held, now_s, self._alarms.key)
         obstacle = self._context.router.publishing_obstacle(self._held.master_hash)

@@ -147,7 +147,7 @@ class ReportingTask:
     async def _own_report(self, *, sent: bool = True) -> Report:
         context = self._context
         for task in self._publishing:
-            task.review_key()
+            await task.review_key()
         status, leaves = await self._ask_router()
         if self._leaves:
             leaves = ()

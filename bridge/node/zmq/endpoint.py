@@ -10,6 +10,8 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import trio
@@ -21,7 +23,7 @@ from bridge.node.settings.zmq import ZmqSettings, url_of
 from bridge.node.zmq.farm_log import FarmLog
 from bridge.node.zmq.listed_keys import ListedKeys, own_key, read_listed_keys
 from bridge.node.zmq.updates import FarmUpdates
-from bridge.wire.keys.curve_key import to_z85
+from bridge.wire.keys.curve_key import CurveKey, to_z85
 from bridge.wire.log.entries import ENTRY_LIMIT_BYTES
 from consensus.protocols.zmq_raft import BoundEndpoint, EndpointAddress, ListedClients, bound_endpoint
 
@@ -65,15 +67,30 @@ class FarmEndpoint:
                 nursery.start_soon(self._keys.watch, self._alarms)
 
 
+@dataclass(frozen=True, slots=True)
+class EndpointKeys:
+    """The keys of clients, and the endpoint's own."""
+
+    listed: ListedKeys
+    own: CurveKey
+
+
+def read_keys(settings: ZmqSettings, state_dir: Path) -> EndpointKeys | None:
+    """Read the keys of an endpoint, if it asks for any; raises `KeyFileError`. Blocks: not for an event loop."""
+    if settings.keys is None:
+        return None
+    return EndpointKeys(ListedKeys(settings.keys, read_listed_keys(settings.keys)), own_key(state_dir))
+
+
 @contextmanager
-def open_endpoint(local: LocalNode, settings: ZmqSettings, current: CurrentFarm) -> Iterator[FarmEndpoint]:
-    """Have the endpoint's sockets bound while the block lasts; raises `NodeStopped` and `KeyFileError`."""
-    keys = clients = None
-    if settings.keys is not None:
-        keys = ListedKeys(settings.keys, read_listed_keys(settings.keys))
-        own = own_key(local.configuration.state_dir)
-        clients = ListedClients(own.secret, keys.is_listed)
-        LOG.info("ØMQ clients need this node's public key: %s", to_z85(own.public))
+def open_endpoint(
+    local: LocalNode, settings: ZmqSettings, current: CurrentFarm, keys: EndpointKeys | None = None
+) -> Iterator[FarmEndpoint]:
+    """Have the endpoint's sockets bound while the block lasts; raises `NodeStopped`."""
+    clients = None
+    if keys is not None:
+        clients = ListedClients(keys.own.secret, keys.listed.is_listed)
+        LOG.info("ØMQ clients need this node's public key: %s", to_z85(keys.own.public))
     address = EndpointAddress(
         url=settings.url,
         ident=(settings.ident or local.farm_key.cluster).encode(),
@@ -90,4 +107,4 @@ def open_endpoint(local: LocalNode, settings: ZmqSettings, current: CurrentFarm)
                 " uses"
             ) from error
         LOG.info("ØMQ Raft clients are answered at %s, ident %s", bound.url, address.ident.decode())
-        yield FarmEndpoint(bound, settings, current, keys, local.alarms)
+        yield FarmEndpoint(bound, settings, current, None if keys is None else keys.listed, local.alarms)

@@ -6,8 +6,11 @@ what needs pyzmq is imported here, at the start of a node that wants it, and now
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
+
+import trio
 
 from bridge.node.events.alarms import NodeStopped
 from bridge.node.founded_farm import CurrentFarm
@@ -18,7 +21,7 @@ INSTALL: Final = "install the extra (pip install 'garlicfarm[zmq]'), or take [zm
 
 
 if TYPE_CHECKING:
-    from bridge.node.zmq.endpoint import FarmEndpoint
+    from bridge.node.zmq.endpoint import EndpointKeys, FarmEndpoint
 
 
 def is_installed() -> bool:
@@ -26,11 +29,25 @@ def is_installed() -> bool:
     return find_spec(EXTRA) is not None
 
 
-@contextmanager
-def zmq_endpoint(local: LocalNode, current: CurrentFarm) -> "Iterator[FarmEndpoint | None]":
-    """Have the endpoint bound while the block lasts; None if there is to be none.
+async def read_zmq_keys(local: LocalNode) -> "EndpointKeys | None":
+    """Read in a thread what `zmq_endpoint` needs; raises `KeyFileError`."""
+    settings = local.configuration.zmq
+    if settings is None or not is_installed():
+        return None
+    # To import the endpoint takes a while as well.
+    module = await trio.to_thread.run_sync(import_module, "bridge.node.zmq.endpoint")
+    return cast(
+        "EndpointKeys | None", await trio.to_thread.run_sync(module.read_keys, settings, local.configuration.state_dir)
+    )
 
-    Raises `NodeStopped` and `KeyFileError`.
+
+@contextmanager
+def zmq_endpoint(
+    local: LocalNode, current: CurrentFarm, keys: "EndpointKeys | None" = None
+) -> "Iterator[FarmEndpoint | None]":
+    """Have the endpoint bound while the block lasts; None if there is to be none. `keys`: of `read_zmq_keys`.
+
+    Raises `NodeStopped`.
     """
     settings = local.configuration.zmq
     if settings is None:
@@ -40,5 +57,5 @@ def zmq_endpoint(local: LocalNode, current: CurrentFarm) -> "Iterator[FarmEndpoi
         raise NodeStopped(f"zmq.listen needs pyzmq, which is not installed: {INSTALL}")
     from bridge.node.zmq.endpoint import open_endpoint  # noqa: PLC0415 - see the module
 
-    with open_endpoint(local, settings, current) as endpoint:
+    with open_endpoint(local, settings, current, keys) as endpoint:
         yield endpoint

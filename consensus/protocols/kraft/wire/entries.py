@@ -188,7 +188,7 @@ def batches_for_replicas(first: Index, entries: tuple[Entry, ...]) -> bytes:
 
 def entries_of(data: bytes, position: LogId, limits: Limits = DEFAULT_LIMITS) -> tuple[Entry, ...]:
     """The entries of record batches behind a position; raises `KafkaWireError`."""
-    return tuple(chain.from_iterable(_entries_by_batch(data, position, limits)))
+    return tuple(chain.from_iterable(entries_by_batch(data, position, limits)))
 
 
 def fetched_entries(data: bytes, position: LogId, limits: Limits = DEFAULT_LIMITS) -> tuple[Entry, ...]:
@@ -198,7 +198,7 @@ def fetched_entries(data: bytes, position: LogId, limits: Limits = DEFAULT_LIMIT
     """
     entries: list[Entry] = []
     size_bytes = 0
-    for batch in _entries_by_batch(data, position, limits):
+    for batch in entries_by_batch(data, position, limits):
         entries += batch
         size_bytes += sum([len(entry.data) for entry in batch])
         if len(entries) >= limits.max_fetched_entries or size_bytes >= limits.max_fetched_bytes:
@@ -206,7 +206,8 @@ def fetched_entries(data: bytes, position: LogId, limits: Limits = DEFAULT_LIMIT
     return tuple(entries)
 
 
-def _entries_by_batch(data: bytes, position: LogId, limits: Limits) -> Iterator[list[Entry]]:
+def entries_by_batch(data: bytes, position: LogId, limits: Limits = DEFAULT_LIMITS) -> Iterator[list[Entry]]:
+    """`entries_of`, one batch at a time: who reads many can let others run between two."""
     expected, epoch, is_first = position.index, position.term, True
     for at, head in batch_heads(data, limits):
         if head.base_offset > expected or head.last_offset < expected or not (is_first or head.base_offset == expected):

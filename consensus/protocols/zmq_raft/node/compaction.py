@@ -16,9 +16,10 @@ to its time. Whatever fails is reported, nothing changes, and it is tried again 
 for ever, as that of the package does.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from struct import Struct
 from subprocess import PIPE
@@ -37,6 +38,8 @@ from consensus.server.server import ConsensusServer
 _LENGTH: Final = Struct(">Q")
 _ENTRY: Final = Struct(">QI")
 _CHUNK_BYTES: Final = 64 * 1024
+_REMOVE_S: Final = 1.0
+"""How long the end of a compaction waits for the removal of its file."""
 _CHUNK_ENTRIES: Final = 1000
 _BUSY_S: Final = 0.05
 _SAID_BYTES: Final = 2000
@@ -150,8 +153,8 @@ class Compaction:
             snapshot = await self._server.take_snapshot()
         finally:
             self._machine.prepare(None)
-            with suppress(OSError):
-                self._file.unlink(missing_ok=True)
+            with trio.move_on_after(_REMOVE_S, shield=True), suppress(OSError):
+                await trio.to_thread.run_sync(partial(self._file.unlink, missing_ok=True), abandon_on_cancel=True)
         if snapshot is None or snapshot.last.index != index:
             raise CompactionError("the server did not store the snapshot: a newer one came, or its disk is full")
         return Compacted(index, snapshot.size_bytes)
@@ -174,9 +177,9 @@ class Compaction:
             ):
                 await self._compactor.compact(CompactionSource(size_bytes, snapshot, entries), write)
 
-    def _chunks(self) -> Iterator[bytes]:
-        with self._file.open("rb") as made:
-            while data := made.read(_CHUNK_BYTES):
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        async with await trio.open_file(self._file, "rb") as made:
+            while data := await made.read(_CHUNK_BYTES):
                 yield data
 
     async def _snapshot(self, stored: SnapshotDescription | None) -> AsyncGenerator[bytes, None]:

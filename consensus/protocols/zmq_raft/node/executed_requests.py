@@ -39,7 +39,7 @@ class PreparedSnapshot:
     """What stands for all entries up to `index`; `chunks` reads it, once for each call."""
 
     index: Index
-    chunks: Callable[[], Iterator[bytes]]
+    chunks: Callable[[], AsyncIterator[bytes]]
 
 
 def request_id_of(entry: Entry) -> bytes:
@@ -79,7 +79,7 @@ class ExecutedRequests:
             self._expire()
             self._take(first + start, entries[start : start + _SLICE])
 
-    def snapshot(self) -> Iterator[bytes]:
+    def snapshot(self) -> Iterator[bytes] | AsyncIterator[bytes]:
         """The bytes that were prepared; none if nothing was."""
         return iter(()) if self._prepared is None else self._prepared.chunks()
 

@@ -26,6 +26,7 @@ from time import time
 from typing import Final, Protocol
 
 import msgspec
+import trio
 
 from consensus.core.effects import ConfigurationChanged, RoleChanged
 from consensus.core.features import ZMQ_RAFT
@@ -207,7 +208,7 @@ async def open_peer(
     cannot be used. An error of the disk leaves the block as itself.
     """
     bind_url = _checked(options)
-    _claim_directory(options)
+    await trio.to_thread.run_sync(_claim_directory, options)
     founders, early = configuration_of(options.peers), _Early()
     with zmq_context() as context:
         try:

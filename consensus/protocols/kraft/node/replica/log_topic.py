@@ -20,7 +20,7 @@ import trio
 
 from consensus.core.effects import Outcome, ProposalResolved
 from consensus.core.entry_data import ENTRY_HEAD
-from consensus.core.model import EntryKind, ReplicaKey, ServerId
+from consensus.core.model import ReplicaKey, ServerId
 from consensus.protocols.kraft.node.connections.connection import (
     ConnectionOptions,
     KafkaConnectionError,
@@ -30,6 +30,7 @@ from consensus.protocols.kraft.node.operators.settings import BATCH_BYTES, BATCH
 from consensus.protocols.kraft.node.replica.kept_records import metadata_objection
 from consensus.protocols.kraft.node.replica.quorum_names import QuorumNames
 from consensus.protocols.kraft.node.replica.state_machine import NEW_PRODUCER, QuorumLog
+from consensus.protocols.kraft.node.replica.time_index import TimeIndex
 from consensus.protocols.kraft.node.topic.epoch_ends import end_of_term
 from consensus.protocols.kraft.node.topic.produce_service import FORWARDING_CLIENT
 from consensus.protocols.kraft.node.topic.served_topic import (
@@ -46,7 +47,6 @@ from consensus.protocols.kraft.wire.entries import (
     batches_of,
     control_data,
     data_of,
-    entry_head,
     goes_on,
     next_sequence,
 )
@@ -56,7 +56,6 @@ from consensus.server.errors import NotLeaderError
 from consensus.server.server import ConsensusServer
 
 _READ_ENTRIES: Final = 16_384
-_SCAN_BYTES: Final = 1024 * 1024
 
 
 class LogTopic:
@@ -88,6 +87,7 @@ class LogTopic:
         self._producing: dict[int, trio.Lock] = {}
         self._unanswered: dict[int, trio.Event] = {}
         self._ready_term = -1
+        self._times = TimeIndex(server.read, lambda: (server.outline().log_start.index, server.commit_index))
 
     def state(self) -> TopicState:
         """See `ServedTopic.state`."""
@@ -130,27 +130,12 @@ class LogTopic:
         await self._server.wait_commit(offset + 1)
 
     async def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """See `ServedTopic.offset_for_time`. Reads the log from its start: records may have any timestamps."""
-        offset = self._server.outline().log_start.index
-        while entries := await self._server.read(offset + 1, _READ_ENTRIES, _SCAN_BYTES):
-            for at, entry in enumerate(entries, offset):
-                head = entry_head(entry.data) if entry.kind is EntryKind.COMMAND else None
-                if head is not None and head.timestamp_ms >= timestamp_ms:
-                    return at, head.timestamp_ms
-            offset += len(entries)
-        return None
+        """See `ServedTopic.offset_for_time`."""
+        return await self._times.first(timestamp_ms)
 
     async def latest_timestamp(self) -> tuple[int, int] | None:
         """See `ServedTopic.latest_timestamp`."""
-        offset = self._server.outline().log_start.index
-        latest: tuple[int, int] | None = None
-        while entries := await self._server.read(offset + 1, _READ_ENTRIES, _SCAN_BYTES):
-            for at, entry in enumerate(entries, offset):
-                head = entry_head(entry.data) if entry.kind is EntryKind.COMMAND else None
-                if head is not None and (latest is None or head.timestamp_ms > latest[1]):
-                    latest = at, head.timestamp_ms
-            offset += len(entries)
-        return latest
+        return await self._times.latest()
 
     async def epoch_end(self, epoch: int) -> int | None:
         """See `ServedTopic.epoch_end`."""

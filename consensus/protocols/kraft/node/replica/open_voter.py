@@ -175,7 +175,7 @@ async def open_voter(
     the disk leaves the block as itself.
     """
     options = options or VoterOptions()
-    directory = read_directory(check_settings(settings))
+    directory = await trio.to_thread.run_sync(read_directory, check_settings(settings))
     # The directory's id is part of the key where the log names the voters: a lost disk makes another voter.
     own = ReplicaKey(settings.node_id, directory.directory_id.bytes if settings.is_dynamic else b"")
     connection = _connection_options(settings, options)
@@ -212,7 +212,7 @@ async def open_voter(
         watched=lambda core: MeasuredCore(core, measurements),
     ) as server:
         raft = server.describe().raft
-        directory.check_not_older(raft.term)
+        await trio.to_thread.run_sync(directory.check_not_older, raft.term)
         names.change(raft.configuration, ())
         topic = _log_topic(server, machine, names, directory.cluster_id, connection, options)
         answering = AnsweringLeader(server.outline)

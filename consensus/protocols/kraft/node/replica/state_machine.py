@@ -22,9 +22,12 @@ another, and only if it has anything: a JVM controller reads no record that it d
 """
 
 import json
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Final
+
+import trio
 
 from consensus.core.model import Entry, EntryKind, Index, LogId
 from consensus.protocols.kraft.node.replica.kept_records import kept_records
@@ -33,12 +36,13 @@ from consensus.protocols.kraft.wire.entries import (
     batches_of,
     control_data,
     control_value,
-    entries_of,
+    entries_by_batch,
     entry_head,
     goes_on,
     next_sequence,
 )
 from consensus.protocols.kraft.wire.limits import KafkaWireError
+from consensus.server.interfaces import APPLIED_AT_ONCE
 
 BATCHES: Final = 5
 """Kafka's producers have so many requests under way at most."""
@@ -50,9 +54,11 @@ NEW_PRODUCER: Final = 1_000
 PRODUCER_TABLE: Final = 1_001
 """The type of the control record of a snapshot that has the producers."""
 _WRITTEN_ENTRIES: Final = 1_024
+_TABLE_ROWS: Final = 512
+"""Rows of the table that are encoded or decoded before others get the event loop."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class WrittenBatch:
     """A batch of a producer: its sequences, both ends included, and the offset of the first record."""
 
@@ -70,13 +76,16 @@ class Producer:
     batches: list[WrittenBatch] = field(default_factory=list)
 
 
+_Row = tuple[int, int, int, list[WrittenBatch]]
+
+
 class QuorumLog:
     """The state machine (`consensus.server.interfaces.StateMachine`)."""
 
     def __init__(self, max_bytes: int, *, metadata: bool = False) -> None:
         """With `metadata` the records are those of Kafka's controllers (`kept_records`)."""
-        self.producers: dict[int, Producer] = {}
-        """By producer id, the one silent longest first."""
+        self.producers: OrderedDict[int, Producer] = OrderedDict()
+        """By producer id, the one silent longest first. A plain dict would look for the first behind many gaps."""
         self._kept = kept_records(max_bytes, metadata=metadata)
         self._applied: Index = 0
         self._is_within_batch = False
@@ -95,8 +104,11 @@ class QuorumLog:
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
         """See `StateMachine.apply`."""
-        for index, entry in enumerate(entries, first):
-            self._apply(index, entry)
+        for start in range(0, len(entries), APPLIED_AT_ONCE):
+            if start:
+                await trio.lowlevel.checkpoint()
+            for index, entry in enumerate(entries[start : start + APPLIED_AT_ONCE], first + start):
+                self._apply(index, entry)
         self._applied = first + len(entries) - 1
         self._is_within_batch = goes_on(entries[-1])
 
@@ -107,21 +119,23 @@ class QuorumLog:
 
     def snapshot(self) -> Iterator[bytes]:
         """See `StateMachine.snapshot`. Whole record batches."""
-        return self._batches((*self._table(), *self.records))
+        return self._written(self._rows(), self._clock_ms, self.records)
 
     async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
         """See `StateMachine.restore`."""
         data = b"".join([chunk async for chunk in state])
-        self.producers = {}
+        self.producers = OrderedDict()
         self._kept.clear()
         self._is_within_batch, self._open, self._clock_ms = False, None, 0
-        for entry in entries_of(data, LogId(0, 0)):
-            if entry.kind is EntryKind.CONTROL:
-                table = control_value(entry.data, PRODUCER_TABLE)
-                if table is not None:
-                    self._read_table(table)
-            elif entry.kind is EntryKind.COMMAND:
-                self._kept.keep(entry)
+        for batch in entries_by_batch(data, LogId(0, 0)):
+            await trio.lowlevel.checkpoint()
+            for entry in batch:
+                if entry.kind is EntryKind.CONTROL:
+                    table = control_value(entry.data, PRODUCER_TABLE)
+                    if table is not None:
+                        await self._read_table(table)
+                elif entry.kind is EntryKind.COMMAND:
+                    self._kept.keep(entry)
         self._applied = last.index
 
     def _apply(self, index: Index, entry: Entry) -> None:
@@ -146,7 +160,9 @@ class QuorumLog:
             self._open = WrittenBatch(head.sequence, head.sequence, index - 1)
             producer.batches = [*producer.batches, self._open][-BATCHES:]
         else:
-            written.last_sequence = head.sequence
+            # Replaced, not changed: a snapshot may hold the old one.
+            self._open = WrittenBatch(written.first_sequence, head.sequence, written.base_offset)
+            producer.batches = [*producer.batches[:-1], self._open]
         if not head.goes_on:
             self._open = None
         self._note(head.producer_id, producer, head.timestamp_ms)
@@ -154,44 +170,50 @@ class QuorumLog:
     def _note(self, producer_id: int, producer: Producer, timestamp_ms: int) -> None:
         self._clock_ms = max(self._clock_ms, timestamp_ms)
         producer.seen_ms = self._clock_ms
-        self.producers.pop(producer_id, None)
         self.producers[producer_id] = producer
-        for silent, each in list(self.producers.items()):
-            if len(self.producers) <= MAX_PRODUCERS and each.seen_ms + PRODUCER_EXPIRY_MS > self._clock_ms:
-                return
-            del self.producers[silent]
+        self.producers.move_to_end(producer_id)
+        while len(self.producers) > MAX_PRODUCERS or self._is_oldest_expired():
+            self.producers.popitem(last=False)
 
-    def _batches(self, entries: tuple[Entry, ...]) -> Iterator[bytes]:
+    def _is_oldest_expired(self) -> bool:
+        return next(iter(self.producers.values())).seen_ms + PRODUCER_EXPIRY_MS <= self._clock_ms
+
+    def _rows(self) -> list[_Row]:
+        """The table of producers at this moment."""
+        return [(number, each.epoch, each.seen_ms, each.batches) for number, each in self.producers.items()]
+
+    async def _read_table(self, value: bytes) -> None:
+        try:
+            self._clock_ms, rows = json.loads(value)
+            for start in range(0, len(rows), _TABLE_ROWS):
+                await trio.lowlevel.checkpoint()
+                for number, epoch, seen_ms, batches in rows[start : start + _TABLE_ROWS]:
+                    written = [WrittenBatch(*map(int, batch)) for batch in batches]
+                    self.producers[int(number)] = Producer(int(epoch), int(seen_ms), written)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise KafkaWireError(f"the snapshot's table of producers cannot be read: {error}") from error
+
+    @staticmethod
+    def _written(rows: list[_Row], clock_ms: int, entries: tuple[Entry, ...]) -> Iterator[bytes]:
+        """A snapshot, in parts of which each takes little time."""
+        if rows:
+            parts: list[str] = []
+            for start in range(0, len(rows), _TABLE_ROWS):
+                part = [(*row, [*map(_fields, batches)]) for *row, batches in rows[start : start + _TABLE_ROWS]]
+                parts.append(json.dumps(part, separators=(",", ":"))[1:-1])
+                yield b""
+            value = f"[{clock_ms},[{','.join(parts)}]]".encode()
+            term = entries[0].term if entries else 1
+            table = Entry(term, EntryKind.CONTROL, control_data(PRODUCER_TABLE, value, clock_ms))
+            yield batches_of(1, (table,))
         first = 0
         while first < len(entries):
             end = min(len(entries), first + _WRITTEN_ENTRIES)
             while end < len(entries) and goes_on(entries[end - 1]):
                 end += 1
-            yield batches_of(first + 1, entries[first:end])
+            yield batches_of(first + 1 + bool(rows), entries[first:end])
             first = end
 
-    def _table(self) -> tuple[Entry, ...]:
-        if not self.producers:
-            return ()
-        rows = [
-            [
-                number,
-                each.epoch,
-                each.seen_ms,
-                [[b.first_sequence, b.last_sequence, b.base_offset] for b in each.batches],
-            ]
-            for number, each in self.producers.items()
-        ]
-        value = json.dumps([self._clock_ms, rows], separators=(",", ":")).encode()
-        term = next((entry.term for entry in self.records[:1]), 1)
-        return (Entry(term, EntryKind.CONTROL, control_data(PRODUCER_TABLE, value, self._clock_ms)),)
 
-    def _read_table(self, value: bytes) -> None:
-        try:
-            self._clock_ms, rows = json.loads(value)
-            self.producers = {
-                int(number): Producer(int(epoch), int(seen_ms), [WrittenBatch(*map(int, batch)) for batch in batches])
-                for number, epoch, seen_ms, batches in rows
-            }
-        except (ValueError, TypeError, RecursionError) as error:
-            raise KafkaWireError(f"the snapshot's table of producers cannot be read: {error}") from error
+def _fields(batch: WrittenBatch) -> tuple[int, int, int]:
+    return batch.first_sequence, batch.last_sequence, batch.base_offset

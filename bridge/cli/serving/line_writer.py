@@ -1,0 +1,116 @@
+"""Lines for one standard stream, written by a thread of their own: no reader of a log can stop a node.
+
+    write(line) ──▶ queue of at most `WAITING_BYTES` ──▶ thread ──▶ stream
+                └── full: dropped and counted; the next line that is written tells how many
+
+A pipe whose reader has stopped, or a terminal after Ctrl-S, blocks a process that writes to it. In the event loop that
+would stop the whole node until the reader goes on. A nonblocking descriptor is no way out: other processes share it.
+
+The thread writes to the descriptor, not to Python's stream, whose lock would be held while it blocks: the interpreter
+takes that lock when it ends. A stream without a descriptor (a test's) is written as such. An error of the stream drops
+its lines: a log that cannot be written is no reason for a node to end.
+"""
+
+import os
+import select
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Condition, Thread
+from typing import Final, TextIO
+
+WAITING_BYTES: Final = 1024 * 1024
+CLOSE_SECONDS: Final = 1.0
+"""How long the end of a process waits for a reader of its last lines."""
+
+
+def lost_lines(count: int) -> str:
+    """Return the line that is written in place of `count` dropped ones."""
+    return f"{count} lines were left out here, because the output was not read in time"
+
+
+class LineWriter:
+    """The writer of one stream."""
+
+    def __init__(
+        self, stream: TextIO | None, lost: Callable[[int], str] = lost_lines, waiting_bytes: int = WAITING_BYTES
+    ) -> None:
+        """`stream` is None if the process was started without it: then each line is dropped."""
+        self._stream = stream
+        self.lost = lost
+        self._waiting_bytes = waiting_bytes
+        self._changed = Condition()
+        self._lines: deque[bytes] = deque()
+        self._size_bytes = 0
+        self._is_writing = False
+        self._thread: Thread | None = None
+        self.dropped = 0
+        """Lines that were dropped and not told of yet."""
+
+    def write(self, line: str) -> None:
+        """Have a line written; never waits."""
+        if self._stream is None:
+            return
+        data = (line + "\n").encode(self._stream.encoding or "utf-8", self._stream.errors or "replace")
+        with self._changed:
+            if self._size_bytes + len(data) > self._waiting_bytes and self._lines:
+                self.dropped += 1
+                return
+            self._lines.append(data)
+            self._size_bytes += len(data)
+            if self._thread is None:
+                self._thread = Thread(target=self._work, name="garlicfarm-output", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def close(self, within_s: float = CLOSE_SECONDS) -> bool:
+        """Return True if all lines are written, which this waits for; False after `within_s` without a reader."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._lines and not self._is_writing, within_s)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._is_writing = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._lines)
+                self._is_writing = True
+                data = self._lines.popleft()
+                self._size_bytes -= len(data)
+            self._put(data)
+            with self._changed:
+                dropped, self.dropped = self.dropped, 0
+            if dropped:
+                self._put(self._told(dropped))
+
+    def _told(self, dropped: int) -> bytes:
+        return (self.lost(dropped) + "\n").encode("utf-8", "replace")
+
+    def _put(self, data: bytes) -> None:
+        stream = self._stream
+        if stream is None:
+            return
+        # A closed stream raises ValueError.
+        with suppress(OSError, ValueError):
+            descriptor = _descriptor_of(stream)
+            if descriptor is None:
+                stream.write(data.decode(stream.encoding or "utf-8", "replace"))
+                stream.flush()
+            else:
+                _write_all(descriptor, data)
+
+
+def _descriptor_of(stream: TextIO) -> int | None:
+    try:
+        return stream.fileno()
+    except OSError:
+        return None  # io.UnsupportedOperation: it is in memory
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:
+            select.select((), (descriptor,), ())

@@ -1,0 +1,68 @@
+"""The end of a process that was told to stop, even if a part of it does not end.
+
+    the parts' own bounds (`consensus.storage.disk.STOP_SECONDS`, one second for notes)     they say what hangs
+    StopDeadline                                                                             whatever else hangs
+
+A call that a thread has begun cannot be ended from outside: a sync of a hung disk, a look-up of a name, a read from a
+dead file server. Each part could leave its threads behind when it is cancelled, but then a write that is merely slow
+could end after a later one. So parts wait, and the process as a whole does not: a thread, which needs neither the event
+loop nor the disk, ends it after a deadline, with a line that says so and exit code 1.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from math import inf
+from threading import TIMEOUT_MAX, Condition, Thread
+from typing import Final
+
+import trio
+
+from bridge.cli.failure import REFUSED
+from consensus.storage import STOP_SECONDS
+
+CLOSE_SECONDS: Final = STOP_SECONDS + 1.0
+"""For closing what is open: a little longer than a server waits for its disk, so that the server can say it."""
+TEXT: Final = (
+    "this process did not end within {:.0f} s of the stop, and is ended now: a disk, a name server or another part of"
+    " the system does not answer. What was acknowledged is durable. Check the disk of the state, then start again"
+)
+
+
+class StopDeadline:
+    """A deadline for the end of this process; none until `within` is called."""
+
+    def __init__(self, say: Callable[[str], object], end: Callable[[int], object] = os._exit) -> None:
+        """`say` gets the reason and must return within a bounded time, even if the output is not read."""
+        self._say = say
+        self._end = end
+        self._changed = Condition()
+        self._at_s = inf
+        self._seconds = 0.0
+        self._thread: Thread | None = None
+
+    def within(self, seconds: float | None) -> None:
+        """The process ends within so many seconds from now, the earliest of several counts; None: it goes on."""
+        with self._changed:
+            if seconds is None:
+                self._at_s = inf
+            elif (at_s := time.monotonic() + seconds) < self._at_s:
+                self._at_s, self._seconds = at_s, seconds
+                if self._thread is None:
+                    self._thread = Thread(target=self._watch, name="garlicfarm-stop", daemon=True)
+                    self._thread.start()
+            self._changed.notify_all()
+
+    async def within_when_cancelled(self) -> None:
+        """Set the deadline when this task is cancelled: with the nursery of what is to be closed, for any reason."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.within(CLOSE_SECONDS)
+
+    def _watch(self) -> None:
+        with self._changed:
+            while (left_s := self._at_s - time.monotonic()) > 0:
+                self._changed.wait(min(left_s, TIMEOUT_MAX))
+        self._say(TEXT.format(self._seconds))
+        self._end(REFUSED)

@@ -1,0 +1,93 @@
+"""Findings of watched processes, without those that `exceptions.toml` allows with a reason.
+
+An exception names a kind of operation, the innermost function of the program and the object, each as a pattern. It is
+the only way to allow an operation in the loop; so the file is the whole list of what the program does there knowingly.
+"""
+
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from json import loads
+from pathlib import Path
+from typing import Final
+
+from tests.loop_watch.watch import ENVIRONMENT, Finding
+
+EXCEPTIONS: Final = Path(__file__).with_name("exceptions.toml")
+ROOT: Final = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowedOperation:
+    """Operations that may be done in the loop, and why. Each pattern is `fnmatch`'s; without one anything matches."""
+
+    reason: str
+    kind: str = "*"
+    where: str = "*"
+    what: str = "*"
+    command: str = "*"
+
+    def allows(self, finding: Finding) -> bool:
+        """Return True if the finding is one of these operations."""
+        pairs = (
+            (finding.kind, self.kind),
+            (finding.where, self.where),
+            (finding.what, self.what),
+            (finding.command, self.command),
+        )
+        return all(fnmatchcase(value, pattern) for value, pattern in pairs)
+
+
+def allowed_operations() -> tuple[AllowedOperation, ...]:
+    """Read the list of exceptions."""
+    return tuple(AllowedOperation(**each) for each in tomllib.loads(EXCEPTIONS.read_text())["exception"])
+
+
+def findings_in(directory: Path) -> list[Finding]:
+    """All findings of the processes that wrote into `directory`."""
+    lines = [line for file in sorted(directory.glob("*.jsonl")) for line in file.read_bytes().splitlines()]
+    return [Finding(**{**found, "stack": tuple(found["stack"])}) for found in map(loads, lines)]
+
+
+def not_allowed(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings that no exception allows, each place once."""
+    allowed = allowed_operations()
+    places: dict[tuple[str, str, tuple[str, ...]], Finding] = {}
+    for found in findings:
+        if not any(each.allows(found) for each in allowed):
+            places.setdefault((found.kind, found.where, found.stack[:3]), found)
+    return [*places.values()]
+
+
+def described(findings: Iterable[Finding]) -> str:
+    """Findings as text: one line each, and its stack below."""
+    return "\n".join(
+        "\n    ".join((f"{each.kind} {each.what}: {each.where} (task {each.task}; {each.command})", *each.stack[:9]))
+        for each in findings
+    )
+
+
+def watched_environment(directory: Path) -> Mapping[str, str]:
+    """Variables for which a process writes its findings into `directory`."""
+    paths = (str(Path(__file__).with_name("injected")), str(ROOT), os.environ.get("PYTHONPATH", ""))
+    return {ENVIRONMENT: str(directory), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+@contextmanager
+def watched_processes(directory: Path) -> Iterator[None]:
+    """Watch the processes that are started while the block lasts."""
+    directory.mkdir(exist_ok=True)
+    added = watched_environment(directory)
+    before = {name: os.environ.get(name) for name in added}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,307 @@
+"""Reports each operation that blocks, and each long step, in the thread of a trio run.
+
+    trio instrument      which task has the loop, and how long a step takes: processor time and blocked time
+    audit hook           files, directories, name look-ups, processes, sleeps, databases
+    replaced functions   what has no audit event: syncs, stat, reads and writes of blocking descriptors, joins
+    sampler              a thread that notes the stack of a step while it takes too long
+
+A rule in a document finds no `fsync` three calls below a task. The operating system's own means (strace) see the
+operation, and neither the task nor whether the loop waits for it. So the watch is within the process. It is in the
+tests only: `install` is called by `tests.end_to_end.forking`, and by `injected/sitecustomize.py` in processes that are
+started by a command line, if the environment names a directory for the findings.
+
+Time in which the machine ran other processes counts for no step: the kernel's figure for it is subtracted.
+"""
+
+import io
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import trio
+
+ENVIRONMENT: Final = "GARLICFARM_LOOP_WATCH"
+"""The variable that names the directory of the findings; without it nothing is watched."""
+LONG_STEP_S: Final = 0.05
+_SAMPLE_S: Final = 0.01
+_FINDINGS_MAX: Final = 200
+"""Of one process: the same place again is no new finding."""
+_ROOT: Final = f"{Path(__file__).parents[2]}/"
+_NOT_THE_PROGRAM: Final = (f"{_ROOT}tests/loop_watch/", f"{_ROOT}.venv/")
+_AUDITED: Final = frozenset(
+    {
+        "fcntl.flock",
+        "fcntl.lockf",
+        "open",
+        "os.chmod",
+        "os.chown",
+        "os.fork",
+        "os.forkpty",
+        "os.link",
+        "os.listdir",
+        "os.mkdir",
+        "os.posix_spawn",
+        "os.remove",
+        "os.rename",
+        "os.rmdir",
+        "os.scandir",
+        "os.symlink",
+        "os.system",
+        "os.truncate",
+        "os.utime",
+        "socket.connect",
+        "socket.getaddrinfo",
+        "socket.gethostbyaddr",
+        "socket.gethostbyname",
+        "socket.getnameinfo",
+        "sqlite3.connect",
+        "subprocess.Popen",
+        "time.sleep",
+    }
+)
+_REPLACED: Final = ("access", "fdatasync", "fsync", "lstat", "readlink", "stat", "statvfs", "sync")
+"""Functions of `os` without an audit event."""
+_OF_DESCRIPTORS: Final = ("pread", "pwrite", "read", "write", "writev")
+"""Functions of `os` that block only if their descriptor does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One blocking operation or long step."""
+
+    kind: str
+    """Name of the operation, `import`, or `step`."""
+    what: str
+    """Its object: a path, a host; of a step, how long it took."""
+    where: str
+    """The innermost function of the program, as module and qualified name."""
+    task: str
+    stack: tuple[str, ...]
+    """Functions with lines, the innermost first."""
+    command: str
+    """The command line of the process."""
+
+
+class LoopWatch(trio.abc.Instrument):
+    """Watches one trio run in the thread that it is in."""
+
+    def __init__(self, report: Callable[[Finding], None]) -> None:
+        self._report = report
+        self._thread = 0
+        self._schedule = -1
+        self._task: trio.lowlevel.Task | None = None
+        self._began_s = self._began_cpu_s = 0.0
+        self._began_waiting_ns = 0
+        self._sample: tuple[str, tuple[str, ...]] | None = None
+
+    def before_run(self) -> None:
+        """The run begins in this thread."""
+        self._thread = threading.get_ident()
+        self._schedule = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        _WATCHES[self._thread] = self
+
+    def after_run(self) -> None:
+        """The run ends."""
+        del _WATCHES[self._thread]
+        os.close(self._schedule)
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        """A task gets the loop."""
+        self._sample = None
+        self._began_waiting_ns = self._waiting_ns()
+        self._began_s, self._began_cpu_s = time.monotonic(), time.thread_time()
+        self._task = task
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        """A task gives the loop back."""
+        self._task = None
+        took_s, cpu_s = time.monotonic() - self._began_s, time.thread_time() - self._began_cpu_s
+        if took_s < LONG_STEP_S:
+            return
+        waiting_s = (self._waiting_ns() - self._began_waiting_ns) / 1e9
+        blocked_s = max(0.0, took_s - cpu_s - waiting_s)
+        if max(cpu_s, blocked_s) >= LONG_STEP_S:
+            where, stack = self._sample or (f"{task.coro}", ())
+            what = f"{cpu_s * 1000:.0f} ms of processor time, {blocked_s * 1000:.0f} ms blocked"
+            self._report(Finding("step", what, where, task.name, stack, _command()))
+
+    def operation(self, kind: str, what: object) -> None:
+        """An operation that may block is called in this thread."""
+        task = self._task
+        if task is None:
+            return
+        self._task = None  # what the report itself does is no finding
+        try:
+            where, stack, is_import = _called_from(sys._getframe(1))
+            self._report(Finding("import" if is_import else kind, _text(what), where, task.name, stack, _command()))
+        finally:
+            self._task = task
+
+    def sample(self, frame: FrameType) -> None:
+        """Note where the loop's thread is if its step takes long; called by the sampler's thread."""
+        if self._task is not None and self._sample is None and time.monotonic() - self._began_s >= LONG_STEP_S:
+            where, stack, _ = _called_from(frame)
+            self._sample = where, stack
+
+    def _waiting_ns(self) -> int:
+        """How long the thread was ready to run while the machine ran others."""
+        return int(_PREAD(self._schedule, 64, 0).split()[1])
+
+
+_WATCHES: Final[dict[int, LoopWatch]] = {}
+"""By thread."""
+_PREAD: Final = os.pread
+_GET_BLOCKING: Final = os.get_blocking
+
+
+class FindingsFile:
+    """Findings of this process, each place once, as lines of JSON in a file of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._seen: set[tuple[str, str, tuple[str, ...]]] = set()
+
+    def report(self, finding: Finding) -> None:
+        """Write one finding, if it is new."""
+        key = finding.kind, finding.where, finding.stack[:4]
+        if key in self._seen or len(self._seen) >= _FINDINGS_MAX:
+            return
+        self._seen.add(key)
+        line = json.dumps(asdict(finding)).encode() + b"\n"
+        file = os.open(self._directory / f"{os.getpid()}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.write(file, line)
+        os.close(file)
+
+
+class _WatchedText(io.TextIOWrapper):
+    """A standard stream; a write to it may block."""
+
+    def write(self, text: str) -> int:
+        _operation("write", self.name)
+        return super().write(text)
+
+
+def install(directory: Path) -> None:
+    """Watch each trio run of this process from here on, and write what is found into `directory`."""
+    file = FindingsFile(directory)
+    run = trio.run
+
+    def watched_run(*arguments: Any, instruments: Any = (), **named: Any) -> Any:
+        return run(*arguments, instruments=(*instruments, LoopWatch(file.report)), **named)
+
+    trio.run = watched_run  # type: ignore[assignment] # the watch is between
+    hook_operations()
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            encoding, errors, is_lined = stream.encoding, stream.errors, stream.line_buffering
+            watched = _WatchedText(stream.detach(), encoding, errors, line_buffering=is_lined)
+            setattr(sys, name, watched)
+    threading.Thread(target=_sample_for_ever, name="loop-watch", daemon=True).start()
+
+
+def install_if_wanted() -> None:
+    """`install`, if the environment names a directory."""
+    directory = os.environ.get(ENVIRONMENT)
+    if directory:
+        install(Path(directory))
+
+
+def hook_operations() -> None:
+    """Have operations reported to the watch of their thread, if it has one."""
+    sys.addaudithook(_audit)
+    for name in _REPLACED:
+        setattr(os, name, _reporting(name, getattr(os, name)))
+    for name in _OF_DESCRIPTORS:
+        setattr(os, name, _reporting_blocking(name, getattr(os, name)))
+    join = threading.Thread.join
+
+    def watched_join(thread: threading.Thread, timeout: float | None = None) -> None:
+        if thread.is_alive():
+            _operation("join", thread.name)
+        join(thread, timeout)
+
+    threading.Thread.join = watched_join  # type: ignore[method-assign, assignment] # the watch is between
+
+
+def _operation(kind: str, what: object) -> None:
+    watch = _WATCHES.get(threading.get_ident())
+    if watch is not None:
+        watch.operation(kind, what)
+
+
+def _audit(event: str, arguments: tuple[object, ...]) -> None:
+    if event not in _AUDITED:
+        return
+    what = arguments[0] if arguments else ""
+    if event == "open" and isinstance(what, int):
+        return  # a descriptor that is open already
+    if isinstance(what, socket.socket):
+        if what.gettimeout() == 0:
+            return
+        what = arguments[1]
+    _operation(event, what)
+
+
+def _reporting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def reporting(*arguments: Any, **named: Any) -> Any:
+        _operation(f"os.{name}", arguments[0] if arguments else "")
+        return call(*arguments, **named)
+
+    return reporting
+
+
+def _reporting_blocking(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def reporting(descriptor: int, *arguments: Any, **named: Any) -> Any:
+        if threading.get_ident() in _WATCHES and _GET_BLOCKING(descriptor):
+            _operation(f"os.{name}", descriptor)
+        return call(descriptor, *arguments, **named)
+
+    return reporting
+
+
+def _sample_for_ever() -> None:
+    while True:
+        time.sleep(_SAMPLE_S)
+        if _WATCHES:
+            frames = sys._current_frames()
+            for thread, watch in list(_WATCHES.items()):
+                if thread in frames:
+                    watch.sample(frames[thread])
+
+
+def _called_from(frame: FrameType | None) -> tuple[str, tuple[str, ...], bool]:
+    """The innermost function of the program, the stack, and whether a module is being imported."""
+    where, stack, is_import = "", [], False
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith("<frozen importlib"):
+            is_import |= not where
+        elif not code.co_filename.startswith(_NOT_THE_PROGRAM[0]):
+            place = f"{frame.f_globals.get('__name__', '?')}.{code.co_qualname}"
+            stack.append(f"{place}:{frame.f_lineno}")
+            if not where and code.co_filename.startswith(_ROOT) and not code.co_filename.startswith(_NOT_THE_PROGRAM):
+                where = place
+        frame = frame.f_back
+    return where or (stack[0] if stack else "?"), tuple(stack[:25]), is_import
+
+
+def _text(what: object) -> str:
+    if isinstance(what, int):
+        try:
+            return str(Path(f"/proc/self/fd/{what}").readlink())
+        except OSError:
+            return f"descriptor {what}"
+    return os.fsdecode(what) if isinstance(what, str | bytes | os.PathLike) else repr(what)
+
+
+def _command() -> str:
+    return " ".join(sys.argv[1:4])
