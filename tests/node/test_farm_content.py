@@ -14,7 +14,6 @@ from bridge.core.log.records import Level, Publication, Scope
 from bridge.core.membership.admission import ADMITTED_MAX, Admitted
 from bridge.core.membership.authors import AuthorNumbers
 from bridge.core.membership.client_keys import Client
-from bridge.core.state.bounds import AUTHORS_MAX
 from bridge.core.state.farm_state import (
     LOG_TIME_LIMIT_MS,
     SERVERS_MAX,
@@ -23,6 +22,7 @@ from bridge.core.state.farm_state import (
     MasterState,
     ServerState,
 )
+from bridge.core.state.tables import AUTHORS_MAX
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.raft.farm_content import (

@@ -143,6 +143,7 @@ _AS_REQUEST = {
     ReqidStatus.DUPLICATE: RequestStatus.DUPLICATE,
     ReqidStatus.EXPIRED: RequestStatus.EXPIRED,
     ReqidStatus.AHEAD: RequestStatus.EXPIRED,
+    ReqidStatus.FULL: RequestStatus.EXPIRED,
 }
 _OF_PRODUCER = {
     ProducedStatus.NEW: RequestStatus.NEW,
@@ -379,7 +380,8 @@ class Farm:
         reqid = reqid_in(request_of(entry.record)) if self.state.level >= REQIDS_LEVEL else None
         if reqid is None:
             return None
-        return Update(reqid, entry.author is not None and _author_has_a_say(self.state, entry.author))
+        is_proven = entry.author is not None and _author_has_a_say(self.state, entry.author)
+        return Update(reqid, is_proven, self._holder_of_rows(entry) if is_proven else None)
 
     def produced_of(self, entry: ProvenRecord) -> Produced | None:
         """Which record of which producer of Kafka's an entry is; None if it is none, or no member vouches for it."""
@@ -598,7 +600,16 @@ def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[Fa
     weights = fading(state.weights, log_time_ms)
     clocks = state.clocks.clock_written(state.applied_term)
     admitted, lapsed = after_time(state.admitted, log_time_ms, unproven_ms)
-    moved = replace(state, log_time_ms=log_time_ms, servers=servers, weights=weights, clocks=clocks, admitted=admitted)
+    by = {at: each for at, each in state.admitted_by.items() if at in admitted} if lapsed else state.admitted_by
+    moved = replace(
+        state,
+        log_time_ms=log_time_ms,
+        servers=servers,
+        weights=weights,
+        clocks=clocks,
+        admitted=admitted,
+        admitted_by=by,
+    )
     state, chosen = choose_again(moved, tuning, at_clock=True)
     bounded = [ClockBounded(clock.server_id, excess_ms)] if excess_ms else []
     return state, [*bounded, *map(ServerForgotten, silent), *lapsed, *chosen]

@@ -3,27 +3,15 @@
 A state that was computed from a log keeps these bounds, because no entry beyond them has an effect. The state in a
 snapshot was computed by one other server. Without this check a log time beyond the last second of a Meta LS2 would be
 in all plans of this node, also after a restart. The range of each number is declared in `numbers`, that of a table
-here.
+in `tables`.
 """
 
 from collections.abc import Iterator
 
-from bridge.core.log.weights import COST_FACTORS_OF_ALL_MAX, EXCLUSIONS_OF_ALL_MAX, FACTORS_OF_ALL_MAX
-from bridge.core.membership.admission import ADMITTED_MAX, ENTRY_BYTES_MAX
-from bridge.core.membership.client_keys import CLIENTS_MAX
-from bridge.core.state import kafka_clients
-from bridge.core.state.farm_state import (
-    LEAVES_PER_SERVER_MAX,
-    MASTERS_MAX,
-    PERIOD_MAX_MS,
-    PERIOD_MIN_MS,
-    SERVERS_MAX,
-    FarmState,
-)
+from bridge.core.membership.admission import ENTRY_BYTES_MAX
+from bridge.core.state.farm_state import PERIOD_MAX_MS, PERIOD_MIN_MS, FarmState
 from bridge.core.state.numbers import declared, numbers_in
-
-AUTHORS_MAX = 4 * (ADMITTED_MAX + CLIENTS_MAX)
-"""More than can be admitted: a recovered farm keeps the numbers of authors that it no longer has."""
+from bridge.core.state.tables import declared_table, tables_in
 
 
 def objection_to_state(state: FarmState, period_ms: int) -> str | None:
@@ -41,30 +29,12 @@ def _figures(state: FarmState, period_ms: int) -> Iterator[str]:
 
 
 def _tables(state: FarmState, _: int) -> Iterator[str]:
-    yield from _outside("the number of admitted identities", len(state.admitted), 0, ADMITTED_MAX)
-    yield from _outside("the number of admissions with a leader", len(state.admitted_by), 0, ADMITTED_MAX)
-    yield from _outside("the number of servers", len(state.servers), 0, SERVERS_MAX)
-    yield from _outside("the number of removed servers", len(state.removed), 0, ADMITTED_MAX)
-    yield from _outside("the number of masters", len(state.masters), 0, MASTERS_MAX)
-    yield from _outside("the number of client keys", len(state.clients), 0, CLIENTS_MAX)
-    yield from _outside("the number of numbered authors", len(state.numbers), 0, AUTHORS_MAX)
-    yield from _outside("the number of boxes with a new key", len(state.rekeying.boxes), 0, ADMITTED_MAX)
-    yield from _outside("the number of voters' clocks", len(state.clocks.readings), 0, ADMITTED_MAX)
-    yield from _outside("the number of excluded leaves", len(state.weights.excluded), 0, EXCLUSIONS_OF_ALL_MAX)
-    yield from _outside("the number of cost factors", len(state.weights.costs), 0, COST_FACTORS_OF_ALL_MAX)
-    yield from _outside("the number of factors", len(state.weights.factors), 0, FACTORS_OF_ALL_MAX)
-    yield from _outside("the number of producers", len(state.kafka.producers), 0, kafka_clients.PRODUCERS_OF_ALL_MAX)
-    yield from _outside("the number of consumer groups", len(state.kafka.groups), 0, kafka_clients.GROUPS_OF_ALL_MAX)
-    yield from _outside("the number of skipped entries", len(state.kafka.skipped), 0, kafka_clients.SKIPPED_MAX)
+    for place, rows in tables_in(state):
+        table = declared_table(place)
+        yield from _outside(table.words, rows, 0, table.most)
     yield from _outside("the number of their authors", len(state.kafka.skipped_of), 0, len(state.kafka.skipped))
-    for producer in state.kafka.producers.values():
-        yield from _outside("the number of runs of a producer", len(producer.runs), 0, kafka_clients.RUNS_MAX)
     for each in state.admitted.values():
         yield from _outside("the number of bytes of an admission", len(each.entry), 0, ENTRY_BYTES_MAX)
-    for server in state.servers.values():
-        yield from _outside("a server's leaves", len(server.report.destinations), 0, LEAVES_PER_SERVER_MAX)
-    for master in state.masters.values():
-        yield from _outside("a master's leaves", len(master.leaves), 0, SERVERS_MAX * LEAVES_PER_SERVER_MAX)
 
 
 def _outside(what: str, value: float, least: float, most: float) -> Iterator[str]:

@@ -87,6 +87,7 @@ def recovered(farm: FarmState, node_id: bytes, reset: Reset | None = None) -> Fa
     return replace(
         farm,
         admitted=dict(enumerate([survivor, *out], start=SURVIVOR_ID)),
+        admitted_by={},
         servers={} if own is None else {SURVIVOR_ID: replace(own, report=replace(own.report, server_id=SURVIVOR_ID))},
         masters={each: _recovered_master(master, old_id) for each, master in farm.masters.items()},
         removed=(),

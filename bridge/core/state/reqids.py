@@ -7,6 +7,7 @@
           ──▶ below all of a full table? expired: it would be forgotten at once
           ──▶ more than 7 h 45 min old   expired │ both by log time, which is equal on all servers
           ──▶ more than 15 min ahead     ahead   │
+          ──▶ its author's share is full?  full: the author's oldest reqids have to become too old first
           ──▶ new: remembered with its index
 
 The table of sessions (`consensus.sessions`) cannot serve these requests. It knows a client by the start of its session,
@@ -23,6 +24,10 @@ brought back. Forgetting costs a client that repeats an old update an honest "ex
 Entries with a proof of a member or of a client key have a table of their own: a client that holds no such key could
 otherwise use up the reqid of an update that acts on the farm, or fill the table. All nodes share it: a client may
 repeat an update at another node, which signs it anew.
+
+From `BOUNDS_LEVEL` on, an author (a node or client key that signs) has at most `REQIDS_OF_AUTHOR_MAX` of the reqids of
+that table. Its older ones cannot give way instead: the floor is one for all authors, and a floor above the reqids of
+another author would refuse them. The clients without a key are one author, with the other table.
 
 A leader that fails may leave copies of one update in the log. `skipped` are the indexes of entries that were not
 applied under their reqid: a reader that speaks ØMQ Raft gets a checkpoint in their place. The newest are kept, at least
@@ -46,11 +51,14 @@ from typing import Final
 REQID_BYTES: Final = 12
 REQIDS_MAX: Final = 32_768
 """Per table: 4 MB. So many updates in eight hours keep their full time; beyond that the oldest go earlier."""
+REQIDS_OF_AUTHOR_MAX: Final = REQIDS_MAX // 4
 SKIPPED_MAX: Final = 16_384
 OLDEST_S: Final = 7 * 3600 + 45 * 60
 AHEAD_S: Final = 15 * 60
 _MARK: Final = "zmq:"
 _FORMAT: Final = 1
+_FORMAT_WITH_AUTHORS: Final = 2
+_AUTHOR_BYTES: Final = 8
 _NUMBER_BYTES: Final = 8
 _NO_FLOOR: Final = bytes(REQID_BYTES)
 _LAST_TAIL: Final = b"\xff" * (REQID_BYTES - 4)
@@ -68,6 +76,8 @@ class ReqidStatus(Enum):
     EXPIRED = "expired"
     AHEAD = "ahead"
     """Made too far in the future of log time."""
+    FULL = "full"
+    """The share of its author is used up for now."""
 
 
 def request_text(reqid: bytes) -> str:
@@ -101,13 +111,17 @@ class ReqidTable:
         self.floor = _NO_FLOOR
         self._indexes: dict[bytes, int] = {}
         self._lowest_first: list[bytes] = []
+        self._author_of: dict[bytes, bytes] = {}
+        """Of each reqid from `BOUNDS_LEVEL` on."""
+        self._of_author: dict[bytes, list[bytes]] = {}
+        """The reqids of each author, the lowest first."""
 
     def __len__(self) -> int:
         """How many are known."""
         return len(self._indexes)
 
-    def judge(self, reqid: bytes, log_time_ms: int) -> ReqidStatus:
-        """What an entry with this reqid would be at this log time."""
+    def judge(self, reqid: bytes, log_time_ms: int, author: bytes | None = None) -> ReqidStatus:
+        """What an entry with this reqid would be at this log time; `author`: on whose share it counts."""
         if reqid in self._indexes:
             return ReqidStatus.DUPLICATE
         ahead_s = second_of(reqid) - log_time_ms // 1000
@@ -116,16 +130,25 @@ class ReqidTable:
         is_full = len(self._lowest_first) >= self._limit
         if reqid <= self.floor or ahead_s < -OLDEST_S or (is_full and reqid < self._lowest_first[0]):
             return ReqidStatus.EXPIRED
+        own: list[bytes] = [] if author is None else self._of_author.get(author, [])
+        if len(own) >= REQIDS_OF_AUTHOR_MAX and second_of(own[0]) >= log_time_ms // 1000 - OLDEST_S:
+            return ReqidStatus.FULL
         return ReqidStatus.NEW
 
-    def admit(self, reqid: bytes, index: int, log_time_ms: int) -> ReqidStatus:
-        """Judge the reqid of the entry at `index`, and remember it if it is new."""
-        verdict = self.judge(reqid, log_time_ms)
+    def admit(self, reqid: bytes, index: int, log_time_ms: int, author: bytes | None = None) -> ReqidStatus:
+        """Judge the reqid of the entry at `index`, and remember it if it is new. `author` as for `judge`."""
+        verdict = self.judge(reqid, log_time_ms, author)
         if verdict is ReqidStatus.NEW:
-            self._indexes[reqid] = index
-            heappush(self._lowest_first, reqid)
+            self._note(reqid, index, author)
             self._forget(log_time_ms // 1000 - OLDEST_S)
         return verdict
+
+    def _note(self, reqid: bytes, index: int, author: bytes | None) -> None:
+        self._indexes[reqid] = index
+        heappush(self._lowest_first, reqid)
+        if author is not None:
+            self._author_of[reqid] = author
+            heappush(self._of_author.setdefault(author, []), reqid)
 
     def index_of(self, reqid: bytes) -> int | None:
         """Where the entry stands that was applied under this reqid; None if there is none, or it is forgotten."""
@@ -142,14 +165,32 @@ class ReqidTable:
             lowest = heappop(self._lowest_first)
             del self._indexes[lowest]
             self.floor = max(self.floor, lowest)
+            author = self._author_of.pop(lowest, None)
+            if author is not None:
+                # The lowest of all is the lowest of its author.
+                heappop(self._of_author[author])
+                if not self._of_author[author]:
+                    del self._of_author[author]
 
-    def dump(self) -> bytes:
+    def of_author(self, author: bytes) -> tuple[bytes, ...]:
+        """The reqids that count on the share of this author."""
+        return tuple(self._of_author.get(author, ()))
+
+    @property
+    def has_authors(self) -> bool:
+        """Return True if a reqid counts on the share of its author."""
+        return bool(self._author_of)
+
+    def dump(self, *, with_authors: bool = False) -> bytes:
         """The whole table: equal tables give equal bytes."""
         parts = [self.floor, _number(len(self._indexes))]
         parts += [reqid + _number(self._indexes[reqid]) for reqid in sorted(self._indexes)]
+        if with_authors:
+            parts.append(_number(len(self._author_of)))
+            parts += [reqid + self._author_of[reqid] for reqid in sorted(self._author_of)]
         return b"".join(parts)
 
-    def load(self, reader: "_Reader") -> None:
+    def load(self, reader: "_Reader", *, with_authors: bool = False) -> None:
         """Become what was dumped; raises `ReqidTableError`."""
         self.floor = reader.take(REQID_BYTES)
         count = reader.number(self._limit)
@@ -158,6 +199,14 @@ class ReqidTable:
             raise ReqidTableError("a table of reqids names one twice")
         self._lowest_first = list(self._indexes)
         heapify(self._lowest_first)
+        for _ in range(reader.number(count) if with_authors else 0):
+            reqid, author = reader.take(REQID_BYTES), reader.take(_AUTHOR_BYTES)
+            if reqid not in self._indexes or reqid in self._author_of:
+                raise ReqidTableError("a table of reqids names the author of one that it does not have, or two authors")
+            self._author_of[reqid] = author
+            self._of_author.setdefault(author, []).append(reqid)
+        for own in self._of_author.values():
+            heapify(own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +215,8 @@ class Update:
 
     reqid: bytes
     proven: bool
+    author: bytes | None = None
+    """On whose share a proven one counts; None below `BOUNDS_LEVEL`."""
 
 
 class Reqids:
@@ -178,11 +229,11 @@ class Reqids:
 
     def judge(self, update: Update, log_time_ms: int) -> ReqidStatus:
         """What an entry of this update would be now."""
-        return self._tables[update.proven].judge(update.reqid, log_time_ms)
+        return self._tables[update.proven].judge(update.reqid, log_time_ms, update.author)
 
     def admit(self, update: Update, index: int, log_time_ms: int) -> ReqidStatus:
         """Judge the update in the entry at `index`, and remember it; indexes rise."""
-        verdict = self._tables[update.proven].admit(update.reqid, index, log_time_ms)
+        verdict = self._tables[update.proven].admit(update.reqid, index, log_time_ms, update.author)
         if verdict is not ReqidStatus.NEW:
             self._skipped.append(index)
             if len(self._skipped) > self._skipped_max:
@@ -203,6 +254,10 @@ class Reqids:
         has_forgotten = len(self._skipped) > self._skipped_max // 2
         return has_forgotten and index < self._skipped[0]
 
+    def of_author(self, author: bytes) -> tuple[bytes, ...]:
+        """The reqids that count on the share of this author."""
+        return self._tables[True].of_author(author)
+
     def expire_until(self, second: int) -> None:
         """Refuse every reqid up to this second that is not in the tables."""
         for table in self._tables.values():
@@ -212,10 +267,11 @@ class Reqids:
         """All of it, for a snapshot; nothing if there was never an update."""
         if not self._skipped and all(len(each) == 0 and each.floor == _NO_FLOOR for each in self._tables.values()):
             return b""
+        with_authors = any(each.has_authors for each in self._tables.values())
         return b"".join(
             (
-                bytes([_FORMAT]),
-                *(each.dump() for each in self._tables.values()),
+                bytes([_FORMAT_WITH_AUTHORS if with_authors else _FORMAT]),
+                *(each.dump(with_authors=with_authors) for each in self._tables.values()),
                 _number(len(self._skipped)),
                 *map(_number, self._skipped),
             )
@@ -228,10 +284,11 @@ class Reqids:
         if not data:
             return made
         reader = _Reader(data)
-        if reader.take(1) != bytes([_FORMAT]):
+        form = reader.take(1)[0]
+        if form not in {_FORMAT, _FORMAT_WITH_AUTHORS}:
             raise ReqidTableError(f"a table of reqids of format {data[:1].hex()}, not {_FORMAT}")
         for table in made._tables.values():
-            table.load(reader)
+            table.load(reader, with_authors=form == _FORMAT_WITH_AUTHORS)
         skipped = [reader.number() for _ in range(reader.number(skipped_max))]
         if not _is_rising(skipped):
             raise ReqidTableError("the skipped indexes of a table of reqids do not rise")

@@ -13,7 +13,8 @@ the key has no scope, and every update at an endpoint that does not take any. Th
 
 "No leader known" makes the client wait and repeat the same reqid, here or elsewhere; the table of reqids in the farm's
 state (`bridge.core.state.reqids`) then finds the first copy, whichever node submitted it. Freshness is judged by log
-time. It moves once in a reporting period and stands still without a leader; so a reqid that is too far ahead of log
+time. A node whose share of the table is full makes its clients wait likewise: places become free with log time. It
+moves once in a reporting period and stands still without a leader; so a reqid that is too far ahead of log
 time, and not ahead of this machine's clock, is told to wait instead: log time catches up.
 """
 
@@ -102,6 +103,9 @@ class FarmUpdates:
             case ReqidStatus.DUPLICATE:
                 answer(UpdateCommitted(reqid, reqids.index_of(update.update) or 0))
             case ReqidStatus.AHEAD if second_of(reqid) - clock_ms() // 1000 <= AHEAD_S:
+                answer(UpdateRedirect(reqid, None))
+            case ReqidStatus.FULL:
+                self.counters["share_full"] += 1
                 answer(UpdateRedirect(reqid, None))
             case ReqidStatus.EXPIRED | ReqidStatus.AHEAD:
                 self._refuse("expired", reqid, answer)
