@@ -7,11 +7,13 @@ Pure, so that what an operator sees is tested without a terminal or a farm.
 """
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from msgspec.structs import replace
 
+from bridge.api.contact import udp_blocked
 from bridge.api.verdict import verdict_of
 from bridge.api.view import (
     AlarmView,
@@ -138,7 +140,10 @@ def build_view(inputs: ViewInputs) -> FarmView:
         names.update((server_id, each.name) for server_id, each in admitted.items() if each.name is not None)
     if inputs.node.raft_id is not None:
         names[inputs.node.raft_id] = inputs.node.name
-    farm = None if inputs.log is None else _FarmPart(inputs.log, names, inputs.address_of, _gone(inputs))
+    farm = None if inputs.log is None else _FarmPart(inputs.log, names, inputs.address_of)
+    raft = _no_raft() if farm is None else farm.raft()
+    members, reports = _members(inputs), () if farm is None else farm.reports()
+    gone = _gone(inputs) - udp_blocked(inputs.node, raft, members, reports, for_ms=0)
     view = FarmView(
         taken_at_ms=inputs.taken_at_ms,
         node=inputs.node,
@@ -152,10 +157,10 @@ def build_view(inputs: ViewInputs) -> FarmView:
                 OtherFarmView(_address(each.source, None) or "", each.label.hex()) for each in inputs.other_farms
             ),
         ),
-        raft=_no_raft() if farm is None else farm.raft(),
-        members=_members(inputs),
-        publishing=() if farm is None else farm.publishing(),
-        reports=() if farm is None else farm.reports(),
+        raft=raft,
+        members=members,
+        publishing=() if farm is None else farm.publishing(gone),
+        reports=reports,
         weights=WeightsView() if farm is None else farm.weights(),
         removed=() if farm is None else farm.state.removed,
         alarms=inputs.alarms,
@@ -165,9 +170,12 @@ def build_view(inputs: ViewInputs) -> FarmView:
     return replace(view, verdict=verdict_of(view))
 
 
-def _gone(inputs: ViewInputs) -> frozenset[bytes]:
-    """The node ids that gossip holds for dead, or that have left."""
-    return frozenset(each.node_id for each in inputs.gossip.members if each.status in {Status.DEAD, Status.LEFT})
+def _gone(inputs: ViewInputs) -> frozenset[int]:
+    """The servers that gossip holds for dead, or that have left, by Raft id."""
+    if inputs.log is None:
+        return frozenset()
+    gone = {each.node_id for each in inputs.gossip.members if each.status in {Status.DEAD, Status.LEFT}}
+    return frozenset(server_id for server_id, each in inputs.log.state.admitted.items() if each.node_id in gone)
 
 
 def _members(inputs: ViewInputs) -> tuple[MemberView, ...]:
@@ -190,7 +198,7 @@ def _members(inputs: ViewInputs) -> tuple[MemberView, ...]:
     )
     members = [own]
     members.extend(
-        _member(member, inputs.metadata_of(member.node_id), roles.get(member.node_id, ServerRole.NONE))
+        _member(member, inputs.metadata_of(member.node_id), roles.get(member.node_id, ServerRole.NONE), gossip.now_ms)
         for member in gossip.members
     )
     # By name, then by id: two sorts by a text that is there take less memory than one by pairs made for it.
@@ -212,7 +220,7 @@ def _server_roles(log: FarmInputs) -> dict[bytes, ServerRole]:
     }
 
 
-def _member(member: Member, metadata: NodeMetadata | None, server_role: ServerRole) -> MemberView:
+def _member(member: Member, metadata: NodeMetadata | None, server_role: ServerRole, now_ms: int) -> MemberView:
     node_id = member.node_id.hex()
     return MemberView(
         node_id=node_id,
@@ -229,6 +237,7 @@ def _member(member: Member, metadata: NodeMetadata | None, server_role: ServerRo
         raft_id=None if metadata is None else metadata.raft_id,
         endpoint=None if metadata is None else metadata.endpoint,
         server_role=server_role,
+        status_age_ms=max(0, now_ms - member.since_ms) if now_ms else None,
         certificate=None if metadata is None or metadata.fingerprint is None else metadata.fingerprint.hex(),
     )
 
@@ -263,16 +272,13 @@ class _FarmPart:
         farm: FarmInputs,
         names: Mapping[int | None, str],
         address_of: Callable[[str], str],
-        gone: frozenset[bytes],
     ) -> None:
-        """`gone`: the node ids of the members that gossip gives up."""
         self._farm = farm
         self._names = names
         self._address_of = address_of
         self.state = farm.state
         self._seen = farm.state if farm.alone is None else farm.alone.state
         """What publishing rests on at the moment."""
-        self._gone = {server_id for server_id, each in farm.state.admitted.items() if each.node_id in gone}
         self._owners = {
             leaf.destination: names.get(server_id, f"server {server_id}")
             for server_id, server in sorted(self._seen.servers.items())
@@ -329,11 +335,11 @@ class _FarmPart:
             for raft_id in (integer_id(server.server_id),)
         )
 
-    def publishing(self) -> tuple[PublishingView, ...]:
-        """Each master destination: who publishes it, and what."""
-        return tuple(self._master(*each) for each in sorted(self._seen.masters.items()))
+    def publishing(self, gone: AbstractSet[int]) -> tuple[PublishingView, ...]:
+        """Each master destination: who publishes it, and what. `gone`: the servers that do not live."""
+        return tuple(self._master(*each, gone) for each in sorted(self._seen.masters.items()))
 
-    def _master(self, destination: str, master: MasterState) -> PublishingView:
+    def _master(self, destination: str, master: MasterState, gone: AbstractSet[int]) -> PublishingView:
         farm, names, alone, state = self._farm, self._names, self._farm.alone, self._seen
         publication, entries = self._published(destination, master)
         published_s = None if publication is None else publication.published_s
@@ -341,7 +347,7 @@ class _FarmPart:
         healthy = {
             leaf.destination
             for server, leaf in state.leaves_of(destination)
-            if is_healthy(state, server, leaf, farm.tuning) and server.report.server_id not in self._gone
+            if is_healthy(state, server, leaf, farm.tuning) and server.report.server_id not in gone
         }
         faults = {leaf.destination: fault_names(leaf) for _, leaf in state.leaves_of(destination)}
         failures = _publish_failures(state, destination)

@@ -9,8 +9,9 @@ does not matter as long as an earlier one applies (who may be lost does not matt
 rule finds anything is healthy, so there is always exactly one verdict.
 
 *Who is down.* Gossip's word counts for a server's process, and on the leader Raft's contact for its part in a majority:
-a server whose Raft port is cut off is alive to gossip and of no use to the quorum. Only identities that the log has
-admitted count as servers; what a member says of itself does not make it one.
+a server whose Raft port is cut off is alive to gossip and of no use to the quorum. A server that gossip has given up
+and that Raft reaches is not down: UDP is blocked (`bridge.api.contact`). Only identities that the log has admitted
+count as servers; what a member says of itself does not make it one.
 
 *What may be lost* is how many servers may fail, whichever they are, without the farm losing its quorum, its last
 server that can publish, or its last healthy leaf. Counting votes alone would be simpler, and wrong for a farm of three
@@ -21,8 +22,10 @@ so that each change is worth an event.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from bridge.api.contact import not_reporting, patience_ms, server_members, udp_blocked
 from bridge.api.leaf_words import fault_actions, faults_text
 from bridge.api.view import (
     FarmView,
@@ -31,7 +34,6 @@ from bridge.api.view import (
     Phase,
     PublishingView,
     RaftRole,
-    ServerRole,
     Severity,
     VerdictKind,
     VerdictView,
@@ -87,6 +89,14 @@ _UNHEALTHY_ACTION = (
     "look at the routers and services of these nodes: `garlicfarm farm`, `garlicfarm help attach-a-router`"
 )
 NOTHING_TO_DO = "nothing"
+UDP_ALARM = "udp-blocked"
+REPORTS_ALARM = "reports-missing"
+DISAGREEMENT_ALARMS = (UDP_ALARM, REPORTS_ALARM)
+"""Gossip, Raft and the log do not agree about a server."""
+_REPORTS_ACTION = (
+    "look at `garlicfarm status` and the log of the node that does not report: what it submits does not arrive, or has"
+    " no effect; it counts for nothing in publishing until it reports again"
+)
 A_PUBLISHER = "a server that can publish"
 A_HEALTHY_LEAF = "a healthy leaf"
 _VERBS: Mapping[str, str] = {A_PUBLISHER: "can publish", A_HEALTHY_LEAF: "has a healthy leaf"}
@@ -231,12 +241,11 @@ class _Facts:
         raft = view.raft
         servers = {server.raft_id for server in (*raft.voters, *raft.learners)}
         self.is_server = raft.role is not RaftRole.NONE and view.node.raft_id in servers
-        self._members = {
-            member.raft_id: member
-            for member in view.members
-            if member.raft_id is not None and member.server_role in {ServerRole.VOTER, ServerRole.LEARNER}
-        }
+        self._members = server_members(view.members)
         self._silent = self._silent_followers()
+        contact = (view.node, raft, view.members, view.reports)
+        self.udp_blocked = udp_blocked(*contact, for_ms=patience_ms(raft)) if self.is_server else frozenset()
+        self.not_reporting = not_reporting(*contact) if self.is_server else frozenset()
         self.down = self._down()
         self.others_alive = any(
             member.status in {MemberStatus.ALIVE, MemberStatus.SUSPECT} for member in view.members if not member.is_self
@@ -248,6 +257,11 @@ class _Facts:
     def down_text(self) -> str:
         """`node-2 down, node-3 left`."""
         return ", ".join(f"{name} {why}" for name, why in self.down.values())
+
+    def names(self, raft_ids: AbstractSet[int]) -> str:
+        """`node-2 and node-3`: what operators call these servers."""
+        servers = (*self.view.raft.voters, *self.view.raft.learners)
+        return _listed([name_of(each) for each in servers if each.raft_id in raft_ids])
 
     def _silent_followers(self) -> frozenset[int]:
         """On the leader: servers that do not answer it."""
@@ -268,7 +282,7 @@ class _Facts:
             if each.last_contact_ms is not None and each.raft_id not in self._silent
         }
         for server in (*raft.voters, *raft.learners):
-            if server.raft_id in {self.view.node.raft_id, raft.leader_id}:
+            if server.raft_id in {self.view.node.raft_id, raft.leader_id, *self.udp_blocked}:
                 continue
             why = self._why_down(self._members.get(server.raft_id), server)
             if why is not None and server.raft_id not in answering:
@@ -470,14 +484,48 @@ def _degraded(facts: _Facts) -> Concern | None:
     more = f"can lose {facts.can_lose} more" if facts.can_lose else "can lose none"
     text = f"Degraded: {', '.join(troubles)}, {more}{f' ({facts.limit})' if facts.limit else ''}"
     reasons = {why for _, why in facts.down.values()}
+    further = [each.advice for rule in (_udp_blocked, _not_reporting) if (each := rule(facts)) is not None]
     unhealthy = _unhealthy_entries(facts)
     advice = "; ".join(
         ([_DOWN_ACTION] if reasons - {_EVICTED} else [])
         + ([_EVICTED_ACTION] if _EVICTED in reasons else [])
+        + further
         + ([_unhealthy_action(unhealthy)] if unhealthy else [])
     )
     alarm = "servers-down" if facts.down else None
     return Concern(VerdictKind.DEGRADED, text, advice or "see `garlicfarm farm` and the alarms", alarm)
+
+
+def _udp_blocked(facts: _Facts) -> Concern | None:
+    """Gossip has given servers up that Raft reaches."""
+    if not facts.udp_blocked:
+        return None
+    names, view = facts.names(facts.udp_blocked), facts.view
+    ports = sorted(
+        {
+            each.address.rpartition(":")[2]
+            for each in view.members
+            if each.address is not None and (each.is_self or each.raft_id in facts.udp_blocked)
+        }
+    )
+    text = (
+        f"gossip (UDP) between {view.node.name} and {names} is blocked: nothing arrives by UDP, and Raft (TCP) reaches"
+        f" {names}"
+    )
+    action = (
+        f"open UDP port {' and '.join(ports)} in both directions in the firewalls of and between these machines, as TCP"
+        " is open already; the servers are well: restart none, and remove none"
+    )
+    return Concern(VerdictKind.DEGRADED, text, action, UDP_ALARM)
+
+
+def _not_reporting(facts: _Facts) -> Concern | None:
+    """Gossip and Raft reach servers whose reports are missing."""
+    if not facts.not_reporting or facts.quorum_is_lost:
+        return None
+    names = facts.names(facts.not_reporting)
+    text = f"{names} can be reached by gossip and Raft, and the log has no recent report of {names}"
+    return Concern(VerdictKind.DEGRADED, text, _REPORTS_ACTION, REPORTS_ALARM)
 
 
 def _unhealthy_entries(facts: _Facts) -> list[MetaEntryView]:
@@ -505,6 +553,8 @@ def _troubles(facts: _Facts) -> Iterator[str]:
     view = facts.view
     if facts.down:
         yield facts.down_text
+    if facts.udp_blocked:
+        yield f"UDP to {facts.names(facts.udp_blocked)} is blocked"
     servers = {each.raft_id: name_of(each) for each in (*view.raft.voters, *view.raft.learners)}
     for report in view.reports:
         if report.raft_id in facts.down or report.raft_id not in servers:
@@ -537,6 +587,8 @@ _RULES: tuple[Callable[[_Facts], Concern | None], ...] = (
     _not_published,
     _no_healthy_leaf,
     _degraded,
+    _udp_blocked,
+    _not_reporting,
     _foreign_key_beside,
 )
 

@@ -195,6 +195,8 @@ class MemberView(Record, frozen=True):
     """Where its Raft server listens; null if its metadata is not known."""
     server_role: ServerRole = ServerRole.NONE
     """What it is in the Raft group."""
+    status_age_ms: int | None = None
+    """Milliseconds since gossip gave it this status; null if that is not known, and for the asked node."""
     certificate: str | None = None
     """The SHA-256 of its TLS certificate, in hexadecimal; null if it has not told."""
 

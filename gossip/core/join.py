@@ -59,6 +59,8 @@ from gossip.core.updates import Updates
 
 _HINT_FAILURES: Final = 5
 _ALARM_FAILURES: Final = 3
+_ALONE_PERIODS: Final = 10
+"""After so many gossip periods without any peer, a node that had peers is isolated."""
 _TOKENS_PER_JOIN: Final = 3
 _ALTERNATIVES_LIMIT: Final = 8
 _REDIRECT_ADDRESSES: Final = 4
@@ -116,6 +118,9 @@ class Joiner:
         self._next_seek_at = context.now
         self._fruitless = 0
         self._alarmed = False
+        self._alone_since: int | None = None
+        """When the last peer was lost; None before the first one, and while there is one."""
+        self._had_peer = False
         self._alarmed_of_key = False
         self._unreadable: dict[Address, int] = {}
         """Datagrams of this farm under a key that this node lacks, by sender, while it has no peer."""
@@ -142,6 +147,8 @@ class Joiner:
         times = [join.next_at for join in self._joins.values()] if self._joins else []
         if self._unreadable_until is not None:
             times.append(self._unreadable_until)
+        if self._alone_since is not None and not self._alarmed:
+            times.append(self._alone_since + self._alone_limit_ms)
         if self._has_free:
             times.extend(seed.next_at for seed in self._seeds.values())
             if self._members.is_short:
@@ -226,6 +233,7 @@ class Joiner:
         for join in list(self._joins.values()):
             if join.next_at <= now:
                 self._retry(join)
+        self._check_isolation()
         due = [(address, seed) for address, seed in self._seeds.items() if seed.next_at <= now]
         self._random.shuffle(due)
         for address, seed in due:
@@ -314,16 +322,29 @@ class Joiner:
         self._check_isolation()
 
     def _check_isolation(self) -> None:
-        if len(self._members.links) > 0 or self._alarmed or not self._seeds:
+        if len(self._members.links) > 0 or self._alarmed or self._local.leaving:
             return
-        if all(seed.failures >= _ALARM_FAILURES for seed in self._seeds.values()):
+        seeds_fail = bool(self._seeds) and all(seed.failures >= _ALARM_FAILURES for seed in self._seeds.values())
+        if seeds_fail:
+            what, addresses = "seed addresses", list(self._seeds)
+        elif self._alone_since is not None and self._context.now - self._alone_since >= self._alone_limit_ms:
+            # Found by broadcast, say: there is no seed to fail, and the broadcasts of the others do not arrive either.
+            what, addresses = "members that it knew", [each.address for each in self._members.not_left()]
+            self._alone_since = None
+        else:
+            return
+        if addresses:
             self._alarmed = True
-            named = ", ".join(f"{address.host}:{address.port}" for address in list(self._seeds)[:4])
+            named = ", ".join(f"{address.host}:{address.port}" for address in addresses[:4])
             text = (
-                f"no peer answers, and neither do the {len(self._seeds)} seed addresses ({named}); check that one of "
+                f"no peer answers, and neither do the {len(addresses)} {what} ({named}); check that one of "
                 "those nodes runs with the same farm key and that UDP reaches it. This node goes on trying"
             )
             self._context.emit(Alarm(AlarmKind.ISOLATED, text))
+
+    @property
+    def _alone_limit_ms(self) -> int:
+        return _ALONE_PERIODS * self._options.gossip_period_ms
 
     def peers_changed(self) -> None:
         """A peer was gained or lost: a search may succeed again."""
@@ -333,6 +354,10 @@ class Joiner:
             self._alarmed = False
             self._alarmed_of_key = False
             self._forget_unreadable()
+            self._alone_since = None
+            self._had_peer = True
+        elif self._had_peer and self._alone_since is None and not self._alarmed:
+            self._alone_since = self._context.now
 
     def stop(self) -> None:
         """This node leaves: it joins no more."""

@@ -116,6 +116,8 @@ class Description:
     sent: Mapping[str, int]
     received: Mapping[str, int]
     dropped: Mapping[str, int]
+    now_ms: int = 0
+    """The core's clock at its last step, by which `Member.since_ms` counts; 0 without a core."""
 
 
 class Membership:
@@ -294,6 +296,10 @@ class Membership:
     def strangers(self) -> list[Entry]:
         """All live members that are no peers, suspects included."""
         return [entry for entry in self._entries.values() if entry.is_live and entry.node_id not in self.links]
+
+    def not_left(self) -> list[Entry]:
+        """All members that have not said goodbye, dead ones as well."""
+        return [entry for entry in self._entries.values() if entry.status is not Status.LEFT]
 
     def describe(self) -> tuple[Member, ...]:
         """Every known member, for operators."""

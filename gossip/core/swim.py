@@ -352,4 +352,5 @@ class Swim:
             sent=dict(self._context.sent),
             received=dict(self._context.received),
             dropped=dict(self._context.dropped),
+            now_ms=self._context.now,
         )

@@ -25,6 +25,8 @@ ROUTERS = 3
 MOVE_BOUND_S = 60.0
 """Ten times what two looks at the interfaces take."""
 RECENT_MS = 5_000
+BLOCKED_BOUND_S = 120.0
+"""Gossip gives a member up within seconds, the verdict waits for ten more, and a report may have to come first."""
 CUT_OFF_BOUND_S = 10 * 3.0
 """Ten times three of the shortest election timeouts; two and a half reporting periods would be 75 s."""
 
@@ -249,3 +251,64 @@ def test_configured_address_that_is_gone_is_an_alarm(lan: list[str], tmp_path: P
         assert "gossip.bind = 192.168.77.1:7668" in wait_until(gone, MOVE_BOUND_S, "an alarm about the address", logs)
         _ip("-n", lan[0], "addr", "add", "192.168.77.1/24", "brd", "+", "dev", "eth0")
         wait_until(lambda: not gone(), MOVE_BOUND_S, "the alarm ends with the address back", logs)
+
+
+def block_udp(name: str, *hooks: str) -> None:
+    """Drop what this namespace sends (`output`) or receives (`input`) by UDP; TCP goes on."""
+    rules = "".join(
+        f"chain {hook} {{ type filter hook {hook} priority 0; meta l4proto udp drop; }}\n" for hook in hooks
+    )
+    subprocess.run(
+        ["ip", "netns", "exec", name, "nft", f"table inet blocked {{ {rules} }}"],  # noqa: S607 - wherever it lies
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.skipif(shutil.which("nft") is None, reason="needs nft to block UDP (Debian: apt-get install nftables)")
+@pytest.mark.parametrize("hooks", [("input", "output"), ("input",)], ids=["both ways", "inbound"])
+@pytest.mark.parametrize("which", ["the leader", "a follower"])
+def test_blocked_udp_is_an_alarm_on_both_sides(
+    lan: list[str], tmp_path: Path, which: str, hooks: tuple[str, ...]
+) -> None:
+    key = tmp_path / "farm.key"
+    assert call("keys", "new-farm", "--expect", str(ROUTERS), "--output", key).returncode == 0
+    states = [tmp_path / name for name in lan]
+    logs = lambda: "\n".join(tail(state.with_suffix(".log")) for state in states)  # noqa: E731 - said where it fails
+    with ExitStack() as stack:
+        for state in states:
+            start(state.name, key, state, stack)
+        wait_until(
+            lambda: all(view_of(state).raft.leader_id is not None for state in states),
+            START_BOUND_S,
+            "a leader that every router knows",
+            logs,
+        )
+        leads = [view_of(state).raft.leader_id == view_of(state).node.raft_id for state in states]
+        blocked = states[leads.index(which == "the leader")]
+        leader = states[leads.index(True)]
+        block_udp(blocked.name, *hooks)
+
+        def alarm(state: Path) -> str:
+            return next((each.text for each in view_of(state).alarms if each.kind == "udp-blocked"), "")
+
+        other = leader if blocked is not leader else states[leads.index(False)]
+        told = wait_until(lambda: alarm(blocked), BLOCKED_BOUND_S, "an alarm at the node that is blocked", logs)
+        assert other.name in told
+        told = wait_until(lambda: alarm(other), BLOCKED_BOUND_S, "an alarm at the node at the other side", logs)
+        assert blocked.name in told
+        assert view_of(leader).raft.leader_id is not None
+        for state in (blocked, other):
+            assert "servers-down" not in {each.kind for each in view_of(state).alarms}
+        # when UDP is open again, the alarms end
+        open_udp(blocked.name)
+        wait_until(lambda: not alarm(blocked) and not alarm(other), BLOCKED_BOUND_S, "no alarm any more", logs)
+
+
+def open_udp(name: str) -> None:
+    subprocess.run(
+        ["ip", "netns", "exec", name, "nft", "delete table inet blocked"],  # noqa: S607 - wherever it lies
+        check=True,
+        capture_output=True,
+    )

@@ -13,7 +13,9 @@ of `garlicfarm status`, `top` and `up`; `/readyz` and `/healthz` carry it, the v
 Each change is an event `verdict-changed`, and so a line of the node's log.
 
 One function of the view makes it, so two surfaces of one node cannot disagree. Two nodes may: each tells what it sees.
-The leader knows which servers answer it; the others know of each other by gossip alone.
+The leader knows which servers answer it; the others know of each other by gossip and by their reports in the log.
+If gossip has given up a server that Raft or its reports show to be alive, it is not down: UDP to it is blocked, and the
+alarm `udp-blocked` names it.
 
 **Can lose** is how many servers may fail, whichever they are, before the farm loses its quorum, its last server that
 can publish, or its last healthy leaf. If it is not the quorum that limits it, the text says what does.

@@ -220,6 +220,20 @@ def test_when_all_seeds_are_silent_one_alarm_says_so() -> None:
     assert "10.0.0.2:7669" in alarms[0].text
 
 
+def test_node_without_seeds_that_loses_all_peers_raises_one_alarm() -> None:
+    story = Story()
+    story.befriend(1, 2)
+    assert not [e for e in story.pass_time(60_000, answering=[1, 2]) if isinstance(e, Alarm)]
+    alarms = [e for e in story.pass_time(300_000) if isinstance(e, Alarm)]
+    assert [alarm.kind for alarm in alarms] == [AlarmKind.ISOLATED]
+    assert "2 members that it knew" in alarms[0].text
+    assert "10.0.0.2:7669" in alarms[0].text
+
+
+def test_node_that_never_had_a_peer_or_seed_is_not_isolated() -> None:
+    assert not [e for e in Story().pass_time(300_000) if isinstance(e, Alarm)]
+
+
 def test_a_welcome_without_a_request_changes_nothing() -> None:
     story = Story()
     assert story.hear(1, JoinAck(info_of(1))) == []

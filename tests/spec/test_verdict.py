@@ -1,11 +1,13 @@
 """The verdict: one line that is true, for every way in which a farm can be; and an order among them."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from bridge.api.verdict import EXIT_STATUS, MEANINGS, concerns_of
+from bridge.api.verdict import EXIT_STATUS, MEANINGS, Concern, concerns_of
 from bridge.api.view import (
     AlarmView,
     FarmView,
@@ -99,6 +101,96 @@ def test_an_evicted_server_is_not_one_to_start_again(number: int) -> None:
     assert found.text == "Degraded: node-3 evicted, can lose none"
     assert found.advice.startswith("start another router in place of the evicted one")
     assert "again" not in found.advice
+
+
+def silent(view: FarmView, *names: str, for_ms: int = 60_000) -> FarmView:
+    """Gossip has given these members up for so long; Raft and the log go on."""
+    members = tuple(
+        replace(each, status=MemberStatus.DEAD, status_age_ms=for_ms) if each.name in names else each
+        for each in view.members
+    )
+    reports = tuple(replace(each, age_ms=2_000, stale=False) for each in view.reports)
+    return replace(view, members=members, reports=reports)
+
+
+def alarms(view: FarmView) -> dict[str, Concern]:
+    """The concerns with an alarm, by its kind."""
+    return {each.alarm: each for each in concerns_of(view) if each.alarm is not None}
+
+
+@pytest.mark.parametrize(
+    ("number", "names"),
+    [(1, ("node-2",)), (1, ("node-2", "node-3")), (2, ("node-1",)), (2, ("node-3",)), (2, ("node-1", "node-3"))],
+)
+def test_blocked_udp_is_an_alarm_at_leader_and_follower(number: int, names: tuple[str, ...]) -> None:
+    view = silent(healthy(number), *names)
+    found = alarms(view)
+    assert found.keys() == {"udp-blocked"}
+    assert all(name in found["udp-blocked"].text for name in (*names, f"node-{number}"))
+    assert "open UDP port 760" in found["udp-blocked"].advice
+    told = verdict(view)
+    assert told.text == f"Degraded: UDP to {' and '.join(names)} is blocked, can lose 1 more"
+    assert "UDP port" in told.advice
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_server_that_gossip_has_never_met_and_raft_reaches_is_udp_blocked(number: int) -> None:
+    view = healthy(number)
+    view = replace(view, members=tuple(each for each in view.members if each.is_self))
+    view = replace(view, node=replace(view.node, uptime_ms=60_000))
+    assert "udp-blocked" in alarms(view)
+    assert "udp-blocked" not in alarms(replace(view, node=replace(view.node, uptime_ms=2_000)))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_server_that_has_just_ended_is_not_udp_blocked(number: int) -> None:
+    assert "udp-blocked" not in alarms(silent(healthy(number), "node-3", for_ms=4_000))
+    ended = with_status(silent(healthy(number), "node-3"), node_3=MemberStatus.DEAD)
+    ended = replace(ended, reports=tuple(replace(each, age_ms=62_000) for each in ended.reports))
+    assert alarms(ended).keys() == {"servers-down"}
+
+
+def test_servers_without_gossip_are_never_udp_blocked() -> None:
+    view = silent(healthy(), "node-2")
+    assert "udp-blocked" not in alarms(
+        replace(view, members=tuple(replace(each, address=None) for each in view.members))
+    )
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_server_that_is_reached_and_does_not_report_is_an_alarm(number: int) -> None:
+    view = healthy(number)
+    view = replace(view, reports=tuple(replace(each, stale=each.raft_id == 3) for each in view.reports))
+    found = alarms(view)
+    assert found.keys() == {"reports-missing"}
+    assert "node-3" in found["reports-missing"].text
+
+
+SOURCES: dict[str, Callable[[FarmView], FarmView]] = {
+    "gossip": lambda view: silent(view, "node-3"),
+    "raft": lambda view: replace(
+        view,
+        raft=replace(
+            view.raft,
+            followers=tuple(
+                replace(each, last_contact_ms=60_000) if each.raft_id == 3 else each for each in view.raft.followers
+            ),
+        ),
+    ),
+    "report": lambda view: replace(
+        view, reports=tuple(replace(each, stale=each.raft_id == 3, age_ms=90_000) for each in view.reports)
+    ),
+}
+
+
+@pytest.mark.parametrize("missing", [*SOURCES, ("gossip", "raft"), ("raft", "report"), ("gossip", "report")])
+def test_sources_that_disagree_about_a_server_raise_an_alarm(missing: str | tuple[str, ...]) -> None:
+    view = healthy()
+    for each in (missing,) if isinstance(missing, str) else missing:
+        view = SOURCES[each](view)
+    found = alarms(view)
+    assert found.keys() & {"udp-blocked", "servers-down", "reports-missing"}
+    assert all("node-3" in each.text for each in found.values())
 
 
 def test_a_farm_of_five_with_one_dead_may_lose_one_more() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
-from bridge.api.verdict import MEANINGS
+from bridge.api.verdict import DISAGREEMENT_ALARMS, MEANINGS
 from gossip.core.effects import AlarmKind
 from tests.reference.alarms import described
 
@@ -21,7 +21,8 @@ PASSED_ON = {
         if each not in {AlarmKind.IDENTITY_CONFLICT, AlarmKind.ROLLED_BACK, AlarmKind.ADMIT_FAILED}
     },
     "bridge.node.raft.refused_connections": {"refused-by-peers", "peers-refused"},
-    "bridge.node.control.verdict_watch": {each.alarm for each in MEANINGS.values() if each.alarm is not None},
+    "bridge.node.control.verdict_watch": {*DISAGREEMENT_ALARMS}
+    | {each.alarm for each in MEANINGS.values() if each.alarm is not None},
 }
 """Kinds that a module raises by a variable; a new module that does so has to be entered here."""
 

@@ -21,7 +21,7 @@ from typing import Final
 
 import trio
 
-from bridge.api.verdict import MEANINGS, NOTHING_TO_DO, Concern, concerns_of
+from bridge.api.verdict import DISAGREEMENT_ALARMS, MEANINGS, NOTHING_TO_DO, Concern, concerns_of
 from bridge.api.view import FarmView, VerdictKind, VerdictView
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
@@ -31,7 +31,7 @@ SHARE: Final = 100
 """A look may take this part of the time."""
 STUCK_S: Final = 30.0
 PUBLISH_PATIENCE_PERIODS: Final = 3
-ALARMS: Final = tuple(each.alarm for each in MEANINGS.values() if each.alarm is not None)
+ALARMS: Final = (*(each.alarm for each in MEANINGS.values() if each.alarm is not None), *DISAGREEMENT_ALARMS)
 """The alarms that stand for concerns."""
 
 
