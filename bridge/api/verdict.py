@@ -246,10 +246,10 @@ class _Facts:
         contact = (view.node, raft, view.members, view.reports)
         self.udp_blocked = udp_blocked(*contact, for_ms=patience_ms(raft)) if self.is_server else frozenset()
         self.not_reporting = not_reporting(*contact) if self.is_server else frozenset()
-        self.down = self._down()
         self.others_alive = any(
             member.status in {MemberStatus.ALIVE, MemberStatus.SUSPECT} for member in view.members if not member.is_self
         )
+        self.down = self._down()
         self.margin = self._margin()
         self.can_lose, self.limit = self._losable()
 
@@ -281,7 +281,11 @@ class _Facts:
             for each in raft.followers
             if each.last_contact_ms is not None and each.raft_id not in self._silent
         }
+        # A follower whose UDP is blocked altogether learns by gossip only that nothing arrives.
+        is_deaf = bool(self.udp_blocked) and not self.others_alive and raft.role is not RaftRole.LEADER
         for server in (*raft.voters, *raft.learners):
+            if is_deaf and not server.evicted:
+                continue
             if server.raft_id in {self.view.node.raft_id, raft.leader_id, *self.udp_blocked}:
                 continue
             why = self._why_down(self._members.get(server.raft_id), server)

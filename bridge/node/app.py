@@ -36,6 +36,7 @@ from bridge.node.founded_farm import CurrentFarm, open_founded_farm
 from bridge.node.joined_node import JoinedNode, join, known_farm, new_applied_state, remembered_farm
 from bridge.node.local_node import LocalNode, begin, load_local_node
 from bridge.node.membership.farm_peers import FarmPeers
+from bridge.node.membership.founding_clocks import watch_founding_clocks
 from bridge.node.membership.gossip_events import GossipEvents, sample_round_trips, wait_for_conflicts
 from bridge.node.membership.own_name import NameTakenError, note_name, remembered_name, watch_name
 from bridge.node.membership.own_raft_id import OwnRaftId
@@ -134,6 +135,14 @@ class Node:
             nursery.start_soon(node.farm_keys.watch_file, local.alarms)
             nursery.start_soon(self._belong_to_a_farm, node)
             nursery.start_soon(self._watch_name, node)
+            nursery.start_soon(
+                watch_founding_clocks,
+                node.provider,
+                node.member_directory,
+                local.configuration.name,
+                local.alarms,
+                lambda: current.farm is not None,
+            )
             nursery.start_soon(AddressWatch(local.configuration, self._written, local.alarms).run)
             await self._stop.wait()
             with trio.move_on_after(END_SECONDS) as self._unfinished:

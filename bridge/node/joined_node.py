@@ -17,10 +17,12 @@ import trio
 from bridge import VERSION
 from bridge.api.round_trips import ROUND_TRIPS_QUERY, write_round_trips
 from bridge.core.formation.founding import FormationNotice, Founding
+from bridge.node.events.event_log import clock_ms
 from bridge.node.local_node import Beginning, LocalNode
 from bridge.node.membership.admissions import AdmissionStore
 from bridge.node.membership.farm_peers import FarmPeers, KnownFarm
 from bridge.node.membership.forming import Forming
+from bridge.node.membership.founding_clocks import CLOCK_QUERY
 from bridge.node.membership.member_directory import MemberDirectory, OwnMetadata, first_metadata, metadata_bytes
 from bridge.node.membership.membership_provider import (
     GroupKeys,
@@ -94,7 +96,7 @@ async def join(
             provider=provider,
             own_metadata=own_metadata,
             member_directory=directory,
-            user_messages=UserMessages(provider, directory, local.trace, _answers(name, provider)),
+            user_messages=UserMessages(provider, directory, local.trace, _answers(name, provider), (CLOCK_QUERY,)),
             forming=forming,
             peers=peers,
             farm_keys=farm_keys,
@@ -121,7 +123,12 @@ def _answers(name: str, provider: MembershipProvider) -> dict[str, Callable[[], 
             if member.round_trip_ms is not None
         )
 
-    return {"ping": lambda: name, "version": lambda: VERSION, ROUND_TRIPS_QUERY: round_trips}
+    return {
+        "ping": lambda: name,
+        "version": lambda: VERSION,
+        ROUND_TRIPS_QUERY: round_trips,
+        CLOCK_QUERY: lambda: str(clock_ms()),
+    }
 
 
 def _forming(local: LocalNode, beginning: Beginning, node_id: NodeId, own_metadata: OwnMetadata) -> Forming:

@@ -299,7 +299,7 @@ def test_blocked_udp_is_an_alarm_on_both_sides(
         told = wait_until(lambda: alarm(other), BLOCKED_BOUND_S, "an alarm at the node at the other side", logs)
         assert blocked.name in told
         assert view_of(leader).raft.leader_id is not None
-        for state in (blocked, other):
+        for state in (blocked, leader):
             assert "servers-down" not in {each.kind for each in view_of(state).alarms}
         # when UDP is open again, the alarms end
         open_udp(blocked.name)

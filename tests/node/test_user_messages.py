@@ -11,7 +11,9 @@ import gossip
 from bridge.api.control import QueryAnswerView, Refused
 from bridge.api.trace import TraceEvent
 from bridge.core.formation.member import NodeMetadata, RoleHint
+from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
+from bridge.node.membership.founding_clocks import CLOCK_QUERY, watch_founding_clocks
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.membership.user_messages import UserMessages
 from bridge.wire.membership.metadata import encode_metadata
@@ -33,10 +35,15 @@ class Node:
 
     def __init__(self, group: gossip.Group, name: str) -> None:
         self.group = group
+        self.clock_ms = 5_000_000_000_000
         self.trace = EventLog(name, lambda: 0)
         self.directory = MemberDirectory(group.node_id, name, group.members)
         self.messages = UserMessages(
-            group, self.directory, self.trace, {"ping": lambda: name, "version": lambda: "0.1.0"}
+            group,
+            self.directory,
+            self.trace,
+            {"ping": lambda: name, "version": lambda: "0.1.0", CLOCK_QUERY: lambda: str(self.clock_ms)},
+            (CLOCK_QUERY,),
         )
 
     async def run(self) -> None:
@@ -82,6 +89,31 @@ async def two_nodes(story: Callable[[Node, Node], Any]) -> None:
         await kyoto.until_met(oslo)
         await story(oslo, kyoto)
         nursery.cancel_scope.cancel()
+
+
+@in_simulated_time
+async def test_clocks_are_compared_before_the_farm_is_founded() -> None:
+    async def story(oslo: Node, kyoto: Node) -> None:
+        alarms, founded = Alarms(oslo.trace), [False]
+
+        async def until(*, raised: bool) -> None:
+            with trio.fail_after(60):
+                while bool(alarms.standing()) is not raised:  # noqa: ASYNC110 - what an operator reads
+                    await trio.sleep(0.1)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                watch_founding_clocks, oslo.group, oslo.directory, "oslo", alarms, lambda: founded[0], lambda: 1_000
+            )
+            await until(raised=True)
+            assert [each.kind for each in alarms.standing()] == ["clock"]
+            assert "kyoto" in alarms.standing()[0].text
+            kyoto.clock_ms = 1_500
+            await until(raised=False)
+            founded[0] = True
+        assert kyoto.noted() == []
+
+    await two_nodes(story)
 
 
 @in_simulated_time

@@ -1,6 +1,13 @@
 """Log time as one server reckons it: what a leader writes, whose clocks it follows, and whose it says are off."""
 
-from bridge.core.farm.clock_alarms import log_time_text, other_clocks_text, own_clock_text
+import pytest
+
+from bridge.core.farm.clock_alarms import (
+    founding_clock_text,
+    log_time_text,
+    other_clocks_text,
+    own_clock_text,
+)
 from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.state.farm_state import FarmState
 from bridge.core.state.log_time import LogTime
@@ -155,3 +162,30 @@ def test_log_time_that_waits_for_the_clocks_is_told_with_the_command_that_brings
     silent = log_time_text(None, FarmState(BASE_MS), PERIOD_MS)
     assert silent is not None
     assert "no majority of the voters has reported" in silent[0]
+
+
+# -- before there is a log ---------------------------------------------------------------------------------------------
+
+YEARS_MS = 14 * 365 * 86_400_000
+
+
+@pytest.mark.parametrize("wrong_ms", [YEARS_MS, -YEARS_MS, 60_000])
+def test_founder_whose_clock_is_off_is_the_one_with_the_alarm(wrong_ms: int) -> None:
+    found = founding_clock_text("oslo", {"kyoto": -wrong_ms, "lima": -wrong_ms + 2_000})
+    assert found is not None
+    assert found.startswith("the clock of this node, oslo, is ")
+    assert ("ahead of" if wrong_ms > 0 else "behind") in found
+    assert "kyoto, lima" in found
+    assert founding_clock_text("kyoto", {"oslo": wrong_ms, "lima": 2_000}) is None
+
+
+def test_two_founders_whose_clocks_differ_both_have_the_alarm() -> None:
+    found = founding_clock_text("oslo", {"kyoto": YEARS_MS})
+    assert found is not None
+    assert "no majority" in found
+    assert f"kyoto +{YEARS_MS // 1000} s" in found
+
+
+@pytest.mark.parametrize("offsets_ms", [{}, {"kyoto": 3_000}, {"kyoto": -3_000, "lima": YEARS_MS}])
+def test_founder_whose_clock_agrees_with_a_majority_has_no_alarm(offsets_ms: dict[str, int]) -> None:
+    assert founding_clock_text("oslo", offsets_ms) is None

@@ -133,6 +133,18 @@ def test_blocked_udp_is_an_alarm_at_leader_and_follower(number: int, names: tupl
     assert "UDP port" in told.advice
 
 
+def test_follower_that_receives_nothing_by_gossip_counts_no_server_as_down() -> None:
+    view = silent(healthy(2), "node-1", "node-3")
+    old = replace(view, reports=tuple(replace(each, age_ms=58_000) for each in view.reports))
+    assert alarms(old).keys() == {"udp-blocked"}
+    assert "node-3" not in alarms(old)["udp-blocked"].text
+
+
+def test_leader_that_receives_nothing_by_gossip_still_misses_a_silent_follower() -> None:
+    view = with_status(silent(healthy(), "node-2"), node_3=MemberStatus.DEAD)
+    assert alarms(view).keys() == {"udp-blocked", "servers-down"}
+
+
 @pytest.mark.parametrize("number", [1, 2])
 def test_server_that_gossip_has_never_met_and_raft_reaches_is_udp_blocked(number: int) -> None:
     view = healthy(number)

@@ -1,5 +1,6 @@
 """Alarms about clocks: a node's own, those of the others, and log time.
 
+    founding      every node, before there is a log: its clock differs from those of a majority, or none agrees
     own clock     every node: it differs from the clocks of a majority of the voters
     other clocks  the leader: the same for the others, by name
     log time      the leader: it leads the clocks of a majority by more than honest reports explain, so it stands still;
@@ -8,7 +9,7 @@
 If no majority of the clocks agrees, the text says so and lists all clocks: no machine can tell then which is right.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from bridge.core.farm.log_time_correction import needless_ms
 from bridge.core.state.farm_state import FarmState
@@ -51,6 +52,22 @@ def other_clocks_text(judgement: ClockJudgement | None, own_id: int, name_of: Ca
         return _disagreement(judgement, name_of)
     told = "; ".join(f"the clock of {name_of(each)} is {seconds_off(ms)}" for each, ms in sorted(others.items()))
     return f"{told} the clocks of a majority of the voters, which log time follows"
+
+
+def founding_clock_text(own_name: str, offsets_ms: Mapping[str, int]) -> str | None:
+    """The problem with the clock of a node that has no log yet; `offsets_ms`: of the others, ahead of its own clock."""
+    clocks_ms = {own_name: 0, **offsets_ms}
+
+    def near(time_ms: int) -> list[str]:
+        return sorted(name for name, each in clocks_ms.items() if abs(each - time_ms) <= CLOCK_OFF_MS)
+
+    agreeing, right_ms = max(((near(each), each) for each in clocks_ms.values()), key=lambda found: len(found[0]))
+    if own_name in agreeing and 2 * len(agreeing) > len(clocks_ms):
+        return None
+    if 2 * len(agreeing) > len(clocks_ms):
+        return f"the clock of this node, {own_name}, is {seconds_off(-right_ms)} those of {', '.join(agreeing)}"
+    told = ", ".join(f"{name} {each / 1000:+.0f} s" for name, each in sorted(clocks_ms.items()))
+    return f"no majority of the clocks of these nodes agrees; compared with {own_name}: {told}"
 
 
 def log_time_text(judgement: ClockJudgement | None, state: FarmState, period_ms: int) -> tuple[str, str] | None:

@@ -4,15 +4,16 @@
     garlicfarm query ─▶ this node ══ gossip ══▶ every other node ─▶ its answer ─▶ this node, until all have answered
                                                                                   or the time is over
 
-A node answers the queries `ping` (with its name), `version`, and `rtt` (with the round-trip times that it measures). A
-query of another name is not answered; the trace of each node shows it (`query`), as it shows those that were answered.
+A node answers the queries `ping` (with its name), `version`, `rtt` (with the round-trip times that it measures) and
+`clock` (with its clock, for nodes that found a farm; these queries leave no trace). A query of another name is not
+answered; the trace of each node shows it (`query`), as it shows those that were answered.
 
 Gossip carries a message with the farm's key and without its sender's signature, so nothing may depend on who it claims
 to come from: a message changes nothing on a node but its trace. Likewise an answer counts only in the name of a member
 that this node knows. An event or a query has a name of at most 32 printable characters and at most 512 bytes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -39,8 +40,10 @@ class UserMessages:
         member_directory: MemberDirectory,
         trace: EventLog,
         answers: Mapping[str, Callable[[], str]],
+        quiet: Collection[str] = (),
     ) -> None:
-        """`answers`: what makes this node's answer to which query."""
+        """`answers`: what makes this node's answer to which query. `quiet`: those that nodes send by themselves."""
+        self._quiet = quiet
         self._provider = provider
         self._member_directory = member_directory
         self._trace = trace
@@ -101,7 +104,8 @@ class UserMessages:
                 self._provider.answer(query, answer)
             except BusyError:
                 answer = None
-        self._note_query(query.name, query.body, query.message_id.origin, answered=answer is not None)
+        if query.name not in self._quiet:
+            self._note_query(query.name, query.body, query.message_id.origin, answered=answer is not None)
 
     def _answer(self, name: str) -> bytes | None:
         answer = self._answers.get(name)

@@ -1,0 +1,71 @@
+"""Compares the clocks of the nodes before there is a log that does it: the alarm `clock` while a farm is founded.
+
+    every few seconds   query `clock` ──▶ each node's answer: its clock ──▶ offsets to this node's clock
+                        a majority differs from this node's clock      ──▶ alarm here, at the node that is wrong
+                        no majority agrees (always so with two nodes)  ──▶ alarm at each
+
+A board without a battery starts in 1970. A farm can be founded with such a clock: log time follows a majority, and
+comes right with the clocks. But nothing is published before, and no alarm would name the cause until reports are in the
+log. Clocks in signed metadata would be the other way; they would be out of date as soon as a clock is set.
+
+An answer carries the farm's key and no signature (`bridge.node.membership.user_messages`), so it decides nothing but an
+alarm. Once the farm is founded, the log judges clocks by signed reports (`bridge.node.tasks.timekeeping`).
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import trio
+
+from bridge.core.farm.clock_alarms import NTP_ACTION, founding_clock_text
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import clock_ms
+from bridge.node.membership.member_directory import MemberDirectory
+from bridge.node.membership.membership_provider import MembershipProvider
+from gossip import BusyError, Group, NodeId
+
+CLOCK_QUERY: Final = "clock"
+CLOCK_ALARM: Final = "clock"
+LOOK_EVERY_S: Final = 5.0
+ANSWER_S: Final = 1.0
+DIGITS_MAX: Final = 15
+
+
+async def watch_founding_clocks(
+    provider: MembershipProvider,
+    directory: MemberDirectory,
+    own_name: str,
+    alarms: Alarms,
+    is_founded: Callable[[], bool],
+    clock: Callable[[], int] = clock_ms,
+) -> None:
+    """Query and judge until the log does it. Returns immediately where there is no gossip."""
+    if not isinstance(provider, Group):
+        return
+    while not is_founded():
+        if directory.reachable():
+            offsets_ms = await _offsets(provider, directory, clock)
+            if is_founded():
+                return
+            text = founding_clock_text(own_name, offsets_ms)
+            if text is None:
+                alarms.clear(CLOCK_ALARM)
+            else:
+                alarms.set(CLOCK_ALARM, text, NTP_ACTION)
+        await trio.sleep(LOOK_EVERY_S)
+
+
+async def _offsets(group: Group, directory: MemberDirectory, clock: Callable[[], int]) -> dict[str, int]:
+    """By name, how far the clock of each node that answers is ahead of this one's."""
+    found: dict[str, int] = {}
+    with suppress(BusyError):
+        async with group.query(CLOCK_QUERY, b"", ANSWER_S) as answers:
+            with trio.move_on_after(ANSWER_S), suppress(trio.EndOfChannel):
+                while len(found) < len(directory.reachable()):
+                    answer = await answers.receive()
+                    responder = NodeId(answer.responder)
+                    is_clock = answer.body.isdigit() and len(answer.body) <= DIGITS_MAX
+                    if is_clock and directory.metadata_of(responder) is not None:
+                        found[directory.name_of(responder)] = int(answer.body) - clock()
+    return found
