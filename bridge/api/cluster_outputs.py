@@ -219,7 +219,7 @@ class KraftVoterView(Record, frozen=True):
 class KraftServeOutput(Document, frozen=True, omit_defaults=True):
     """`kraft serve`, one on each line: something that happened on the server. What does not belong to it is left out.
 
-    `event` is `serving`, `role`, `voters`, `rejected`, `disk-full`, `disk-writable` or `stopped`.
+    `event` is `serving`, `role`, `voters`, `rejected`, `address-refused`, `disk-full`, `disk-writable` or `stopped`.
     """
 
     event: str
@@ -231,7 +231,7 @@ class KraftServeOutput(Document, frozen=True, omit_defaults=True):
     text: str
     """The same in words."""
     address: str | None = None
-    """Where the server listens (`serving`)."""
+    """Where the server listens (`serving`), or the advertised address that is not recorded (`address-refused`)."""
     cluster: str | None = None
     """The quorum's id (`serving`)."""
     directory_id: str | None = None

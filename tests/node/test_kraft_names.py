@@ -40,3 +40,11 @@ def test_the_addresses_that_are_remembered_are_bounded(names: QuorumNames) -> No
         names.learned({number: ("10.0.0.3", number)})
     assert names.endpoint(ReplicaKey(10)) is None
     assert names.endpoint(ReplicaKey(19 + TOLD_MAX)) == ("10.0.0.3", 19 + TOLD_MAX)
+
+
+def test_addresses_in_messages_are_other_places_of_a_voter(names: QuorumNames) -> None:
+    """The newest three are kept; none of them moves it."""
+    for port in range(1, 6):
+        names.learned({2: ("10.0.0.66", port)})
+    assert names.elsewhere(TWO) == tuple(("10.0.0.66", port) for port in (5, 4, 3))
+    assert names.endpoint(TWO) == ("10.0.0.2", 9093)

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -145,6 +145,12 @@ class Reporter:
             case _:
                 assert_never(notice)
 
+    def address_refused(self, refused: "protocol.AddressRefused") -> None:
+        """The quorum does not record where this server says that it is."""
+        use = f"The other servers use {refused.recorded}" if refused.recorded else "This server does not become a voter"
+        text = f"{refused.address} is not recorded as this server's address: {refused.reason}. {use}"
+        self.tell("address-refused", f"{text}. Correct advertised.listeners", alarm=True, address=refused.address)
+
     def voters(self, servers: Sequence[Server]) -> None:
         """These vote now; said once."""
         voters = tuple(map(_view, servers))
@@ -244,7 +250,8 @@ async def _serve(asked: Asked, reporter: Reporter, deadline: StopDeadline) -> No
     async with trio.open_nursery() as nursery:
         nursery.start_soon(deadline.within_when_cancelled)
         await nursery.start(_hear_signals, nursery.cancel_scope, told, deadline)
-        async with protocol.open_voter(asked.settings, options=asked.options, observe=reporter.notice) as voter:
+        options = replace(asked.options, address_refused=reporter.address_refused)
+        async with protocol.open_voter(asked.settings, options=options, observe=reporter.notice) as voter:
             port = await _start_metrics(nursery, asked.metrics, voter)
             reporter.serving(voter, port)
             reporter.voters(voter.server.describe().raft.configuration.voters)

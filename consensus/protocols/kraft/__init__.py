@@ -67,9 +67,15 @@ if TYPE_CHECKING:
         parse_properties,
         voter_settings,
     )
+    from consensus.protocols.kraft.node.replica.announcing import AddressRefused
     from consensus.protocols.kraft.node.replica.log_topic import LogTopic
     from consensus.protocols.kraft.node.replica.metrics import STATES, QuorumFigures
-    from consensus.protocols.kraft.node.replica.open_voter import KraftVoter, VoterError, VoterOptions, open_voter
+    from consensus.protocols.kraft.node.replica.open_voter import (
+        KraftVoter,
+        VoterError,
+        VoterOptions,
+        open_voter,
+    )
     from consensus.protocols.kraft.node.replica.peer_transport import KraftTransport, RetryTimes
     from consensus.protocols.kraft.node.replica.quorum_service import FetchDispatch, QuorumService, fetch_dispatch
     from consensus.protocols.kraft.node.topic.batch_cache import BatchCache
@@ -106,6 +112,7 @@ __all__ = [
     "DEFAULT_LIMITS",
     "META_FILE",
     "STATES",
+    "AddressRefused",
     "AskElsewhereError",
     "BatchCache",
     "Broker",
@@ -266,7 +273,13 @@ _HOMES: Final = {
     ),
     "consensus.protocols.kraft.node.replica.log_topic": ("LogTopic",),
     "consensus.protocols.kraft.node.replica.metrics": ("STATES", "QuorumFigures"),
-    "consensus.protocols.kraft.node.replica.open_voter": ("KraftVoter", "VoterError", "VoterOptions", "open_voter"),
+    "consensus.protocols.kraft.node.replica.open_voter": (
+        "KraftVoter",
+        "VoterError",
+        "VoterOptions",
+        "open_voter",
+    ),
+    "consensus.protocols.kraft.node.replica.announcing": ("AddressRefused",),
     "consensus.protocols.kraft.node.replica.peer_transport": ("KraftTransport", "RetryTimes"),
     "consensus.protocols.kraft.node.replica.quorum_service": ("FetchDispatch", "QuorumService", "fetch_dispatch"),
     "consensus.protocols.kraft.node.topic.batch_cache": ("BatchCache",),

@@ -2,10 +2,14 @@
 
     DescribeCluster 60      any server: the voters, and which one leads
     DescribeQuorum 55       the leader: each replica's end offset, and when it was last heard
-    AddRaftVoter 80         the leader: ApiVersions of the new voter ─▶ it catches up ─▶ the voters' record
+    AddRaftVoter 80         the leader: ApiVersions and identity of the new voter ─▶ it catches up ─▶ the voters' record
     RemoveRaftVoter 81      the leader: the voters' record without it
-    UpdateRaftVoter 82      the leader: the same voter at other addresses; nothing is done to static voters
+    UpdateRaftVoter 82      the leader: the same voter at other addresses, tried likewise; static voters stay
     62, 63, 70              what brokers and controllers of Kafka tell the active controller: NOT_CONTROLLER
+
+*An address is tried before it is recorded*: connected to, and asked for the voter that it is said to be
+(`identification`). One that nobody answers at, or another server does, could be corrected by a leader only, and with it
+in the record there may be no leader any more. The refusal goes back to the voter, which reports it.
 
 The tools ask any server for the cluster and then the leader that it names, so this must be the leader, and be in the
 list. A server of ours keeps no metadata of Kafka's: a controller that wants to register is told that this is not the
@@ -23,6 +27,7 @@ from consensus.core.model import Configuration, ReplicaKey, Server
 from consensus.core.status import FollowerProgress
 from consensus.protocols.kraft.node.connections.connection import ConnectionOptions, KafkaConnectionError, connect
 from consensus.protocols.kraft.node.connections.service import Caller, ServedApi
+from consensus.protocols.kraft.node.replica.identification import Identity, identify
 from consensus.protocols.kraft.node.replica.quorum_names import QuorumNames, host_port
 from consensus.protocols.kraft.node.replica.quorum_service import AnsweringLeader
 from consensus.protocols.kraft.node.topic.quorum_view import ReplicaTimes
@@ -35,6 +40,8 @@ from consensus.server.callbacks import run_task
 from consensus.server.server import ConsensusServer
 
 KRAFT_VERSION: Final = "kraft.version"
+UNREACHABLE: Final = "cannot be reached"
+"""In the text of a refusal to add a voter: it may be added when it is."""
 _ENDPOINT_TYPES: Final = frozenset({1, 2})
 """Of DescribeCluster: brokers and controllers. A server is a controller, and a broker for the clients of the log."""
 _CODES: Final[Mapping[ChangeRefusal, ErrorCode]] = {
@@ -49,7 +56,8 @@ _CODES: Final[Mapping[ChangeRefusal, ErrorCode]] = {
 }
 """All others may go away by themselves: REQUEST_TIMED_OUT, after which Kafka's clients ask again."""
 
-_Outcome = tuple[ErrorCode, str | None]
+Outcome = tuple[ErrorCode, str | None]
+"""An error code, and the reason in words if the response has room for it."""
 
 
 class AdminService:
@@ -166,7 +174,7 @@ class AdminService:
         code, text = self._refusal(request.cluster_id, caller) or await self._add(request)
         return admin.AddRaftVoterResponse(error_code=code, error_message=text)
 
-    async def _add(self, request: admin.AddRaftVoterRequest) -> _Outcome:
+    async def _add(self, request: admin.AddRaftVoterRequest) -> Outcome:
         voters = self._server.describe().raft.configuration.voters
         if request.voter_id in {replica(server.server_id).id for server in voters}:
             return ErrorCode.DUPLICATE_VOTER, f"voter {request.voter_id} is in the quorum: remove it first"
@@ -176,7 +184,7 @@ class AdminService:
         listeners = tuple((each.name, endpoint_text(each.host, each.port)) for each in request.listeners)
         key = ReplicaKey(request.voter_id, request.voter_directory_id.bytes)
         added = Server(key, listeners[0][1], listeners)
-        refusal = _objection((*voters, added)) or await self._refusal_of_newcomer(first.host, first.port)
+        refusal = _objection((*voters, added)) or await self.refusal_of_place(key, (first.host, first.port))
         if refusal is not None:
             return refusal
         if not request.ack_when_committed:
@@ -186,16 +194,23 @@ class AdminService:
             return await self._change((*voters, added))
         return ErrorCode.REQUEST_TIMED_OUT, "the new voter did not catch up in time; the change may still come"
 
-    async def _refusal_of_newcomer(self, host: str, port: int) -> _Outcome | None:
-        """Ask a server that is to vote whether it can read what the log will have."""
+    async def refusal_of_place(self, voter: ReplicaKey, place: tuple[str, int]) -> Outcome | None:
+        """Connect to an address: return why it is not that voter's, or that it cannot read the log; None: neither."""
+        host, port = place
+        term, timeout_s = self._server.role.term, self._connection.request_timeout_ms / 1000
         try:
             connection = await connect(host, port, self._connection)
+            try:
+                lowest, highest = connection.features.get(KRAFT_VERSION, (0, 0))
+                identity = await identify(connection, voter, self._names, term, self._cluster_id, timeout_s)
+            finally:
+                await connection.aclose()
         except KafkaConnectionError as error:
-            return ErrorCode.REQUEST_TIMED_OUT, f"the new voter cannot be reached: {error}"
-        lowest, highest = connection.features.get(KRAFT_VERSION, (0, 0))
-        await connection.aclose()
+            return ErrorCode.REQUEST_TIMED_OUT, f"voter {voter.id} {UNREACHABLE}: {error}"
         if not lowest <= 1 <= highest:
             return ErrorCode.INVALID_REQUEST, f"{host}:{port} has no {KRAFT_VERSION} 1, but {lowest} to {highest}"
+        if identity is Identity.ANOTHER:
+            return ErrorCode.INVALID_VOTER_KEY, f"the server at {host}:{port} is not voter {voter.id} of this quorum"
         return None
 
     async def _remove_voter(
@@ -204,7 +219,7 @@ class AdminService:
         code, text = self._refusal(request.cluster_id, caller) or await self._remove(request)
         return admin.RemoveRaftVoterResponse(error_code=code, error_message=text)
 
-    async def _remove(self, request: admin.RemoveRaftVoterRequest) -> _Outcome:
+    async def _remove(self, request: admin.RemoveRaftVoterRequest) -> Outcome:
         voters = self._server.describe().raft.configuration.voters
         key = ReplicaKey(max(0, request.voter_id), request.voter_directory_id.bytes)
         left = tuple(server for server in voters if server.server_id != key)
@@ -226,7 +241,7 @@ class AdminService:
         )
         return admin.UpdateRaftVoterResponse(error_code=code, current_leader=leader)
 
-    async def _update(self, request: admin.UpdateRaftVoterRequest) -> _Outcome:
+    async def _update(self, request: admin.UpdateRaftVoterRequest) -> Outcome:
         term = self._server.role.term
         if request.current_leader_epoch != term:
             is_old = request.current_leader_epoch < term
@@ -242,17 +257,28 @@ class AdminService:
         voters = self._server.describe().raft.configuration.voters
         if key not in {server.server_id for server in voters}:
             return ErrorCode.VOTER_NOT_FOUND, None
-        if updated in voters:
-            return ErrorCode.NONE, None
-        return await self._change(tuple(updated if server.server_id == key else server for server in voters))
+        return (ErrorCode.NONE, None) if updated in voters else await self._move(updated)
 
-    async def _change(self, voters: tuple[Server, ...]) -> _Outcome:
+    async def _move(self, voter: Server) -> Outcome:
+        """Record a voter's other address, if it is there."""
+        place = host_port(voter.endpoint)
+        if place is None:
+            return ErrorCode.INVALID_REQUEST, f"{voter.endpoint!r} is no address"
+        refusal = await self.refusal_of_place(replica(voter.server_id), place)
+        if refusal is not None:
+            # REQUEST_TIMED_OUT says that the change may still come, and the response has no text.
+            is_late = refusal[0] == ErrorCode.REQUEST_TIMED_OUT
+            return (ErrorCode.NETWORK_EXCEPTION, refusal[1]) if is_late else refusal
+        voters = self._server.describe().raft.configuration.voters
+        return await self._change(tuple(voter if each.server_id == voter.server_id else each for each in voters))
+
+    async def _change(self, voters: tuple[Server, ...]) -> Outcome:
         objection = _objection(voters)
         if objection is not None:
             return objection
         return _outcome(await self._server.change_configuration(voters, head=self._leader_head()))
 
-    def _refusal(self, cluster_id: str | None, caller: Caller, *, of_voter: bool = False) -> _Outcome | None:
+    def _refusal(self, cluster_id: str | None, caller: Caller, *, of_voter: bool = False) -> Outcome | None:
         if not self._may_change(caller):
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "this user may not change the quorum"
         if cluster_id is not None and cluster_id != self._cluster_id:
@@ -285,7 +311,7 @@ class AdminService:
         return ErrorCode.NOT_CONTROLLER
 
 
-def _outcome(resolved: ConfigurationResolved) -> _Outcome:
+def _outcome(resolved: ConfigurationResolved) -> Outcome:
     if resolved.outcome is ChangeOutcome.COMMITTED:
         return ErrorCode.NONE, None
     if resolved.refusal is None:
@@ -308,7 +334,7 @@ def _row(key: ReplicaKey, log_end_offset: int, times: tuple[int, int]) -> admin.
     )
 
 
-def _objection(voters: tuple[Server, ...]) -> _Outcome | None:
+def _objection(voters: tuple[Server, ...]) -> Outcome | None:
     """Why the other servers could not read the voters' record, at which they would stop for good; None: they can."""
     try:
         voters_of(0, voters_value(Configuration(voters)))

@@ -26,7 +26,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from dataclasses import dataclass, field
 from time import time
 from typing import Final
-from uuid import UUID
 
 import trio
 
@@ -35,8 +34,6 @@ from consensus.core.features import KRAFT, KRAFT_STATIC, LeaderRecords
 from consensus.core.model import Configuration, ReplicaKey, Server
 from consensus.protocols.kraft.node.connections.connection import (
     ConnectionOptions,
-    KafkaConnectionError,
-    open_connection,
 )
 from consensus.protocols.kraft.node.connections.listener import KafkaListener, ListenerOptions, open_listener
 from consensus.protocols.kraft.node.connections.security import ClientSecurity, ListenerSecurity
@@ -56,6 +53,7 @@ from consensus.protocols.kraft.node.operators.settings import (
     core_options,
 )
 from consensus.protocols.kraft.node.replica.admin_service import AdminService
+from consensus.protocols.kraft.node.replica.announcing import AddressRefused, Announcing
 from consensus.protocols.kraft.node.replica.log_topic import LogTopic
 from consensus.protocols.kraft.node.replica.metrics import (
     MeasuredCore,
@@ -64,11 +62,10 @@ from consensus.protocols.kraft.node.replica.metrics import (
     QuorumMeasurements,
     figures_of,
 )
-from consensus.protocols.kraft.node.replica.peer_transport import KraftTransport, RetryTimes
+from consensus.protocols.kraft.node.replica.peer_transport import KraftTransport, Place, RetryTimes
 from consensus.protocols.kraft.node.replica.quorum_names import QuorumNames, server_of
 from consensus.protocols.kraft.node.replica.quorum_service import AnsweringLeader, FetchDispatch, QuorumService
 from consensus.protocols.kraft.node.replica.state_machine import QuorumLog
-from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire.apis import ApiKey
 from consensus.protocols.kraft.wire.control_records import KRAFT_VERSION, KRAFT_VERSION_1, by_id_alone, endpoint_text
 from consensus.protocols.kraft.wire.entries import (
@@ -78,7 +75,7 @@ from consensus.protocols.kraft.wire.entries import (
     goes_on,
     leader_head,
 )
-from consensus.protocols.kraft.wire.limits import KafkaWireError, Topic
+from consensus.protocols.kraft.wire.limits import Topic
 from consensus.protocols.kraft.wire.replica_names import replica
 from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
 from consensus.server.block_nursery import block_nursery
@@ -90,7 +87,6 @@ from consensus.server.status import Notice
 from consensus.storage.planner import StorageOptions
 
 _DISCOVERY_S: Final = 1.0
-_JOIN_S: Final = 5.0
 _REGISTRATION_PAUSE_S: Final = 1.0
 _STATE_RETRY_S: Final = 1.0
 _STATE_WAIT_S: Final = 0.02
@@ -115,6 +111,8 @@ class VoterOptions:
     """Whether the log is the metadata of Kafka's controllers, which stand beside this server (`kept_records`)."""
     topic: Topic = field(default_factory=Topic)
     """What the other servers call the log: all but Kafka's test programs have one name for it."""
+    address_refused: Callable[[AddressRefused], None] = lambda _refused: None
+    """Called when the leader, which may be this server, does not record the address that this server advertises."""
     services: Callable[[LogTopic], tuple[Service, ...]] = lambda _topic: ()
     """What else the listener serves, such as the consumers' Fetch."""
 
@@ -216,6 +214,7 @@ async def open_voter(
         names.change(raft.configuration, ())
         topic = _log_topic(server, machine, names, directory.cluster_id, connection, options)
         answering = AnsweringLeader(server.outline)
+        administration = _administration(server, names, directory.cluster_id, settings, connection)
         services = _services(
             QuorumService(
                 server,
@@ -225,13 +224,23 @@ async def open_voter(
                 learned=names.learned,
                 ends_batch=lambda entry: not goes_on(entry),
             ),
-            _administration(server, names, directory.cluster_id, settings, connection),
+            administration,
             options.services(topic),
         )
         async with _listening(services, settings, options) as listener, block_nursery() as nursery:
             nursery.start_soon(_write_states, server, directory, settings, heard)
             if settings.is_dynamic:
-                nursery.start_soon(_announce, server, names, settings, connection, directory.cluster_id)
+                announcing = Announcing(
+                    server,
+                    administration,
+                    names,
+                    settings,
+                    connection,
+                    directory.cluster_id,
+                    lambda: leader_head(_unix_ms()),
+                    options.address_refused,
+                )
+                nursery.start_soon(announcing.run)
             with _idle_measured() as idle:
                 measured = measurements, idle
                 yield KraftVoter(
@@ -250,13 +259,28 @@ def _connection_options(settings: VoterSettings, options: VoterOptions) -> Conne
 
 
 def _transport(names: QuorumNames, settings: VoterSettings, connection: ConnectionOptions) -> KraftTransport:
-    """An observer asks the bootstrap servers as well; a voter knows the others from the log."""
+    """An observer asks the bootstrap servers as well.
 
-    def bootstrap() -> tuple[tuple[str, int], ...]:
+    A voter knows the others from the log. Those that are not where it says are looked for where messages say, and among
+    the bootstrap servers.
+    """
+
+    def bootstrap() -> tuple[Place, ...]:
         return () if names.votes else settings.bootstrap_servers
 
+    def elsewhere(peer: ReplicaKey) -> tuple[Place, ...]:
+        return (*names.elsewhere(peer), *(settings.bootstrap_servers if names.votes else ()))
+
     retry = RetryTimes(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
-    return KraftTransport(names, fetched_entries, connection, retry=retry, learned=names.learned, bootstrap=bootstrap)
+    return KraftTransport(
+        names,
+        fetched_entries,
+        connection,
+        retry=retry,
+        learned=names.learned,
+        bootstrap=bootstrap,
+        elsewhere=elsewhere,
+    )
 
 
 def _log_topic(
@@ -396,8 +420,8 @@ async def _learned_voters(settings: VoterSettings, connection: ConnectionOptions
 
 
 def _initial(settings: VoterSettings, key: ReplicaKey, host: str, port: int) -> Server:
-    own = key.id == settings.node_id
-    return server_of(key, settings.advertised if own else (Endpoint(settings.listeners[0].name, host, port),))
+    """A voter as every server was formatted with it. Its own `advertised.listeners` are announced, and tried before."""
+    return server_of(key, (Endpoint(settings.listeners[0].name, host, port),))
 
 
 def _described(state: QuorumDescription) -> tuple[Server, ...]:
@@ -440,61 +464,3 @@ async def _write_states(
                 continue
             written = state
         await heard.changed.wait()
-
-
-async def _announce(
-    server: ConsensusServer, names: QuorumNames, settings: VoterSettings, connection: ConnectionOptions, cluster_id: str
-) -> None:
-    """Tell the leader when the log has another address of this voter, or that it is there and is to vote."""
-    own = names.local()
-    wanted = server_of(own, settings.advertised)
-    while True:
-        await trio.sleep(_JOIN_S)
-        raft = server.describe().raft
-        found = next((each for each in raft.configuration.voters if each.server_id == own), None)
-        if found == wanted or (found is None and not settings.auto_join):
-            continue
-        if raft.role is Role.LEADER:
-            voters = tuple(wanted if each.server_id == own else each for each in raft.configuration.voters)
-            await server.change_configuration(voters, head=leader_head(_unix_ms()))
-            continue
-        where = None if raft.leader is None else names.endpoint(replica(raft.leader))
-        if where is None:
-            continue
-        try:
-            async with open_connection(*where, connection) as leader:
-                message = (
-                    _join(own, settings, cluster_id) if found is None else _update(own, settings, raft.term, cluster_id)
-                )
-                await leader.ask(message)
-        except (KafkaConnectionError, KafkaWireError):
-            continue
-
-
-def _join(own: ReplicaKey, settings: VoterSettings, cluster_id: str) -> admin.AddRaftVoterRequest:
-    return admin.AddRaftVoterRequest(
-        cluster_id=cluster_id,
-        timeout_ms=settings.request_timeout_ms,
-        voter_id=own.id,
-        voter_directory_id=UUID(bytes=own.directory),
-        listeners=tuple(
-            admin.AddRaftVoterRequestListener(name=each.name, host=each.host, port=each.port)
-            for each in settings.advertised
-        ),
-    )
-
-
-def _update(own: ReplicaKey, settings: VoterSettings, term: int, cluster_id: str) -> admin.UpdateRaftVoterRequest:
-    return admin.UpdateRaftVoterRequest(
-        cluster_id=cluster_id,
-        current_leader_epoch=term,
-        voter_id=own.id,
-        voter_directory_id=UUID(bytes=own.directory),
-        listeners=tuple(
-            admin.UpdateRaftVoterRequestListener(name=each.name, host=each.host, port=each.port)
-            for each in settings.advertised
-        ),
-        k_raft_version_feature=admin.UpdateRaftVoterRequestKRaftVersion(
-            min_supported_version=0, max_supported_version=1
-        ),
-    )

@@ -24,6 +24,11 @@ in time ends its connection, since all later answers would stand behind it.
 core, which counts a pre-vote of such a peer as granted (KIP-996). So a server of before can be outvoted, never waited
 for. A pre-vote that waits for the connection is dropped then.
 
+*Where a peer is.* The configuration says it, and may be wrong: a typing error in one server's settings, recorded by a
+leader that then died, must not keep the others from electing the next one. So where a peer cannot be reached, or
+another server answers, the other places are tried in turn (`elsewhere`). A place counts when the server there has
+proven that it is this peer (`identification`), and is tried first until the configuration has another address.
+
 An answer whose error says nothing about Raft is counted and dropped, and the core repeats its request. An answer may
 name where the leader can be reached (`learned`). If the address of a peer changes, its connections end at the next
 request.
@@ -52,6 +57,7 @@ from consensus.protocols.kraft.node.connections.connection import (
     not_reported,
 )
 from consensus.protocols.kraft.node.operators.settings import FETCH_BYTES
+from consensus.protocols.kraft.node.replica.identification import Identity, identify
 from consensus.protocols.kraft.node.replica.quorum_service import FETCH_SIZES, Learned, not_noted
 from consensus.protocols.kraft.wire.apis import ApiKey
 from consensus.protocols.kraft.wire.limits import KafkaWireError
@@ -77,6 +83,17 @@ class RetryTimes:
 
     first_ms: int = 20
     max_ms: int = 1_000
+
+
+Place = tuple[str, int]
+"""Host and port."""
+_WITH_CLUSTER: Final = (
+    core.RequestVote,
+    core.Fetch,
+    core.FetchSnapshot,
+    core.BeginQuorumEpoch,
+    core.EndQuorumEpoch,
+)
 
 
 class Purpose(Enum):
@@ -116,12 +133,18 @@ class _Lane:
         self._purpose = purpose
         self._receiver = receiver
         self._connection: KafkaConnection | None = None
-        self._endpoint: tuple[str, int] | None = None
+        self._recorded: Place | None = None
+        """The peer's address in the configuration when the connection was opened."""
+        self._is_peer = True
+        """Whether the connection is to the peer, not to a bootstrap server in its place."""
         self._queued: dict[type[core.Request], _Queued] = {}
         self._wanted = trio.Event()
         self._backoff = transport.backoff()
         self._reported_s = -math.inf
         self._tries = 0
+        self._failures = 0
+        """Places that were tried in vain since the last answer."""
+        self._has_answered = False
 
     @property
     def is_idle(self) -> bool:
@@ -131,7 +154,7 @@ class _Lane:
     def send(self, request: core.Request) -> None:
         """Send at once, or when the peer can be reached."""
         connection, names = self._connection, self._transport.names
-        if connection is not None and names.endpoint(self._peer) != self._endpoint:
+        if connection is not None and names.endpoint(self._peer) != self._recorded:
             connection.close("the peer has another address")
             connection = None
         if connection is not None and connection.ended is None:
@@ -147,30 +170,77 @@ class _Lane:
             while True:
                 await self._wanted.wait()
                 self._wanted = trio.Event()
-                endpoint = self._next_endpoint()
-                if endpoint is None:
+                self._recorded = self._transport.names.endpoint(self._peer)
+                places = self._places()
+                substitute = self._substitute()
+                if substitute is None and not places:
                     self._count("requests to a peer whose address is not known", len(self._queued))
                     self._queued.clear()
                     continue
-                try:
-                    connection = await connect(*endpoint, self._transport.options)
-                except KafkaConnectionError:
-                    self._count("connections that failed")
-                else:
-                    self._endpoint = endpoint
+                self._is_peer, self._has_answered = substitute is None, False
+                connection = await (self._reach(places) if substitute is None else self._connect(substitute))
+                if connection is not None:
                     await self._use(connection)
-                await trio.sleep(self._backoff.next_s())
+                self._failures = 0 if self._has_answered else self._failures + 1
+                is_round_over = not places or self._failures % len(places) == 0
+                if self._has_answered or is_round_over or substitute is not None:
+                    await trio.sleep(self._backoff.next_s())
                 self._drop_expired()
                 if self._queued:
                     self._wanted.set()
 
-    def _next_endpoint(self) -> tuple[str, int] | None:
-        """Where the peer is, and every other time a bootstrap server, if there are any to ask in its place."""
-        known, others = self._transport.names.endpoint(self._peer), self._transport.bootstrap()
+    def _substitute(self) -> Place | None:
+        """A bootstrap server to ask in the place of the peer, if there are any: every other time, or always."""
+        others = self._transport.bootstrap()
         self._tries += 1
-        if self._purpose is Purpose.REPLICATION and others and (known is None or self._tries % 2 == 0):
+        if self._purpose is Purpose.REPLICATION and others and (self._recorded is None or self._tries % 2 == 0):
             return self._transport.random.choice(others)
-        return known
+        return None
+
+    def _places(self) -> tuple[Place, ...]:
+        """Where the peer may be: first where it was found, if the configuration has said nothing new since."""
+        recorded, found = self._transport.found.get(self._peer, (None, None))
+        first = (found,) if recorded == self._recorded else ()
+        places = (*first, self._recorded, *self._transport.elsewhere(self._peer))
+        return tuple(dict.fromkeys(place for place in places if place is not None))
+
+    async def _reach(self, places: tuple[Place, ...]) -> KafkaConnection | None:
+        """A connection to the peer at the place whose turn it is; None if the peer is not there."""
+        place = places[self._failures % len(places)]
+        connection = await self._connect(place)
+        if connection is None or len(places) == 1 or self._transport.found.get(self._peer) == (self._recorded, place):
+            return connection
+        try:
+            identity = await self._identify(connection)
+        except KafkaConnectionError:
+            self._count("connections that failed")
+            identity = Identity.ANOTHER
+        except BaseException:
+            await connection.aclose()
+            raise
+        if identity is Identity.SAME:
+            self._transport.found[self._peer] = self._recorded, place
+        elif identity is Identity.ANOTHER or place != self._recorded:
+            self._count("connections to another server than the peer")
+            await connection.aclose()
+            return None
+        return connection
+
+    async def _identify(self, connection: KafkaConnection) -> Identity:
+        requests = [each.request for each in self._queued.values()]
+        epochs = [each.term - (isinstance(each, core.RequestVote) and each.pre_vote) for each in requests]
+        cluster_ids = [each.cluster_id for each in requests if isinstance(each, _WITH_CLUSTER)]
+        cluster_id = next((each for each in cluster_ids if each is not None), None)
+        timeout_s = self._transport.options.request_timeout_ms / 1000
+        epoch = min(epochs, default=0)
+        return await identify(connection, self._peer, self._transport.names, epoch, cluster_id, timeout_s)
+
+    async def _connect(self, place: Place) -> KafkaConnection | None:
+        try:
+            return await connect(*place, self._transport.options)
+        except KafkaConnectionError:
+            self._count("connections that failed")
+            return None
 
     async def _use(self, connection: KafkaConnection) -> None:
         self._count("connections")
@@ -201,9 +271,8 @@ class _Lane:
                 written = replace(request, max_bytes=FETCH_BYTES)
         try:
             message = request_to_wire(written, self._peer, self._transport.names)
-            is_peer = self._endpoint == self._transport.names.endpoint(self._peer)
-            answered = partial(self._answered, request, is_peer=is_peer)
-            arriving = partial(self._arriving, request.correlation) if is_peer else not_reported
+            answered = partial(self._answered, request, is_peer=self._is_peer)
+            arriving = partial(self._arriving, request.correlation) if self._is_peer else not_reported
             connection.start(message, answered, wait_ms=wait_ms, arriving=arriving)
         except (KafkaWireError, KafkaConnectionError):
             self._count("requests that could not be sent")
@@ -213,6 +282,7 @@ class _Lane:
             self._count("requests without an answer")
             return
         self._backoff.reset()
+        self._has_answered = True
         try:
             endpoints = told_endpoints(response)
             if endpoints:
@@ -250,7 +320,11 @@ def _redirection(reply: core.Reply) -> core.Reply:
     return core.FetchReply(reply.term, reply.leader, 0, reply.correlation, error=error)
 
 
-def _nowhere() -> Sequence[tuple[str, int]]:
+def _nowhere() -> Sequence[Place]:
+    return ()
+
+
+def _nowhere_else(_peer: ReplicaKey) -> Sequence[Place]:
     return ()
 
 
@@ -258,7 +332,7 @@ class KraftTransport:
     """The way from one replica to the others. `names` says where they are.
 
     `bootstrap` gives servers that may know who leads, for a replica that does not vote: the voters that it knows may be
-    gone. They are asked in turns with the peer that a Fetch is for.
+    gone. They are asked in turns with the peer that a Fetch is for. `elsewhere` gives other places where a peer may be.
     """
 
     def __init__(
@@ -269,7 +343,8 @@ class KraftTransport:
         *,
         retry: RetryTimes | None = None,
         learned: Learned = not_noted,
-        bootstrap: Callable[[], Sequence[tuple[str, int]]] = _nowhere,
+        bootstrap: Callable[[], Sequence[Place]] = _nowhere,
+        elsewhere: Callable[[ReplicaKey], Sequence[Place]] = _nowhere_else,
         random: Random | None = None,
     ) -> None:
         self.names = names
@@ -277,6 +352,9 @@ class KraftTransport:
         self.options = options or ConnectionOptions()
         self.learned = learned
         self.bootstrap = bootstrap
+        self.elsewhere = elsewhere
+        self.found: dict[ReplicaKey, tuple[Place | None, Place]] = {}
+        """Of peers that have proven who they are: the address in the configuration then, and where they were."""
         self.random = random or Random()
         self.counters: Counter[str] = Counter()
         """Connections, and what was not sent or not answered, by reason."""
@@ -305,6 +383,7 @@ class KraftTransport:
             if peer not in peers and lane.is_idle:
                 lane.scope.cancel()
                 del self._lanes[peer, purpose]
+                self.found.pop(peer, None)
 
     async def run(self, receiver: Receiver, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """See `Transport.run`."""

@@ -7,6 +7,10 @@ last where it was: a leader that removes itself leads until that is committed, s
 An address in a message is a claim of the sender, so it moves no voter whose address the configuration has. It counts
 for the others: a server that was away while the voters changed is told of a leader that its log does not name yet, and
 could follow it no other way. Such a leader is known by its id alone. The last `TOLD_MAX` addresses are remembered.
+
+The configuration may be wrong, and only a leader can correct it. So the addresses in messages are kept for every voter,
+the newest `TOLD_EACH` of each, as places to try if the voter is not where the configuration says (`elsewhere`). Whoever
+connects there makes the server prove that it is this voter (`identification`).
 """
 
 from collections.abc import Mapping
@@ -19,6 +23,7 @@ from consensus.protocols.kraft.wire.limits import KafkaWireError, Topic
 from consensus.protocols.kraft.wire.replica_names import replica
 
 TOLD_MAX: Final = 64
+TOLD_EACH: Final = 3
 
 
 def host_port(endpoint: str) -> tuple[str, int] | None:
@@ -52,7 +57,8 @@ class QuorumNames:
         self._addresses: dict[ReplicaKey, tuple[str, int]] = {}
         self._former: dict[int, tuple[ReplicaKey, tuple[str, int] | None]] = {}
         """Voters of before: key and address by id, the one removed longest ago first."""
-        self._told: dict[int, tuple[str, int]] = {}
+        self._told: dict[int, tuple[tuple[str, int], ...]] = {}
+        """The newest first."""
         self.change(configuration, ())
 
     def change(self, configuration: Configuration, newcomers: tuple[Server, ...]) -> None:
@@ -69,9 +75,8 @@ class QuorumNames:
     def learned(self, endpoints: Mapping[int, tuple[str, int]]) -> None:
         """A message has told where these are."""
         for node, where in endpoints.items():
-            if self._voters.get(node) not in self._addresses:
-                self._told.pop(node, None)
-                self._told[node] = where
+            before = self._told.pop(node, ())
+            self._told[node] = (where, *(each for each in before if each != where))[:TOLD_EACH]
         while len(self._told) > TOLD_MAX:
             del self._told[next(iter(self._told))]
 
@@ -104,7 +109,12 @@ class QuorumNames:
         former, where = self._former.get(replica.id, (None, None))
         if known is not None or replica not in (self._voters.get(replica.id), former, ReplicaKey(replica.id)):
             return known
-        return self._told.get(replica.id) or (where if replica == former else None)
+        told = () if self._voters.get(replica.id) in self._addresses else self._told.get(replica.id, ())
+        return told[0] if told else (where if replica == former else None)
+
+    def elsewhere(self, replica: ReplicaKey) -> tuple[tuple[str, int], ...]:
+        """Where a voter may be, if it is not at its `endpoint`: none of it is proven."""
+        return self._told.get(replica.id, ())
 
     def listeners(self) -> tuple[tuple[str, str, int], ...]:
         """See `Names.listeners`."""

@@ -1,0 +1,183 @@
+"""A voter of a KRaft quorum that advertises a wrong address: it is not recorded, and where it is, the others elect."""
+
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import trio
+
+from consensus.protocols.kraft.node.operators.settings import Endpoint, VoterSettings
+from consensus.protocols.kraft.node.replica import announcing
+from consensus.protocols.kraft.node.replica.announcing import AddressRefused
+from consensus.protocols.kraft.node.replica.open_voter import KraftVoter, VoterOptions
+from consensus.protocols.kraft.node.replica.quorum_names import host_port, server_of
+from consensus.protocols.kraft.node.topic.served_topic import ProduceRefusedError
+from consensus.protocols.kraft.wire.entries import leader_head
+from consensus.protocols.kraft.wire.replica_names import replica
+from tests.node.test_kraft_voter import LOOPBACK, Quorum, batch, formatted, free_ports, values_of
+
+PATIENCE_S = 60
+ANNOUNCE_S = 0.2
+Place = tuple[str, int]
+
+
+@contextmanager
+def silent_port() -> Iterator[int]:
+    """A port that takes connections and answers nothing, as a firewall without resets would look."""
+    with socket.create_server((LOOPBACK, 0)) as listening:
+        yield int(listening.getsockname()[1])
+
+
+@dataclass
+class Wrong:
+    """The places that a wrong setting can name."""
+
+    closed: int
+    silent: int
+    ports: list[int]
+
+    def place(self, kind: str, other: int) -> Place:
+        """The wrong place of one kind; `other` is another voter."""
+        match kind:
+            case "closed":
+                return LOOPBACK, self.closed
+            case "no-name":
+                return "no-such-host.invalid", 9093
+            case "other-voter":
+                return LOOPBACK, self.ports[other - 1]
+            case _:
+                return LOOPBACK, self.silent
+
+
+KINDS = ("closed", "no-name", "other-voter", "silent")
+
+
+@asynccontextmanager
+async def opened(
+    settings: list[VoterSettings], monkeypatch: pytest.MonkeyPatch, refused: list[AddressRefused] | None = None
+) -> AsyncIterator[Quorum]:
+    """These servers, running; they announce themselves more often than in production."""
+    monkeypatch.setattr(announcing, "JOIN_S", ANNOUNCE_S)
+    options = VoterOptions(address_refused=(refused if refused is not None else []).append)
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            quorum = Quorum(nursery, options)
+            for each in settings:
+                await quorum.start(each)
+            yield quorum
+            nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def wrong_places(settings: list[VoterSettings]) -> Iterator[Wrong]:
+    with silent_port() as silent:
+        yield Wrong(free_ports(1)[0], silent, [each.listeners[0].port for each in settings])
+
+
+def recorded(voter: KraftVoter, node_id: int) -> Place | None:
+    """Where the log says that a voter is."""
+    voters = voter.server.describe().raft.configuration.voters
+    return next((host_port(each.endpoint) for each in voters if replica(each.server_id).id == node_id), None)
+
+
+def advertising(settings: VoterSettings, place: Place) -> VoterSettings:
+    return replace(settings, advertised_listeners=(Endpoint("CONTROLLER", *place),))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - a question about several servers has no one event
+        await trio.sleep(0.02)
+
+
+async def committed(quorum: Quorum) -> int:
+    """Have a record committed by whichever voter leads; returns its index."""
+    while True:
+        leader = await quorum.leader()
+        with trio.move_on_after(5):
+            try:
+                return (await leader.topic.append(batch(b"after"), None)).base_offset + 1
+            except ProduceRefusedError:
+                await trio.sleep(0.05)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_wrong_address_of_a_follower_is_not_recorded(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server with the wrong setting reports it; a corrected one is recorded."""
+
+    async def run() -> None:
+        settings, refused = formatted(tmp_path, 3, dynamic=True), list[AddressRefused]()
+        with wrong_places(settings) as wrong:
+            async with opened(settings, monkeypatch, refused) as quorum:
+                leader = await quorum.leader()
+                bad = next(number for number in (1, 2, 3) if number != leader.key.id)
+                right, place = recorded(leader, bad), wrong.place(kind, 6 - bad - leader.key.id)
+                await quorum.end(bad)
+                await quorum.start(advertising(settings[bad - 1], place))
+                await until(lambda: bool(refused))
+                assert host_port(refused[0].address) == place
+                assert host_port(refused[0].recorded) == right == recorded(leader, bad)
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_wrong_address_of_the_leader_is_not_recorded(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        settings, refused = formatted(tmp_path, 1, dynamic=True, initial=1), list[AddressRefused]()
+        other = formatted(tmp_path / "other", 1, dynamic=True, initial=1)
+        with wrong_places([*settings, *other]) as wrong:
+            async with opened([advertising(settings[0], wrong.place(kind, 2))], monkeypatch, refused) as quorum:
+                leader = await quorum.leader()
+                await until(lambda: bool(refused))
+                assert recorded(leader, 1) == (LOOPBACK, settings[0].listeners[0].port)
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize("is_corrected", [False, True], ids=["as-it-is", "corrected"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_of_three_elect_although_the_record_is_wrong(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_corrected: bool
+) -> None:
+    """The record of an older version, or of a Kafka controller, names a wrong place; then the leader is lost."""
+
+    async def run() -> None:
+        settings = formatted(tmp_path, 3, dynamic=True)
+        with wrong_places(settings) as wrong:
+            async with opened(settings, monkeypatch) as quorum:
+                leader = await quorum.leader()
+                bad = next(number for number in (1, 2, 3) if number != leader.key.id)
+                place = wrong.place(kind, 6 - bad - leader.key.id)
+                mistaken = advertising(settings[bad - 1], place)
+                await quorum.end(bad)
+                voters = leader.server.describe().raft.configuration.voters
+                key = next(each for each in map(replica, (e.server_id for e in voters)) if each.id == bad)
+                moved = server_of(key, mistaken.advertised)
+                await leader.server.change_configuration(
+                    tuple(moved if each.server_id == moved.server_id else each for each in voters), head=leader_head(1)
+                )
+                await quorum.start(mistaken)
+                last = leader.server.commit_index
+                for voter in quorum.running.values():
+                    await voter.server.wait_commit(last)
+                await quorum.end(leader.key.id)
+                if is_corrected:
+                    await quorum.end(bad)
+                    await quorum.start(settings[bad - 1])
+                while (await quorum.leader()).key.id != bad:
+                    await (await quorum.leader()).resign()
+                produced = await committed(quorum)
+                for voter in quorum.running.values():
+                    assert b"after" in await values_of(voter, produced)
+                if is_corrected:
+                    right = LOOPBACK, settings[bad - 1].listeners[0].port
+                    await until(lambda: all(recorded(each, bad) == right for each in quorum.running.values()))
+
+    trio.run(run)
