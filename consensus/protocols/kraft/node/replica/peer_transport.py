@@ -154,8 +154,9 @@ class _Lane:
     def send(self, request: core.Request) -> None:
         """Send at once, or when the peer can be reached."""
         connection, names = self._connection, self._transport.names
-        if connection is not None and names.endpoint(self._peer) != self._recorded:
-            connection.close("the peer has another address")
+        if connection is not None and not (self._is_peer and names.endpoint(self._peer) == self._recorded):
+            # A bootstrap server has said what it knows: the next one may know more.
+            connection.close("the peer is elsewhere")
             connection = None
         if connection is not None and connection.ended is None:
             self._start(connection, request)
