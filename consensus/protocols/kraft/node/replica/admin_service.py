@@ -8,7 +8,7 @@
     62, 63, 70              what brokers and controllers of Kafka tell the active controller: NOT_CONTROLLER
 
 *An address is tried before it is recorded*: connected to, and asked for the voter that it is said to be
-(`identification`). One that nobody answers at, or another server does, could be corrected by a leader only, and with it
+(`identification`). An address at which no server or another one answers could be corrected by a leader only, and with it
 in the record there may be no leader any more. The refusal goes back to the voter, which reports it.
 
 The tools ask any server for the cluster and then the leader that it names, so this must be the leader, and be in the

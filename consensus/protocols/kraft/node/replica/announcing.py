@@ -6,7 +6,7 @@
                 we do not vote, with auto join           ──▶ AddRaftVoter
 
 *A refused address* is reported once for each reason (`AddressRefused`), by the server whose settings are wrong. Without
-that, nobody would notice before the record is needed.
+that, it would be noticed only when the record is needed.
 
 *A leader's own address* is tried by the leader, because no request of Kafka's has another server try it. From here a
 loopback address always works, so it is refused if another voter is not on loopback.
