@@ -8,8 +8,8 @@
     62, 63, 70              what brokers and controllers of Kafka tell the active controller: NOT_CONTROLLER
 
 *An address is tried before it is recorded*: connected to, and asked for the voter that it is said to be
-(`identification`). An address at which no server or another one answers could be corrected by a leader only, and with it
-in the record there may be no leader any more. The refusal goes back to the voter, which reports it.
+(`identification`). A wrong address in the record could be corrected by a leader only, and because of it there may be no
+leader any more. The refusal goes back to the voter, which reports it.
 
 The tools ask any server for the cluster and then the leader that it names, so this must be the leader, and be in the
 list. A server of ours keeps no metadata of Kafka's: a controller that wants to register is told that this is not the

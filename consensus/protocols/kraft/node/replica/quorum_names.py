@@ -9,8 +9,8 @@ for the others: a server that was away while the voters changed is told of a lea
 could follow it no other way. Such a leader is known by its id alone. The last `TOLD_MAX` addresses are remembered.
 
 The configuration may be wrong, and only a leader can correct it. So the addresses in messages are kept for every voter,
-the newest `TOLD_EACH` of each, as places to try if the voter is not where the configuration says (`elsewhere`). A server
-found there must prove that it is this voter (`identification`).
+the newest `TOLD_EACH` of each, as places to try if the voter is not where the configuration says (`elsewhere`). A
+server found there must prove that it is this voter (`identification`).
 """
 
 from collections.abc import Mapping
