@@ -10,21 +10,26 @@ import trio
 from click.testing import CliRunner
 
 from bridge.cli.recover import recover
-from bridge.core.farm.state_machine import Farm
+from bridge.core.farm.state_machine import Farm, result_of_first_term
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
-from bridge.core.log.records import Clock, Level, Publication, Report
+from bridge.core.log.records import Clock, Foreign, KeyReplacement, Level, ProvenRecord, Publication, Report
+from bridge.core.membership.eviction import LAST_ERA, Rekeying
 from bridge.core.state.farm_state import MasterState
 from bridge.core.state.reqids import AHEAD_S, Reqids, ReqidStatus, Update
 from bridge.node.events.event_log import clock_ms
 from bridge.node.offline.state_reading import FarmOnDisk, read_directory
 from bridge.node.raft.replica import RAFT_DIRECTORY
+from bridge.node.security.key_files import load_farm_key, save_farm_key
 from bridge.wire.keys.backup import encode_backup
+from bridge.wire.keys.farm_key import new_farm_key
 from bridge.wire.log.snapshot import FarmSnapshot, decode_farm_at_once, encode_farm
 from consensus.core.effects import Persist
 from consensus.core.model import MAX_NUMBER, Entry, HardState, LogId
+from consensus.sessions import parse_request_id
 from consensus.storage.directory import open_directory
 from consensus.storage.planner import StorageOptions
 from consensus.storage.verification import StorageVerdict, verify_storage
+from gossip.node.state_files import keep_keys, known_keyring
 from tests.authored import signed
 from tests.node.test_state_reading import BASE_MS, ENTRIES, FIRST, FOUNDING, A, compacted, node_directory
 
@@ -33,7 +38,7 @@ LAST = Publication("master", 1, YEAR_2106_MS // 1000, "content")
 LAST_TERM = MAX_NUMBER - 1
 
 
-def own(record: Level | Clock | Publication | Report) -> bytes:
+def own(record: Level | Clock | Publication | Report | KeyReplacement) -> bytes:
     """An entry that the farm acts on, for it is signed by server 1."""
     return signed(record, FIRST, FOUNDING.cluster_id)
 
@@ -106,6 +111,39 @@ def test_a_term_at_its_end_is_told_with_the_option_that_begins_anew(tmp_path: Pa
     opened, recovery = open_directory(directory / RAFT_DIRECTORY, A, 9, StorageOptions(segment_bytes=64 * 1024))
     opened.close()
     assert recovery.hard_state.term == 1
+
+
+def test_eras_begin_again_in_state_keyring_and_key_file(tmp_path: Path) -> None:
+    last = own(KeyReplacement(LAST_ERA, ()))
+    levels = (own(Level(2, "0.1.0")), last)
+    directory = poisoned(tmp_path / "node", *levels)
+    key = replace(new_farm_key(3), era=LAST_ERA)
+    key_file = tmp_path / "farm.key"
+    save_farm_key(key_file, key)
+    keep_keys(directory, key.key_ring)
+    code, output = called(directory, "--dry-run")
+    assert (code, "add `--reset era`" in output) == (0, True)
+    code, output = called(directory, "--reset", "era", "--yes")
+    assert code == 1
+    assert "--reset era needs --farm-key FILE" in output
+    code, output = called(directory, "--reset", "era", "--farm-key", str(key_file), "--yes")
+    assert code == 0, output
+    assert made(directory).farm.rekeying == Rekeying()
+    ring, filed = known_keyring(directory, key.label), load_farm_key(key_file)
+    assert ring is not None
+    assert (ring.era, ring.primary, filed.era) == (0, key.gossip_keys[0], 0)
+    assert filed.key_ring.merge(ring).era == 0, "the node starts with era 0"
+
+
+def test_a_term_that_begins_again_is_in_no_result_of_a_request() -> None:
+    farm = Farm(BASE_MS)
+    farm.apply(1, 2**31, ProvenRecord(Foreign("any", "client-0-1")))
+    farm.sessions.change_results(result_of_first_term)
+    request = parse_request_id("client-0-1")
+    assert request is not None
+    result = farm.sessions.result_of(request)
+    assert result is not None
+    assert (int.from_bytes(result[:8]), int.from_bytes(result[8:])) == (1, 1)
 
 
 def test_a_term_at_its_end_can_be_cut_off(tmp_path: Path) -> None:

@@ -109,6 +109,16 @@ async def test_an_era_with_any_time_of_use_is_adopted_and_stored(farm_key: Path,
     assert not router.halted
 
 
+@pytest.mark.parametrize("era", [1, 2**32 - 1])
+async def test_an_era_without_boxes_leaves_the_keys_and_no_alarm(farm_key: Path, era: int) -> None:
+    router = Router(1, farm_key)
+    before = router.agent.keyring
+    router.state = replace(router.state, rekeying=replace(router.state.rekeying, era=era, boxes={}))
+    assert not await router.identities._follow_era()
+    assert router.agent.keyring == before
+    assert router.identities._parts.alarms.standing() == (), "with `key-retired` no member would export the keys"
+
+
 @pytest.mark.parametrize(("era", "used_at"), [(0, 1), (2**32, 1), (1, 2**64), (1, -1), (-1, 1)])
 def test_a_box_with_numbers_that_do_not_fit_raises_one_error(era: int, used_at: int) -> None:
     with pytest.raises(KeyBoxError, match="fits no box"):

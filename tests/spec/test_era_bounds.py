@@ -2,6 +2,8 @@
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from bridge.core.membership.eviction import (
     ServerEvicted,
 )
 from gossip.core.keyring import CLOCK_LIMIT, ERA_LIMIT, HEAD_START, ClockBound, DatedKey, Keyring, KeyringError
+from gossip.node.key_manager import KeyManager
 from tests.authored import AuthoredFarm
 
 A, B, C = (bytes([number]) * 8 for number in (1, 2, 3))
@@ -99,6 +102,19 @@ def test_members_that_replace_a_time_of_use_differently_merge() -> None:
 def test_an_era_out_of_range_begins_no_keyring(era: int) -> None:
     with pytest.raises(KeyringError):
         Keyring.of(b"1" * 32, era=1).rekeyed(b"9" * 32, era, 5)
+
+
+async def test_a_change_ahead_of_the_time_of_day_is_refused() -> None:
+    changes: list[Keyring] = []
+
+    async def change_keyring(keyring: Keyring) -> None:
+        changes.append(keyring)
+
+    ring = Keyring.of(b"1" * 32, (), (), ClockBound(BASE_MS).at(0) + 2**30)
+    group: Any = SimpleNamespace(keyring=ring, latest_clock=ClockBound(BASE_MS).at(0), change_keyring=change_keyring)
+    with pytest.raises(KeyringError, match="only a new era"):
+        await KeyManager(group).install()
+    assert changes == []
 
 
 def test_a_keyring_at_the_end_of_its_clock_refuses_changes() -> None:

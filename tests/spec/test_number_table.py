@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from bridge.core.farm.log_time_correction import _moved_back
+from bridge.core.log.feature_level import BOUNDS_LEVEL
 from bridge.core.state.bounds import objection_to_state
 from bridge.core.state.farm_state import FarmState
 from bridge.core.state.numbers import (
@@ -162,3 +164,15 @@ def test_recovery_without_a_reset_keeps_the_numbers() -> None:
     assert kept["NotedOffset.leader_epoch"] == POISON_TERM
     assert kept["FarmState.log_time_ms"] == POISON_MS
     assert kept["Rekeying.era"] == 2**32 - 1
+
+
+@pytest.mark.parametrize("level", [BOUNDS_LEVEL - 1, BOUNDS_LEVEL])
+def test_a_correction_of_log_time_moves_every_log_time(level: int) -> None:
+    before = replace(poisoned(), level=level)
+    after_it = _moved_back(before, 1_000)
+    unmoved = {
+        place
+        for (place, old), (_, new) in zip(numbers_in(before), numbers_in(after_it), strict=True)
+        if new != old - 1_000 * (declared(place).kind is NumberKind.LOG_TIME)
+    }
+    assert unmoved == (set() if level == BOUNDS_LEVEL else {"Producer.used_ms", "NotedOffset.noted_ms"})

@@ -117,6 +117,9 @@ class Identities:
         if keys is None or rekeying.era <= keys[1].era:
             return False
         group, keyring = keys
+        if not rekeying.boxes:
+            # No node has a new key: the log caught up with the eras of the keyrings, or a hostile leader named an era.
+            return False
         box = rekeying.boxes.get(parts.node_id.hex(), b"")
         try:
             content = open_key(box, group.identity.key, parts.farm_keys.current.label)
