@@ -216,6 +216,8 @@ class ClientKeyView(Record, frozen=True):
     """What it may do: `weights`, `operator`."""
     admitted: bool
     """It may do so now."""
+    admitted_by: str | UnsetType = UNSET
+    """The id of the router that admitted it, from feature level 5 on."""
 
 
 class NodesAnswer(Document, frozen=True):
@@ -276,6 +278,10 @@ class NodeEvicted(Document, frozen=True):
     """Its server still votes, until the rest of the group allows its removal."""
     keys_not_replaced: str | UnsetType = UNSET
     """Why gossip carries no new key although it could, and what to do."""
+    client_keys: tuple[str, ...] | UnsetType = UNSET
+    """Names of the admitted client keys that it had admitted: they keep their scopes."""
+    client_keys_of_unknown: tuple[str, ...] | UnsetType = UNSET
+    """Names of those that may be its own: they were admitted before the farm had feature level 5."""
 
 
 # -- what operators order ----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 from msgspec import UNSET
 
+from bridge.api.control import NodeEvicted
 from bridge.api.outputs import ClientsOutput
 from bridge.api.requests import ClientOrder, CommandRequest
 from bridge.cli.asking import ask_leader, ask_node, node_option, nodes_option
@@ -121,8 +122,21 @@ def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json
     elif done.left_out and done.keys_not_replaced is UNSET:
         echo(f"Bring a new key into the key file of each of these, and restart it: {', '.join(done.left_out)}")
         echo("How that is done:  garlicfarm help stolen-router")
+    _print_client_keys(done)
     if done.keys_replaced:
         echo("A new router needs the current key file as well:  garlicfarm keys export FILE")
+
+
+def _print_client_keys(done: NodeEvicted) -> None:
+    """The client keys that an evicted router may have admitted, and the command for each."""
+    if done.client_keys is not UNSET:
+        echo("It had admitted these client keys, which keep their scopes. Remove each that you do not know:")
+        for name in done.client_keys:
+            echo(f"  garlicfarm node remove-client {name}")
+    if done.client_keys_of_unknown is not UNSET:
+        echo("These client keys are older than feature level 5, and may be from it. Remove each that you do not know:")
+        for name in done.client_keys_of_unknown:
+            echo(f"  garlicfarm node remove-client {name}")
 
 
 @node.command("clients")
@@ -135,10 +149,16 @@ def list_clients(node: str | None, *, as_json: bool) -> None:
         print_json(ClientsOutput(found.clients))
         return
     rows = [
-        (each.id, each.name, " ".join(each.scopes), "admitted" if each.admitted else "removed")
+        (
+            each.id,
+            each.name,
+            " ".join(each.scopes),
+            "admitted" if each.admitted else "removed",
+            "" if each.admitted_by is UNSET else each.admitted_by,
+        )
         for each in found.clients
     ]
-    print_table(("id", "name", "scopes", "standing"), rows)
+    print_table(("id", "name", "scopes", "standing", "admitted by"), rows)
 
 
 @node.command("admit-client")

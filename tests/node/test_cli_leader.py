@@ -27,6 +27,7 @@ class Member(Node):
         super().__init__()
         self.said = ClusterAnswer("demo", "c0", raft_id, term, 9, leader, f"node-{leader}", "tcp://10.0.0.9:7669")
         self.evicted: list[str] = []
+        self.answer = EVICTED
 
     async def cluster(self) -> ClusterAnswer:
         """As it believes."""
@@ -39,7 +40,7 @@ class Member(Node):
                 409, "not-leader", f"only the leader decides about identities, and node-{self.said.leader_id} leads"
             )
         self.evicted.append(msgspec.json.decode(request.body)["node"])
-        return json_answer(EVICTED)
+        return json_answer(self.answer)
 
 
 @dataclass
@@ -78,6 +79,18 @@ def test_a_follower_that_is_named_leads_to_the_leader_beside_it(farm: Farm) -> N
     result = farm.evict("node-1")
     assert (result.exit_code, leader.evicted) == (0, ["node-9"])
     assert "node-2 leads, and is asked." in result.stderr
+
+
+def test_each_command_that_an_eviction_prints_removes_a_client_key(farm: Farm) -> None:
+    leader = farm.add("node-2", 2, 2)
+    leader.answer = msgspec.structs.replace(EVICTED, client_keys=("script",), client_keys_of_unknown=("old.key",))
+    result = farm.evict("node-2")
+    printed = [line.split() for line in result.stdout.splitlines() if line.startswith("  garlicfarm ")]
+    assert printed == [["garlicfarm", "node", "remove-client", name] for name in ("script", "old.key")]
+    for _, *arguments in printed:
+        typed = CliRunner().invoke(cli, [*arguments, "--node", "node-2"], input="y\n")
+        assert typed.exit_code == 0, typed.stderr
+    assert leader.commands == [{"client": {"name": name, "admitted": False}} for name in ("script", "old.key")]
 
 
 def test_a_node_that_does_not_answer_is_passed_over(farm: Farm, tmp_path: Path) -> None:

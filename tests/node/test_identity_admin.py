@@ -10,8 +10,9 @@ import trio
 
 from bridge.api.control import Refused
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
-from bridge.core.log.records import Eviction, KeyReplacement
+from bridge.core.log.records import Eviction, KeyReplacement, Scope
 from bridge.core.membership.admission import Admitted, Standing
+from bridge.core.membership.client_keys import Client
 from bridge.core.membership.eviction import LAST_ERA, Rekeying, evict, replace_keys
 from bridge.core.state.farm_state import FarmState
 from bridge.node.control.identity_admin import IdentityAdmin
@@ -150,6 +151,20 @@ async def test_from_before_the_vote_is_taken_until_the_eviction_is_applied_it_is
     assert [each.server_id for each in leader.learners] == [STOLEN]
     # By now the log itself keeps it from voting.
     assert leader.losing_vote == set()
+
+
+async def test_an_eviction_lists_the_client_keys_that_the_router_admitted() -> None:
+    leader = FakeLeader()
+    keys = {
+        b"a" * 8: Client("hostile", bytes(32), (Scope.OPERATOR,), admitted_by=identity(STOLEN)),
+        b"b" * 8: Client("removed", bytes(32), (Scope.OPERATOR,), admitted=False, admitted_by=identity(STOLEN)),
+        b"c" * 8: Client("pipeline", bytes(32), (Scope.WEIGHTS,), admitted_by=identity(LEADER)),
+        b"d" * 8: Client("old", bytes(32), (Scope.WEIGHTS,)),
+    }
+    leader.state = replace(leader.state, clients=keys)
+    told = await asked(leader.admin)
+    assert told["clientKeys"] == ["hostile"]
+    assert told["clientKeysOfUnknown"] == ["old"]
 
 
 async def test_an_eviction_of_which_no_entry_can_be_made_is_answered_with_the_reason() -> None:

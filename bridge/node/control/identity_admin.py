@@ -136,7 +136,13 @@ class IdentityAdmin:
             for node_id, listed in strangers[:STRANGERS_LISTED_MAX]
         ]
         clients = tuple(
-            ClientKeyView(node_id.hex(), each.name, tuple(scope.value for scope in each.scopes), each.admitted)
+            ClientKeyView(
+                node_id.hex(),
+                each.name,
+                tuple(scope.value for scope in each.scopes),
+                each.admitted,
+                each.admitted_by.hex() or UNSET,
+            )
             for node_id, each in sorted(state.clients.items())
         )
         return json_answer(
@@ -277,6 +283,8 @@ class IdentityAdmin:
                 keys_not_replaced=NO_ERA_LEFT if chain is not None and boxes == 0 else UNSET,
                 left_out=left_out,
                 votes_still=server_id is not None and server_id in raft.configuration.voter_ids,
+                client_keys=_client_keys_of(farm.state, node_id) or UNSET,
+                client_keys_of_unknown=_client_keys_of(farm.state, b"") or UNSET,
             )
         )
 
@@ -455,6 +463,12 @@ def _role(server_id: int, configuration: Configuration) -> str:
     if server_id in configuration.voter_ids:
         return "voter"
     return "learner" if server_id in configuration.learner_ids else "none"
+
+
+def _client_keys_of(state: FarmState, admitted_by: bytes) -> tuple[str, ...]:
+    """Names of the admitted client keys of one router; of none: those whose router the log does not tell."""
+    found = (each for each in state.clients.values() if each.admitted and each.admitted_by == admitted_by)
+    return tuple(sorted(each.name for each in found))
 
 
 def _with_room(state: FarmState) -> Mapping[int, Admitted]:
