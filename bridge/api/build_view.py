@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from bridge.api.contact import udp_blocked
@@ -371,7 +372,7 @@ class _FarmPart:
                     cost=entry.cost,
                     end_s=entry.end_s,
                     healthy=entry.destination in healthy,
-                    faults=faults.get(entry.destination, ()),
+                    faults=faults.get(entry.destination, UNSET),
                 )
                 for entry in entries
             ),
@@ -387,7 +388,7 @@ class _FarmPart:
                     preferred=each.preferred,
                     score=each.score,
                     inability=None if each.inability is None else each.inability.value,
-                    failure=failures.get(each.server_id),
+                    failure=failures.get(each.server_id, UNSET),
                 )
                 for each in candidates
             ),
@@ -468,9 +469,9 @@ class _FarmPart:
         )
 
 
-def fault_names(leaf: LeafStatus) -> tuple[str, ...]:
+def fault_names(leaf: LeafStatus) -> tuple[str, ...] | UnsetType:
     """The conditions that do not hold, as a report writes them."""
-    return tuple(each.value for each in leaf.faults)
+    return tuple(each.value for each in leaf.faults) or UNSET
 
 
 def _publish_failures(state: FarmState, master: str) -> dict[int, str]:

@@ -313,6 +313,13 @@ class SubmitOutcome(Enum):
     """The farm has forgotten the request. Whether it was applied before is not known; now it was not."""
 
 
+class CheckedAnswer(Document, frozen=True):
+    """The answer to an order with `check=1`: it would not be refused now, and was not carried out."""
+
+    allowed: bool = True
+    """Always true: what would be refused is answered by the refusal."""
+
+
 class SubmitAnswer(Document, frozen=True, kw_only=True):
     """The answer to one submission."""
 

@@ -7,6 +7,8 @@ fault of its own.
 
 from collections.abc import Iterable, Mapping
 
+from msgspec import UnsetType
+
 from bridge.core.log.records import LeafFault
 
 FAULT_WORDS: Mapping[str, str] = {
@@ -23,7 +25,7 @@ _ACTIONS: Mapping[str, str] = {
 }
 
 
-def health_text(faults: Iterable[str], *, healthy: bool) -> str:
+def health_text(faults: Iterable[str] | UnsetType, *, healthy: bool) -> str:
     """`healthy`, `unhealthy` or `unhealthy: its lease set is not found`."""
     if healthy:
         return "healthy"
@@ -31,7 +33,7 @@ def health_text(faults: Iterable[str], *, healthy: bool) -> str:
     return f"unhealthy: {found}" if found else "unhealthy"
 
 
-def faults_text(faults: Iterable[str]) -> str:
+def faults_text(faults: Iterable[str] | UnsetType) -> str:
     """The conditions that do not hold, in their fixed order; empty if none is known."""
     return " and ".join(_in_order(FAULT_WORDS, faults))
 
@@ -41,6 +43,6 @@ def fault_actions(faults: Iterable[str]) -> str:
     return "; ".join(_in_order(_ACTIONS, faults))
 
 
-def _in_order(texts: Mapping[str, str], faults: Iterable[str]) -> list[str]:
-    found = set(faults)
+def _in_order(texts: Mapping[str, str], faults: Iterable[str] | UnsetType) -> list[str]:
+    found = set[str]() if isinstance(faults, UnsetType) else set(faults)
     return [text for fault, text in texts.items() if fault in found]

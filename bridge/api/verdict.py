@@ -60,9 +60,10 @@ _FOREIGN_ACTION = (
     " (`garlicfarm keys export FILE` writes it); another farm on this network may stay, and is of no concern"
 )
 _EVICTED = "evicted"
-_DOWN_ACTION = (
-    "start them again, and look whether UDP (gossip) and TCP (consensus) get through to them; who is gone for good"
-    " is taken out with `garlicfarm servers remove`"
+_DOWN_ACTION = "start them again, and look whether UDP (gossip) and TCP (consensus) get through to them"
+_REPLACE_ACTION = (
+    "in place of one that never comes back start another node, with the key file that `garlicfarm keys export FILE`"
+    " writes now; once it votes, the farm removes the old one by itself"
 )
 _EVICTED_ACTION = (
     "start another router in place of the evicted one, with the key file as `garlicfarm keys export FILE` writes it now"
@@ -456,7 +457,7 @@ def _not_published_master(each: PublishingView) -> tuple[str, str] | None:
             why = ", ".join(f"{_name(every.name, every.raft_id)}: {every.inability}" for every in each.standings)
         said = "No server can publish the next structure" if _holds(each) else "Not published"
         return f"{said}: {why or 'no server names this master'}", advice or "see `garlicfarm status`"
-    fails = any(every.failure is not None for every in each.standings if every.raft_id == each.publisher_id)
+    fails = any(bool(every.failure) for every in each.standings if every.raft_id == each.publisher_id)
     if fails and not _holds(each):
         return f"Not published: the router of {_publisher(each)} does not take the structure", _FAILING_ACTION
     if each.published_s is None:
@@ -491,7 +492,7 @@ def _degraded(facts: _Facts) -> Concern | None:
     further = [each.advice for rule in (_udp_blocked, _not_reporting) if (each := rule(facts)) is not None]
     unhealthy = _unhealthy_entries(facts)
     advice = "; ".join(
-        ([_DOWN_ACTION] if reasons - {_EVICTED} else [])
+        ([_down_action(facts)] if reasons - {_EVICTED} else [])
         + ([_EVICTED_ACTION] if _EVICTED in reasons else [])
         + further
         + ([_unhealthy_action(unhealthy)] if unhealthy else [])
@@ -532,6 +533,19 @@ def _not_reporting(facts: _Facts) -> Concern | None:
     return Concern(VerdictKind.DEGRADED, text, _REPORTS_ACTION, REPORTS_ALARM)
 
 
+def _down_action(facts: _Facts) -> str:
+    """With a remedy that the farm accepts: it removes no voter while it has no more voters than `expect`."""
+    view = facts.view
+    servers = {each.raft_id for each in view.raft.voters}
+    gone = [(raft_id, name) for raft_id, (name, why) in facts.down.items() if why != _EVICTED]
+    spare = len(servers) - view.farm.expect
+    lost_voters = [name for raft_id, name in gone if raft_id in servers]
+    if len(lost_voters) > spare:
+        return f"{_DOWN_ACTION}; {_REPLACE_ACTION}"
+    commands = " and ".join(f"`garlicfarm servers remove {name}`" for name in sorted(name for _, name in gone))
+    return f"{_DOWN_ACTION}; take out what never comes back: {commands}"
+
+
 def _unhealthy_entries(facts: _Facts) -> list[MetaEntryView]:
     """Published leaves that are not healthy although their server is up."""
     down = {name for name, _ in facts.down.values()}
@@ -543,13 +557,13 @@ def _unhealthy_text(entries: Sequence[MetaEntryView]) -> str:
     """`node-1 (no router answers) and node-2`: the servers of these leaves, each with its faults."""
     faults: dict[str, set[str]] = {}
     for entry in entries:
-        faults.setdefault(entry.name or entry.destination, set()).update(entry.faults)
+        faults.setdefault(entry.name or entry.destination, set()).update(entry.faults or ())
     texts = ((name, faults_text(found)) for name, found in sorted(faults.items()))
     return _listed([f"{name} ({text})" if text else name for name, text in texts])
 
 
 def _unhealthy_action(entries: Sequence[MetaEntryView]) -> str:
-    found = fault_actions(fault for entry in entries for fault in entry.faults)
+    found = fault_actions(fault for entry in entries for fault in entry.faults or ())
     return f"{found}: `garlicfarm help attach-a-router`" if found else _UNHEALTHY_ACTION
 
 

@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from msgspec import UNSET, UnsetType
+
 from bridge.api.json import Document, Record
 from bridge.core.formation.member import MemberStatus
 
@@ -326,8 +328,8 @@ class MetaEntryView(Record, frozen=True):
     """When the entry ends, seconds since the epoch."""
     healthy: bool
     """The state machine judges the leaf to be healthy, and gossip does not hold its server for dead."""
-    faults: tuple[str, ...] = ()
-    """Which conditions do not hold, as its server reported: `router`, `leaseSet`, `service`."""
+    faults: tuple[str, ...] | UnsetType = UNSET
+    """Which conditions do not hold, as its server reported (`router`, `leaseSet`, `service`); left out if none."""
 
 
 class StandingView(Record, frozen=True):
@@ -343,8 +345,8 @@ class StandingView(Record, frozen=True):
     """What the election of the publisher compares; higher is healthier."""
     inability: str | None
     """Why it cannot publish now, in words; null if it can."""
-    failure: str | None = None
-    """Why its router did not take its last structure, or never takes one, in its words; null if it did."""
+    failure: str | UnsetType = UNSET
+    """Why its router did not take its last structure, or never takes one, in its words; left out if it did."""
 
 
 class PublishingView(Record, frozen=True):
@@ -396,8 +398,8 @@ class LeafView(Record, frozen=True):
     """0 to 100; what operators and the pipeline add makes it the cost."""
     excluded: bool
     """An operator keeps it out of every structure."""
-    faults: tuple[str, ...] = ()
-    """Which conditions do not hold, as its server reported: `router`, `leaseSet`, `service`."""
+    faults: tuple[str, ...] | UnsetType = UNSET
+    """Which conditions do not hold, as its server reported (`router`, `leaseSet`, `service`); left out if none."""
 
 
 class ReportView(Record, frozen=True):

@@ -17,11 +17,11 @@ from bridge.api.requests import CommandRequest, RemovalOrder
 from bridge.api.verdict import loss_of_each
 from bridge.api.view import FarmView, PublishingView, RaftRole, WeightsView
 from bridge.cli.asking import ask_node, node_option
-from bridge.cli.failure import confirm, fail
+from bridge.cli.failure import fail
 from bridge.cli.help.completion import complete_server
 from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
-from bridge.cli.publish import tell
+from bridge.cli.publish import confirm_order, tell
 from bridge.node.control.client import ControlClient
 from bridge.tui.words import clock_text, duration, known
 
@@ -116,7 +116,7 @@ def _print_master(each: PublishingView) -> None:
     ]
     print_table(("CANDIDATE", "SCORE", "", ""), rows)
     for standing in each.standings:
-        if standing.failure is not None:
+        if standing.failure:
             echo(f"{standing.name or f'server {standing.raft_id}'} could not publish: {standing.failure}")
 
 
@@ -226,8 +226,9 @@ def _show_servers(view: FarmView, *, as_json: bool) -> None:
 @click.option("--wait", "wait_s", type=float, default=30.0, show_default=True, help="Seconds to wait until it is out.")
 def remove(server: str, node: str | None, wait_s: float, *, yes: bool, as_json: bool) -> None:
     """Take SERVER (name or Raft id) out of the farm, the leader too."""
-    confirm(f"Take {server} out of the farm? Its leaves will be listed no more.", yes=yes)
-    tell(node, CommandRequest(removal=RemovalOrder(server, removed=True)), as_json=as_json)
+    order = CommandRequest(removal=RemovalOrder(server, removed=True))
+    confirm_order(node, order, f"Take {server} out of the farm? Its leaves will be listed no more.", yes=yes)
+    tell(node, order, as_json=as_json)
 
     async def until_out(client: ControlClient) -> FarmView:
         view = await client.view()

@@ -11,10 +11,9 @@ import click
 from bridge.api.control import LogTimeAnswer, ServerClock
 from bridge.api.requests import CommandRequest, CorrectionOrder
 from bridge.cli.asking import ask_node, node_option
-from bridge.cli.failure import confirm
 from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
-from bridge.cli.publish import tell
+from bridge.cli.publish import confirm_order, tell
 from bridge.core.farm.clock_alarms import seconds_off
 from bridge.node.control.client import ControlClient
 from bridge.tui.words import clock_text
@@ -63,5 +62,7 @@ def _offset(clock: ServerClock) -> str:
 @yes_option
 def back(node: str | None, *, yes: bool, as_json: bool) -> None:
     """Bring log time back to the clocks of a majority of the voters, for the whole farm."""
-    confirm("Are the clocks of the voters right? Log time goes back to them, for the whole farm.", yes=yes)
-    tell(node, CommandRequest(correction=CorrectionOrder()), as_json=as_json)
+    order = CommandRequest(correction=CorrectionOrder())
+    question = "Are the clocks of the voters right? Log time goes back to them, for the whole farm."
+    confirm_order(node, order, question, yes=yes)
+    tell(node, order, as_json=as_json)

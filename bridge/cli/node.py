@@ -16,16 +16,16 @@ from msgspec import UNSET
 
 from bridge.api.control import NodeEvicted
 from bridge.api.outputs import ClientsOutput
-from bridge.api.requests import ClientOrder, CommandRequest
+from bridge.api.requests import ClientOrder, CommandRequest, NodeRequest
 from bridge.cli.asking import ask_leader, ask_node, node_option, nodes_option
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.help.completion import complete_member
 from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_json, print_table
-from bridge.cli.publish import tell
+from bridge.cli.publish import confirm_order, tell
 from bridge.core.log.records import Scope
 from bridge.node.control.client import ControlClient
-from bridge.node.security.key_files import KeyFileError, load_client_key
+from bridge.node.security.key_files import KeyFileError, load_public_client_key
 
 
 @click.group()
@@ -73,6 +73,8 @@ def approve(which: str, nodes: tuple[str, ...], *, yes: bool, as_json: bool) -> 
     server leaves the group as soon as the new one votes in its place. A holder of a copy of the key file may ask under
     any name, so compare the id with the one that the router itself shows in `garlicfarm status`.
     """
+    if not yes:
+        ask_leader(nodes, lambda client: client.check("/v1/nodes/approve", NodeRequest(which)))
     confirm(
         f"The identity that runs as {which} belongs to the farm from here on; if another one has its name, that one is"
         " retired for good. Go on?",
@@ -100,6 +102,8 @@ def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json
     NODE is an id, or a name. What remains of the farm gets new gossip keys, each router sealed for itself; with the old
     ones no router can read, join or submit any more. With transport = "i2p" the keys are the operator's to replace.
     """
+    if not yes:
+        ask_leader(nodes, lambda client: client.check("/v1/nodes/evict", NodeRequest(which, force)))
     confirm(f"{which} is thrown out for ever, and the keys of the farm are replaced. Go on?", yes=yes)
     done = ask_leader(nodes, lambda client: client.evict_node(which, force=force))
     if as_json:
@@ -163,7 +167,7 @@ def list_clients(node: str | None, *, as_json: bool) -> None:
 
 @node.command("admit-client")
 @click.argument("key", metavar="FILE-OR-KEY")
-@click.option("--name", help="What the farm calls it; a key file says it itself.")
+@click.option("--name", help="What the farm calls it; a file says it itself.")
 @click.option(
     "--scope",
     "scopes",
@@ -177,12 +181,13 @@ def list_clients(node: str | None, *, as_json: bool) -> None:
 def admit_client(key: str, name: str | None, node: str | None, *, scopes: tuple[str, ...], as_json: bool) -> None:
     """Let a client key submit entries of these scopes, and of no others.
 
-    FILE-OR-KEY is a client key file, or its public key in base64 (then with --name).
+    FILE-OR-KEY is the file FILE.pub of a client key, or its public key in base64 (then with --name). A key file itself
+    is read as well; its private key stays in the file, and need not be on this machine at all.
     """
     if Path(key).exists():
         with failures(KeyFileError):
-            client = load_client_key(Path(key))
-        name, key = name or client.name, client.public_key
+            filed_name, key = load_public_client_key(Path(key))
+        name = name or filed_name
     if name is None:
         fail(f"{key!r} is no file; with a public key in its place, say --name as well")
     order = ClientOrder(name, admitted=True, key=key, scopes=tuple(Scope(each) for each in dict.fromkeys(scopes)))
@@ -196,5 +201,6 @@ def admit_client(key: str, name: str | None, node: str | None, *, scopes: tuple[
 @json_option
 def remove_client(which: str, node: str | None, *, yes: bool, as_json: bool) -> None:
     """Let a client key, by its name or id, have no effect any more."""
-    confirm(f"What the client key {which} signs has no effect from here on. Go on?", yes=yes)
-    tell(node, CommandRequest(client=ClientOrder(which, admitted=False)), as_json=as_json)
+    order = CommandRequest(client=ClientOrder(which, admitted=False))
+    confirm_order(node, order, f"What the client key {which} signs has no effect from here on. Go on?", yes=yes)
+    tell(node, order, as_json=as_json)

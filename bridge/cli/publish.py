@@ -41,8 +41,9 @@ def force(master: str, node: str | None, *, as_json: bool) -> None:
 @yes_option
 def exclude(leaf: str, node: str | None, *, yes: bool, as_json: bool) -> None:
     """Have LEAF listed nowhere until it is included again."""
-    confirm(f"Take {leaf} out of what the whole farm publishes?", yes=yes)
-    tell(node, CommandRequest(exclusion=ExclusionOrder(leaf, excluded=True)), as_json=as_json)
+    order = CommandRequest(exclusion=ExclusionOrder(leaf, excluded=True))
+    confirm_order(node, order, f"Take {leaf} out of what the whole farm publishes?", yes=yes)
+    tell(node, order, as_json=as_json)
 
 
 @publish.command()
@@ -62,6 +63,13 @@ def include(leaf: str, node: str | None, *, as_json: bool) -> None:
 def cost(leaf: str, factor: float, node: str | None, *, as_json: bool) -> None:
     """Multiply the cost of LEAF by FACTOR, 0.1 to 10; 1 takes it back."""
     tell(node, CommandRequest(cost=CostOrder(leaf, factor)), as_json=as_json)
+
+
+def confirm_order(node: str | None, order: CommandRequest, question: str, *, yes: bool) -> None:
+    """Ask the user, unless the node would refuse the order anyway: then end with the reason."""
+    if not yes:
+        ask_node(node, lambda client: client.check("/v1/commands", order))
+    confirm(question, yes=yes)
 
 
 def tell(node: str | None, command: CommandRequest, *, as_json: bool) -> CommandAnswer:

@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import trio
 from click.testing import CliRunner, Result
 
+from bridge.api.control import Refused
 from bridge.cli.main import cli
 from tests.node.test_cli_commands import Node, served
 
@@ -130,3 +132,21 @@ def test_log_time_is_shown_with_the_clock_of_each_server_beside_a_majority(garli
     found = json.loads(garlicfarm("log-time", "show", "--json").stdout)
     assert (found["logTimeMs"], found["majorityMs"]) == (1_767_225_600_000, 1_767_225_590_000)
     assert found["clocks"][1] == {"raftId": 2, "name": "kyoto", "voter": True, "offsetMs": 60_000}
+
+
+def test_no_question_precedes_a_sure_refusal(
+    node: Node, garlicfarm: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given an order that the node would refuse, then the reason comes without a question."""
+
+    async def refuse(_body: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        raise Refused(409, "too-few-voters", "a farm of 3 keeps that many voters")
+
+    monkeypatch.setattr(node, "check_command", refuse, raising=False)
+    for arguments in (("publish", "exclude", "l.b32.i2p"), ("servers", "remove", "node-3"), ("log-time", "back")):
+        result = garlicfarm(*arguments, stdin="y\n")
+        assert result.exit_code == 1
+        assert "[y/N]" not in result.output
+        assert "a farm of 3 keeps that many voters" in result.stderr
+    assert node.commands == []

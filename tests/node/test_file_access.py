@@ -24,7 +24,7 @@ from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
 from consensus.storage import access_advice
 
-NOBODY = 65534
+OTHER_USER = 65534
 NOW_S = 1_767_225_600
 FILES = Path(__file__).parents[2] / "deploy" / "debian"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
@@ -110,7 +110,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
             return real(name, *rest, **more)
 
         monkeypatch.setattr(os, "open", opened)
-        monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+        monkeypatch.setattr(os, "geteuid", lambda: OTHER_USER)
 
     return refuse
 
@@ -164,10 +164,10 @@ def test_the_service_takes_each_private_file_of_its_directory(open_directory: Pa
         (open_directory / name).chmod(0o600)
     (open_directory / "node.toml").write_text("x")
     (open_directory / "node.toml").chmod(0o644)
-    here = command[1:].replace("/etc/garlicfarm", str(open_directory)).replace("garlicfarm:", str(NOBODY))
-    here = here.replace("-user garlicfarm", f"-user {NOBODY}")
+    here = command[1:].replace("/etc/garlicfarm", str(open_directory)).replace("garlicfarm:", str(OTHER_USER))
+    here = here.replace("-user garlicfarm", f"-user {OTHER_USER}")
     subprocess.run(shlex.split(here), check=True, timeout=10)
-    assert {name for name in secrets if (open_directory / name).stat().st_uid == NOBODY} == set(secrets)
+    assert {name for name in secrets if (open_directory / name).stat().st_uid == OTHER_USER} == set(secrets)
     assert (open_directory / "node.toml").stat().st_uid == 0
 
 

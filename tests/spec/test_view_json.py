@@ -58,7 +58,6 @@ publishing.expiresS publishing.secondsToExpiry publishing.leaseSetFile publishin
 publishing.entries.destination publishing.entries.name publishing.entries.cost publishing.entries.endS
 publishing.entries.healthy publishing.publishedBy publishing.contentHash publishing.forced publishing.standings
 publishing.standings.raftId publishing.standings.name publishing.standings.preferred publishing.standings.score
-publishing.standings.failure publishing.entries.faults reports.leaves.faults
 publishing.standings.inability publishing.publishedByName publishing.withoutQuorum
 reports.raftId reports.name reports.ageMs reports.stale reports.score reports.canPublish reports.publishing
 reports.attached reports.clockOff reports.healthyDestinations reports.destinations reports.jobLagMs

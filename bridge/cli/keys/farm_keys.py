@@ -30,6 +30,7 @@ from bridge.node.raft.client_scopes import Scope
 from bridge.node.security.key_files import (
     KeyFileError,
     load_curve_key,
+    public_path_of,
     read_password,
     replace_farm_key,
     save_client_key,
@@ -104,7 +105,8 @@ def new_farm(*, expect: int, cluster: str, output: Path, as_json: bool) -> None:
 def new_client(file: Path, *, name: str, as_json: bool) -> None:
     """Make a client key, with which a program signs what it submits.
 
-    FILE is made with mode 0600 and holds the private key. It may do nothing until a server admits it.
+    FILE is made with mode 0600 and holds the private key; FILE.pub beside it holds the public one, which is no secret.
+    The key may do nothing until a server admits it.
     """
     with failures(ClientKeyError, KeyFileError):
         client = new_client_key(name)
@@ -113,7 +115,9 @@ def new_client(file: Path, *, name: str, as_json: bool) -> None:
         print_json(NewClientOutput(str(file), name, client.public_key))
         return
     echo(f"{file}: the client key {name}, public key {client.public_key}.")
-    echo(f"At a router of the farm:  garlicfarm node admit-client {file} --scope weights  (or operator)")
+    echo(
+        f"At a router of the farm:  garlicfarm node admit-client {public_path_of(file)} --scope weights  (or operator)"
+    )
 
 
 @keys.command("new-curve")

@@ -71,6 +71,7 @@ ORDER_TIMEOUT_S = 30.0
 """For what the node does together with others. It has answered a question before, so it neither hangs nor is away."""
 CONNECT_PAUSE_S = 0.05
 DONE = frozenset({200, 202})
+REFUSED = range(400, 500)
 SUBMIT_STATUSES = frozenset({200, 409, 410, 503, 504})
 
 _LOCAL_ORIGIN = httpcore.Origin(b"http", b"node", 80)
@@ -148,6 +149,15 @@ class ControlClient:
     async def command(self, command: CommandRequest) -> CommandAnswer:
         """Have an operator's command carried out; `ControlError` says why it was not."""
         return decode(await self._post("/v1/commands", command), CommandAnswer)
+
+    async def check(self, target: str, order: RequestBody) -> None:
+        """Raise `ControlError` if the node would refuse this order.
+
+        A node that cannot tell, as one of an earlier version, judges the order when it comes.
+        """
+        status, body = await self.request("POST", f"{target}?check=1", encode(order))
+        if status in REFUSED and not _lacks_check(body):
+            raise self._refused(status, body)
 
     async def log_time(self) -> LogTimeAnswer:
         """The farm's time, and the servers' clocks."""
@@ -388,6 +398,13 @@ class _TrustedSocket(httpcore.TrioBackend):
 
 def _paged(path: str, first: int, limit: int, wait_ms: int) -> str:
     return f"{path}?from={first}&limit={limit}" + (f"&wait={wait_ms}" if wait_ms else "")
+
+
+def _lacks_check(body: bytes) -> bool:
+    try:
+        return decode(body, RefusalAnswer).error.code in {"bad-query", "no-such-path"}
+    except DocumentError:
+        return False
 
 
 def _refusal(body: bytes) -> str | None:

@@ -17,6 +17,7 @@ import trio
 from msgspec import UNSET
 
 from bridge.api.control import (
+    CheckedAnswer,
     ClientKeyView,
     IdentityView,
     KeysReplaced,
@@ -45,7 +46,7 @@ from bridge.core.membership.admission import (
 from bridge.core.membership.eviction import LAST_ERA, NO_ERA_LEFT, majority_lost, vote_goes_first
 from bridge.core.state.farm_state import FarmState
 from bridge.node.control.era_sealing import eras_behind, is_era_left, not_admitted, seal_era, staying
-from bridge.node.control.routes import Answer, Handler, Request, body_of, json_answer
+from bridge.node.control.routes import Answer, Handler, Request, body_of, is_check, json_answer
 from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
 from bridge.node.membership.member_directory import MemberDirectory
@@ -172,14 +173,14 @@ class IdentityAdmin:
 
     # -- approving -----------------------------------------------------------------------------------------------------
 
-    async def _approve(self, request: Request, _query: str) -> Answer:
+    async def _approve(self, request: Request, query: str) -> Answer:
         farm, wanted = self._leader(), body_of(request, NodeRequest, _WHICH).node
         state = farm.state
         newcomer = self._newcomer(state, wanted)
         name = newcomer.metadata.name
         holder = holder_of(state.admitted, name)
         if holder is None:
-            return await self._admit(farm, newcomer)
+            return await self._admit(farm, newcomer, only_check=is_check(query))
         replaced = state.admitted[holder]
         if self._runs(replaced.node_id):
             raise Refused(
@@ -193,6 +194,8 @@ class IdentityAdmin:
         reason = self._share_refusal(state, newcomer.node_id) or approval_refusal(_with_room(state), approval)
         if reason is not None:
             raise Refused(409, "not-approved", reason)
+        if is_check(query):
+            return json_answer(CheckedAnswer())
         await self._commit(farm, approval)
         after = farm.state.admitted
         given = raft_id_of(after, newcomer.node_id)
@@ -202,7 +205,7 @@ class IdentityAdmin:
         retired = RetiredIdentity(replaced.node_id.hex(), holder)
         return json_answer(NodeApproved(name, newcomer.node_id.hex(), given, retired))
 
-    async def _admit(self, farm: FoundedFarm, newcomer: FarmMember) -> Answer:
+    async def _admit(self, farm: FoundedFarm, newcomer: FarmMember, *, only_check: bool) -> Answer:
         """Admit a router under a name that no other identity has."""
         node_id, name, table = newcomer.node_id, newcomer.metadata.name, farm.state.admitted
         if raft_id_of(table, node_id) is not None:
@@ -211,6 +214,8 @@ class IdentityAdmin:
         reason = self._share_refusal(farm.state, node_id) or refusal(_with_room(farm.state), node_id, name)
         if reason is not None:
             raise Refused(409, "not-approved", reason)
+        if only_check:
+            return json_answer(CheckedAnswer())
         await self._commit(farm, Admission(node_id, name, newcomer.key or None, next_raft_id(table, node_id)))
         given = raft_id_of(farm.state.admitted, node_id)
         if given is None:
@@ -240,7 +245,7 @@ class IdentityAdmin:
 
     # -- evicting ------------------------------------------------------------------------------------------------------
 
-    async def _evict(self, request: Request, _query: str) -> Answer:
+    async def _evict(self, request: Request, query: str) -> Answer:
         farm, which = self._leader(), body_of(request, NodeRequest, _WHICH)
         state = farm.state
         node_id, server_id = self._target(state, which.node)
@@ -256,6 +261,8 @@ class IdentityAdmin:
         obstacle = majority_lost(group.voters, group.answering | {group.own_id}, server_id, expect)
         if obstacle is not None and not which.force:
             raise Refused(409, "no-majority", obstacle)
+        if is_check(query):
+            return json_answer(CheckedAnswer())
         going = frozenset(() if server_id is None else (server_id,))
         farm.reconciling.losing_vote |= going
         try:

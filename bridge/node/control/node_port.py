@@ -226,6 +226,11 @@ class NodePort:
         farm = self._current.required()
         return await self._commands(farm).grant(body)
 
+    async def check_command(self, body: bytes) -> None:
+        """`Refused` says why `command` would be refused now; nothing is committed."""
+        farm = self._current.required()
+        OperatorCommands(self._make_view(), farm.applied_state, partial(self._submit, farm)).check(body)
+
     async def log_time(self) -> LogTimeAnswer:
         """The farm's time, and the servers' clocks beside it."""
         farm = self._current.required()

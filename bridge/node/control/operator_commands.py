@@ -72,6 +72,17 @@ class OperatorCommands:
 
     async def grant(self, body: bytes) -> CommandAnswer:
         """Have a command committed; `Refused` says why it came to nothing."""
+        kind, command, text = self.check(body)
+        answer = await self.submit(encode(command))
+        if answer.outcome is not SubmitOutcome.COMMITTED or answer.index is None:
+            raise Refused(_STATUS[answer.outcome], answer.outcome.value, answer.reason or "it was not committed")
+        refusal = self.applied_state.refusal_of(answer.index)
+        if refusal is not None:
+            raise Refused(409, "command-refused", refusal)
+        return CommandAnswer(kind, answer.index, text)
+
+    def check(self, body: bytes) -> tuple[str, OperatorCommand, str]:
+        """The kind of a command, its record, and the answer if it is granted; `Refused` says why it is not."""
         kind, command, text = self._understand(body)
         if self._state.level < needed_level(command):
             raise Refused(
@@ -80,13 +91,7 @@ class OperatorCommands:
                 "not all servers of the farm understand this entry yet: the leader raises the feature level by itself"
                 " once every voter runs a version that does; wait a moment, or update the others",
             )
-        answer = await self.submit(encode(command))
-        if answer.outcome is not SubmitOutcome.COMMITTED or answer.index is None:
-            raise Refused(_STATUS[answer.outcome], answer.outcome.value, answer.reason or "it was not committed")
-        refusal = self.applied_state.refusal_of(answer.index)
-        if refusal is not None:
-            raise Refused(409, "command-refused", refusal)
-        return CommandAnswer(kind, answer.index, text)
+        return kind, command, text
 
     def _understand(self, body: bytes) -> tuple[str, OperatorCommand, str]:
         """The kind of a command, what it is in the log, and what to tell when it is granted."""
@@ -174,7 +179,8 @@ class OperatorCommands:
                 409,
                 "too-few-voters",
                 f"a farm of {self.view.farm.expect} keeps that many voters, and it has {len(voters)}: start another"
-                f" router first; once it votes, {self._name(server_id)} can be removed",
+                " router first, with the key file that `garlicfarm keys export FILE` writes; once it votes,"
+                f" {self._name(server_id)} can be removed",
             )
         if not asked.removed:
             return Removal(server_id, removed=False), f"{self._name(server_id)} may come back"

@@ -10,7 +10,7 @@
     GET  /                                          a page that shows them, if an operator wants it
     GET  /v1/log-time                               the farm's time, and the servers' clocks
     POST /v1/submit?request=ID                      one entry for the log
-    POST /v1/commands                                 exclude a leaf, weigh it, publish anew, remove a server; log time
+    POST /v1/commands?check=1                         exclude a leaf, weigh it, publish anew, remove a server; log time
     POST /v1/event, /v1/query                       a user event to all nodes; a query, and what the nodes answer
     POST /v1/leave, /v1/withdraw                    goodbye; a founder's promise taken back
     POST /v1/confirm-cluster                        the cluster of this id is this node's farm
@@ -38,6 +38,7 @@ from msgspec import Struct
 
 from bridge.api.control import (
     WAIT_LIMIT_MS,
+    CheckedAnswer,
     ConfirmedAnswer,
     EventAnswer,
     FarmKeyAnswer,
@@ -233,7 +234,10 @@ class Routes:
         answer = await self._port.submit(_entry(request.body), _request_id(query))
         return json_answer(answer, OUTCOME_STATUS[answer.outcome])
 
-    async def _command(self, request: Request, _query: str) -> Answer:
+    async def _command(self, request: Request, query: str) -> Answer:
+        if is_check(query):
+            await self._port.check_command(request.body)
+            return json_answer(CheckedAnswer())
         return json_answer(await self._port.command(request.body))
 
     async def _log_time(self, _request: Request, _query: str) -> Answer:
@@ -292,6 +296,11 @@ class Routes:
 def json_answer(document: Struct, status: int = 200) -> Answer:
     """A document as an answer."""
     return Answer(status, encode(document))
+
+
+def is_check(query: str) -> bool:
+    """Return True if an order is only to be judged: a user is not asked about what would be refused."""
+    return numbers_of(query, {"check": 0})["check"] > 0
 
 
 def body_of(request: Request, kind: type[B], expected: str, *, empty: bytes = b"") -> B:

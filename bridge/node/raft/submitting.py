@@ -19,6 +19,7 @@ likewise; the answer gives the place of the first copy, whichever node submitted
 """
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -26,13 +27,25 @@ import trio
 from msgspec.structs import replace
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
-from bridge.core.log.records import Clock, Foreign, IdentityRecord, KafkaRecord, Publication, Record, request_of
+from bridge.core.log.hashes import HASH_CHARACTERS
+from bridge.core.log.records import (
+    Clock,
+    CostFactor,
+    Exclusion,
+    Foreign,
+    IdentityRecord,
+    KafkaRecord,
+    Publication,
+    Record,
+    Removal,
+    request_of,
+)
 from bridge.core.state.farm_state import SESSION_LIMITS
 from bridge.core.state.reqids import Update, request_text
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import LEADERS_OWN_TEXT, Replica, is_leaders_own
-from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, decode, kinds_named
+from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, decode, encode, kinds_named
 from bridge.wire.log.proof import ends_like_proof
 from consensus import Index, ServerStoppedError
 from consensus.sessions import RequestId, RequestNumbers
@@ -181,6 +194,16 @@ _COMMAND_FOR = {
 """The command that does what an entry of a kind stands for."""
 
 
+_LEAF = "a" * HASH_CHARACTERS
+_EXAMPLES: Mapping[str, Removal | Exclusion | CostFactor] = {
+    "removal": Removal(3, removed=True),
+    "exclusion": Exclusion(_LEAF, excluded=True),
+    "cost": CostFactor(_LEAF, 1.5),
+}
+_FORM_OF = {kind: encode(example).decode() for kind, example in _EXAMPLES.items()}
+"""An example of the kinds that operators write by hand; the hash is an address without its ending."""
+
+
 def _refused(reason: str) -> SubmitAnswer:
     return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=reason)
 
@@ -213,7 +236,9 @@ def _kind_refusal(entry: bytes, record: Record) -> str | None:
 def _malformed(named: tuple[str, ...], reason: str) -> str:
     """An object that names a kind of the farm's and is none: in the log it would look like an order, and be none."""
     commands = "; ".join(dict.fromkeys(_COMMAND_FOR[kind] for kind in named if kind in _COMMAND_FOR))
+    forms = " or ".join(_FORM_OF[kind] for kind in named if kind in _FORM_OF)
     instead = f". Use {commands}" if commands else ""
+    instead += f", or with a client key an entry such as {forms}" if forms else ""
     return (
         f"the farm has entries of its own with the member {' and '.join(named)}, and this is none of them"
         f" ({reason}): it would be in the log without any effect{instead}"

@@ -24,12 +24,20 @@ from bridge.wire.i2p.destination_keys import (
     signing_key_text,
 )
 from bridge.wire.i2p.key_file import FILE_LIMIT_BYTES, parse_i2p_key_file
-from bridge.wire.keys.client_key import ClientKeyError, ClientKeyFile, client_key_text, parse_client_key
+from bridge.wire.keys.client_key import (
+    ClientKeyError,
+    ClientKeyFile,
+    client_key_text,
+    parse_client_key,
+    parse_public_client_key,
+    public_client_key_text,
+)
 from bridge.wire.keys.curve_key import CurveKey, CurveKeyError, curve_key_text, parse_curve_key
 from bridge.wire.keys.farm_key import FarmKey, FarmKeyError, farm_key_text, parse_farm_key
 from consensus.storage import access_advice, replace_file, sync_directory
 
 _OWNER_ONLY: Final = 0o600
+_PUBLIC: Final = 0o644
 _SIZE_LIMIT_BYTES: Final = 65_536
 _PASSWORD_LIMIT_BYTES: Final = 255
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
@@ -150,8 +158,32 @@ def load_farm_key(path: Path) -> FarmKey:
 
 
 def save_client_key(path: Path, client: ClientKeyFile) -> None:
-    """Write a new client key file."""
+    """Write a new client key file, and its public half beside it."""
+    public = public_path_of(path)
+    if public.exists():
+        raise KeyFileError(f"{public} exists already and is not overwritten: move it away, or choose another name")
     write_private_file(path, client_key_text(client))
+    write_private_file(public, public_client_key_text(client))
+    public.chmod(_PUBLIC)
+
+
+def public_path_of(path: Path) -> Path:
+    """Where the public half of a client key lies."""
+    return path.with_name(f"{path.name}.pub")
+
+
+def load_public_client_key(path: Path) -> tuple[str, str]:
+    """Read the name and the public key in a `.pub` file, or in a client key file in its place."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        if "private_key" not in text:
+            return parse_public_client_key(text)
+    except OSError as error:
+        raise KeyFileError(f"{path} cannot be read: {error.strerror}{access_advice(path, error)}") from None
+    except (UnicodeDecodeError, ClientKeyError) as error:
+        raise KeyFileError(f"{path}: {error}") from None
+    client = load_client_key(path)
+    return client.name, client.public_key
 
 
 def load_client_key(path: Path) -> ClientKeyFile:

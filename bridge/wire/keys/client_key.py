@@ -3,7 +3,7 @@
     version = 1
     name = "pipeline"           its name in the farm
     public_key = "…"            base64; this is what a server admits (`garlicfarm node admit-client`)
-    private_key = "…"           base64 of the Ed25519 seed
+    private_key = "…"           base64 of the Ed25519 seed; the file FILE.pub beside it is the same without this line
 
 Its scopes say which entries it may write (`bridge.core.membership.client_keys`). It may write none until a server has
 admitted it.
@@ -21,6 +21,7 @@ from bridge.wire.keys.text import KeyTextError, decode_key, encode_key, parse
 
 VERSION: Final = 1
 _WHAT: Final = "client key file"
+_PUBLIC: Final = "public client key file"
 
 
 class ClientKeyError(ValueError):
@@ -77,12 +78,44 @@ def parse_client_key(text: str) -> ClientKeyFile:
     return found
 
 
+class _PublicFile(Struct, forbid_unknown_fields=True):
+    version: int
+    name: str
+    public_key: str
+
+
+def parse_public_client_key(text: str) -> tuple[str, str]:
+    """Read the name and the public key (base64) in a `.pub` file; raises `ClientKeyError`."""
+    try:
+        file = parse(text, _PublicFile, _PUBLIC)
+        decode_key(file.public_key, "public_key")
+    except KeyTextError as error:
+        raise ClientKeyError(
+            f"{error}. `garlicfarm keys new-client FILE --name N` writes FILE.pub beside FILE"
+        ) from None
+    if file.version != VERSION or re.fullmatch(NAME, file.name) is None:
+        raise ClientKeyError(f"this {_PUBLIC} was changed, or is of another version: copy it again")
+    return file.name, file.public_key
+
+
+def public_client_key_text(client: ClientKeyFile) -> str:
+    """The text of the `.pub` file."""
+    return (
+        f"# The public half of the client key {client.name!r} of a Garlic Farm. It is no secret. A server admits it:\n"
+        "# garlicfarm node admit-client FILE --scope weights\n"
+        f"version = {VERSION}\n"
+        f'name = "{client.name}"\n'
+        f'public_key = "{client.public_key}"\n'
+    )
+
+
 def client_key_text(client: ClientKeyFile) -> str:
     """The text of the file."""
     private_key = encode_key(client.key.private_bytes_raw())
     return (
         f"# The client key {client.name!r} of a Garlic Farm. A holder of this file may submit what its scopes\n"
-        "# allow: keep it secret (mode 0600). A server admits it:  garlicfarm node admit-client FILE --scope weights\n"
+        "# allow: keep it secret (mode 0600). A server admits its public half:\n"
+        "# garlicfarm node admit-client FILE.pub --scope weights\n"
         f"version = {VERSION}\n"
         f'name = "{client.name}"\n'
         f'public_key = "{client.public_key}"\n'
