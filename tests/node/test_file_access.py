@@ -4,6 +4,7 @@ The node runs as a user of its own under a service, and its operator is root. Th
 """
 
 import os
+import pwd
 import re
 import shlex
 import subprocess
@@ -25,6 +26,7 @@ from bridge.wire.keys.farm_key import new_farm_key
 from consensus.storage import access_advice
 
 OTHER_USER = 65534
+USER_NAME = pwd.getpwuid(OTHER_USER).pw_name
 NOW_S = 1_767_225_600
 FILES = Path(__file__).parents[2] / "deploy" / "debian"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
@@ -90,7 +92,7 @@ def test_a_closed_directory_is_named(open_directory: Path) -> None:
     closed = open_directory / "closed"
     closed.mkdir(mode=0o700)
     (closed / "secret").write_text("x")
-    assert "may not enter" in read_as_nobody("password", closed / "secret")
+    assert "may not enter" in read_as_another user("password", closed / "secret")
 
 
 def test_another_failure_gets_no_advice_about_the_owner(tmp_path: Path) -> None:
@@ -126,7 +128,7 @@ def test_a_renewed_key_that_cannot_be_read_needs_no_new_key(tmp_path: Path, refu
     held.renew(NOW_S)
     judge_key(held, NOW_S, key_alarm(alarms))
     [alarm] = alarms.standing()
-    assert f"`chown nobody {path}`" in alarm.text
+    assert f"`chown {USER_NAME} {path}`" in alarm.text
     assert alarm.action == FILE_ACTION
 
 
@@ -139,7 +141,7 @@ def test_a_farm_key_that_cannot_be_read_is_not_another_farms(tmp_path: Path, ref
     keys.judge_file(keys.filed_now(), alarms)
     [alarm] = alarms.standing()
     assert alarm.kind == ALARM
-    assert f"`chown nobody {path}`" in alarm.text
+    assert f"`chown {USER_NAME} {path}`" in alarm.text
     assert "another farm" not in alarm.text
 
 
