@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: run requirements test compiled test-compiled dist test-packages soak soak-upgrade soak-kills soak-cluster check interop interop-zmq interop-kafka bench \
+.PHONY: run requirements test compiled test-compiled dist test-packages soak soak-upgrade soak-kills soak-cluster watch-loop check interop interop-zmq interop-kafka bench \
 	simulate simulate-large pipeline docs gallery reference clean
 
 $(BIN)/python:
@@ -209,6 +209,11 @@ soak-kills: $(VENV)/all.stamp
 UPGRADE_FROM ?= 64bdf48
 soak-upgrade: $(VENV)/all.stamp
 	$(BIN)/python -m tests.soak.upgrade --from $(UPGRADE_FROM)
+
+# All end-to-end stories with a watch on the event loops of their processes: a quarter of an hour. Fails for a file
+# operation, a sync, a look-up, a sleep or a step above 50 ms in a loop that tests/loop_watch/exceptions.toml does not allow.
+watch-loop: $(VENV)/all.stamp
+	$(BIN)/python -m pytest -q -m "processes and not spark and not soak and not interop" tests/end_to_end --watch-loop
 
 soak-cluster: $(VENV)/all.stamp
 	$(BIN)/python -m tests.soak.pipeline_cluster $(ARGS)

@@ -14,6 +14,7 @@ hangs is left behind: `STOP_SECONDS` after the cancellation the caller gets `Dis
 a test's clock does not know how far a thread is. The thread is a daemon's, so the process can end without it.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
@@ -26,6 +27,7 @@ import trio
 from consensus.storage.disk import STOP_SECONDS, DiskHangsError
 
 T = TypeVar("T")
+_SHORTEST_WAIT_S = 0.2
 
 
 class DiskThread:
@@ -36,6 +38,8 @@ class DiskThread:
         self._stop_s = stop_s
         self._calls: SimpleQueue[_Call[object] | None] = SimpleQueue()
         self._thread: Thread | None = None
+        self._began_s: float | None = None
+        """When the call that is under way began."""
 
     async def run(self, work: Callable[[], T]) -> T:
         """What `work` returns or raises, done in the thread; `DiskHangsError` if cancelled and not done in time."""
@@ -46,7 +50,7 @@ class DiskThread:
         """Have `work` done as the last, even if cancelled, and end the thread; `DiskHangsError` if not in time."""
         with trio.CancelScope(shield=True):
             try:
-                await self._run(work, [self._stop_s])
+                await self._run(work, [self._left_s()])
             finally:
                 self.end()
 
@@ -74,6 +78,12 @@ class DiskThread:
         call = _Call(work, lambda: context.run(ended, call.error()))
         self._put(call)
 
+    def _left_s(self) -> float:
+        """How long the end may take. A call that is under way for long has been waited for already."""
+        began_s = self._began_s
+        taken_s = 0.0 if began_s is None else time.monotonic() - began_s
+        return max(_SHORTEST_WAIT_S, self._stop_s - taken_s)
+
     def end(self) -> None:
         """End the thread, once it has done what it was given, and do not wait for that."""
         if self._thread is not None:
@@ -95,7 +105,9 @@ class DiskThread:
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
+            self._began_s = time.monotonic()
             call.perform()
+            self._began_s = None
 
 
 class _Call(Generic[T]):

@@ -29,6 +29,7 @@ from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from tests.end_to_end import hung_disk
 from tests.loop_watch.watch import ENVIRONMENT, install_if_wanted
 
 ROOT = Path(__file__).parents[2]
@@ -180,6 +181,7 @@ def become(said: dict[str, object], standard: list[int]) -> list[str]:
             os.chdir(directory)
             os.environ.clear()
             os.environ.update(environment)
+            hung_disk.install_if_wanted()
             install_if_wanted()
             return arguments
         case _:

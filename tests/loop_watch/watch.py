@@ -17,6 +17,7 @@ import io
 import json
 import os
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -64,7 +65,6 @@ _AUDITED: Final = frozenset(
         "socket.getnameinfo",
         "sqlite3.connect",
         "subprocess.Popen",
-        "time.sleep",
     }
 )
 _REPLACED: Final = ("access", "fdatasync", "fsync", "lstat", "readlink", "stat", "statvfs", "sync")
@@ -222,6 +222,9 @@ def hook_operations() -> None:
         setattr(os, name, _reporting(name, getattr(os, name)))
     for name in _OF_DESCRIPTORS:
         setattr(os, name, _reporting_blocking(name, getattr(os, name)))
+    for name in ("load_cert_chain", "load_verify_locations"):
+        setattr(ssl.SSLContext, name, _reporting_method(name, getattr(ssl.SSLContext, name)))
+    setattr(time, "sleep", _reporting("sleep", time.sleep))  # noqa: B010 - mypy refuses the assignment
     join = threading.Thread.join
 
     def watched_join(thread: threading.Thread, timeout: float | None = None) -> None:
@@ -248,13 +251,29 @@ def _audit(event: str, arguments: tuple[object, ...]) -> None:
         if what.gettimeout() == 0:
             return
         what = arguments[1]
+    if event == "socket.getaddrinfo" and _is_of_trio(sys._getframe(1)):
+        return  # trio tries whether the name is an address; it looks names up in a thread
     _operation(event, what)
+
+
+def _is_of_trio(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_globals.get("__name__") in ("socket", __name__):
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__") == "trio._socket"
 
 
 def _reporting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     def reporting(*arguments: Any, **named: Any) -> Any:
-        _operation(f"os.{name}", arguments[0] if arguments else "")
+        _operation(f"{call.__module__.replace('posix', 'os')}.{name}", arguments[0] if arguments else "")
         return call(*arguments, **named)
+
+    return reporting
+
+
+def _reporting_method(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def reporting(owner: object, *arguments: Any, **named: Any) -> Any:
+        _operation(name, [*arguments, *named.values()])
+        return call(owner, *arguments, **named)
 
     return reporting
 

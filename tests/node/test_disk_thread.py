@@ -1,12 +1,13 @@
 """The disk's thread: what it returns, what it raises, and what becomes of it when no caller waits any more."""
 
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
 
 import pytest
 import trio
 
+from consensus.storage.disk import DiskHangsError
 from consensus.storage.disk_thread import DiskThread
 
 CALLER = ContextVar("CALLER", default="no caller")
@@ -97,3 +98,38 @@ async def test_closing_ends_the_thread(disk_thread: DiskThread) -> None:
     worker = await disk_thread.run(threading.current_thread)
     disk_thread.close()
     assert not worker.is_alive()
+
+
+@pytest.fixture
+def hung() -> Iterator[threading.Event]:
+    """What a disk that hangs waits for."""
+    answers = threading.Event()
+    yield answers
+    answers.set()
+
+
+async def test_hung_work_is_left_after_its_caller_is_cancelled(hung: threading.Event) -> None:
+    disk_thread = DiskThread("a hung disk", stop_s=0.05)
+    scope = trio.CancelScope()
+    trio.lowlevel.current_trio_token().run_sync_soon(scope.cancel)
+    with trio.fail_after(10), scope, pytest.raises(DiskHangsError):
+        await disk_thread.run(lambda: hung.wait(60))
+
+
+async def test_last_work_behind_a_hung_one_is_not_waited_for(hung: threading.Event) -> None:
+    disk_thread, closed = DiskThread("a hung disk", stop_s=0.05), threading.Event()
+    disk_thread.begin(lambda: hung.wait(60), lambda _: None)
+    with trio.fail_after(10), pytest.raises(DiskHangsError):
+        await disk_thread.run_last(closed.set)
+    assert not closed.is_set()
+    # The files are closed only when nothing writes to them any more.
+    hung.set()
+    assert closed.wait(10)
+
+
+async def test_last_work_is_done_although_its_caller_is_cancelled() -> None:
+    disk_thread, done = DiskThread("a test's disk"), list[str]()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await disk_thread.run_last(lambda: done.append("closed"))
+    assert done == ["closed"]

@@ -267,3 +267,18 @@ async def test_leaving_and_withdrawing_are_handed_on() -> None:
     await port.leave()
     assert left == [True]
     assert await port.withdraw() == "this node has promised nothing yet."
+
+
+@pytest.mark.parametrize("looked", [False, True])
+async def test_probe_costs_no_view_once_the_node_has_looked_at_itself(*, looked: bool) -> None:
+    views: list[FarmView] = []
+    port = port_of(Stage())
+    last = farm_view(2, leader=1).verdict
+
+    def make_view() -> FarmView:
+        views.append(farm_view(2, leader=1))
+        return views[-1]
+
+    port._make_view, port._last_verdict = make_view, lambda: last if looked else None
+    assert await port.verdict() == last
+    assert len(views) == (0 if looked else 1)

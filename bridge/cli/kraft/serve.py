@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, assert_never
@@ -267,10 +268,10 @@ async def _start_metrics(
 ) -> int | None:
     if where is None:
         return None
-    from bridge.cli.kraft.metrics import serve_metrics  # noqa: PLC0415 - a server without metrics needs none of it
-
+    # A server without metrics needs none of it, and one that runs imports it in a thread.
+    module = await trio.to_thread.run_sync(import_module, "bridge.cli.kraft.metrics")
     try:
-        return int(await nursery.start(serve_metrics, *where, voter.figures))
+        return int(await nursery.start(module.serve_metrics, *where, voter.figures))
     except OSError as error:
         raise protocol.VoterError(
             f"cannot listen for metrics on {where[0]}:{where[1]}: {error.strerror or error}. Choose another --metrics"

@@ -57,6 +57,7 @@ from bridge.node.control.node_address import NodeAddress, RemoteNode
 from bridge.node.http_exchange import AnswerTooLongError, exchange
 from bridge.node.security.control_socket import socket_address
 from bridge.node.security.local_trust import (
+    Facts,
     NotConnectedError,
     UntrustedPathError,
     check_control_socket,
@@ -354,8 +355,7 @@ class _TrustedSocket(httpcore.TrioBackend):
         try:
             # Before anything is said about who could put a socket there.
             await trio.Path(self._path).stat()
-            facts = facts_about_node(self._path)
-            check_control_socket(self._path, facts)
+            facts = await trio.to_thread.run_sync(_checked, self._path)
             with socket_address(self._path) as address:
                 return await self._connected(address, timeout, socket_options, facts.user_id)
         except UntrustedPathError as error:
@@ -394,6 +394,13 @@ class _TrustedSocket(httpcore.TrioBackend):
                 return f"cannot reach a node at {self._path}: {reason}"
             case _:
                 return f"cannot reach a node at {self._path}: {error}"
+
+
+def _checked(path: Path) -> Facts:
+    """The facts by which a control socket is trusted; raises `UntrustedPathError` and `OSError`."""
+    facts = facts_about_node(path)
+    check_control_socket(path, facts)
+    return facts
 
 
 def _paged(path: str, first: int, limit: int, wait_ms: int) -> str:

@@ -16,7 +16,7 @@ import httpcore
 import trio
 
 from bridge.node.http_exchange import AnswerTooLongError, exchange
-from bridge.node.router.link import CONNECT_TIMEOUT_S, ControlAccess, RouterLost, Software, tls_context, unreached
+from bridge.node.router.link import CONNECT_TIMEOUT_S, ControlAccess, RouterLost, Software, read_tls_context, unreached
 from bridge.wire.i2p.i2pcontrol import (
     API_VERSION,
     JOB_LAG,
@@ -122,7 +122,7 @@ class I2PControl:
 
     async def _exchange(self, body: bytes) -> bytes:
         link = self._access.link
-        context = tls_context(link)
+        context = await read_tls_context(link)
         url = httpcore.URL(
             scheme="http" if context is None else "https", host=link.host, port=link.port, target=self._access.path
         )

@@ -73,7 +73,7 @@ class ControlAccess:
 
 async def open_stream(link: Link) -> trio.abc.Stream:
     """A stream to the router; raises `RouterLost`."""
-    context = tls_context(link)
+    context = await read_tls_context(link)
     try:
         with trio.fail_after(CONNECT_TIMEOUT_S):
             return await _open(link, context)
@@ -106,6 +106,13 @@ async def _open(link: Link, context: ssl.SSLContext | None) -> trio.abc.Stream:
         await trio.aclose_forcefully(transport)
         raise
     return stream
+
+
+async def read_tls_context(link: Link) -> ssl.SSLContext | None:
+    """`tls_context`, with a thread for the certificate's file if there is one."""
+    if link.certificate is None:
+        return tls_context(link)
+    return await trio.to_thread.run_sync(tls_context, link)
 
 
 def tls_context(link: Link) -> ssl.SSLContext | None:

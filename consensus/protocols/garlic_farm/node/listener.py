@@ -259,7 +259,8 @@ class GarlicFarmServer:
 
         `bound`: listeners that are open already, in place of `host` and `port`; they are used up.
         """
-        context, channel = certificate.server_context(), tls_channel(certificate.fingerprint)
+        context = await trio.to_thread.run_sync(certificate.server_context)
+        channel = tls_channel(certificate.fingerprint)
 
         async def accept(transport: trio.SocketStream, source: str) -> None:
             stream = TlsStream(transport, context, server_side=True)

@@ -1,0 +1,34 @@
+"""A disk that stops to answer, for processes of the tests: a sync waits for as long as a file exists.
+
+The variable `GARLICFARM_TEST_HUNG_DISK` names the file. Only syncs hang, as on a disk with a full queue: what is read
+comes from the page cache.
+"""
+
+import os
+import time
+from pathlib import Path
+
+ENVIRONMENT = "GARLICFARM_TEST_HUNG_DISK"
+_POLL_S = 0.02
+
+
+def install_if_wanted() -> None:
+    """Have each sync of this process wait while the named file exists."""
+    named = os.environ.get(ENVIRONMENT)
+    if not named:
+        return
+    sync, sync_data, file = os.fsync, os.fdatasync, Path(named)
+
+    def wait() -> None:
+        while file.exists():
+            time.sleep(_POLL_S)
+
+    def hanging_sync(descriptor: int) -> None:
+        wait()
+        sync(descriptor)
+
+    def hanging_sync_data(descriptor: int) -> None:
+        wait()
+        sync_data(descriptor)
+
+    os.fsync, os.fdatasync = hanging_sync, hanging_sync_data  # type: ignore[assignment] # their arguments have no names

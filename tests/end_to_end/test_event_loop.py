@@ -1,0 +1,179 @@
+"""No process blocks its event loop: a story under the watch, planted operations, and a disk that hangs."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bridge.node.app import CLOSE_SECONDS
+from tests.end_to_end import hung_disk
+from tests.end_to_end.farm import END_BOUND_S, START_BOUND_S, Farm, Node, local_farm, tail
+from tests.loop_watch.findings import (
+    ROOT,
+    allowed_operations,
+    described,
+    findings_in,
+    not_allowed,
+    watched_environment,
+    watched_processes,
+)
+from tests.loop_watch.watch import ENVIRONMENT
+
+pytestmark = pytest.mark.processes
+PLANTED = """
+import os, socket, subprocess, sys, threading, time
+from pathlib import Path
+
+import trio
+
+place = Path(sys.argv[2])
+
+
+def busy() -> None:
+    began = time.thread_time()
+    while time.thread_time() - began < 0.1:
+        pass
+
+
+async def main() -> None:
+    with (place / "open").open("wb") as file:
+        os.fsync(file.fileno())
+    await trio.lowlevel.checkpoint()
+    (place / "open").rename(place / "renamed")
+    (place / "renamed").stat()
+    os.listdir(place)
+    time.sleep(0.06)
+    await trio.lowlevel.checkpoint()
+    busy()
+    await trio.lowlevel.checkpoint()
+    socket.getaddrinfo("localhost", 1)
+    subprocess.run(["true"], check=True)
+    print("blocking", file=sys.stderr)
+    thread = threading.Thread(target=time.sleep, args=(0.01,))
+    thread.start()
+    thread.join()
+    # In a thread all of it is right.
+    await trio.to_thread.run_sync((place / "in-thread").write_bytes, b"")
+
+
+trio.run(main)
+"""
+
+
+def test_founding_publishing_and_restart_block_no_loop(tmp_path: Path) -> None:
+    if ENVIRONMENT in os.environ:
+        pytest.skip("all processes of this session are watched")
+    findings = tmp_path / "findings"
+    with watched_processes(findings), local_farm(tmp_path / "farm", 3) as farm:
+        farm.start_all()
+        leader = farm.wait_settled()
+        leader.submit({"mark": "watched"})
+        assert leader.metric("garlicfarm_raft_commit_index") > 0
+        leader.stop()
+        leader.start()
+        farm.wait_settled()
+        for node in farm.nodes:
+            node.stop()
+    found = not_allowed(findings_in(findings))
+    assert found == [], described(found)
+
+
+def test_watch_reports_planted_operations(tmp_path: Path) -> None:
+    findings = tmp_path / "findings"
+    findings.mkdir()
+    # The first argument is a command that is judged.
+    done = subprocess.run(
+        [sys.executable, "-c", PLANTED, "run", tmp_path],
+        env={**os.environ, **watched_environment(findings)},
+        cwd=ROOT,
+        timeout=60,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = not_allowed(findings_in(findings))
+    kinds = {each.kind for each in found}
+    assert kinds >= {
+        "join",
+        "open",
+        "os.fsync",
+        "os.listdir",
+        "os.rename",
+        "os.stat",
+        "socket.getaddrinfo",
+        "step",
+        "subprocess.Popen",
+        "time.sleep",
+        "write",
+    }
+    assert not any("in-thread" in each.what for each in found)
+    steps = [re.findall(r"[0-9]+", each.what) for each in found if each.kind == "step"]
+    assert max(int(processor_ms) for processor_ms, _ in steps) >= 90
+    assert max(int(blocked_ms) for _, blocked_ms in steps) >= 50
+
+
+def test_each_exception_has_a_reason_and_a_limit() -> None:
+    for each in allowed_operations():
+        assert len(each.reason.split()) > 4
+        assert (each.kind, each.where, each.what) != ("*", "*", "*")
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Iterator[Farm]:
+    """A farm of three, of which the first node's disk hangs while `hang` exists."""
+    with local_farm(tmp_path / "farm", 3, unhurried=True) as farm:
+        os.environ[hung_disk.ENVIRONMENT] = str(tmp_path / "hang")
+        try:
+            farm.nodes[0].start()
+        finally:
+            del os.environ[hung_disk.ENVIRONMENT]
+        farm.start_all()
+        farm.wait_settled()
+        yield farm
+
+
+def led_by(farm: Farm, node: Node) -> None:
+    """Return when this node leads."""
+    farm.wait_until(lambda: farm.leader() is node or _hand_over(farm, node), START_BOUND_S, f"{node.name} leads")
+
+
+def _hand_over(farm: Farm, node: Node) -> bool:
+    leader = farm.leader()
+    if leader is not None:
+        leader.ask(lambda client: client.transfer(node.name))
+    return False
+
+
+def test_node_goes_on_while_its_disk_hangs_and_stops_in_time(tmp_path: Path, farm: Farm) -> None:
+    node, other, _ = farm.nodes
+    led_by(farm, node)
+    (tmp_path / "hang").touch()
+    # A leader needs only a majority of disks.
+    for number in range(3):
+        assert other.submit({"mark": f"hung-{number}"}).outcome.value == "committed"
+    assert node.view().node.name == node.name
+    assert node.running
+    assert node.process is not None
+    began = time.monotonic()
+    node.process.send_signal(signal.SIGTERM)
+    assert node.ended(END_BOUND_S) == 1
+    assert time.monotonic() - began < 3 * CLOSE_SECONDS
+    # Either the log's disk is what hangs first, or another file.
+    assert re.search("has not finished a write within 5 s|did not end within 6 s", tail(node.log_file))
+
+
+def test_second_signal_ends_a_node_whose_disk_hangs(tmp_path: Path, farm: Farm) -> None:
+    node, other, _ = farm.nodes
+    (tmp_path / "hang").touch()
+    assert other.submit({"mark": "hung"}).outcome.value == "committed"
+    assert node.process is not None
+    node.process.send_signal(signal.SIGTERM)
+    node.process.send_signal(signal.SIGINT)
+    assert node.ended(END_BOUND_S) == 1
+    assert "Traceback" not in tail(node.log_file)

@@ -1,0 +1,63 @@
+"""A process that was told to stop ends in time, whatever else hangs; and one that goes on is left alone."""
+
+import threading
+
+import pytest
+import trio
+import trio.testing
+
+from bridge.cli.serving import stop_deadline
+from bridge.cli.serving.stop_deadline import StopDeadline
+
+
+class Process:
+    """What a deadline does to its process."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.code: int | None = None
+        self.ended = threading.Event()
+
+    def end(self, code: int) -> None:
+        """It is over."""
+        self.code = code
+        self.ended.set()
+
+
+@pytest.fixture
+def process() -> Process:
+    """A process that goes on."""
+    return Process()
+
+
+def test_process_is_ended_with_a_reason(process: Process) -> None:
+    StopDeadline(process.said.append, process.end).within(0.01)
+    assert process.ended.wait(10)
+    assert process.code == 1
+    assert "did not end within" in process.said[0]
+
+
+def test_earliest_deadline_counts(process: Process) -> None:
+    deadline = StopDeadline(process.said.append, process.end)
+    deadline.within(1_000)
+    deadline.within(0.01)
+    deadline.within(1_000)
+    assert process.ended.wait(10)
+
+
+def test_process_that_goes_on_has_no_deadline(process: Process) -> None:
+    deadline = StopDeadline(process.said.append, process.end)
+    deadline.within(0.2)
+    deadline.within(None)
+    assert not process.ended.wait(0.4)
+
+
+async def test_cancelled_task_sets_the_deadline(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop_deadline, "CLOSE_SECONDS", 0.01)
+    deadline = StopDeadline(process.said.append, process.end)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(deadline.within_when_cancelled)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not process.ended.is_set()
+        nursery.cancel_scope.cancel()
+    assert process.ended.wait(10)

@@ -1,0 +1,160 @@
+"""No state machine holds the event loop for more than 50 ms, however large its tables and the batch of entries are."""
+
+import time
+from collections.abc import AsyncIterator, Iterable
+
+import pytest
+import trio
+
+from consensus.core.effects import Apply
+from consensus.core.model import Entry, LogId, SnapshotDescription
+from consensus.protocols.kraft.node.replica.state_machine import MAX_PRODUCERS, Producer, QuorumLog, WrittenBatch
+from consensus.protocols.kraft.wire.entries import data_of
+from consensus.protocols.kraft.wire.records import Record, RecordBatch
+from consensus.server.applying import Applying
+from consensus.server.interfaces import APPLIED_AT_ONCE
+from tests.node.farm_stage import NOW_MS
+from tests.node.test_applied_state import Story
+
+RECORDS = 5_000
+LIMIT_S = 0.05
+
+
+class Steps(trio.abc.Instrument):
+    """The longest step of a task, in processor time."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self._began_s = 0.0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        """It begins."""
+        del task
+        self._began_s = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        """It ends."""
+        del task
+        self.longest_s = max(self.longest_s, time.thread_time() - self._began_s)
+
+
+def quorum_log(producers: int) -> QuorumLog:
+    """A log with so many producers, each with as many batches as are kept."""
+    machine = QuorumLog(64 * 1024 * 1024)
+    for number in range(1, producers + 1):
+        machine.producers[number] = Producer(0, 1_000, [WrittenBatch(place, place, place) for place in range(5)])
+    return machine
+
+
+def batch(producer: int) -> tuple[Entry, ...]:
+    """The entries of one batch of a producer."""
+    records = tuple(Record(1_000, None, b"x" * 20) for _ in range(RECORDS))
+    made = RecordBatch(0, -1, records, producer_id=producer, producer_epoch=0, base_sequence=5)
+    return tuple(Entry.command(1, data) for data in data_of(made))
+
+
+async def stream(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """A snapshot as a state machine gets it."""
+    for chunk in chunks:
+        yield chunk
+
+
+def test_batch_of_a_producer_gives_others_the_loop() -> None:
+    machine, steps = quorum_log(MAX_PRODUCERS), Steps()
+    trio.run(machine.apply, 1, batch(7), instruments=[steps])
+    assert len(machine.records) == RECORDS
+    assert steps.longest_s < LIMIT_S
+
+
+def test_cost_of_a_record_does_not_grow_with_the_producers() -> None:
+    def cost_s(producers: int) -> float:
+        machine, entries = quorum_log(producers), batch(7)
+        began_s = time.process_time()
+        trio.run(machine.apply, 1, entries)
+        return time.process_time() - began_s
+
+    assert cost_s(MAX_PRODUCERS) < 10 * cost_s(10)
+
+
+def test_restoring_many_producers_gives_others_the_loop() -> None:
+    machine, other, turns = quorum_log(MAX_PRODUCERS), QuorumLog(64 * 1024 * 1024), list[int]()
+    chunks = [*machine.snapshot()]
+
+    async def watched() -> None:
+        async with trio.open_nursery() as nursery:
+
+            async def count() -> None:
+                while True:
+                    await trio.lowlevel.checkpoint()
+                    turns.append(1)
+
+            nursery.start_soon(count)
+            await other.restore(LogId(9, 1), stream(chunks))
+            nursery.cancel_scope.cancel()
+
+    trio.run(watched)
+    assert other.producers == machine.producers
+    assert len(turns) >= MAX_PRODUCERS // 512
+
+
+def test_state_of_a_snapshot_is_that_of_its_moment() -> None:
+    machine, other = quorum_log(3), QuorumLog(64 * 1024 * 1024)
+    trio.run(machine.apply, 1, batch(2)[:10])
+    before = dict(machine.producers)
+    kept = {number: (each.seen_ms, list(each.batches)) for number, each in before.items()}
+    state = machine.snapshot()
+    trio.run(machine.apply, 11, batch(2)[10:])
+    trio.run(other.restore, LogId(10, 1), stream(state))
+    assert {number: (each.seen_ms, each.batches) for number, each in other.producers.items()} == kept
+
+
+async def test_server_gives_any_state_machine_few_entries_at_a_time() -> None:
+    given: list[tuple[int, int]] = []
+
+    class Machine:
+        async def apply(self, first: int, entries: tuple[Entry, ...]) -> None:
+            given.append((first, len(entries)))
+
+        def snapshot(self) -> Iterable[bytes]:
+            return iter(())
+
+        async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
+            raise AssertionError((last, state))
+
+    applying = Applying(Machine(), 1 << 20)  # type: ignore[arg-type] # its snapshot is never taken
+    applying.push(Apply(1, tuple(Entry.command(1, b"x") for _ in range(200)), 200))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(applying.run, _no_entries, _no_state)
+        with trio.fail_after(10):
+            await applying.wait_applied(200)
+        nursery.cancel_scope.cancel()
+    assert max(count for _, count in given) <= APPLIED_AT_ONCE
+    assert [first for first, _ in given] == list(range(1, 201, APPLIED_AT_ONCE))
+
+
+async def _no_entries(first: int, last: int, limit_bytes: int) -> tuple[Entry, ...]:
+    raise AssertionError((first, last, limit_bytes))
+
+
+async def _no_state(snapshot: SnapshotDescription) -> AsyncIterator[bytes]:
+    raise AssertionError(snapshot)
+    yield b""
+
+
+@pytest.mark.parametrize("turn_back", [False, True])
+async def test_index_of_a_log_time_is_the_one_that_a_scan_finds(*, turn_back: bool) -> None:
+    story = Story()
+    state = story.applied_state
+    for number in range(1, 40):
+        state._moment_indexes.append(number)
+        state._moment_times_ms.append(NOW_MS + 100 * (number % 25 if turn_back else number))
+        if turn_back and number == 25:
+            state._turns_back.append(number)
+
+    def scan(oldest_ms: int) -> int:
+        times = state._moment_times_ms
+        younger = next((place for place, at_ms in enumerate(times) if at_ms > oldest_ms), len(times))
+        return state._moment_indexes[younger - 1] if younger else 0
+
+    for time_ms in range(NOW_MS - 50, NOW_MS + 4_100, 50):
+        assert state.index_at(time_ms) == scan(time_ms)
