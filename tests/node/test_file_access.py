@@ -53,8 +53,8 @@ except (KeyFileError, UsersError, CertificateError) as error:
 """
 
 
-def read_as_nobody(kind: str, path: Path) -> str:
-    """The error of this kind of reader, run as the user `nobody`; empty if it reads the file."""
+def read_as_other_user(kind: str, path: Path) -> str:
+    """The error of this kind of reader, run as a second user; empty if it reads the file."""
     root = str(Path(__file__).parents[2])
     command = [sys.executable, "-c", _AS_USER, root, kind, str(path)]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
@@ -80,11 +80,11 @@ def test_the_advice_about_a_file_of_root_makes_it_readable(open_directory: Path,
     path = open_directory / "a secret"
     path.write_text("text\n")
     path.chmod(0o600)
-    error = read_as_nobody(kind, path)
+    error = read_as_other_user(kind, path)
     [command] = commands_in(error)
     assert command[0] == "chown"
     subprocess.run(command, check=True, timeout=10)
-    assert "Permission denied" not in read_as_nobody(kind, path)
+    assert "Permission denied" not in read_as_other_user(kind, path)
 
 
 @needs_root
@@ -92,7 +92,7 @@ def test_a_closed_directory_is_named(open_directory: Path) -> None:
     closed = open_directory / "closed"
     closed.mkdir(mode=0o700)
     (closed / "secret").write_text("x")
-    assert "may not enter" in read_as_another user("password", closed / "secret")
+    assert "may not enter" in read_as_other_user("password", closed / "secret")
 
 
 def test_another_failure_gets_no_advice_about_the_owner(tmp_path: Path) -> None:
