@@ -2,10 +2,12 @@
 
 from collections.abc import AsyncIterator, Iterable
 
+import pytest
 import trio
 
 from consensus.core.model import Entry, EntryKind, LogId
-from consensus.protocols.kraft.node.replica.state_machine import NEW_PRODUCER, QuorumLog
+from consensus.protocols.kraft.node.replica import state_machine
+from consensus.protocols.kraft.node.replica.state_machine import NEW_PRODUCER, QuorumLog, owner_of
 from consensus.protocols.kraft.wire.entries import control_data, data_of, leader_head
 from consensus.protocols.kraft.wire.records import Record, RecordBatch
 
@@ -54,6 +56,54 @@ def test_a_state_that_begins_from_a_snapshot_goes_on_as_the_whole_log_does() -> 
             assert list(second.snapshot()) == list(whole.snapshot())
         # None within a batch: it would be two for those that begin from it.
         assert indexes == [1, 3, 4, 7]
+
+    trio.run(run)
+
+
+def asking(principal: str | None) -> Entry:
+    """An entry by which a user asks for a producer id."""
+    return Entry(1, EntryKind.CONTROL, control_data(NEW_PRODUCER, owner_of(principal).encode(), 900))
+
+
+def test_a_producer_keeps_its_owner_over_epochs_and_snapshots() -> None:
+    async def run() -> None:
+        machine, restored = QuorumLog(MAX_BYTES), QuorumLog(MAX_BYTES)
+        await machine.apply(1, (asking("User:alice"), *commands(b"a", producer=1, sequence=0)))
+        await restored.restore(LogId(2, 1), stream(machine.snapshot()))
+        assert restored.producers == machine.producers
+        assert restored.producers[1].owner == owner_of("User:alice")
+
+    trio.run(run)
+
+
+def test_a_user_that_asks_for_ids_without_end_displaces_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_machine, "MAX_PRODUCERS", 10)
+
+    async def run() -> None:
+        machine = QuorumLog(MAX_BYTES)
+        await machine.apply(1, (asking("User:alice"), *(asking("User:bob"),) * 30, asking("User:alice")))
+        owners = [each.owner for each in machine.producers.values()]
+        assert (owners.count(owner_of("User:alice")), len(owners)) == (2, 10)
+        assert set(machine.producers) == {1, 32, *range(24, 32)}
+        # And a server that begins from a snapshot chooses the same
+        restored = QuorumLog(MAX_BYTES)
+        await restored.restore(LogId(32, 1), stream(machine.snapshot()))
+        for each in (machine, restored):
+            await each.apply(33, (asking("User:carol"),))
+        assert restored.producers == machine.producers
+        assert 24 not in machine.producers
+
+    trio.run(run)
+
+
+def test_the_longest_silent_producer_goes_if_no_producer_has_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in logs of earlier versions."""
+    monkeypatch.setattr(state_machine, "MAX_PRODUCERS", 3)
+
+    async def run() -> None:
+        machine = QuorumLog(MAX_BYTES)
+        await machine.apply(1, (asking(None),) * 5)
+        assert set(machine.producers) == {3, 4, 5}
 
     trio.run(run)
 

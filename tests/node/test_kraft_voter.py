@@ -279,6 +279,31 @@ def test_a_batch_that_comes_again_after_its_client_gave_up_is_written_once(
     trio.run(run)
 
 
+@pytest.mark.parametrize("asked_here", [True, False], ids=["of the leader", "through another server"])
+def test_another_user_cannot_write_under_a_producer_id(tmp_path: Path, *, asked_here: bool) -> None:
+    alice, bob = "User:alice", "User:bob"
+
+    async def run() -> None:
+        async with opened(formatted(tmp_path, 3, dynamic=True)) as quorum:
+            leader = await quorum.leader()
+            producer = (await leader.topic.new_producer_id(alice if asked_here else None)).producer_id
+            await leader.topic.append(batch(b"a", producer=producer, sequence=0), alice)
+            with pytest.raises(ProduceRefusedError, match="belongs to another user") as refused:
+                await leader.topic.append(batch(b"stolen", producer=producer, sequence=1), bob)
+            assert refused.value.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            own = await leader.topic.append(batch(b"b", producer=producer, sequence=1), alice)
+            assert await values_of(leader, own.base_offset + 1) == [b"a", b"b"]
+            if not asked_here:
+                return
+            # And at the next leader
+            await quorum.end(leader.key.id)
+            successor = await quorum.leader()
+            with pytest.raises(ProduceRefusedError, match="belongs to another user"):
+                await successor.topic.append(batch(b"stolen", producer=producer, sequence=2), bob)
+
+    trio.run(run)
+
+
 def test_a_batch_whose_end_was_lost_with_its_leader_takes_in_no_other() -> None:
     """Records of another batch that follow it are not taken for its own."""
 

@@ -8,6 +8,8 @@
 fate is known, also if the client of that one has stopped waiting: else a batch that comes again after its time is over
 would be written twice. The answer to a batch does not wait until it is applied. The table that is asked is the state
 machine's.
+A producer belongs to the user who asked for its id; another one's batches are refused. An id that was asked for through
+another server has no user in the log, and belongs to the first that writes under it at this leader.
 It is complete for older terms only when this leader has committed an entry of its own, so the first batch in each term
 waits for that. Then a batch is new, known, or out of order, and nothing between.
 """
@@ -29,7 +31,7 @@ from consensus.protocols.kraft.node.connections.connection import (
 from consensus.protocols.kraft.node.operators.settings import BATCH_BYTES, BATCH_RECORDS
 from consensus.protocols.kraft.node.replica.kept_records import metadata_objection
 from consensus.protocols.kraft.node.replica.quorum_names import QuorumNames
-from consensus.protocols.kraft.node.replica.state_machine import NEW_PRODUCER, QuorumLog
+from consensus.protocols.kraft.node.replica.state_machine import MAX_PRODUCERS, NEW_PRODUCER, QuorumLog, owner_of
 from consensus.protocols.kraft.node.replica.time_index import TimeIndex
 from consensus.protocols.kraft.node.topic.epoch_ends import end_of_term
 from consensus.protocols.kraft.node.topic.produce_service import FORWARDING_CLIENT
@@ -87,6 +89,8 @@ class LogTopic:
         self._producing: dict[int, trio.Lock] = {}
         self._unanswered: dict[int, trio.Event] = {}
         self._ready_term = -1
+        self._writers: dict[int, str] = {}
+        """The first user that wrote under a producer id without an owner."""
         self._times = TimeIndex(server.read, lambda: (server.outline().log_start.index, server.commit_index))
 
     def state(self) -> TopicState:
@@ -144,7 +148,6 @@ class LogTopic:
 
     async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
         """See `ServedTopic.append`."""
-        del principal
         if not self._takes_records:
             raise ProduceRefusedError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "this log takes no records of clients")
         if batch.is_control or batch.is_transactional:
@@ -164,6 +167,7 @@ class LogTopic:
             if (abandoned := self._unanswered.get(batch.producer_id)) is not None:
                 await abandoned.wait()
             await self._be_ready()
+            self._check_owner(batch.producer_id, owner_of(principal))
             return self._known(batch) or await self._append(batch)
         finally:
             lock.release()
@@ -182,13 +186,14 @@ class LogTopic:
 
     async def new_producer_id(self, principal: str | None) -> ProducerId:
         """See `ServedTopic.new_producer_id`. The id is the index of its entry."""
-        del principal
         if not self._takes_records:
             raise ProduceRefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "this log takes no records of clients")
         if self._is_metadata:
             text = "beside Kafka's controllers no producer is idempotent: produce with enable.idempotence=false"
             raise ProduceRefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, text)
-        answer = await self._submit((control_data(NEW_PRODUCER, b"", self._unix_ms()),), control=True)
+        answer = await self._submit(
+            (control_data(NEW_PRODUCER, owner_of(principal).encode(), self._unix_ms()),), control=True
+        )
         return ProducerId(answer, 0)
 
     def groups(self) -> GroupOffsets | None:
@@ -211,6 +216,18 @@ class LogTopic:
         except NotLeaderError as error:
             raise ProduceRefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another server leads") from error
         self._ready_term = term
+
+    def _check_owner(self, producer_id: int, owner: str) -> None:
+        """Raise `ProduceRefusedError` if the producer belongs to another user."""
+        producers = self._machine.producers
+        producer = producers.get(producer_id)
+        if producer is None:
+            return
+        if len(self._writers) > MAX_PRODUCERS:
+            self._writers = {number: each for number, each in self._writers.items() if number in producers}
+        if (producer.owner or self._writers.setdefault(producer_id, owner)) != owner:
+            text = f"producer {producer_id} belongs to another user: ask for a producer id of your own"
+            raise ProduceRefusedError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, text)
 
     def _known(self, batch: RecordBatch) -> Produced | None:
         """What was answered to this batch before; None: it is the next one. Raises `ProduceRefusedError`."""

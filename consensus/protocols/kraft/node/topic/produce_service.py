@@ -105,7 +105,9 @@ class ProduceService:
             return await self._of_leader(request, caller)
         if error is ErrorCode.NONE:
             try:
-                given = await self._topic.new_producer_id(caller.principal)
+                # A server that passes a request on logs in as itself: whose request it is, it does not say.
+                principal = None if caller.client_id == FORWARDING_CLIENT else caller.principal
+                given = await self._topic.new_producer_id(principal)
             except ProduceRefusedError as refused:
                 is_elsewhere = refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
                 code = _ELSEWHERE if is_elsewhere else refused.error_code
