@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from bridge.api.control import Refused
-from bridge.core.log.feature_level import SUPPORTED_LEVEL
-from bridge.core.log.records import Eviction, KeyReplacement, Scope
+from bridge.core.log.feature_level import BOUNDS_LEVEL, KAFKA_LEVEL, SUPPORTED_LEVEL
+from bridge.core.log.records import Eviction, KeyReplacement, Level, Scope
 from bridge.core.membership.admission import Admitted, Standing
 from bridge.core.membership.client_keys import Client
 from bridge.core.membership.eviction import LAST_ERA, Rekeying, evict, replace_keys
@@ -52,6 +52,19 @@ def agent_with(ring: Keyring) -> Any:
     """Router 1, whose gossip carries these keys."""
     public_key = (9).to_bytes(32, "little")
     return SimpleNamespace(node_id=identity(LEADER), keyring=ring, public_key=public_key)
+
+
+def members_at(levels: dict[int, int | None]) -> Any:
+    """What gossip says of the feature level of each server."""
+    found = tuple(
+        SimpleNamespace(
+            node_id=identity(server),
+            metadata=SimpleNamespace(raft_id=server, feature_level=level, name=f"node-{server}"),
+            reachable=True,
+        )
+        for server, level in levels.items()
+    )
+    return SimpleNamespace(members=lambda: found)
 
 
 class _Unsigned:
@@ -124,8 +137,11 @@ class FakeLeader:
             rekeying, _ = replace_keys(self.state.rekeying, record)
             self.state = replace(self.state, rekeying=rekeying)
             return ProposalResolved(1, Outcome.COMMITTED, LogId(9, 1), LEADER)
+        if isinstance(record, Level):
+            self.state = replace(self.state, level=record.number)
+            return ProposalResolved(1, Outcome.COMMITTED, LogId(9, 1), LEADER)
         assert isinstance(record, Eviction)
-        admitted, rekeying, _ = evict(self.state.admitted, self.state.rekeying, record)
+        admitted, rekeying, _ = evict(self.state.admitted, self.state.rekeying, record, self.state.level)
         self.state = replace(self.state, admitted=admitted, rekeying=rekeying)
         return ProposalResolved(1, Outcome.COMMITTED, LogId(9, 1), LEADER)
 
@@ -194,6 +210,24 @@ async def test_an_eviction_of_a_farm_without_eras_reports_the_remedy(log_era: in
     assert leader.state.admitted[STOLEN].standing is Standing.EVICTED
     assert told["keysReplaced"] is False
     assert "--reset era" in told["keysNotReplaced"]
+
+
+@pytest.mark.parametrize("stolen_tells", [KAFKA_LEVEL, SUPPORTED_LEVEL, None])
+async def test_a_hostile_voter_cannot_hold_back_its_eviction(stolen_tells: int | None) -> None:
+    leader = FakeLeader()
+    leader.state = replace(leader.state, rekeying=Rekeying(era=LAST_ERA), level=KAFKA_LEVEL)
+    leader.admin._member_directory = members_at({2: SUPPORTED_LEVEL, 3: SUPPORTED_LEVEL, STOLEN: stolen_tells})
+    await asked(leader.admin)
+    assert leader.state.admitted[STOLEN].standing is Standing.EVICTED
+    assert leader.state.level == BOUNDS_LEVEL
+
+
+async def test_an_eviction_below_its_level_names_the_update() -> None:
+    leader = FakeLeader()
+    leader.state = replace(leader.state, rekeying=Rekeying(era=LAST_ERA), level=KAFKA_LEVEL)
+    leader.admin._member_directory = members_at({2: KAFKA_LEVEL, 3: SUPPORTED_LEVEL, STOLEN: SUPPORTED_LEVEL})
+    with pytest.raises(Refused, match="update the voters that run an older version"):
+        await asked(leader.admin)
 
 
 async def test_an_eviction_brings_the_log_to_the_era_of_the_keys() -> None:

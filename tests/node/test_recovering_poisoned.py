@@ -16,6 +16,7 @@ from bridge.core.log.records import Clock, Foreign, KeyReplacement, Level, Prove
 from bridge.core.membership.eviction import LAST_ERA, Rekeying
 from bridge.core.state.farm_state import MasterState
 from bridge.core.state.reqids import AHEAD_S, Reqids, ReqidStatus, Update
+from bridge.node.control.era_sealing import is_era_left
 from bridge.node.events.event_log import clock_ms
 from bridge.node.offline.state_reading import FarmOnDisk, read_directory
 from bridge.node.raft.replica import RAFT_DIRECTORY
@@ -132,7 +133,9 @@ def test_eras_begin_again_in_state_keyring_and_key_file(tmp_path: Path) -> None:
     ring, filed = known_keyring(directory, key.label), load_farm_key(key_file)
     assert ring is not None
     assert (ring.era, ring.primary, filed.era) == (0, key.gossip_keys[0], 0)
-    assert filed.key_ring.merge(ring).era == 0, "the node starts with era 0"
+    ring = filed.key_ring.merge(ring)
+    assert ring.era == 0, "the node starts with era 0"
+    assert is_era_left(made(directory).farm, ring), "`keys replace` works again"
 
 
 def test_a_term_that_begins_again_is_in_no_result_of_a_request() -> None:

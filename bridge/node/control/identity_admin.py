@@ -29,8 +29,8 @@ from bridge.api.control import (
 )
 from bridge.api.requests import NodeRequest, ReplaceKeysRequest
 from bridge.core.formation.member import FarmMember
-from bridge.core.log.feature_level import BOUNDS_LEVEL, SUPPORTED_LEVEL, needed_level
-from bridge.core.log.records import Admission, Approval, Eviction, KeyReplacement
+from bridge.core.log.feature_level import BOUNDS_LEVEL, SUPPORTED_LEVEL, needed_level, next_level
+from bridge.core.log.records import Admission, Approval, Eviction, IdentityRecord, KeyReplacement
 from bridge.core.membership.admission import (
     Admitted,
     LeaderShare,
@@ -269,6 +269,7 @@ class IdentityAdmin:
             if obstacle is None and server_id is not None and vote_goes_first(group.voters, server_id, expect):
                 await self._take_vote(farm, server_id)
             await self._catch_up_eras(farm)
+            await self._raise_level_for_eviction(farm, server_id)
             eviction, left_out = self._eviction(farm.state, node_id)
             await self._commit(farm, eviction)
         finally:
@@ -346,6 +347,28 @@ class IdentityAdmin:
     def _is_evicted(self, state: FarmState, node_id: bytes) -> bool:
         server_id = raft_id_of(state.admitted, node_id)
         return server_id is not None and state.admitted[server_id].standing is Standing.EVICTED
+
+    async def _raise_level_for_eviction(self, farm: FoundedFarm, server_id: int | None) -> None:
+        """Without an era, evictions take `BOUNDS_LEVEL`: raise the level without the word of the evicted server.
+
+        A hostile voter could otherwise keep the farm below that level by the level that it announces.
+        """
+        if farm.state.rekeying.era != LAST_ERA:
+            return
+        supported = {each.metadata.raft_id: each.metadata.feature_level for each in self._member_directory.members()}
+        group = farm.replica.server.describe().raft
+        supported[integer_id(group.server_id)] = SUPPORTED_LEVEL
+        voters = [supported.get(each) for each in map(integer_id, group.configuration.voter_ids) if each != server_id]
+        while farm.state.level < BOUNDS_LEVEL:
+            before, level = farm.state.level, next_level(farm.state.level, voters)
+            if level is not None:
+                await self._commit(farm, level)
+            if farm.state.level == before:
+                text = (
+                    f"the farm is at feature level {before}, and {NO_ERA_LEFT}. Without new keys an eviction takes"
+                    f" level {BOUNDS_LEVEL}: update the voters that run an older version, and start those that are down"
+                )
+                raise Refused(409, "level", text)
 
     async def _catch_up_eras(self, farm: FoundedFarm) -> None:
         """Have the log begin the eras that this node's keyring has behind it; members ignore them."""
@@ -442,7 +465,7 @@ class IdentityAdmin:
             return True
         return any(each.node_id == node_id and each.reachable for each in self._member_directory.members())
 
-    async def _commit(self, farm: FoundedFarm, record: Admission | Approval | Eviction | KeyReplacement) -> None:
+    async def _commit(self, farm: FoundedFarm, record: IdentityRecord) -> None:
         level = farm.state.level
         if level < needed_level(record):
             raise Refused(
