@@ -43,6 +43,10 @@ GENERATION_STEP_LIMIT: Final = 1 << 24
 """No node restarts so often unnoticed: an unsigned claim further ahead of what its subject signed is false. Its subject
 would have to adopt it, and two such claims would use up the generations of that node."""
 
+NUMBER_STEP_LIMIT: Final = 1 << 10
+"""No node raises its number so often while another receives nothing of it: at two refutations a second this is eight
+minutes. A member that is further ahead is known by its next description."""
+
 
 class Status(IntEnum):
     """How a member stands; the numeric order is the precedence at equal incarnation."""
@@ -106,7 +110,10 @@ def is_sound(incarnation: Incarnation) -> bool:
 
 def is_credible(claimed: Incarnation, signed: Incarnation) -> bool:
     """Whether an unsigned update about a member may be true, given what the member itself signed last."""
-    return is_sound(claimed) and claimed.generation <= signed.generation + GENERATION_STEP_LIMIT
+    if not is_sound(claimed) or claimed.generation > signed.generation + GENERATION_STEP_LIMIT:
+        return False
+    last = signed.number if claimed.generation == signed.generation else 0
+    return claimed.generation < signed.generation or claimed.number <= last + NUMBER_STEP_LIMIT
 
 
 def is_plausible(info: NodeInfo) -> bool:

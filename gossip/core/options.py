@@ -29,6 +29,8 @@ can switch one off, for the whole group:
     buddy notice         buddy_notice              a ping to a suspect tells it so first
     standing still       standstill_grace          beyond the paper: time in which this node got no processor is given
                                                    back to all members that it was about to accuse
+`first_hand_verdicts` is for groups in which holders of the key are not all trusted: verdicts of others are reasons to
+ask a member, and change no view (`gossip.core.doubts`).
 """
 
 from dataclasses import dataclass, fields, replace
@@ -73,6 +75,7 @@ class Options:
     standstill_grace: bool = True
     suspicion_multiplier: int = 4
     suspicion_max_multiplier: int = 6
+    first_hand_verdicts: bool = False
 
     gossip_period_ms: int = 200
     gossip_fanout: int = 3

@@ -184,6 +184,8 @@ class _Round:
     awaited_nacks: dict[Address, None]
     helpers_asked: int = 0
     answered: bool = False
+    ends_at: int = 0
+    """Of a round that another node's verdict caused."""
 
 
 class Prober:
@@ -200,6 +202,8 @@ class Prober:
         self._rotation = Rotation(random)
         self._relays = Relays(context)
         self._round: _Round | None = None
+        self._doubted: dict[int, _Round] = {}
+        """Rounds that others' verdicts caused, by the number of their pings."""
         self._rounds = 0
         self._next_round_at = context.now + random.randrange(options.probe_period_ms)
         self._reconnect_at = context.now + options.reconnect_period_ms
@@ -214,6 +218,8 @@ class Prober:
         current = self._round
         if current is not None and not current.answered and current.relay_at is not None:
             earliest = min(earliest, current.relay_at)
+        for each in self._doubted.values():
+            earliest = min(earliest, each.ends_at if each.relay_at is None else each.relay_at)
         return min(earliest, self._relays.deadline) if self._relays.passed_on else earliest
 
     @property
@@ -225,14 +231,17 @@ class Prober:
         """This node stood still: acks to the present round may be waiting unread."""
         self._next_round_at += duration_ms
         current = self._round
-        if current is not None and current.relay_at is not None:
-            current.relay_at += duration_ms
+        for each in (current, *self._doubted.values()):
+            if each is not None:
+                each.ends_at += duration_ms
+                each.relay_at = None if each.relay_at is None else each.relay_at + duration_ms
 
     def expire(self) -> None:
         """Ask helpers, end the round, begin the next."""
         now = self._context.now
         if self.round_deadline <= now:
             self._relays.expire()
+            self._expire_doubted()
             current = self._round
             is_open = current is not None and not current.answered
             if current is not None and is_open and current.relay_at is not None and current.relay_at <= now:
@@ -318,6 +327,36 @@ class Prober:
         for suspect in self._members.sample(self._options.gossip_fanout, Status.SUSPECT):
             self.ping(suspect)
 
+    def verify_doubted(self) -> None:
+        """Probe the members against which others sent a verdict, beside the rounds."""
+        awareness = self._local.awareness
+        for node_id in self._updates.doubts.take_unasked():
+            entry = self._members.get(node_id)
+            if entry is None or entry.status is not Status.ALIVE:
+                self._updates.doubts.settle(node_id)
+                continue
+            seq, now = self.ping(entry), self._context.now
+            timeout_ms = awareness.scale(self._options.probe_timeout_ms)
+            ends_at = now + awareness.scale(self._options.probe_period_ms)
+            self._doubted[seq] = _Round(node_id, entry.incarnation, seq, now + timeout_ms, {}, ends_at=ends_at)
+
+    def _expire_doubted(self) -> None:
+        now = self._context.now
+        for seq, doubted in list(self._doubted.items()):
+            if doubted.relay_at is not None and doubted.relay_at <= now:
+                doubted.relay_at = None
+                self._ask_helpers(doubted)
+            if doubted.ends_at <= now:
+                del self._doubted[seq]
+                self._updates.doubts.settle(doubted.target)
+                self._updates.accuse(doubted.target, doubted.incarnation)
+
+    def _answered(self, node_id: NodeId) -> None:
+        """A member is there, so that others' verdicts against it are false."""
+        for seq in [seq for seq, each in self._doubted.items() if each.target == node_id]:
+            del self._doubted[seq]
+        self._updates.doubts.contradict(node_id)
+
     def reconnect(self) -> None:
         """Ping a lost member, if it is time and there is one."""
         now, members, options = self._context.now, self._members, self._options
@@ -397,7 +436,8 @@ class Prober:
         if target != response.target_id:
             self._context.drop(DropReason.UNMATCHED_RESPONSE)
             return False
-        current = self._round if self._round is not None and self._round.seq == response.seq else None
+        is_round = self._round is not None and self._round.seq == response.seq
+        current = self._round if is_round else self._doubted.get(response.seq)
         if response.nack:
             if current is not None:
                 current.awaited_nacks.pop(source, None)
@@ -405,9 +445,11 @@ class Prober:
         del self._pending[response.seq]
         if response.target_id == own_id:
             return True
-        if current is not None:
+        if is_round and current is not None:
             current.answered = True
             self._local.awareness.adjust(-1)
+        if self._doubted:
+            self._answered(response.target_id)
         entry = self._members.get(response.target_id)
         # Once helpers were asked it is unknown which of the pings is being acked.
         if entry is not None and source == entry.address and (current is None or not current.helpers_asked):

@@ -6,6 +6,7 @@ SWIM as the RFC describes it (peers bounded by capacity, joins with tokens and r
 broadcast presence), with Lifeguard's three additions. This file is the control flow only; each mechanism has a module:
 
     updates      the precedence rule, suspicions, refutation       dissemination  what rides on a ping
+    doubts       verdicts of others that only lead to a probe
     probe        rounds, acks, relays, reconnecting                join           getting peers, giving links
     user_events  events and how messages spread                    queries        asking and answering
     keyring_exchange  how changes of the keys spread               membership     peers and the directory
@@ -140,6 +141,8 @@ class Swim:
             self._receive(event)
         else:
             self._handle(event)
+        if self._updates.doubts.has_unasked:
+            self._prober.verify_doubted()
         effects = context.take_effects()
         for effect in effects:
             if isinstance(effect, MembershipChanged) and (effect.previous, effect.status) == _REVIVAL:
@@ -234,7 +237,7 @@ class Swim:
     def _handle_payload(self, source: Address, sender: NodeId, payload: Payload) -> Entry | None:
         """All that rides on a ping or ack of `sender`, whose entry this returns."""
         if payload.updates or payload.sample:
-            self._updates.apply(payload)
+            self._updates.apply(payload, source)
         if payload.user_messages:
             for message in self._user_events.receive(payload.user_messages, sender):
                 if isinstance(message, UserEvent):
@@ -266,6 +269,7 @@ class Swim:
         now, options = self._context.now, self._options
         self._updates.expire()
         self._queries.expire()
+        self._updates.doubts.expire()
         if self._sweep_at <= now:
             self._sweep_at = now + options.probe_period_ms
             for node_id in self._members.sweep(now, options.directory_age_ms, options.tombstone_ms):

@@ -11,6 +11,9 @@ For the same reason a newcomer is gossiped further only while the directory has 
 
 Updates about this node itself are refuted by raising its own incarnation, at a bounded rate.
 
+With `first_hand_verdicts` a suspect or dead update of another node changes nothing; this node then probes the member
+(`gossip.core.doubts`).
+
 *Suspicion.* A suspect has this long to refute: Lifeguard's timeout, which shrinks with independent confirmations
 (section IV.B).
 
@@ -26,6 +29,7 @@ from math import log, log10
 from typing import Final
 
 from gossip.core.dissemination import UpdateQueue
+from gossip.core.doubts import Doubts
 from gossip.core.effects import AdoptGeneration, Context, DropReason, MembershipChanged, equivocation, rolled_back
 from gossip.core.member import (
     INCARNATION_LIMIT,
@@ -98,6 +102,7 @@ class Updates:
         self._queue = queue
         self._suspicions: dict[NodeId, Suspicion] = {}
         self._equivocators: list[NodeId] = []
+        self.doubts = Doubts(context)
         self.conflict_suspects: dict[Address, None] = {}
         """Other addresses at which this node's own id was claimed in a generation as late as its own; to be pinged."""
 
@@ -120,11 +125,11 @@ class Updates:
         for suspicion in self._suspicions.values():
             suspicion.postpone(duration_ms)
 
-    def apply(self, payload: Payload) -> None:
+    def apply(self, payload: Payload, source: Address) -> None:
         """Apply the updates of a payload, and its sample, which is not gossiped further."""
         for update in payload.updates:
             if not isinstance(update, AliveUpdate):
-                self.apply_verdict(update)
+                self.apply_verdict(update, source)
             elif not self._context.options.overlay or self._is_change(update.info):
                 self.apply_alive(update.info)
         for info in payload.sample:
@@ -188,14 +193,14 @@ class Updates:
             self._queue.add_alive(info, entry.size_bytes)
         return entry
 
-    def apply_verdict(self, verdict: VerdictUpdate) -> None:
-        """A verdict of any node about a member."""
+    def apply_verdict(self, verdict: VerdictUpdate, source: Address | None = None) -> None:
+        """A verdict about a member: this node's own, or another node's that came from `source`."""
         reason = self._refusal(verdict)
         if reason is not None:
             self._context.drop(reason)
             return
         if verdict.node_id == self._local.node_id:
-            self.apply_own(verdict.incarnation, verdict.status)
+            self.apply_own(verdict.incarnation, verdict.status, source=source)
             return
         entry = self._members.get(verdict.node_id)
         if entry is None:
@@ -204,10 +209,22 @@ class Updates:
             self._context.drop(DropReason.BAD_VERDICT)
         else:
             outcome = weigh(verdict.incarnation, verdict.status, entry.incarnation, entry.status)
-            if outcome is Outcome.REPLACES:
+            is_hearsay = source is not None and self._context.options.first_hand_verdicts
+            if is_hearsay and outcome is not Outcome.NOTHING and verdict.status is not Status.LEFT:
+                self._doubt(entry, verdict, source)
+            elif outcome is Outcome.REPLACES:
                 self._replace(entry, verdict)
             elif outcome is Outcome.CONFIRMS and self._suspicions[entry.node_id].confirm(verdict.accuser):
                 self._queue.add_verdict(verdict)
+
+    def _doubt(self, entry: Entry, verdict: VerdictUpdate, source: Address | None) -> None:
+        """Another node's verdict where only first-hand ones count."""
+        suspicion = self._suspicions.get(entry.node_id)
+        if suspicion is not None:
+            if verdict.incarnation == entry.incarnation and suspicion.confirm(verdict.accuser):
+                self._queue.add_verdict(replace(verdict, status=Status.SUSPECT))
+        elif entry.status is Status.ALIVE:
+            self.doubts.add(entry.node_id, source)
 
     @staticmethod
     def _refusal(verdict: VerdictUpdate) -> DropReason | None:
@@ -231,7 +248,14 @@ class Updates:
         """This node's own verdict after a probe round without an answer."""
         self.apply_verdict(VerdictUpdate(node_id, incarnation, Status.SUSPECT, self._local.node_id))
 
-    def apply_own(self, incarnation: Incarnation, status: Status, info: NodeInfo | None = None) -> None:
+    def apply_own(
+        self,
+        incarnation: Incarnation,
+        status: Status,
+        info: NodeInfo | None = None,
+        *,
+        source: Address | None = None,
+    ) -> None:
         """An update about this node (`info` if it is signed by it): refuted if it would win, at a bounded rate."""
         local = self._local
         own = local.info.incarnation
@@ -249,7 +273,7 @@ class Updates:
         if not contradicts and weigh_own(incarnation, status, own) is Outcome.NOTHING:
             return
         if not local.refutations.take(self._context.now):
-            self._context.drop(DropReason.RATE_LIMITED)
+            self.doubts.exhaust(source)
             return
         # A false number near the end of the scale would leave no room for further refutations in this generation.
         if incarnation.generation > own.generation or incarnation.number >= INCARNATION_LIMIT // 2:
@@ -275,5 +299,6 @@ class Updates:
 
     def forget(self, node_id: NodeId) -> None:
         """A member left the directory."""
+        self.doubts.settle(node_id)
         self._suspicions.pop(node_id, None)
         self._queue.forget(node_id)

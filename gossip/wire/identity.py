@@ -14,7 +14,8 @@ What a holder of the farm's key can and cannot do to *another* node:
 - It cannot stop the node by posing as a second process of the same identity: such a process must prove that it holds
   the identity's key (`conflict_proof`).
 - It can *accuse* the node. A verdict (suspect, dead) is another member's opinion and has no signature of its subject.
-  The subject refutes it with a higher signed incarnation, as it does every false suspicion. A member that accuses
+  The subject refutes it with a higher signed incarnation, as it does every false suspicion. A group that sets
+  `first_hand_verdicts` accepts no verdict of another node. In other groups a member that accuses
   without end has to be evicted.
 
 A verification takes about 0.1 ms, and samples repeat the same infos. So `Verifier` remembers what it found true, within

@@ -10,6 +10,7 @@ from gossip.core.member import (
     GENERATION_STEP_LIMIT,
     INCARNATION_LIMIT,
     METADATA_LIMIT_BYTES,
+    NUMBER_STEP_LIMIT,
     Address,
     Incarnation,
     Status,
@@ -305,8 +306,19 @@ def test_other_words_under_our_very_incarnation_are_refuted() -> None:
 def test_a_number_near_the_end_of_the_scale_is_refuted_by_a_new_life() -> None:
     story = Story()
     story.befriend(1)
-    effects = story.hear_news(1, verdict(0, Status.DEAD, by=1, claim=INCARNATION_LIMIT - 1))
+    effects = story.hear_news(1, AliveUpdate(info_of(0, claim=INCARNATION_LIMIT - 2)))
     assert effects[0] == AdoptGeneration(2)
+
+
+def test_a_claim_far_ahead_of_what_the_member_signed_is_false() -> None:
+    story = Story()
+    story.befriend(1, 2)
+    story.hear_news(1, verdict(0, Status.DEAD, by=1, claim=NUMBER_STEP_LIMIT + 1))
+    story.hear_news(1, verdict(2, Status.DEAD, by=1, claim=NUMBER_STEP_LIMIT + 1))
+    story.hear_news(1, verdict(2, Status.DEAD, by=1, generation=2, claim=NUMBER_STEP_LIMIT + 1))
+    assert story.dropped("bad-verdict") == 3
+    assert story.swim.info.incarnation == Incarnation(1, 0)
+    assert story.status(2) is Status.ALIVE
 
 
 def test_one_that_joins_from_elsewhere_under_a_known_incarnation_is_told_what_we_hold() -> None:

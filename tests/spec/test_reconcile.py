@@ -307,6 +307,30 @@ def test_suspicion_alone_changes_nothing(voters: int) -> None:
     assert story.live(5 * GRACE_MS) == []
 
 
+@pytest.mark.parametrize("status", [SUSPECT, DEAD])
+def test_a_learner_that_answers_settles_whatever_gossip_reports(status: MemberStatus) -> None:
+    """A moment of a false verdict would otherwise start the settle time again, each time."""
+    story = Story(voters=4)
+    story.admitted |= names(5)
+    story.learners, story.status[5] = {5}, ALIVE
+    for second in range(SETTLE_MS // LOOK_MS):
+        story.status[5] = status if second % 3 else ALIVE
+        group = replace(story.group(), answering=frozenset({2, 3, 4, 5}), caught_up=frozenset({5}))
+        assert story.reconciler.decide(story.now_ms, story.members(), story.admitted, group).proposal is None
+        story.now_ms += LOOK_MS
+    story.status[5] = ALIVE
+    assert story.look() == Promote(5)
+
+
+def test_a_suspicion_does_not_start_the_settle_time_of_a_newcomer_again() -> None:
+    story = Story(rules=ASKING)
+    story.status[7] = ALIVE
+    for second in range(SETTLE_MS // LOOK_MS + 1):
+        story.status[7] = SUSPECT if second % 3 == 2 else ALIVE
+        story.look()
+    assert [each.node_id for each in story.decision.asking] == [identity(7)]
+
+
 @settings(max_examples=40)
 @given(st.data())
 def test_a_member_that_flaps_changes_nothing(data: st.DataObject) -> None:

@@ -14,7 +14,7 @@ among the voters it stays a learner. A server leaves by  Remove:  at once if it 
 died. The rules:
 
 - *Suspicion and flapping change nothing.* To join, a server must be alive for an unbroken time; to be removed, dead for
-  an unbroken time. A server that answers the leader is not dead, whatever gossip says.
+  an unbroken time. A suspicion breaks neither, and it delays the step. A server that answers the leader is alive.
 - *Replace first.* A caught-up learner is promoted before a dead voter is removed, so for a moment the group may have
   one voter more than `voters_max`. It never has fewer than `expect`, the number that founded the farm.
 - *Only with a majority.* A server is removed only if the leader hears from a majority of the voters, and if a majority
@@ -180,7 +180,14 @@ class Reconciler:
         self, now_ms: int, seen: Mapping[bytes, FarmMember], admitted: Mapping[int, Admitted], group: Group
     ) -> None:
         """Since when each member has been alive, or dead, without a break."""
-        alive = {node_id for node_id, each in seen.items() if each.status is MemberStatus.ALIVE}
+        answering = {admitted[server_id].node_id for server_id in group.answering if server_id in admitted}
+        alive = {
+            node_id
+            for node_id, each in seen.items()
+            if each.status is MemberStatus.ALIVE
+            or (each.status is MemberStatus.SUSPECT and node_id in self._alive_since)
+            or (each.status is not MemberStatus.LEFT and node_id in answering)
+        }
         self._alive_since = {node_id: self._alive_since.get(node_id, now_ms) for node_id in alive}
         dead = {
             server_id
@@ -226,7 +233,7 @@ class _Moment:
         if holder is None:
             return False
         listed = self.seen.get(self.admitted[holder].node_id)
-        return holder == self.group.own_id or (listed is not None and listed.status is MemberStatus.ALIVE)
+        return holder == self.group.own_id or (listed is not None and listed.reachable)
 
     def waits(self) -> tuple[str, ...]:
         """What each joining or leaving server waits for, in words."""
@@ -280,7 +287,7 @@ class _Moment:
         member = None if successor is None else self._member(successor)
         if member is None or successor in self.group.voters:
             return False
-        return member.status is MemberStatus.ALIVE and member.eligible
+        return member.reachable and member.eligible
 
     def _removals(self) -> list[Proposal]:
         doomed = [each for each in sorted(self.group.members) if self._is_doomed(each)]
@@ -310,8 +317,9 @@ class _Moment:
     # -- joining -------------------------------------------------------------------------------------------------------
 
     def _settled(self, node_id: bytes) -> bool:
-        since = self.alive_since.get(node_id)
-        return since is not None and self.now_ms - since >= self.settings.settle_ms
+        since, member = self.alive_since.get(node_id), self.seen.get(node_id)
+        is_alive = member is not None and member.status is MemberStatus.ALIVE
+        return is_alive and since is not None and self.now_ms - since >= self.settings.settle_ms
 
     def _promotable(self) -> list[int]:
         return [
@@ -392,7 +400,7 @@ class _Moment:
         promotable = self._promotable()
         for server_id, each in sorted(self.admitted.items()):
             member = self.seen.get(each.node_id)
-            if member is None or member.status is not MemberStatus.ALIVE or server_id == self.group.own_id:
+            if member is None or not member.reachable or server_id == self.group.own_id:
                 continue
             if not each.is_member:
                 continue

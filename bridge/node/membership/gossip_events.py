@@ -139,6 +139,9 @@ class GossipEvents:
                 self.alarms.set(AlarmKind.KEY_RETIRED.value, text, self.farm_keys.way_back)
             case Alarm(AlarmKind.FOREIGN_VERSION, text):
                 self.alarms.set(AlarmKind.FOREIGN_VERSION.value, text, "install the same release on every node")
+            case Alarm(AlarmKind.FORGED_VERDICTS, text):
+                remedy = "if one of these addresses is none of your nodes: `garlicfarm keys replace` at the leader"
+                self.alarms.set(AlarmKind.FORGED_VERDICTS.value, text, remedy)
             case Alarm(AlarmKind.EQUIVOCATION, text):
                 self.alarms.set(AlarmKind.EQUIVOCATION.value, text, "see `garlicfarm help alarms equivocation`")
             case Alarm(kind, text):

@@ -6,7 +6,7 @@ transport = "i2p"  ──▶ bridge.node.membership.introductions.Introductions
 
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -163,8 +163,9 @@ async def introduce(
 
 
 def gossip_options(settings: GossipSettings) -> gossip.Options:
-    """What its timing means."""
-    return gossip.Options.loopback() if settings.timing is Timing.LOCAL else gossip.Options.lan()
+    """The options of its timing. Not all holders of the farm key are trusted: others' verdicts only lead to a probe."""
+    timed = gossip.Options.loopback() if settings.timing is Timing.LOCAL else gossip.Options.lan()
+    return replace(timed, first_hand_verdicts=True)
 
 
 def _introductions(settings: NodeConfiguration, metadata: bytes, metrics: Metrics, stack: ExitStack) -> Introductions:

@@ -1,0 +1,109 @@
+"""A stranger with the group's key sends verdicts without end, and no node's view changes by them.
+
+The stranger knows the incarnation of each member and sends verdicts that win by SWIM's rule: suspect and dead, at the
+member's number and just above it, in the names of members. Each test runs under several random seeds.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from gossip.core.effects import AlarmKind
+from gossip.core.events import Received
+from gossip.core.member import Address, Incarnation, Status
+from gossip.core.messages import Payload, PingRequest, VerdictUpdate
+from gossip.core.options import Options
+from tests.simulation.gossip_network import GossipNetwork, Node, node_id
+
+SEEDS = [1, 2, 3]
+OPTIONS = replace(Options.lan(), first_hand_verdicts=True)
+STRANGER = Address("10.9.9.9", 7_669)
+
+
+def formed(
+    random_seed: int, size: int, options: Options = OPTIONS, loss: float = 0.0
+) -> tuple[GossipNetwork, list[Node]]:
+    network = GossipNetwork(random_seed, options, loss=loss)
+    nodes = network.start(size)
+    assert network.run_until(network.is_full_mesh, limit_ms=60_000), f"random seed {random_seed}: no full mesh"
+    for node in nodes:
+        node.changes.clear()
+    return network, nodes
+
+
+def accuse(network: GossipNetwork, receiver: Node, victim: Node, number: int) -> None:
+    """Send one forged verdict, which wins by the rule of precedence."""
+    held = victim.core.info.incarnation
+    claimed = Incarnation(held.generation, held.number + number % 2)
+    status = Status.DEAD if number % 3 else Status.SUSPECT
+    verdict = VerdictUpdate(victim.node_id, claimed, status, node_id(number % len(network.nodes)))
+    ping = PingRequest(
+        node_id(99), Incarnation(1, 0), receiver.node_id, held, number, 0, payload=Payload((verdict,), 30, 2)
+    )
+    network.step(receiver, Received(STRANGER, ping))
+
+
+def flood(network: GossipNetwork, victim: Node, every_ms: int, duration_ms: int) -> None:
+    """Tell all nodes, the victim too, again and again that it is dead."""
+    for number in range(duration_ms // every_ms):
+        network.run(every_ms)
+        for receiver in network.up:
+            accuse(network, receiver, victim, number)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("every_ms", [20, 170, 1_000])
+def test_forged_verdicts_never_make_a_living_member_dead(seed: int, every_ms: int) -> None:
+    network, nodes = formed(seed, 5)
+    flood(network, nodes[2], every_ms, 60_000)
+    assert network.ever(Status.DEAD) == network.ever(Status.SUSPECT) == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_forged_verdicts_and_lost_datagrams_make_no_member_dead(seed: int) -> None:
+    network, nodes = formed(seed, 5, loss=0.05)
+    flood(network, nodes[2], 170, 60_000)
+    assert network.ever(Status.DEAD, nodes[2]) == []
+
+
+def test_without_first_hand_verdicts_the_same_flood_makes_it_dead() -> None:
+    network, nodes = formed(1, 5, Options.lan())
+    flood(network, nodes[2], 170, 60_000)
+    assert network.ever(Status.DEAD, nodes[2])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_forged_verdicts_raise_an_alarm_that_ends_afterwards(seed: int) -> None:
+    network, nodes = formed(seed, 3)
+    flood(network, nodes[2], 250, 60_000)
+    for node in nodes:
+        (alarm,) = [each for each in node.alarms if each.kind is AlarmKind.FORGED_VERDICTS]
+        assert nodes[2].node_id.hex() in alarm.text
+        assert "10.9.9.9:7669" in alarm.text
+    network.run(400_000)
+    for node in nodes:
+        assert [each.over for each in node.alarms if each.kind is AlarmKind.FORGED_VERDICTS] == [False, True]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_group_that_loses_datagrams_raises_no_alarm_of_forged_verdicts(seed: int) -> None:
+    network, nodes = formed(seed, 8, loss=0.1)
+    network.run(600_000)
+    assert not [each for node in nodes for each in node.alarms if each.kind is AlarmKind.FORGED_VERDICTS]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("size", [3, 10, 30])
+def test_a_crash_is_found_by_all_nearly_as_fast_as_by_verdicts(seed: int, size: int) -> None:
+    def seconds(options: Options) -> float:
+        network, nodes = formed(seed, size, options)
+        began = network.now
+        network.kill(nodes[1])
+        others = [each for each in nodes if each is not nodes[1]]
+        found = network.run_until(
+            lambda: all(network.status(nodes[1], each) is Status.DEAD for each in others), limit_ms=120_000
+        )
+        assert found, f"random seed {seed}: the crash is not found"
+        return (network.now - began) / 1_000
+
+    assert seconds(OPTIONS) <= 2 * seconds(Options.lan()) + 10
