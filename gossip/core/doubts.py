@@ -90,11 +90,11 @@ class Doubts:
             self._context.drop(DropReason.CONTRADICTED_VERDICT)
             self._count(subject, next(iter(doubt.sources), None))
 
-    def exhaust(self, source: Address | None) -> None:
-        """A claim about this node came faster than this node refutes; without a source it is no verdict."""
-        self._context.drop(DropReason.RATE_LIMITED)
+    def reject(self, reason: DropReason, subject: NodeId, source: Address | None) -> None:
+        """Drop a claim about a member or this node; without a source it is no verdict."""
+        self._context.drop(reason)
         if source is not None:
-            self._count(self._context.local.node_id, source)
+            self._count(subject, source)
 
     def _count(self, subject: NodeId, source: Address | None) -> None:
         now = self._context.now
@@ -111,9 +111,9 @@ class Doubts:
         subjects = ", ".join(each.hex() for each in self._subjects)
         sources = ", ".join(f"{each.host}:{each.port}" for each in self._false.sources)
         return (
-            f"{self._false.verdicts} verdicts (suspect or dead) against {subjects} were false: these members answer."
-            f" They came from {sources or 'unknown addresses'}. Members lose datagrams, or a holder of the group's key"
-            " invents verdicts. They have no effect on this node"
+            f"{self._false.verdicts} verdicts (suspect or dead) against {subjects} were false: the members answer, or"
+            f" never signed what is claimed of them. They came from {sources}. Members lose datagrams, or a holder of"
+            " the group's key invents verdicts. They have no effect on this node"
         )
 
     def expire(self) -> None:

@@ -206,11 +206,11 @@ class Updates:
         if entry is None:
             self._context.drop(DropReason.UNKNOWN_SUBJECT)
         elif not is_credible(verdict.incarnation, entry.info.incarnation):
-            self._context.drop(DropReason.BAD_VERDICT)
+            self.doubts.reject(DropReason.BAD_VERDICT, entry.node_id, source)
         else:
             outcome = weigh(verdict.incarnation, verdict.status, entry.incarnation, entry.status)
-            is_hearsay = source is not None and self._context.options.first_hand_verdicts
-            if is_hearsay and outcome is not Outcome.NOTHING and verdict.status is not Status.LEFT:
+            is_from_another = source is not None and self._context.options.first_hand_verdicts
+            if is_from_another and outcome is not Outcome.NOTHING and verdict.status is not Status.LEFT:
                 self._doubt(entry, verdict, source)
             elif outcome is Outcome.REPLACES:
                 self._replace(entry, verdict)
@@ -262,7 +262,7 @@ class Updates:
         if info is None and status is Status.ALIVE and incarnation == own:
             return  # what every ping says
         if info is None and not is_credible(incarnation, own):
-            self._context.drop(DropReason.BAD_VERDICT)
+            self.doubts.reject(DropReason.BAD_VERDICT, local.node_id, source)
             return
         if local.leaving or incarnation.generation >= LAST_GENERATION or not is_sound(incarnation):
             return
@@ -273,7 +273,7 @@ class Updates:
         if not contradicts and weigh_own(incarnation, status, own) is Outcome.NOTHING:
             return
         if not local.refutations.take(self._context.now):
-            self.doubts.exhaust(source)
+            self.doubts.reject(DropReason.RATE_LIMITED, local.node_id, source)
             return
         # A false number near the end of the scale would leave no room for further refutations in this generation.
         if incarnation.generation > own.generation or incarnation.number >= INCARNATION_LIMIT // 2:
