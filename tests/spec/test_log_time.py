@@ -164,6 +164,13 @@ def test_log_time_that_waits_for_the_clocks_is_told_with_the_command_that_brings
     assert "no majority of the voters has reported" in silent[0]
 
 
+@pytest.mark.parametrize("own_id", [1, 2])
+def test_two_voters_whose_clocks_differ_both_have_the_alarm(own_id: int) -> None:
+    own, _ = texts({1: 0, 2: 1_000_000}, voters(1, 2), own_id)
+    assert own is not None
+    assert own.startswith("no majority of the voters' clocks agrees")
+
+
 # -- before there is a log ---------------------------------------------------------------------------------------------
 
 YEARS_MS = 14 * 365 * 86_400_000

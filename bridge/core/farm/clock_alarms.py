@@ -30,7 +30,11 @@ def seconds_off(offset_ms: int) -> str:
 
 def own_clock_text(judgement: ClockJudgement | None, own_id: int, name_of: Callable[[int], str]) -> str | None:
     """The problem with this node's clock, if any."""
-    if judgement is None or abs(judgement.own_ms) <= CLOCK_OFF_MS:
+    if judgement is None:
+        return None
+    # The majority time of two voters is the earlier of their clocks, which may be the wrong one.
+    is_first = not judgement.agreed and judgement.own_ms == min(judgement.offsets_ms.values())
+    if abs(judgement.own_ms) <= CLOCK_OFF_MS and not is_first:
         return None
     if not judgement.agreed:
         return _disagreement(judgement, name_of)
