@@ -161,7 +161,7 @@ async def test_with_certificates_the_subject_is_the_user(tmp_path: Path) -> None
 
 async def test_a_renewed_certificate_is_taken_over_and_a_broken_one_leaves_the_old_one_in_force(tmp_path: Path) -> None:
     stage, authority, other = stage_at(), Authority(tmp_path), Authority(tmp_path, "other")
-    own, renewed = authority.certificate(LOOPBACK).path, other.certificate(LOOPBACK).path
+    own, renewed = authority.certificate(LOOPBACK, days=(-1, 60)).path, other.certificate(LOOPBACK, days=(-1, 60)).path
 
     def write(data: bytes, at_s: int) -> None:
         own.write_bytes(data)
@@ -186,6 +186,9 @@ async def test_a_renewed_certificate_is_taken_over_and_a_broken_one_leaves_the_o
         assert stage.alarm(CERTIFICATE_ALARM) is None
         assert await is_trusted(other.file)
         assert not await is_trusted(authority.file)
+        write(authority.certificate(LOOPBACK, days=(-9, -1)).path.read_bytes(), 3)
+        await listener.look_at_certificates()
+        assert "others refuse it" in (stage.alarm(CERTIFICATE_ALARM) or "")
 
 
 async def test_a_listener_that_takes_no_records_ends_the_connection_of_a_large_request() -> None:

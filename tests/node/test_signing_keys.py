@@ -114,3 +114,12 @@ def test_a_file_that_has_not_changed_is_not_read_again(path: Path, monkeypatch: 
     monkeypatch.undo()
     assert not held.renew(NOW_S)
     assert held.fault is None
+
+
+def test_key_that_has_ended_by_a_wrong_clock_is_taken_when_the_clock_is_right(path: Path) -> None:
+    held = HeldKey.load(path)
+    put(path, MASTER.sign_transient(NOW_S, 30 * DAY_S))
+    assert not held.renew(NOW_S + 5_000 * DAY_S)
+    assert held.fault is not None
+    assert held.renew(NOW_S)
+    assert held.fault is None

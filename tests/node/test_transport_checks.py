@@ -11,7 +11,7 @@ from bridge.node.doctor import transport_checks as transport_checks_module
 from bridge.node.doctor.transport_checks import transport_checks
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from bridge.node.security.certificates import ALARM, look_at_certificate, validity_of
+from bridge.node.security.certificates import ALARM, look_at_certificate, show_control_certificate, validity_of
 from bridge.node.settings.configuration import load_configuration
 from bridge.node.settings.machine import Machine, Network
 from bridge.wire.keys.curve_key import to_z85
@@ -94,8 +94,11 @@ def test_certificate_outside_of_its_dates_raises_an_alarm(
     tmp_path: Path, days: tuple[int, int], kinds: list[str]
 ) -> None:
     alarms = Alarms(EventLog("node", lambda: 0))
-    look_at_certificate(validity_of(self_signed(tmp_path, days=days), datetime.now(UTC)), alarms)
+    found = validity_of(self_signed(tmp_path, days=days), datetime.now(UTC))
+    look_at_certificate(found, alarms)
     assert [each.kind for each in alarms.standing()] == kinds
+    show_control_certificate(found, alarms)
+    assert [each.kind for each in alarms.standing()] == [*kinds, *(f"control-{kind}" for kind in kinds)]
 
 
 def test_an_endpoint_for_zmq_clients_needs_the_extra_and_a_list_that_can_be_read(

@@ -13,7 +13,7 @@ from functools import partial
 import trio
 
 from bridge.node.client_endpoints import ClientEndpoints
-from bridge.node.control.access import open_remote_access
+from bridge.node.control.access import RemoteAccess, open_remote_access
 from bridge.node.control.control_certificate import CERTIFICATE_FILE, keep_control_certificate
 from bridge.node.control.debugging import Debugging
 from bridge.node.control.identity_admin import IdentityAdmin
@@ -29,8 +29,9 @@ from bridge.node.events.service_manager import ServiceManager
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.joined_node import JoinedNode
 from bridge.node.local_node import LocalNode
+from bridge.node.security.certificates import show_control_certificate, watch_certificate
 from bridge.node.security.control_socket import SOCKET_NAME
-from consensus import now_ms
+from consensus.net import NodeCertificate
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,25 +94,28 @@ async def control_endpoint(
     debugging = Debugging(local.configuration)
     more = {**identities.handlers, **debugging.handlers, **({"/": ("GET", show_page)} if shows_page else {})}
     server = ControlServer(state_dir / SOCKET_NAME, port, limits, remote, more, counters)
-    keep = None
-    if (
-        remote is not None
-        and local.configuration.control is not None
-        and local.configuration.control.certificate is None
-    ):
-
-        def renewed() -> None:
-            local.trace.append("control-certificate-renewed", {"file": str(state_dir / CERTIFICATE_FILE)})
-
-        keep = partial(keep_control_certificate, state_dir, remote.context, lambda: _clock_of(current), renewed)
+    keep = None if remote is None else _certificate_keeper(local, current, remote)
     return ControlEndpoint(server, verdicts, local.service_manager, keep)
 
 
+def _certificate_keeper(
+    local: LocalNode, current: CurrentFarm, remote: RemoteAccess
+) -> Callable[[], Awaitable[None]] | None:
+    """Renew the certificate that the node makes; watch the dates of one that an authority has signed."""
+    state_dir, settings = local.configuration.state_dir, local.configuration.control
+    if settings is not None and settings.certificate is not None:
+        signed = NodeCertificate(settings.certificate, b"")
+        return partial(watch_certificate, signed, local.alarms, show_control_certificate)
+
+    def renewed() -> None:
+        local.trace.append("control-certificate-renewed", {"file": str(state_dir / CERTIFICATE_FILE)})
+
+    return partial(keep_control_certificate, state_dir, remote.context, lambda: _clock_of(current), renewed)
+
+
 def _clock_of(current: CurrentFarm) -> int:
-    """Log time while it moves: it follows the clocks of a majority. Otherwise this machine's clock."""
-    if current.farm is None or not current.farm.applied_state.quorum.moved:
-        return clock_ms()
-    return current.farm.applied_state.log_time.paced(now_ms())
+    """The date by the log, if this node has one."""
+    return clock_ms() if current.farm is None else current.farm.applied_state.date_ms()
 
 
 def _period_s(local: LocalNode, current: CurrentFarm) -> float:

@@ -8,7 +8,7 @@ from bridge.api.outputs import Check, CheckResult
 from bridge.node.kafka.listed_users import read_listed_users
 from bridge.node.kafka.opening import INSTALL_KAFKA, missing_module
 from bridge.node.raft.users import UsersError, read_files, read_password
-from bridge.node.security.certificates import RENEW_SIGNED, validity_of
+from bridge.node.security.certificates import RENEW_KAFKA, RENEW_SIGNED, validity_of
 from bridge.node.security.key_files import KeyFileError
 from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.transport import ProxySettings
@@ -19,10 +19,6 @@ from consensus.protocols.kraft import server_context
 from gossip.node import endpoint
 
 CONNECT_TIMEOUT_S = 3.0
-RENEW_KAFKA = (
-    "if this machine's clock is wrong, set it; otherwise have the authority sign a new one and put it in [kafka]"
-    " certificate: a running node reads it again"
-)
 
 
 def transport_checks(configuration: NodeConfiguration) -> list[Check]:

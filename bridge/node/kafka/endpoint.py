@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Final
 
 import trio
@@ -38,10 +39,11 @@ from bridge.node.kafka.group_offsets import FarmGroupOffsets
 from bridge.node.kafka.listed_users import LOOK_EVERY_S, ListedUsers, read_listed_users
 from bridge.node.kafka.producing import ALARM, Producing
 from bridge.node.local_node import LocalNode
+from bridge.node.security.certificates import RENEW_KAFKA, validity_of
 from bridge.node.security.key_files import FILE_ACTION
 from bridge.node.settings.descriptors import descriptor_shares
 from bridge.node.settings.kafka import KafkaSettings
-from consensus.net import CertificateError
+from consensus.net import CertificateError, NodeCertificate
 from consensus.protocols.kraft import (
     ConfigsService,
     ConsumerService,
@@ -137,7 +139,7 @@ class FarmListener:
         """Read the files of TLS again, if one has changed since they were read."""
         stamps = await trio.to_thread.run_sync(_stamps, self._settings)
         if stamps == self._stamps:
-            self._alarms.clear(CERTIFICATE_ALARM)  # What was read last is in its place again.
+            await self._look_at_dates()  # What was read last is in its place again.
             return
         try:
             tls = await trio.to_thread.run_sync(_tls, self._settings)
@@ -151,7 +153,18 @@ class FarmListener:
         self._stamps = stamps
         options = self._listener.options
         self._listener.options = replace(options, security=replace(options.security, tls=tls))
-        self._alarms.clear(CERTIFICATE_ALARM)
+        await self._look_at_dates()
+
+    async def _look_at_dates(self) -> None:
+        """Raise the alarm while clients refuse the certificate for its dates, and in its last month."""
+        path = self._settings.certificate
+        if path is None:
+            return
+        found = await trio.to_thread.run_sync(validity_of, NodeCertificate(path, b""), datetime.now(UTC))
+        if found.needs_action:
+            self._alarms.set(CERTIFICATE_ALARM, found.text, RENEW_KAFKA)
+        else:
+            self._alarms.clear(CERTIFICATE_ALARM)
 
 
 @asynccontextmanager

@@ -270,6 +270,10 @@ class AppliedState:
         self._news.set()
         self._news = trio.Event()
 
+    def date_ms(self) -> int:
+        """Log time while it moves, since it follows the clocks of a majority; otherwise this machine's clock."""
+        return self.log_time.paced(now_ms()) if self.quorum.moved else clock_ms()
+
     def request_of(self, command: bytes) -> RequestId | None:
         """The request that an entry names, as the table of sessions calls it: those of each author are its own."""
         return self._farm.session_of(self.entries.read_submitted(command)) if _may_name_request(command) else None

@@ -20,6 +20,8 @@ KEY_ALARM = "signing-key"
 DAY_S = 86_400
 
 _Stamp = tuple[int, int, int, int] | None
+_READ_AGAIN: _Stamp = (-1, -1, -1, -1)
+"""No file has this stamp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,9 @@ class HeldKey:
         filed = _read_if_changed(path, self._stamp)
         if filed is None:
             return False
-        self._stamp = filed.stamp
+        # By a clock that is corrected later, the same key may not have ended.
+        has_ended = filed.key is not None and filed.key.can_sign_until_s <= now_s
+        self._stamp = _READ_AGAIN if has_ended else filed.stamp
         self.fault, self.action = self._fault_of(filed, now_s), filed.action
         if filed.key is None or self.fault is not None:
             return False

@@ -136,7 +136,7 @@ class PublishingTask:
 
     async def review_key(self) -> None:
         """Take up a renewed key, and have an alarm stand while the one in hand ends soon."""
-        now_s = self._context.clock_ms() // 1000
+        now_s = self._context.applied_state.date_ms() // 1000
         held = self._held
         if held.path is not None and await trio.to_thread.run_sync(held.renew, now_s):
             self._context.trace.append("signing-key-renewed", {"until": self._held.key.can_sign_until_s})
