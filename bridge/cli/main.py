@@ -5,6 +5,7 @@ So the group knows of each command only a name, where it lives and one line; the
 itself runs or prints its help.
 """
 
+import resource
 import sys
 
 import click
@@ -77,6 +78,7 @@ def cli() -> None:
 def main() -> None:
     """Run the command line."""
     guard_streams()
+    _forbid_core_dumps()
     guard_output()
     try:
         ended = cli(prog_name="garlicfarm", standalone_mode=False)
@@ -95,6 +97,11 @@ def main() -> None:
             raise
         # A file that cannot be read or written is no fault of the program, whichever command meets it.
         fail(reason_of(error))
+
+
+def _forbid_core_dumps() -> None:
+    """A core dump of any command holds the keys and passwords that it read. Programs that it starts inherit this."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def _show(error: click.ClickException) -> None:

@@ -59,7 +59,8 @@ def alert_options(command: Callable[..., None]) -> Callable[..., None]:
         metavar="URL",
         callback=_a_webhook,
         help="POST each alert to this URL, in the form of Alertmanager's webhook: a server is unhealthy or silent, and"
-        " healthy again. Each server is watched then, as with --watch.",
+        " healthy again. Each server is watched then, as with --watch. Other users of this machine can read a command"
+        " line: give a URL with a secret by --alert-webhook-file.",
     )
     @click.option(
         "--alert-webhook-file",

@@ -42,7 +42,14 @@ _ONE_OF_THREE = (
     "-S",
     metavar="MECHANISM=[name=…,password=…]",
     multiple=True,
-    help="A user that may log in at a SASL listener; may be given several times.",
+    help="A user that may log in at a SASL listener; may be given several times. Other users of this machine can read a"
+    " command line: --add-scram-file keeps passwords out of it.",
+)
+@click.option(
+    "--add-scram-file",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    metavar="FILE",
+    help="The same from a file, one user on each line; - is standard input.",
 )
 @click.option("--ignore-formatted", "-g", is_flag=True, help="Leave a directory that is formatted already as it is.")
 @json_option
@@ -80,6 +87,7 @@ def _format(
     initial_controllers: str | None,
     no_initial_controllers: bool,
     add_scram: tuple[str, ...],
+    add_scram_file: Path | None,
 ) -> "protocol.QuorumDirectory":
     if (cluster_id is None) != random_cluster_id:
         fail("say which cluster: --cluster-id ID, as the other servers have it, or --random-cluster-id for a new one")
@@ -94,8 +102,18 @@ def _format(
         cluster_id or protocol.uuid_text(protocol.new_uuid()),
         standalone=standalone,
         initial=initial,
-        users=protocol.scram_users(add_scram),
+        users=protocol.scram_users((*add_scram, *_listed_users(add_scram_file))),
     )
+
+
+def _listed_users(file: Path | None) -> tuple[str, ...]:
+    if file is None:
+        return ()
+    try:
+        with click.open_file(str(file), encoding="utf-8") as lines:
+            return tuple(line.strip() for line in lines if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}")
 
 
 @click.command("random-uuid")

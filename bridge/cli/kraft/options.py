@@ -46,7 +46,8 @@ set_option = click.option(
     "changes",
     metavar="NAME=VALUE",
     multiple=True,
-    help="A setting in place of the one in the file; may be given several times.",
+    help="A setting in place of the one in the file; may be given several times. Other users of this machine can read a"
+    " command line: put passwords into the file (sasl.jaas.config, ssl.keystore.password), with mode 0600.",
 )
 
 

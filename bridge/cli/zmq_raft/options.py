@@ -11,11 +11,28 @@ from consensus.protocols import zmq_raft as protocol
 IDENT_VARIABLE = "GARLICFARM_ZMQ_IDENT"
 HOW_TO_INSTALL = "ØMQ Raft needs pyzmq, which is not installed; install it with: pip install 'garlicfarm[zmq]'"
 
+_IDENT_BYTES_MAX = 4_096
+
+
+def _ident(_context: click.Context, _option: click.Parameter, given: str) -> str:
+    """The ident, or the first line of the file or of standard input that it names."""
+    if not given.startswith("@"):
+        return given
+    try:
+        with click.open_file(given[1:], encoding="utf-8") as file:
+            return file.readline(_IDENT_BYTES_MAX).rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"{given[1:]} cannot be read: {getattr(error, 'strerror', None) or error}")
+
+
 ident_option = click.option(
     "--ident",
     default="",
     envvar=IDENT_VARIABLE,
-    help=f"The cluster's ident, which the package calls its secret (default: ${IDENT_VARIABLE}, then none).",
+    callback=_ident,
+    metavar="IDENT|@FILE",
+    help=f"The cluster's ident, which the package calls its secret (default: ${IDENT_VARIABLE}, then none). Other users"
+    " of this machine can read a command line: @FILE reads the ident from a file, @- from standard input.",
 )
 
 

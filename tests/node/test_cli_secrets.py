@@ -1,0 +1,97 @@
+"""Secrets of commands: none has to stand on a command line, and none reaches a core dump."""
+
+import resource
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from bridge.cli import main as main_module
+from bridge.cli.kraft.format import format_command
+from bridge.cli.main import cli
+from bridge.cli.zmq_raft.options import IDENT_VARIABLE, ident_option
+
+SECRET_WORDS = ("password", "secret", "token", "scram", "ident", "webhook", "jaas")
+SAFE_WAYS = ("file", "command line", "@-")
+"""Words by which a help text names the other way."""
+
+
+@click.command()
+@ident_option
+def show_ident(ident: str) -> None:
+    """Print the ident."""
+    click.echo(ident)
+
+
+@pytest.mark.parametrize("arguments", [["--ident", "@FILE"], ["--ident", "@-"], ["--ident", "cluster-7"], []])
+def test_an_ident_comes_from_a_file_a_stream_or_the_environment(tmp_path: Path, arguments: list[str]) -> None:
+    file = tmp_path / "ident"
+    file.write_text("cluster-7\n")
+    given = [each.replace("FILE", str(file)) for each in arguments]
+    result = CliRunner().invoke(show_ident, given, input="cluster-7\nmore", env={IDENT_VARIABLE: "cluster-7"})
+    assert result.output == "cluster-7\n"
+
+
+def test_an_ident_in_a_missing_file_is_refused() -> None:
+    result = CliRunner().invoke(show_ident, ["--ident", "@/nowhere/ident"])
+    assert result.exit_code != 0
+
+
+@pytest.mark.parametrize("from_stream", [True, False])
+def test_scram_users_come_from_a_file(tmp_path: Path, *, from_stream: bool) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text(
+        f"process.roles=controller\nnode.id=1\nlog.dirs={tmp_path / 'log'}\n"
+        "controller.listener.names=CONTROLLER\nlisteners=CONTROLLER://127.0.0.1:9093\n"
+        "controller.quorum.bootstrap.servers=127.0.0.1:9093\n"
+    )
+    users = tmp_path / "users"
+    users.write_text("SCRAM-SHA-256=[name=alice,password=wonderland]\n\n")
+    given = ["--config", str(config), "--random-cluster-id", "--standalone", "--add-scram-file"]
+    given.append("-" if from_stream else str(users))
+    result = CliRunner().invoke(format_command, given, input=users.read_text())
+    assert result.exit_code == 0, result.output
+    assert b"alice" in b"".join(each.read_bytes() for each in (tmp_path / "log").rglob("*") if each.is_file())
+
+
+def _options(command: click.Command, path: str = "") -> list[tuple[str, click.Option]]:
+    name = f"{path} {command.name}".strip()
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        found = [command.get_command(context, each) for each in command.list_commands(context)]
+        return [option for each in found if each is not None for option in _options(each, name)]
+    return [(name, each) for each in command.params if isinstance(each, click.Option)]
+
+
+def _bare(options: list[tuple[str, click.Option]]) -> list[str]:
+    """The options that take a secret and name no other way for it."""
+    return [
+        f"{name} {option.opts[0]}"
+        for name, option in options
+        if any(word in f"{option.opts} {option.metavar} {option.help}".lower() for word in SECRET_WORDS)
+        and not isinstance(option.type, click.Path)
+        and not option.is_flag
+        and not any(way in (option.help or "").lower() for way in SAFE_WAYS)
+    ]
+
+
+def test_each_option_with_a_secret_names_a_way_beside_the_command_line() -> None:
+    """The next option that takes a secret is found here by its name, its metavar or its help."""
+    options = _options(cli)
+    assert len(options) > 100
+    assert _bare(options) == []
+
+
+def test_a_planted_option_with_a_secret_is_found() -> None:
+    planted = click.Option(["--api-key"], metavar="SECRET", help="For the server.")
+    assert _bare([("planted", planted)]) == ["planted --api-key"]
+
+
+def test_commands_leave_no_core_dump() -> None:
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    try:
+        main_module._forbid_core_dumps()
+        assert resource.getrlimit(resource.RLIMIT_CORE)[0] == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, before)
