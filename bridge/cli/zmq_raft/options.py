@@ -20,9 +20,10 @@ def _ident(_context: click.Context, _option: click.Parameter, given: str) -> str
         return given
     try:
         with click.open_file(given[1:], encoding="utf-8") as file:
-            return file.readline(_IDENT_BYTES_MAX).rstrip("\r\n")
+            line: str = file.readline(_IDENT_BYTES_MAX)
     except (OSError, UnicodeDecodeError) as error:
         fail(f"{given[1:]} cannot be read: {getattr(error, 'strerror', None) or error}")
+    return line.rstrip("\r\n")
 
 
 ident_option = click.option(
