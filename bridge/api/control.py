@@ -146,6 +146,8 @@ class KeysAnswer(Document, frozen=True):
     """Members that do not run, and have what keys they had."""
     refused: bool = False
     """The group has removed the keys of this node: what it shows is not the farm's ring any more."""
+    unstored: tuple[str, ...] | UnsetType = UNSET
+    """Members that could not store the ring, if there are any: after a restart they would come with an older one."""
     era: int | UnsetType = UNSET
     """How often all keys were replaced, if ever; within an era the epochs count."""
     file_era: int | UnsetType = UNSET

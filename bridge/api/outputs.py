@@ -220,6 +220,8 @@ class RotationOutput(Document, frozen=True):
     """The ids of the removed keys."""
     left_out: tuple[str, ...] = ()
     """Members that were down, or did not confirm, when it was forced."""
+    unstored: tuple[str, ...] | UnsetType = UNSET
+    """Members that could not store the keys when it was forced, if any: they would restart with older ones."""
 
 
 class KeyExportOutput(Document, frozen=True):

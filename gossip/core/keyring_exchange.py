@@ -45,11 +45,20 @@ class KeyringExchange:
         self._repairs = TokenBucket(20, 100)
         self.keyring = keyring
         self.digest = b"" if keyring is None else keyring.digest
+        self.is_stored = True
+        """Whether a restart of this node would find this keyring: false from a change until the node has stored it."""
 
     @property
     def summary(self) -> bytes:
-        """What this node says of its keys when it is asked."""
-        return b"" if self.keyring is None else self.keyring.summary
+        """The answer to the query about keys: the keyring's summary, and a byte that is 1 if the keyring is stored.
+
+        Earlier versions pass over a last byte that is no whole key, and send none.
+        """
+        return b"" if self.keyring is None else self.keyring.summary + bytes([self.is_stored])
+
+    def stored(self, keyring: Keyring) -> None:
+        """The node has stored this keyring; if another one has come since, that is not stored yet."""
+        self.is_stored = self.is_stored or keyring == self.keyring
 
     def change(self, keyring: Keyring) -> None:
         """This node's operator changed the keyring (merged: another change may have arrived meanwhile)."""
@@ -100,6 +109,7 @@ class KeyringExchange:
             return
         self.keyring = keyring
         self.digest = keyring.digest
+        self.is_stored = False
         begins_era = before is not None and keyring.era != before.era
         if begins_era:
             self._context.emit(UseKeyring(keyring))

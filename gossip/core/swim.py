@@ -321,6 +321,15 @@ class Swim:
 
     # -- views ---------------------------------------------------------------------------------------------------------
 
+    def keyring_stored(self, keyring: Keyring) -> None:
+        """The node has stored this keyring, and says so when it is asked for its keys."""
+        self._keyring.stored(keyring)
+
+    @property
+    def keyring_is_stored(self) -> bool:
+        """Whether a restart would find the present keyring."""
+        return self._keyring.is_stored
+
     @property
     def keyring(self) -> Keyring | None:
         """The farm's keys as this node knows them; none if datagrams travel in clear."""

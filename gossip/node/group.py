@@ -65,13 +65,13 @@ from gossip.node.settings import ConfigError, GroupSettings, keyring_of, seed_te
 from gossip.node.state_files import (
     GenerationKeeper,
     Identity,
+    KeyringKeeper,
     begin_generation,
     exclusive,
     known_peers,
     load_identity,
     load_keyring,
     remember_peers,
-    store_keyring,
 )
 from gossip.node.transport import Datagram, Transport
 from gossip.node.udp import DatagramSocket, Network, UdpNetwork, open_socket
@@ -119,6 +119,7 @@ class Group:
         self._ring: EventRing[GroupEvent] = EventRing(EVENTS_LIMIT)
         directory = settings.state_directory
         self._generation = GenerationKeeper(directory, identity.node_id, startup.generation)
+        self._keyring_keeper = KeyringKeeper(directory, settings.keyring_changed, self._ring.append, self._keys_stored)
         self._transport = Transport(
             settings, Signer(identity.key), startup.keyring, socket, discovery, self._ring.append
         )
@@ -243,6 +244,11 @@ class Group:
         return self._core.keyring
 
     @property
+    def keyring_is_stored(self) -> bool:
+        """Whether a restart of this node would find its present keys."""
+        return self._core.keyring_is_stored
+
+    @property
     def latest_clock(self) -> int:
         """The latest time of a keyring that members accept now."""
         return self._clock_bound.at(self.now_ms())
@@ -278,6 +284,7 @@ class Group:
                 nursery.start_soon(self._transport.watch_broadcasts, self._discovery.broadcast_socket)
             nursery.start_soon(self._names.follow, network, self._requests.add_seeds)
             nursery.start_soon(self._queries.end_overdue)
+            nursery.start_soon(self._keyring_keeper.run)
             self.add_seeds(*self._settings.seeds)
             try:
                 while True:
@@ -364,11 +371,12 @@ class Group:
             case _:
                 assert_never(effect)
 
+    def _keys_stored(self, keyring: Keyring) -> None:
+        self._core.keyring_stored(keyring)
+
     async def _use(self, keyring: Keyring) -> None:
         self._transport.use(keyring)
-        alarm = await store_keyring(self._settings.state_directory, keyring, self._settings.keyring_changed)
-        if alarm is not None:
-            self._ring.append(alarm)
+        await self._keyring_keeper.keep(keyring)
 
 
 def open_group(

@@ -31,6 +31,7 @@ _CLOCKS_DIFFER_MS: Final = 1_000
 """After a forged clock, members accept a change once their own time of day allows it."""
 _SURVEYS: Final = 5
 """An answer is one datagram. If one in twenty is lost, three surveys in a row still miss a member now and then."""
+_NOT_STORED: Final = bytes([False])
 _OPENING: Final = frozenset({KeyState.OPEN.value, KeyState.PRIMARY.value})
 
 
@@ -40,8 +41,8 @@ class NotEverywhereError(KeyringError):
     def __init__(self, name: str, step: str, behind: tuple[NodeId, ...]) -> None:
         named = ", ".join(node_id.hex() for node_id in behind[:8])
         super().__init__(
-            f"{len(behind)} members ({named}) have not confirmed that key {name} is {step}, and would be cut off: "
-            "wait until they have, let them leave, or force it"
+            f"{len(behind)} members ({named}) have not confirmed that key {name} is {step} and stored, and would be "
+            "cut off: wait until they have (their disks may need repair), let them leave, or force it"
         )
         self.name = name
         self.step = step
@@ -75,6 +76,8 @@ class KeyListing:
     """When the primary was chosen."""
     keys: tuple[ListedKey, ...]
     """All of them, newest first."""
+    unstored: tuple[NodeId, ...] = ()
+    """Live members that could not store their keyring: after a restart they would come with an older one."""
 
     @property
     def is_everywhere(self) -> bool:
@@ -108,6 +111,9 @@ class KeyManager:
         agreeing = {node_id for node_id, body in answers.items() if body[:DIGEST_BYTES] == chain.digest}
         states = {self._group.node_id: _states(chain.summary)}
         states.update((node_id, _states(body)) for node_id, body in answers.items() if node_id in living)
+        unstored = {node_id for node_id, body in answers.items() if _is_unstored(body)}
+        if not self._group.keyring_is_stored:
+            unstored.add(self._group.node_id)
         return KeyListing(
             primary=key_id(chain.primary).hex(),
             others=tuple(key_id(key).hex() for key in chain.others),
@@ -116,6 +122,7 @@ class KeyManager:
             differing=tuple(sorted(living & (answers.keys() - agreeing))),
             silent=tuple(sorted(living - answers.keys())),
             epoch=chain.used_at,
+            unstored=tuple(sorted(unstored & {*living, self._group.node_id})),
             keys=tuple(
                 ListedKey(
                     key_id(each.key).hex(),
@@ -160,8 +167,9 @@ class KeyManager:
 
     async def _require_everywhere(self, name: str, step: str) -> None:
         listing = await self.list()
-        if not listing.is_everywhere:
-            raise NotEverywhereError(name, step, (*listing.differing, *listing.silent))
+        if not listing.is_everywhere or listing.unstored:
+            behind = dict.fromkeys((*listing.differing, *listing.silent, *listing.unstored))
+            raise NotEverywhereError(name, step, tuple(behind))
 
     @property
     def _chain(self) -> Keyring:
@@ -187,6 +195,12 @@ def _states(summary: bytes) -> dict[bytes, int]:
     size = KEY_ID_BYTES + 1
     told = (summary[at : at + size] for at in range(DIGEST_BYTES, len(summary) - KEY_ID_BYTES, size))
     return {each[:KEY_ID_BYTES]: each[KEY_ID_BYTES] for each in told}
+
+
+def _is_unstored(summary: bytes) -> bool:
+    """Return True if a member reports that its keyring is not stored; earlier versions do not report it."""
+    rest = (len(summary) - DIGEST_BYTES) % (KEY_ID_BYTES + 1)
+    return rest == 1 and summary[-1:] == _NOT_STORED
 
 
 def _who(states: dict[NodeId, dict[bytes, int]], name: bytes, wanted: frozenset[int]) -> tuple[NodeId, ...]:

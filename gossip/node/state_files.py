@@ -349,27 +349,70 @@ def _damaged(path: Path) -> StateError:
     )
 
 
-async def store_keyring(
-    directory: Path | None, keyring: Keyring, keyring_changed: Callable[[Keyring], None] | None
-) -> Alarm | None:
-    """Store a keyring that is in use, and report it to the application; an alarm if that fails."""
+class KeyringKeeper:
+    """Stores each keyring that comes into use; one that cannot be stored is tried again until it is."""
 
-    def store() -> None:
-        if directory is not None:
-            keep_keys(directory, keyring)
-        if keyring_changed is not None:
-            keyring_changed(keyring)
+    def __init__(
+        self,
+        directory: Path | None,
+        keyring_changed: Callable[[Keyring], None] | None,
+        publish: Callable[[Alarm], None],
+        stored: Callable[[Keyring], None],
+    ) -> None:
+        """`stored` is called with each keyring that a restart would find; `keyring_changed` is the application's."""
+        self._directory = directory
+        self._keyring_changed = keyring_changed
+        self._publish = publish
+        self._stored = stored
+        self._unstored: Keyring | None = None
+        self._failed = trio.Event()
 
-    try:
-        await trio.to_thread.run_sync(store)
-    except Exception as error:  # noqa: BLE001 - `keyring_changed` is the application's, and may raise anything
-        reason = str(error) if isinstance(error, OSError | StateError) else f"{type(error).__name__}: {error}"
-        text = (
+    async def keep(self, keyring: Keyring) -> None:
+        """Store a keyring that is in use, and report it to the application; raise an alarm if that fails."""
+        error = await self._store(keyring)
+        if error is not None:
+            self._unstored = keyring
+            self._failed.set()
+            self._publish(Alarm(AlarmKind.KEYRING_NOT_STORED, self._text(error)))
+
+    async def run(self) -> None:
+        """Try again what could not be stored, until cancelled."""
+        while True:
+            await self._failed.wait()
+            pause_s = RETRY_FIRST_S
+            while self._unstored is not None:
+                await trio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_LAST_S)
+                await self._store(self._unstored)
+            self._failed = trio.Event()
+
+    async def _store(self, keyring: Keyring) -> str | None:
+        """The reason why it could not be stored."""
+
+        def store() -> None:
+            if self._directory is not None:
+                keep_keys(self._directory, keyring)
+            if self._keyring_changed is not None:
+                self._keyring_changed(keyring)
+
+        try:
+            await trio.to_thread.run_sync(store)
+        except Exception as error:  # noqa: BLE001 - `keyring_changed` is the application's, and may raise anything
+            return str(error) if isinstance(error, OSError | StateError) else f"{type(error).__name__}: {error}"
+        self._stored(keyring)
+        # A later keyring may have failed while this one was written: then that is still to be stored.
+        if self._unstored is not None and self._unstored.clock <= keyring.clock:
+            self._unstored = None
+            self._publish(Alarm(AlarmKind.KEYRING_NOT_STORED, "the group's keys are stored now", over=True))
+        return None
+
+    @staticmethod
+    def _text(reason: str) -> str:
+        return (
             f"the group's keys were changed and could not be stored ({reason}): after a restart this node would come "
-            "with its old key and be refused. Make room for them, or copy the current key before a restart"
+            "with its old key and be refused. Do not restart it. Make room on that disk; the node tries again by "
+            f"itself, at least every {RETRY_LAST_S:.0f} s. If it must restart before, give it the current key first"
         )
-        return Alarm(AlarmKind.KEYRING_NOT_STORED, text)
-    return None
 
 
 def keep_peers(directory: Path, peers: tuple[Address, ...]) -> None:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 
 import trio
+from msgspec import UNSET
 
 from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer, Refused
 from bridge.wire.keys.farm_key import farm_key_text, new_farm_key
@@ -24,6 +25,7 @@ class FakeKeys:
         chain = self.farm_key.key_ring
         self.chains: dict[str, Keyring] = {"node-1": chain, "node-2": chain, "node-3": chain}
         self.deaf: set[str] = set()
+        self.unwritable: tuple[str, ...] = ()
         self.silent: tuple[str, ...] = ()
         self.absent: tuple[str, ...] = ()
         self.steps: list[str] = []
@@ -82,6 +84,7 @@ class FakeKeys:
             behind,
             self.silent,
             self.absent,
+            unstored=self.unwritable or UNSET,
         )
 
     async def install(self) -> str:

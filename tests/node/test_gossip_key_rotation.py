@@ -16,7 +16,7 @@ from gossip.core.messages import PingRequest
 from gossip.core.options import Options
 from gossip.node.group import Group
 from gossip.node.key_manager import KeyManager
-from gossip.node.state_files import KEYS_FILE, StateError, known_keyring
+from gossip.node.state_files import KEYS_FILE, RETRY_LAST_S, StateError, known_keyring
 from gossip.node.udp import DatagramSocket, UdpNetwork
 from gossip.wire.codec import Code
 from gossip.wire.identity import Signer
@@ -295,6 +295,40 @@ async def test_keys_that_cannot_be_kept_are_used_all_the_same_and_raise_an_alarm
         assert alarm.kind is AlarmKind.KEYRING_NOT_STORED
         assert "disk is full" in alarm.text
         await until_everywhere(KeyManager(seed))
+
+
+@in_simulated_time
+async def test_the_old_key_stays_until_every_member_has_stored_the_new_one() -> None:
+    # Given a member that cannot store keys
+    is_full = True
+
+    def store(_ring: Keyring) -> None:
+        if is_full:
+            raise StateError("the disk is full")
+
+    async with running_farm(MemoryNetwork()) as farm:
+        seed = await farm.start()
+        alice = await farm.start(seed, keyring_changed=store)
+        await until_all_see_all([seed, alice])
+        for room in (KeyManager(seed), KeyManager(alice)):
+            # When a key is made, then both report where it is not stored, and it is not used
+            name = await room.install()
+            await until_everywhere(room)
+            assert (await room.list()).unstored == (alice.node_id,)
+            with pytest.raises(KeyringError, match=f"{alice.node_id.hex()}.* and stored"):
+                await room.use(name)
+        # And when its disk is repaired, it stores the key without a restart, and the alarm ends
+        is_full = False
+        alarms: list[Alarm] = []
+        with trio.fail_after(RETRY_LAST_S):
+            while not any(each.over for each in alarms):
+                event = await next_event(alice)
+                alarms += [event] if isinstance(event, Alarm) else []
+        assert {each.kind for each in alarms} == {AlarmKind.KEYRING_NOT_STORED}
+        assert (await room.list()).unstored == ()
+        await room.use(name)
+        await until_everywhere(room)
+        await room.remove(OLD)
 
 
 @in_simulated_time

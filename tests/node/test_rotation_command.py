@@ -1,6 +1,7 @@
 """`keys rotate`: every step reaches all members before the next, and wherever it ends the farm goes on."""
 
 import pytest
+from msgspec import UNSET
 
 from bridge.api.control import KeysAnswer, Refused
 from bridge.api.outputs import RotationOutput
@@ -65,6 +66,34 @@ async def test_a_rotation_installs_uses_and_removes_and_says_where_it_is() -> No
         f"Key {old_id(farm)} is removed.",
         "  the old key is refused at 3 of 3 members",
     ]
+
+
+@in_simulated_time
+async def test_a_member_that_cannot_store_the_key_stops_the_rotation() -> None:
+    farm = FakeKeys()
+    farm.unwritable = ("node-3",)
+    client = Client(farm)
+    with pytest.raises(RotationError, match="node-3 could not store the keys") as end:
+        await client.rotate()
+    for advice in (
+        "Do not restart node-3",
+        "Repair the disk there",
+        "`garlicfarm keys rotate` again",
+        "keys export FILE",
+    ):
+        assert advice in str(end.value)
+    assert farm.steps == ["install"], "the old key is not removed"
+    farm.unwritable = ()
+    assert (await client.rotate()).unstored is UNSET
+    assert farm.steps == ["install", "use", "remove"]
+
+
+@in_simulated_time
+async def test_a_forced_rotation_names_what_is_not_stored() -> None:
+    farm = FakeKeys()
+    farm.unwritable = ("node-3",)
+    done = await Client(farm).rotate(force=True)
+    assert (done.left_out, done.unstored) == ((), ("node-3",))
 
 
 @in_simulated_time

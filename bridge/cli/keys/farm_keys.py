@@ -218,7 +218,12 @@ def _facts(answer: KeysAnswer) -> list[tuple[str, str]]:
         ("epoch", str(answer.epoch)),
         ("members", f"{answer.members} run, {answer.members - len(answer.behind) - len(answer.silent)} have this ring"),
     ]
-    for name, found in (("differ", answer.behind), ("silent", answer.silent), ("down", answer.absent)):
+    for name, found in (
+        ("differ", answer.behind),
+        ("silent", answer.silent),
+        ("down", answer.absent),
+        ("NOT STORED", answer.unstored or ()),
+    ):
         if found:
             facts.append((name, ", ".join(found)))
     if answer.refused:
@@ -340,7 +345,11 @@ def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_jso
         return
     echo(f"Done: {done.members} members seal with key {done.key}, epoch {done.epoch}.")
     echo("A holder of a copy of the old key file could read all of this: then `garlicfarm keys replace`.")
-    echo("They remember it over restarts. A router that is new, or was away, needs the current farm key file:")
+    if done.unstored:
+        echo(f"NOT STORED, and refused after a restart without that file: {', '.join(done.unstored)}")
+    else:
+        echo(f"It is stored at {done.members} of {done.members} members: they remember it over restarts.")
+    echo("A router that is new, or was away, needs the current farm key file:")
     echo("  garlicfarm keys export FILE")
     if done.left_out:
         echo(f"Left out, and refused until they have that file: {', '.join(done.left_out)}")

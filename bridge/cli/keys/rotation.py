@@ -2,10 +2,11 @@
 
     install a new key ─▶ all open it ─▶ use it ─▶ all seal with it ─▶ remove the old one ─▶ all refuse it
 
-Each step waits until every member that runs has confirmed it. Wherever a rotation ends, the farm goes on: until the
-last step the old key opens, so that no member is cut off. The same command again takes up where it ended, which the
-ages of the keys tell: one installed after the sealing key was chosen was to be used next, and one that still opens
-although it is older than the sealing key was to be removed.
+Each step waits until every member that runs has confirmed it, and that it is stored: a member that could not store the
+new key would come back with the old one after a restart, and be refused once that is removed. Wherever a rotation ends,
+the farm goes on: until the last step the old key opens, so that no member is cut off. The same command again takes up
+where it ended, which the ages of the keys tell: one installed after the sealing key was chosen was to be used next, and
+one that still opens although it is older than the sealing key was to be removed.
 """
 
 from collections.abc import Callable
@@ -62,8 +63,8 @@ class Rotation:
         used = await self._until(f"key {key} is in use", partial(_not_using, key), "The old key still opens")
         removed = await self._remove_older(used, key)
         done = await self._until("the old key is refused", _behind, "Those behind use the new key already")
-        left_out = (*done.absent, *_behind(done)) if self._force else ()
-        return RotationOutput(True, key, done.epoch, done.members, removed, left_out)  # noqa: FBT003 - the documented key
+        left_out = (*done.absent, *done.behind, *done.silent) if self._force else ()
+        return RotationOutput(True, key, done.epoch, done.members, removed, left_out, done.unstored)  # noqa: FBT003 - the documented key
 
     def _check_absent(self, now: KeysAnswer) -> None:
         if now.absent and not self._force:
@@ -117,6 +118,13 @@ class Rotation:
         if self._force:
             self._say(f"  going on without {_names(missing)}")
             return now
+        if set(missing) <= set(now.unstored or ()):
+            raise RotationError(
+                f"{_names(missing)} could not store the keys ({what}), and would come with older ones after a restart. "
+                f"{standing}: the farm goes on. Do not restart {_names(missing)}. Repair the disk there (alarm "
+                f"`keyring-not-stored`): the node stores them by itself within a minute. Then {_AGAIN}. If it has to "
+                "restart before, `garlicfarm keys export FILE` here, and bring it that file as its key file first"
+            )
         raise RotationError(
             f"after {self._timeout_s:g} s {_listed(missing)} not known to have it that {what}. {standing}: the farm "
             f"goes on. See to {_names(missing)} (`garlicfarm members`, `garlicfarm keys list`), then {_AGAIN}"
@@ -145,7 +153,7 @@ def _find(now: KeysAnswer, key: str) -> FarmKeyView:
 
 
 def _behind(now: KeysAnswer) -> tuple[str, ...]:
-    return (*now.behind, *now.silent)
+    return (*now.behind, *now.silent, *(now.unstored or ()))
 
 
 def _without(key: str, now: KeysAnswer) -> tuple[str, ...]:

@@ -122,6 +122,7 @@ class KeyAdmin:
             silent=self._names(listing.silent),
             absent=self._absent(),
             refused=self._is_refused(),
+            unstored=self._names(listing.unstored) or UNSET,
         )
 
     def _key(self, key: ListedKey, living: set[NodeId]) -> FarmKeyView:
@@ -212,9 +213,9 @@ class KeyAdmin:
             raise Refused(
                 409,
                 "not-everywhere",
-                f"{_listed(self._names(error.behind))} not known to have key {error.name} {error.step}, and would be "
-                "cut off: wait until `garlicfarm keys list` shows agreement, tell what does not answer to leave, or "
-                "force it",
+                f"{_listed(self._names(error.behind))} not known to have key {error.name} {error.step} and stored, and "
+                "would be cut off: wait until `garlicfarm keys list` shows agreement and all is stored, tell what"
+                " does not answer to leave, or force it",
             ) from error
         except KeyringError as error:
             raise Refused(409, "key-refused", str(error)) from error
