@@ -57,7 +57,7 @@ async def test_an_offset_is_an_entry_and_is_known_on_every_server(autojump_clock
     assert trio.current_time() == 0, "the first of a group is written at once"
 
 
-async def test_of_many_commits_the_newest_is_written_after_five_seconds_and_answers_all(
+async def test_of_many_commits_the_newest_is_written_together_and_answers_all(
     autojump_clock: MockClock,
 ) -> None:
     stage = await leading_stage()

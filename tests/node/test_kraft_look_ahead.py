@@ -262,7 +262,7 @@ async def test_a_busy_service_behind_a_commit_closes_the_connection() -> None:
         assert listener.counters["closed: the server is busy or has stopped"] == 1
 
 
-async def test_commits_without_a_group_are_held_for_five_seconds(
+async def test_commits_without_a_group_are_held_for_a_second(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     _, offsets, service = await farm_group(monkeypatch)

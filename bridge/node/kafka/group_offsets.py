@@ -5,20 +5,19 @@
     committed ─▶ the table in the farm's state (`bridge.core.state.kafka_clients`)
 
 A client that commits each record would fill the log, which all servers keep, with what matters to it alone. So of a
-group that commits faster only the newest offset is written, when 5 s have passed since the one before, or when the
-oldest commit that waits has been held for as long as its service allows, whichever is first. A client's heartbeats
-wait behind its commits. So the service allows a tenth of the session: 4.5 s of the default session of clients, 1 s of a
-session of 10 s.
+group that commits faster only the newest offset is written, when a second has passed since the one before, or when the
+oldest commit that waits has been held for as long as its service allows, whichever is first. A client's heartbeats wait
+behind its commits, so the service allows a tenth of the session. A client that waits for each commit goes on a second
+later; with the 5 s of earlier versions many of them stood still for most of the time.
 
 A commit is answered when its entry, or a later one of its group, is committed and applied: what a client was told is
 noted is so on every server. An answer from the leader's memory would come at once, and would be lost with the leader. A
-group that commits seldom waits a few milliseconds; a client that commits always and does not want to wait commits
-asynchronously, as those of Kafka do by themselves every 5 s.
+group that commits each second, or less often, waits a few milliseconds. Those of Kafka commit by themselves every 5 s.
 
-*Nothing new.* An offset of a group is an entry of the log, which the group reads as well: as a control record, which
-moves its position by one, which it commits. That would be an entry in 5 s for ever. So a commit that lies beyond the
-noted offset by nothing but what no reader sees is answered and not written; reading on from the noted offset gives the
-same records. It is written again after a day, because groups that note nothing for a week are forgotten.
+*Nothing new.* An offset of a group is an entry of the log, and may move the position of the group by one, as a control
+record does. The group commits that, which is an entry, and so on for ever. So a commit that lies beyond the noted
+offset by nothing but what no reader sees is answered and not written; reading on from the noted offset gives the same
+records. It is written again after a day, because groups that note nothing for a week are forgotten.
 
 *Only the leader writes*, into its own log and never through another: an offset of a deposed coordinator must not come
 after one that the next coordinator has noted.
@@ -41,7 +40,7 @@ from bridge.wire.log.entries import encode
 from consensus import Outcome, Role, ServerBusyError, ServerStoppedError
 from consensus.protocols.kraft import CommittedOffset, ErrorCode, ProduceRefusedError
 
-EVERY_S: Final = 5.0
+EVERY_S: Final = 1.0
 """Between two entries of a group, unless a commit may not be held for so long."""
 RENEW_MS: Final = 24 * 3600 * 1000
 """Of log time, after which an offset that has not changed is written again."""

@@ -75,7 +75,7 @@ class GroupOptions:
     """For how long a new leader takes members of former leaders; the session of a client is 45,000 by default."""
     takeover_delay_ms: int = 4_000
     """`first_delay_ms` of such a group: clients send a heartbeat every 3,000 by default."""
-    max_hold_ms: int = 5_000
+    max_hold_ms: int = 1_000
     """Longest time for which a commit of offsets waits for others of its group, to be written with them."""
     hold_part: int = 10
     """Of a group with members: such a part of its shortest session."""
