@@ -158,7 +158,30 @@ $(VENV)/interop-kafka.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VE
 	$(PIP) install -e '.[interop-kafka]' -c constraints.txt
 	@touch $@
 
-interop-kafka: $(VENV)/interop-kafka.stamp $(KAFKA_BUILD)/classes/KafkaTools.class $(KAFKA_BUILD)/readers.stamp
+# Clients of other makes: their drivers are ours, and their versions those of go.mod, package.json and requirements.txt.
+$(KAFKA_BUILD)/go/stories: $(wildcard tests/interop/kafka/go/*)
+	@command -v go >/dev/null || { echo "make interop-kafka needs Go >= 1.26 (https://go.dev/dl)"; exit 1; }
+	mkdir -p $(@D)
+	cd tests/interop/kafka/go && go build -o $(abspath $@) .
+
+$(KAFKA_BUILD)/js.stamp: $(wildcard tests/interop/kafka/js/*)
+	@command -v npm >/dev/null || \
+		{ echo "make interop-kafka needs Node >= 20 with npm (Debian: apt-get install nodejs npm)"; exit 1; }
+	rm -rf $(KAFKA_BUILD)/js
+	mkdir -p $(KAFKA_BUILD)/js
+	cp $^ $(KAFKA_BUILD)/js
+	cd $(KAFKA_BUILD)/js && npm install --ignore-scripts --no-package-lock --no-audit --no-fund
+	@touch $@
+
+$(KAFKA_BUILD)/python.stamp: tests/interop/kafka/python/requirements.txt
+	rm -rf $(KAFKA_BUILD)/python
+	mkdir -p $(KAFKA_BUILD)
+	$(BIN)/python -m venv $(KAFKA_BUILD)/python
+	$(KAFKA_BUILD)/python/bin/python -m pip --disable-pip-version-check -q install -r $<
+	@touch $@
+
+interop-kafka: $(VENV)/interop-kafka.stamp $(KAFKA_BUILD)/classes/KafkaTools.class $(KAFKA_BUILD)/readers.stamp \
+		$(KAFKA_BUILD)/go/stories $(KAFKA_BUILD)/js.stamp $(KAFKA_BUILD)/python.stamp
 	@command -v kcat >/dev/null || echo "no kcat on this machine: its tests are skipped (Debian: apt-get install kcat)"
 	$(BIN)/python -m pytest -s -m interop tests/interop/kafka
 
