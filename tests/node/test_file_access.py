@@ -66,7 +66,7 @@ def commands_in(text: str) -> list[list[str]]:
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """A directory that `nobody` may enter, as /etc/garlicfarm is. Other sessions of pytest close those above theirs."""
+    """A directory that another user may enter, as /etc/garlicfarm is; a session of pytest closes those of others."""
     with TemporaryDirectory() as directory:
         path = Path(directory)
         path.chmod(0o755)

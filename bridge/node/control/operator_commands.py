@@ -174,7 +174,7 @@ class OperatorCommands:
             raise Refused(409, "not-removed", f"{self._name(server_id)} was not removed by an operator")
         if asked.removed and server_id in self._state.removed and server_id not in members:
             raise Refused(409, "removed-already", f"{self._name(server_id)} is removed already")
-        if asked.removed and server_id in voters and len(voters) <= self.view.farm.expect:
+        if asked.removed and is_voter_kept(self.view, server_id):
             raise Refused(
                 409,
                 "too-few-voters",
@@ -257,6 +257,12 @@ class OperatorCommands:
 
     def _name(self, server_id: int) -> str:
         return self._state.admitted[server_id].name or f"server {server_id}"
+
+
+def is_voter_kept(view: FarmView, server_id: int) -> bool:
+    """Return True if this voter cannot be removed: the farm never has fewer voters than `expect`."""
+    voters = {each.raft_id for each in view.raft.voters}
+    return server_id in voters and len(voters) <= view.farm.expect
 
 
 def _hash(text: str) -> str:

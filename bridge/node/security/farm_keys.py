@@ -111,7 +111,9 @@ class FarmKeys:
             alarms.set(ALARM, text, FILE_ACTION)
         elif isinstance(filed, KeyFileError):
             # --replace compares with the file that it replaces; there is none, or it is no farm key.
-            text = f"the farm key file cannot be used any more, so this node could not start again: {filed}"
+            # The error's own advice is for a first start: here a new key would make another farm.
+            what = "is no farm key file any more" if self.path.exists() else "is missing"
+            text = f"the farm key file {self.path} {what}: this node could not start again"
             alarms.set(ALARM, text, self._written_anew())
         elif filed.label != current.label:
             text = (

@@ -1,0 +1,288 @@
+"""A remedy that no engineer has typed is worse than none: here each is typed, in the situation that prints it.
+
+every advised command, anywhere     parses with the real command line, with the options that it names
+of errors, alarms and verdicts      has a case (`cases.py`): typed here, or in the test that the case names
+after a loss, of the key files      the very text of the advice is typed, and its outcome asserted
+"""
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from msgspec.structs import replace
+
+from bridge.api.verdict import verdict_of
+from bridge.api.view import FarmView
+from bridge.cli.main import cli
+from bridge.core.formation.member import MemberStatus
+from bridge.node.control.operator_commands import is_voter_kept
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from bridge.node.raft.submitting import entry_refusal
+from bridge.node.security.farm_keys import FarmKeys
+from bridge.node.security.key_files import save_farm_key, save_master_key, save_signing_key
+from bridge.node.security.signing_keys import HeldKey, judge_key, key_alarm
+from bridge.wire.i2p.destination_keys import new_master_key
+from bridge.wire.keys.farm_key import new_farm_key
+from tests.node.test_cli_commands import Node, served
+from tests.operator_views import farm_view
+from tests.remedies.cases import APART, CASES, READS
+from tests.remedies.collect import ROOT, Remedy, in_alarms, in_guide, in_guides, in_module, in_sources
+from tests.remedies.parsing import fault_of, found_command
+
+ADVISED = tuple(dict.fromkeys((*in_sources(), *in_alarms())))
+GUIDES = tuple(dict.fromkeys(in_guides()))
+NEW_KEY = bytes(range(32))
+
+
+def key_of(remedy: Remedy) -> str:
+    """The command without its values: its path and its options."""
+    _, rest, path = found_command(remedy.words)
+    options = sorted({each for each in rest if each.startswith("--")})
+    return " ".join([path, *options])
+
+
+def uncovered(remedies: tuple[Remedy, ...]) -> list[str]:
+    """Remedies that have no case."""
+    own = [each for each in remedies if each.words and each.words[0] not in APART and not each.words[0].startswith("-")]
+    return [f"{each.place}: `{each.command}` ({key_of(each)})" for each in own if key_of(each) not in CASES]
+
+
+# -- every command that is advised -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("remedies", [ADVISED, GUIDES], ids=["texts", "guides"])
+def test_each_advised_command_is_one_of_the_command_line(
+    remedies: tuple[Remedy, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("3").touch()  # what a placeholder for a file that exists stands for
+    assert len(remedies) > 50
+    assert [fault for each in remedies if (fault := fault_of(each)) is not None] == []
+
+
+def test_each_advised_command_has_a_case() -> None:
+    assert uncovered(ADVISED) == []
+
+
+@pytest.mark.parametrize("key", [key for key, case in CASES.items() if case is not READS])
+def test_the_test_of_a_case_types_its_command(key: str) -> None:
+    """Given a case of another test, then that test is there, and its module has the words of the command."""
+    file, _, name = CASES[key].partition("::")
+    source = (ROOT / file).read_text(encoding="utf-8")
+    assert not name or re.search(rf"^(async )?def {name}\(", source, re.MULTILINE)
+    words = [each for each in key.split() if not each.startswith("--")]
+    helpers = "".join(path.read_text(encoding="utf-8") for path in (ROOT / file).parent.glob("*.py"))
+    assert all(re.search(rf"[\"' ]{re.escape(word)}[\"' ]", source + helpers) for word in words)
+
+
+@pytest.fixture
+def garlicfarm(tmp_path: Path) -> Iterator[Callable[..., Result]]:
+    """The command line beside a node that serves."""
+    node = Node()
+    node.cluster_id = "00" * 16
+
+    def call(*words: str) -> Result:
+        return CliRunner().invoke(cli, list(words), env={"GARLICFARM_NODE": str(tmp_path)})
+
+    call.node = node  # type: ignore[attr-defined]
+    with served(tmp_path / "control.sock", node):
+        yield call
+
+
+@pytest.mark.parametrize("key", [key for key, case in CASES.items() if case is READS])
+def test_each_remedy_that_looks_can_be_typed(key: str, garlicfarm: Callable[..., Result]) -> None:
+    words = [word for each in key.split() for word in ([each, "published"] if each == "--kind" else [each])]
+    result = garlicfarm(*words)
+    assert result.exit_code in ({0, 3, 4} if key.startswith("status") else {0}), result.output
+
+
+@pytest.mark.parametrize(
+    "words", sorted({each.words for each in (*ADVISED, *GUIDES) if each.words[:1] == ("help",)}), ids=" ".join
+)
+def test_each_document_that_is_advised_is_there(words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(cli, [re.sub("^VALUE$", "verdicts", word) for word in words])
+    assert result.exit_code == 0, result.output
+
+
+# -- planted remedies are found ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ('x = "sign a new one: `garlicfarm keys transient`"', "has no command"),
+        ('x = f"start it: `garlicfarm run --confg {path}`"', "No such option"),
+        ('x = "out with it: `garlicfarm servers remove --yes`"', "Missing argument"),
+        ('x = "see `garlicfarm help`" "; then `garlicfarm node aprove ID`"', "has no command"),
+    ],
+    ids=["command", "option", "argument", "second-string"],
+)
+def test_a_planted_command_that_does_not_exist_is_found(source: str, says: str) -> None:
+    faults = [fault for each in in_module(source, "planted.py") if (fault := fault_of(each)) is not None]
+    assert len(faults) == 1
+    assert says in faults[0]
+
+
+def test_a_planted_line_of_a_guide_is_found() -> None:
+    [remedy] = in_guide("Text:\n\n    garlicfarm keys exprt FILE      the key\n", "planted.md")
+    assert "has no command" in (fault_of(remedy) or "")
+
+
+def test_a_new_remedy_without_a_case_is_found() -> None:
+    [remedy] = in_module('x = "do `garlicfarm publish include LEAF`"', "planted.py")
+    assert fault_of(remedy) is None
+    assert uncovered((remedy,)) == ["planted.py:1: `garlicfarm publish include LEAF` (publish include)"]
+
+
+# -- after a loss ------------------------------------------------------------------------------------------------------
+
+
+def after_a_loss(expect: int, voters: int, down: tuple[int, ...]) -> FarmView:
+    """A farm of so many voters in which these are dead."""
+    view = farm_view()
+    raft = replace(
+        view.raft,
+        voters=view.raft.voters[:voters],
+        learners=(),
+        majorities=(tuple(range(1, voters + 1)),),
+        followers=tuple(each for each in view.raft.followers if each.raft_id not in down and each.raft_id <= voters),
+    )
+    members = tuple(
+        replace(each, status=MemberStatus.DEAD if each.raft_id in down else MemberStatus.ALIVE)
+        for each in view.members[:voters]
+    )
+    return replace(view, raft=raft, members=members, farm=replace(view.farm, expect=expect))
+
+
+LOSSES = [
+    (expect, voters, down)
+    for expect in (1, 2, 3, 4, 5)
+    for voters in range(expect, 6)
+    for count in range(1, (voters + 1) // 2)
+    for down in combinations(range(2, voters + 1), count)
+]
+
+
+def refusals_of_advice(view: FarmView, advice: str) -> list[str]:
+    """What the farm says against the removals of an advice, typed one after the other."""
+    found = list[str]()
+    for name in re.findall(r"`garlicfarm servers remove ([^`]+)`", advice):
+        server = next((each for each in view.raft.voters if each.name == name), None)
+        assert server is not None, f"{name} is no server"
+        if is_voter_kept(view, server.raft_id):
+            found.append(name)
+        view = replace(view, raft=replace(view.raft, voters=tuple(e for e in view.raft.voters if e is not server)))
+    return found
+
+
+@pytest.mark.parametrize(("expect", "voters", "down"), LOSSES)
+def test_the_advice_after_a_loss_is_never_refused(expect: int, voters: int, down: tuple[int, ...]) -> None:
+    """Given any farm that has lost a minority, when `servers remove` is advised, then each such command is granted."""
+    view = after_a_loss(expect, voters, down)
+    verdict = verdict_of(view)
+    assert verdict.text.startswith("Degraded"), verdict.text
+    assert refusals_of_advice(view, verdict.advice) == []
+    is_advised = "servers remove" in verdict.advice
+    assert is_advised is (voters - len(down) >= expect)
+    assert is_advised or "`garlicfarm keys export FILE`" in verdict.advice
+
+
+def test_a_planted_removal_that_would_be_refused_is_found() -> None:
+    view = after_a_loss(3, 3, (2,))
+    assert refusals_of_advice(view, "take it out: `garlicfarm servers remove node-2`") == ["node-2"]
+
+
+# -- key files ---------------------------------------------------------------------------------------------------------
+
+
+def type_all(action: str, garlicfarm: Callable[..., Result]) -> None:
+    """Type each command of an advice, in its order."""
+    for command in re.findall(r"`((?:garlicfarm|mv|chmod) [^`]+)`", action):
+        program, *words = shlex.split(command)
+        match program:
+            case "garlicfarm":
+                result = garlicfarm(*words)
+                assert result.exit_code == 0, f"{command}: {result.output}"
+            case "mv":
+                Path(words[0]).rename(words[1])
+            case _:
+                Path(words[1]).chmod(int(words[0], 8))
+
+
+@pytest.mark.parametrize("damage", ["missing", "foreign", "readable", "rubbish", "older"])
+def test_the_advice_about_the_key_file_ends_its_alarm(
+    tmp_path: Path, garlicfarm: Callable[..., Result], damage: str
+) -> None:
+    """Given a farm key file in any bad state, when the commands of the alarm are typed, then the alarm ends."""
+    path, fake = tmp_path / "farm.key", garlicfarm.node.keys  # type: ignore[attr-defined]
+    filed = fake.farm_key
+    keys = FarmKeys(path, filed, lambda: fake.chain)
+    save_farm_key(path, filed)
+    match damage:
+        case "missing":
+            path.unlink()
+        case "foreign":
+            path.unlink()
+            save_farm_key(path, new_farm_key(3))
+        case "readable":
+            path.chmod(0o644)
+        case "rubbish":
+            path.write_text("rubbish")
+        case _:
+            fake.chains["node-1"] = filed.key_ring.install(NEW_KEY).use(NEW_KEY)
+            fake.farm_key = filed.following(fake.chain)
+    alarms = Alarms(EventLog("node-1", lambda: 0))
+    keys.judge_file(keys.filed_now(), alarms)
+    [alarm] = alarms.standing()
+    type_all(f"{alarm.text} {alarm.action}", garlicfarm)
+    keys.judge_file(keys.filed_now(), alarms)
+    assert alarms.standing() == ()
+
+
+def test_the_advice_about_a_signing_key_ends_its_alarm(tmp_path: Path, garlicfarm: Callable[..., Result]) -> None:
+    """Given a key that ends soon, when a new one is made as the alarm says and moved into its place, the alarm ends."""
+    master, path, now_s = new_master_key(), tmp_path / "signing.key", 1_767_225_600
+    save_master_key(tmp_path / "master.key", master)
+    save_signing_key(path, master.sign_transient(now_s, 3600))
+    held, alarms = HeldKey.load(path), Alarms(EventLog("node-1", lambda: 0))
+    judge_key(held, now_s, key_alarm(alarms))
+    [alarm] = alarms.standing()
+    assert "`garlicfarm keys offline`" in alarm.action
+    made = garlicfarm("keys", "offline", "--master", str(tmp_path / "master.key"), "--out", str(tmp_path / "new.key"))
+    assert made.exit_code == 0, made.output
+    (tmp_path / "new.key").replace(path)
+    assert held.renew(now_s)
+    judge_key(held, now_s, key_alarm(alarms))
+    assert alarms.standing() == ()
+
+
+# -- guides ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_guide_to_client_keys_works_as_it_is_written(
+    tmp_path: Path, garlicfarm: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given docs/how-to/client-keys.md, when its lines are typed in their order, then each is done.
+
+    What is submitted means something to the farm, and no command needs the private key on the node's machine.
+    """
+    monkeypatch.chdir(tmp_path)
+    lines = [each for each in GUIDES if each.place.startswith("client-keys.md:") and not each.is_open]
+    assert len(lines) >= 7
+    for line in lines:
+        if line.words[:2] in {("node", "clients"), ("node", "remove-client")}:
+            continue  # their answers are a real node's
+        result = garlicfarm(*(word.replace("HASH", "a" * 52) for word in line.words))
+        assert result.exit_code == 0, f"{line.command}: {result.output}"
+    submitted = garlicfarm.node.submitted  # type: ignore[attr-defined]
+    assert len(submitted) == 2
+    assert [entry_refusal(each) for each in submitted] == [None, None]
+    assert [each["client"]["name"] for each in garlicfarm.node.commands] == [  # type: ignore[attr-defined]
+        "pipeline",
+        "script",
+    ]
