@@ -17,7 +17,8 @@ _SAMPLES = ("3", "value", "00" * 16, "ø", '{"a": 1}')
 
 def found_command(words: Sequence[str]) -> tuple[click.Command, list[str], str]:
     """The command that these words name, what is left of them, and the path; `click.UsageError` without one."""
-    command, rest, path = cli, list(words), list[str]()
+    command: click.Command = cli
+    rest, path = list(words), list[str]()
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
         context = click.Context(command, info_name=" ".join(path))
         below = command.get_command(context, rest[0])
