@@ -151,6 +151,25 @@ async def test_a_clock_that_is_off_a_majoritys_is_an_alarm_of_its_node_under_any
         nursery.cancel_scope.cancel()
 
 
+async def test_a_node_that_catches_up_raises_no_alarm_of_its_clock(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    state = stage.applied_state.state
+    clocks = state.clocks.configured(((1, 2, 3),))
+    stage.applied_state.farm.state = replace(state, clocks=clocks, log_time_ms=NOW_MS - 600_000)
+    stage.lead(OTHER)
+    async with on_duty(stage):
+        # Ten minutes of log in ten seconds: each entry has the clocks of its time.
+        for sequence in range(1, 61):
+            behind_ms = 600_000 - 10_000 * sequence
+            await stage.append_record(Clock(clock_now_ms() - behind_ms, OTHER, PERIOD_MS))
+            for server_id in (2, 3):
+                told = rival_report(sequence)
+                told = replace(told, date_ms=told.date_ms - behind_ms, request=f"0{server_id}-1-0-{sequence}")
+                await stage.append_record(replace(told, server_id=server_id))
+            await trio.sleep(1 / 6)
+            assert stage.alarm(CLOCK_ALARM) is None
+
+
 async def test_log_time_far_ahead_of_the_clocks_is_an_alarm_of_the_leader_and_of_it_alone(
     autojump_clock: MockClock,
 ) -> None:

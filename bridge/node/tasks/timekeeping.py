@@ -29,6 +29,7 @@ SLOW_ACTION = (
     "look for a slow disk or a busy processor on the voters, or a slow network between them; for servers far apart"
     " another consensus.timing is meant"
 )
+_CATCH_UP_RATIO = 3
 CLOCK_RETRY_S = 1.0
 STEP_LOOK_S = 1.0
 """How often a leader looks whether log time can make a step; at least four times in a period."""
@@ -42,6 +43,8 @@ class TimekeepingTask:
         self._led = trio.Event()
         self._broadcast = BroadcastTime(context.election_timeout_ms)
         self._noticed: set[str] = set()
+        self._looked: tuple[int, int] | None = None
+        """This machine's time and log time at the last look at the clocks."""
         self._failure: str | None = None
         """Why no clock entry could be made, the last time."""
 
@@ -127,7 +130,11 @@ class TimekeepingTask:
     def _review_clocks(self) -> None:
         context = self._context
         state, leads, own_id = context.applied_state.state, context.replica.leads, context.replica.server_id
+        is_old = self._applies_old_entries(state.log_time_ms)
         if not context.applied_state.quorum.moved:
+            return
+        if is_old:
+            self._noticed.clear()
             return
         judgement = context.applied_state.log_time.judge(*self._own_reading(), state.clocks)
         own = own_clock_text(judgement, own_id, self._name_of)
@@ -145,6 +152,17 @@ class TimekeepingTask:
         if log_time is not None and LOG_TIME_ALARM in lasting:
             text, action = log_time
             context.alarms.set(LOG_TIME_ALARM, text, action)
+
+    def _applies_old_entries(self, log_time_ms: int) -> bool:
+        """Return True if log time has moved much faster than time since the last look: this node catches up.
+
+        The clocks in old entries are old, and would make this node's own clock look as far ahead.
+        """
+        before, self._looked = self._looked, (now_ms(), log_time_ms)
+        if before is None:
+            return False
+        passed_ms = self._looked[0] - before[0]
+        return log_time_ms - before[1] > _CATCH_UP_RATIO * passed_ms
 
     def _name_of(self, server_id: int) -> str:
         return server_name(self._context.applied_state.state.admitted, server_id)
