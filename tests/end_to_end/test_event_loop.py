@@ -121,7 +121,7 @@ def test_watch_reports_planted_operations(tmp_path: Path) -> None:
 def test_each_exception_has_a_reason_and_a_limit() -> None:
     for each in allowed_operations():
         assert len(each.reason.split()) > 4
-        assert (each.kind, each.where, each.what) != ("*", "*", "*")
+        assert (each.kind, each.where, each.what, each.within) != ("*", "*", "*", "*")
 
 
 @pytest.fixture

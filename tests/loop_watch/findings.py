@@ -34,6 +34,8 @@ class AllowedOperation:
     where: str = "*"
     what: str = "*"
     command: str = "*"
+    within: str = "*"
+    """A function anywhere in the stack."""
 
     def allows(self, finding: Finding) -> bool:
         """Return True if the finding is one of these operations."""
@@ -43,7 +45,8 @@ class AllowedOperation:
             (finding.what, self.what),
             (finding.command, self.command),
         )
-        return all(fnmatchcase(value, pattern) for value, pattern in pairs)
+        is_within = any(fnmatchcase(each, self.within) for each in (*finding.stack, ""))
+        return is_within and all(fnmatchcase(value, pattern) for value, pattern in pairs)
 
 
 def allowed_operations() -> tuple[AllowedOperation, ...]:
