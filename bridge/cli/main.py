@@ -14,7 +14,7 @@ from bridge import VERSION
 from bridge.cli.failure import REFUSED, fail, reason_of
 from bridge.cli.help.lazy_group import LazyCommand, LazyGroup
 from bridge.cli.printing import echo, guard_output
-from bridge.cli.standard_streams import guard_streams
+from bridge.cli.serving.standard_streams import guard_streams
 
 COMMANDS = {
     "up": LazyCommand("bridge.cli.up:up", "Run a farm of several routers on this machine's loopback."),

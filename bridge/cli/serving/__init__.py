@@ -1,1 +1,1 @@
-"""What commands share that serve until they are stopped: output that never waits, and an end in time."""
+"""What keeps a command running and lets it end: standard streams that never stop it, and an end in time."""
