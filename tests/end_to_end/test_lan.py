@@ -312,3 +312,24 @@ def open_udp(name: str) -> None:
         check=True,
         capture_output=True,
     )
+
+
+def test_farm_is_founded_where_there_is_only_ipv6(lan: list[str], tmp_path: Path) -> None:
+    key = tmp_path / "farm.key"
+    assert call("keys", "new-farm", "--expect", str(ROUTERS), "--output", key).returncode == 0
+    for number, name in enumerate(lan, start=1):
+        _ip("-n", name, "addr", "flush", "dev", "eth0")
+        _ip("-n", name, "addr", "add", f"fd00:77::{number}/64", "dev", "eth0", "nodad")
+    states = [tmp_path / name for name in lan]
+    logs = lambda: "\n".join(tail(state.with_suffix(".log")) for state in states)  # noqa: E731 - said where it fails
+    with ExitStack() as stack:
+        for state in states:
+            start(state.name, key, state, stack)
+
+        def founded() -> bool:
+            return all(view_of(state).raft.leader_id is not None for state in states)
+
+        wait_until(founded, START_BOUND_S, "a farm that was found by multicast alone", logs)
+        assert {each.address for each in view_of(states[0]).members} == {
+            f"[fd00:77::{number}]:7668" for number in range(1, ROUTERS + 1)
+        }
