@@ -89,7 +89,7 @@ class GossipSettings:
     """`broadcast` is where presence is announced; None announces nothing."""
 
     bind: Address
-    chosen: ChosenAddress | None = None
+    chosen: ChosenAddress | None = field(default=None, compare=False)
     """Why `bind` has this host; None if the operator has named it."""
     advertise: Address | None = None
     seeds: tuple[str, ...] = ()
@@ -112,7 +112,7 @@ class ConsensusSettings:
     voters_max: int = VOTERS_MAX_DEFAULT
     grace_ms: int = GRACE_DEFAULT_MS
     admit: Admit = Admit.ASK
-    derived: frozenset[str] = frozenset()
+    derived: frozenset[str] = field(default=frozenset(), compare=False)
     """The settings among `consensus.bind` and `consensus.advertise` that follow from another one."""
 
 
