@@ -9,6 +9,7 @@ time, since the leader that has begun the change may have failed.
 
 from dataclasses import dataclass
 from random import Random
+from typing import Final
 
 import trio
 
@@ -35,15 +36,22 @@ class Asked:
     reason: str = ""
 
 
+_ONLY_ITSELF: Final = (
+    ": a leader of this make removes a server only at the request of that server, and counts others as `out-of-turn`."
+    " Remove it where the leader runs, by `ConsensusServer.change_configuration` without it"
+)
+"""Why a request to remove a server is not answered, and what removes it."""
+
+
 async def ask_to_add(client: GarlicFarmClient, server: ClusterServer, *, patience_s: float = 10.0) -> Asked:
     """Ask the leader to add `server`, which must listen at its endpoint."""
     return await _ask(client, wire.AddServerRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, server),)), patience_s)
 
 
 async def ask_to_remove(client: GarlicFarmClient, server: int, *, patience_s: float = 10.0) -> Asked:
-    """Ask the leader to remove `server`."""
+    """Ask the leader to remove `server`. A leader of ours takes this from that server only; see `_ONLY_ITSELF`."""
     named = LogEntry(0, ClusterServer(server, None))
-    return await _ask(client, wire.RemoveServerRequest(0, 0, 0, 0, 0, 0, (named,)), patience_s)
+    return await _ask(client, wire.RemoveServerRequest(0, 0, 0, 0, 0, 0, (named,)), patience_s, _ONLY_ITSELF)
 
 
 async def join(
@@ -68,8 +76,11 @@ async def join(
             await trio.sleep(_LOOK_S)
 
 
-async def _ask(client: GarlicFarmClient, request: wire.Request, patience_s: float) -> Asked:
-    """Find the leader and ask it; if it does not lead any more, find the next one."""
+async def _ask(client: GarlicFarmClient, request: wire.Request, patience_s: float, hint: str = "") -> Asked:
+    """Find the leader and ask it; if it does not lead any more, find the next one.
+
+    `hint` is a reason for which a leader ends the connection.
+    """
     asked = Asked(begun=False, leader=None, reason=f"no leader was found within {patience_s:g} s")
     with trio.move_on_after(patience_s):
         while not asked.begun:
@@ -81,7 +92,7 @@ async def _ask(client: GarlicFarmClient, request: wire.Request, patience_s: floa
             except GarlicFarmError as error:
                 return Asked(begun=False, leader=found.leader, reason=str(error))
             if isinstance(reply, Lost):
-                return Asked(begun=False, leader=found.leader, reason="the connection ended without an answer")
+                return Asked(begun=False, leader=found.leader, reason=f"the connection ended without an answer{hint}")
             if reply.accepted or reply.destination == reply.source:
                 reason = "" if reply.accepted else f"server {reply.source} leads and refused; its log says why"
                 return Asked(reply.accepted, found.leader, reason)

@@ -54,7 +54,7 @@ async function consume (kafka, topic, count, groupId, sinceMs) {
     await admin.disconnect()
     seek = partition.offset
   }
-  const consumer = kafka.consumer({ groupId, sessionTimeout: SESSION_MS, retry: { retries: 100 } })
+  const consumer = kafka.consumer({ groupId, sessionTimeout: SESSION_MS })
   await consumer.connect()
   await consumer.subscribe({ topics: [topic], fromBeginning: true })
   let left = count
@@ -85,8 +85,7 @@ async function main ([story, addresses, topic, count, last]) {
   const kafka = new Kafka({
     clientId: 'stories',
     brokers: addresses.split(','),
-    logLevel: logLevel.NOTHING,
-    retry: { retries: 20 }
+    logLevel: logLevel.NOTHING
   })
   const own = `${story}-${process.pid}-${Date.now()}`
   switch (story) {
