@@ -46,6 +46,11 @@ from consensus.core.replication.progress import ProgressTracker
 Strategy = Callable[[Replica, ProgressTracker], Replication]
 
 
+SMALL_COMMAND_BYTES = 16 * 1024
+SLOWEST_LINK_BYTES_PER_S = 32 * 1024
+"""Of a proposal, beyond what is small: a leader that commits nothing stays for the time of its size."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pending:
     """A proposal in the log that waits for commitment. `last` is the index of its last entry."""
@@ -240,7 +245,9 @@ class Leader:
         replica = self._replica
         if not self._pending or not replica.others:
             return None
-        return self.tracker.committed_ms + self._stall_patience_ms
+        # A large command takes its time on a slow link.
+        large_bytes = max(0, self._pending[0].size_bytes - SMALL_COMMAND_BYTES)
+        return self.tracker.committed_ms + self._stall_patience_ms + large_bytes * 1000 // SLOWEST_LINK_BYTES_PER_S
 
     def _is_stalled(self) -> bool:
         replica, due = self._replica, self._stall_deadline

@@ -38,7 +38,7 @@ Only what is checked is installed. The chunks are read back from the disk, so th
 leader's rotten file can replace a good log by a bad snapshot.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from consensus.core.effects import CheckSnapshot, Compact, ReadSnapshot, StoreChunk, TakeSnapshot
 from consensus.core.events import SnapshotChecked, SnapshotRead
@@ -47,6 +47,7 @@ from consensus.core.messages import FetchSnapshot, FetchSnapshotReply, InstallSn
 from consensus.core.model import Index, LogId, Milliseconds, ServerId, SnapshotDescription, Term
 from consensus.core.replica import Replica
 
+MAX_LATE_CHUNKS = 16
 MAX_SNAPSHOT_READS = 64
 """Chunks that are read for servers that fetch them, at one time."""
 
@@ -87,6 +88,8 @@ class OutgoingSnapshot:
     end: int = 0
     resume_ms: Milliseconds = 0
     round_number: int = 0
+    late: list[int] = field(default_factory=list)
+    """Correlations of chunks that were taken for lost. On a slow link their answers come, and say how far it is."""
 
     def due_ms(self, retry_ms: Milliseconds) -> Milliseconds | None:
         """When to act if no answer arrives."""
@@ -97,6 +100,8 @@ class OutgoingSnapshot:
     def send(self, replica: Replica, peer: ServerId, event: SnapshotRead, round_number: int) -> bool:
         """Storage gave a chunk; send it. False if it is not the one that is wanted any more."""
         self.read_id = None
+        if self.correlation is not None:
+            self.late = [*self.late, self.correlation][-MAX_LATE_CHUNKS:]
         snapshot = replica.log.snapshot
         current = snapshot is not None and snapshot.last == self.last == event.last
         if snapshot is None or not current or event.data is None or event.offset != self.offset:
@@ -118,8 +123,18 @@ class OutgoingSnapshot:
         replica.outbox.send(peer, message)
         return True
 
+    def is_answered_by(self, correlation: int) -> bool:
+        """Return True if this is the answer to a chunk of this transfer, the newest or one that was taken for lost."""
+        return correlation == self.correlation or correlation in self.late
+
     def answered(self, replica: Replica, reply: SnapshotReply) -> None:
         """The follower answered the chunk under way, maybe late: go on from where it says."""
+        if reply.correlation != self.correlation:
+            self.late.remove(reply.correlation)
+            if reply.accepted and reply.next_offset > self.offset:
+                # The same bytes are under way once more. Their answer says no more than this one.
+                self.offset, self.correlation, self.sent_ms, self.end = reply.next_offset, None, None, 0
+            return
         self.correlation = self.sent_ms = None
         if reply.accepted and reply.next_offset == self.end:
             self.offset = self.end
@@ -129,7 +144,7 @@ class OutgoingSnapshot:
         self.resume_ms = replica.now + replica.options.heartbeat_ms
 
 
-def read_next_chunk(replica: Replica, outgoing: OutgoingSnapshot | None) -> OutgoingSnapshot | None:
+def read_next_chunk(replica: Replica, outgoing: OutgoingSnapshot | None, limit_bytes: int) -> OutgoingSnapshot | None:
     """Read the next chunk, if nothing is under way; begins (anew) with the newest snapshot. None: there is none."""
     snapshot = replica.log.snapshot
     if snapshot is None:
@@ -138,8 +153,7 @@ def read_next_chunk(replica: Replica, outgoing: OutgoingSnapshot | None) -> Outg
         outgoing = OutgoingSnapshot(snapshot.last)
     if outgoing.read_id is None and outgoing.sent_ms is None and replica.now >= outgoing.resume_ms:
         outgoing.read_id = replica.applier.next_read_id()
-        limit = replica.options.snapshot_chunk_bytes
-        replica.outbox.add(ReadSnapshot(outgoing.read_id, outgoing.last, outgoing.offset, limit))
+        replica.outbox.add(ReadSnapshot(outgoing.read_id, outgoing.last, outgoing.offset, limit_bytes))
     return outgoing
 
 

@@ -22,6 +22,7 @@ from consensus.core.messages import AppendEntries, AppendReply, Message, Snapsho
 from consensus.core.model import Entry, Index, LogId, Milliseconds, ServerId
 from consensus.core.replica import Replica
 from consensus.core.replication.progress import (
+    LEAST_REQUEST_BYTES,
     MAX_REMEMBERED_REQUESTS,
     Progress,
     ProgressState,
@@ -148,6 +149,8 @@ class AppendLeader:
         if matched > request.last:
             self._replica.dropped["append reply beyond its request"] += 1
             return
+        if request.carries_entries:
+            progress.took(self._replica.now - request.sent_ms, self._replica.options.retry_ms)
         progress.succeeded(request, matched, self._replica.now)
         if self._tracker.acknowledge(progress, matched):
             self.committed()
@@ -254,13 +257,15 @@ class AppendLeader:
         if progress.next <= log.start.index:
             self._send_snapshot(progress)
             return
-        while progress.next <= log.last_index and progress.may_send_entries(self._window) and self._may_ask(progress):
+        window = progress.part_of(self._window)
+        while progress.next <= log.last_index and progress.may_send_entries(window) and self._may_ask(progress):
             options = self._replica.options
             last = min(log.last_index, progress.next + options.max_entries_per_append - 1)
-            entries = log.entries(progress.next, last, options.max_bytes_per_append)
+            limit_bytes = progress.part_of(options.max_bytes_per_append, LEAST_REQUEST_BYTES)
+            entries = log.entries(progress.next, last, limit_bytes)
             if entries is None:
                 progress.read_id = self._replica.applier.next_read_id()
-                read = ReadEntries(progress.read_id, progress.next, last, options.max_bytes_per_append)
+                read = ReadEntries(progress.read_id, progress.next, last, limit_bytes)
                 self._replica.outbox.add(read)
             else:
                 self._send(peer, progress, entries)
@@ -268,12 +273,13 @@ class AppendLeader:
     def _send_snapshot(self, progress: Progress) -> None:
         if progress.state is not ProgressState.UNREACHABLE and self._may_ask(progress):
             progress.needs_snapshot()
-            progress.transfer = read_next_chunk(self._replica, progress.transfer)
+            chunk_bytes = progress.part_of(self._replica.options.snapshot_chunk_bytes, LEAST_REQUEST_BYTES)
+            progress.transfer = read_next_chunk(self._replica, progress.transfer, chunk_bytes)
             self._tracker.wake_by(self._due_ms(progress))
 
     def _chunk_answered(self, sender: ServerId, progress: Progress, message: SnapshotReply) -> None:
         replica, tracker, transfer = self._replica, self._tracker, progress.transfer
-        if transfer is None or transfer.correlation != message.correlation:
+        if transfer is None or not transfer.is_answered_by(message.correlation):
             replica.dropped["stale or foreign snapshot reply"] += 1
             return
         tracker.heard(progress)
@@ -290,6 +296,8 @@ class AppendLeader:
         else:
             if message.accepted:
                 progress.advanced_ms = replica.now
+            if transfer.sent_ms is not None:
+                progress.took(replica.now - transfer.sent_ms, replica.options.retry_ms)
             transfer.answered(replica, message)
             if progress.state is ProgressState.UNREACHABLE:
                 progress.needs_snapshot()
@@ -335,10 +343,13 @@ class AppendLeader:
             and self._heeds_overdue(progress)
             and replica.now >= oldest_ms + replica.options.retry_ms
         ):
+            if progress.appends_in_flight:
+                progress.was_overdue()
             progress.became_unreachable(self._place_to_probe(progress))
         transfer = progress.transfer
         sent_ms = transfer.sent_ms if transfer is not None and progress.state is ProgressState.SNAPSHOT else None
         if sent_ms is not None and replica.now >= sent_ms + replica.options.retry_ms:
+            progress.was_overdue()
             progress.became_unreachable(self._place_to_probe(progress))
 
     def _heeds_overdue(self, progress: Progress) -> bool:

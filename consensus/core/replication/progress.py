@@ -12,6 +12,10 @@ A dead follower thus costs a heartbeat per interval, not a batch of entries per 
 are remembered for a while (`expired`), because a follower with a slow disk may answer late and truthfully; an answer to
 anything else is stale or foreign and tells nothing. Both tables are bounded.
 
+*How much is sent at a time.* A slow link carries no full window within the retry time: what is taken for lost is still
+on its way, and is sent again behind it. So the size of a request and the window are halved when an answer is overdue,
+and doubled when one comes soon.
+
 *What is committed.* A follower's match index rises, or the leader's own disk has caught up; Only `acknowledge` and
 `own_disk_caught_up` commit, whichever strategy is used. An index commits when a majority of voters holds it durably
 *and* its entry is of the leader's own term (Raft section 5.4.2); entries of older terms commit with it, never by
@@ -27,6 +31,9 @@ from consensus.core.replica import Replica
 from consensus.core.snapshots import OutgoingSnapshot
 
 MAX_REMEMBERED_REQUESTS = 128
+MAX_HALVINGS = 8
+LEAST_REQUEST_BYTES = 4 * 1024
+"""No request is made smaller than this."""
 
 
 class ProgressState(Enum):
@@ -74,6 +81,8 @@ class Progress:
     end_at_answer: tuple[Index, Milliseconds] | None = None
     """Where our log ended when it last told how far it is, and when that was."""
     state: ProgressState = ProgressState.PROBING
+    halvings: int = 0
+    """How often the size of a request was halved, because its answer was overdue (`part_of`)."""
 
     sent_ms: Milliseconds | None = None
     newest: int = 0
@@ -129,6 +138,19 @@ class Progress:
     def is_asked(self) -> bool:
         """Whether a request is unanswered, with entries or without, or a chunk of the snapshot."""
         return bool(self.in_flight) or (self.transfer is not None and self.transfer.sent_ms is not None)
+
+    def part_of(self, full: int, least: int = 1) -> int:
+        """Return the part of a full size or window that the follower's link carries in time."""
+        return max(min(full, least), full >> self.halvings)
+
+    def took(self, took_ms: Milliseconds, retry_ms: Milliseconds) -> None:
+        """An answer to entries or to a chunk came: send larger requests if it came soon."""
+        if took_ms <= retry_ms // 4:
+            self.halvings = max(0, self.halvings - 1)
+
+    def was_overdue(self) -> None:
+        """An answer to entries or to a chunk is overdue: send smaller requests."""
+        self.halvings = min(MAX_HALVINGS, self.halvings + 1)
 
     def may_send_entries(self, window: int) -> bool:
         """Whether the state and the window leave room for one more request with entries."""
