@@ -1,17 +1,15 @@
-"""Appends and chunks over a slow link: smaller requests after an overdue answer, and late answers still count."""
+"""Appends over a slow link: smaller requests after an overdue answer, and nothing that is on its way is sent again."""
 
 from dataclasses import replace
 
 import pytest
 
-from consensus.core.effects import Outcome, ProposalResolved, ReadSnapshot, Role, Send
-from consensus.core.events import DeadlineReached, SnapshotRead, SnapshotTaken
+from consensus.core.effects import Outcome, ProposalResolved, Role
+from consensus.core.events import DeadlineReached
 from consensus.core.leader import SLOWEST_LINK_BYTES_PER_S
-from consensus.core.messages import InstallSnapshot, SnapshotReply
-from consensus.core.model import SnapshotDescription
 from consensus.core.options import lan
-from consensus.core.replication.progress import LEAST_REQUEST_BYTES, MAX_HALVINGS, Progress
-from tests.spec.raft_bench import TWO, Bench, group
+from consensus.core.replication.progress import LEAST_REQUEST_BYTES, MAX_HALVINGS, Progress, ProgressState
+from tests.spec.raft_bench import TWO, Bench
 
 RETRY_MS = lan().retry_ms
 FULL = 256 * 1024
@@ -35,31 +33,26 @@ def test_answers_that_come_soon_double_what_is_sent() -> None:
     assert progress.part_of(FULL) == FULL
 
 
-def test_late_answer_to_a_chunk_moves_the_transfer_on() -> None:
-    """Each chunk takes longer than the retry time; without its late answer the transfer would begin again for ever."""
-    bench = Bench(1, voters=2)
-    bench.lead()
-    last = bench.about.last
-    (append,) = bench.appends(TWO)
-    bench.matched(TWO, append)
-    bench.step(SnapshotTaken(SnapshotDescription(last, group(2), 1_000_000, 0), last.index + 1))
-    bench.propose(b"x")
-    (refused,) = bench.appends(TWO)
-    bench.refused(TWO, refused, 1)
-    (read,) = bench.all(ReadSnapshot)
-    bench.step(SnapshotRead(read.request_id, read.last, 0, bytes(read.limit_bytes), done=False))
-    (chunk,) = (send.message for send in bench.all(Send) if isinstance(send.message, InstallSnapshot))
-    assert isinstance(chunk, InstallSnapshot)
-    bench.step(DeadlineReached(), after_ms=RETRY_MS)
-    late = SnapshotReply(bench.about.term, True, len(chunk.data), False, chunk.correlation)  # noqa: FBT003
-    bench.receive(TWO, late)
-    reads = list(bench.all(ReadSnapshot))
-    for _ in range(10):
-        if reads:
-            break
-        bench.step(DeadlineReached(), after_ms=lan().heartbeat_ms)
-        reads = list(bench.all(ReadSnapshot))
-    assert reads[0].offset == len(chunk.data)
+def test_heartbeat_that_overtakes_entries_sends_none_of_them_again() -> None:
+    """Its refusal only says that the entries are still on their way."""
+    progress = Progress(3, match=2, state=ProgressState.REPLICATING)
+    progress.sent(1, 2, 9, 0, 0, 1_000_000)
+    progress.sent(2, 9, 9, 100)
+    heartbeat = progress.answered(2)
+    assert heartbeat is not None
+    assert progress.overtook(heartbeat)
+    progress.answered(1)
+    assert not progress.overtook(heartbeat)
+
+
+def test_entries_that_take_long_on_a_slow_link_are_not_taken_for_lost() -> None:
+    """The time counts for all that was sent before as well."""
+    progress = Progress(1, state=ProgressState.REPLICATING)
+    progress.sent(1, 0, 1, 0, 0, 1_000_000)
+    progress.sent(2, 1, 2, 0, 0, 1_000_000)
+    first, second = progress.in_flight.values()
+    assert first.transfer_ms > 30_000
+    assert second.transfer_ms > 60_000
 
 
 def test_leader_stays_for_the_time_of_a_large_command() -> None:

@@ -17,6 +17,7 @@ the time after which they are overdue, or the follower gets no entries.
 from collections.abc import Iterator
 
 from consensus.core.effects import ReadEntries
+from consensus.core.entry_data import group_bytes
 from consensus.core.events import EntriesRead, SnapshotRead
 from consensus.core.messages import AppendEntries, AppendReply, Message, SnapshotReply
 from consensus.core.model import Entry, Index, LogId, Milliseconds, ServerId
@@ -125,6 +126,9 @@ class AppendLeader:
         was_unreachable = progress.state is ProgressState.UNREACHABLE
         if message.success:
             self._append_succeeded(sender, progress, request, message.next_index - 1)
+        elif progress.overtook(request):
+            # It came by another connection while entries before it are still on their way: the logs need not differ.
+            replica.dropped["refusal of a heartbeat that overtook entries"] += 1
         elif progress.refused(request, message.next_index) or progress.next <= replica.log.start.index:
             self._replicate(sender, progress)
         if was_unreachable:
@@ -377,6 +381,7 @@ class AppendLeader:
         encoded = replica.log.encoded(entries)
         message = AppendEntries(replica.term, replica.server_id, position, entries, commit, correlation, encoded)
         replica.outbox.send(peer, message)
-        progress.sent(correlation, previous, previous + len(entries), replica.now, self._round_number)
+        size_bytes = group_bytes(entries) if entries else 0
+        progress.sent(correlation, previous, previous + len(entries), replica.now, self._round_number, size_bytes)
         progress.sent_commit, progress.commit_due_ms = commit, None
         self._tracker.wake_by(replica.now + self._patience_ms)

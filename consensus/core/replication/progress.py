@@ -32,6 +32,9 @@ from consensus.core.snapshots import OutgoingSnapshot
 
 MAX_REMEMBERED_REQUESTS = 128
 MAX_HALVINGS = 8
+SMALL_REQUEST_BYTES = 16 * 1024
+SLOWEST_BYTES_PER_S = 32 * 1024
+"""Of a follower's link: requests that are not small have the time that their bytes take."""
 LEAST_REQUEST_BYTES = 4 * 1024
 """No request is made smaller than this."""
 
@@ -54,6 +57,8 @@ class SentAppend:
     sent_ms: Milliseconds
     round_number: int = 0
     """The round of `confirm` in which it was sent."""
+    transfer_ms: Milliseconds = 0
+    """What the slowest link needs for the entries that were under way with it, its own among them."""
 
     @property
     def carries_entries(self) -> bool:
@@ -85,6 +90,8 @@ class Progress:
     """How often the size of a request was halved, because its answer was overdue (`part_of`)."""
 
     sent_ms: Milliseconds | None = None
+    bytes_under_way: int = 0
+    """Of entries that were sent since none was under way."""
     newest: int = 0
     """The correlation of the newest request, with or without entries, or a chunk of the snapshot."""
     sent_commit: Index = 0
@@ -139,6 +146,12 @@ class Progress:
         """Whether a request is unanswered, with entries or without, or a chunk of the snapshot."""
         return bool(self.in_flight) or (self.transfer is not None and self.transfer.sent_ms is not None)
 
+    def overtook(self, request: SentAppend) -> bool:
+        """Return True if this is a heartbeat behind entries that are unanswered."""
+        return not request.carries_entries and any(
+            sent.carries_entries and sent.previous < request.previous <= sent.last for sent in self.in_flight.values()
+        )
+
     def part_of(self, full: int, least: int = 1) -> int:
         """Return the part of a full size or window that the follower's link carries in time."""
         return max(min(full, least), full >> self.halvings)
@@ -162,9 +175,20 @@ class Progress:
             case ProgressState.UNREACHABLE | ProgressState.SNAPSHOT:
                 return False
 
-    def sent(self, correlation: int, previous: Index, last: Index, now: Milliseconds, round_number: int = 0) -> None:
-        """Remember a request; while replicating, `next` runs ahead."""
-        self.in_flight[correlation] = SentAppend(previous, last, now, round_number)
+    def sent(
+        self,
+        correlation: int,
+        previous: Index,
+        last: Index,
+        now: Milliseconds,
+        round_number: int = 0,
+        size_bytes: int = 0,
+    ) -> None:
+        """Remember a request of so many bytes of entries; while replicating, `next` runs ahead."""
+        self.bytes_under_way = size_bytes + (self.bytes_under_way if self.appends_in_flight else 0)
+        large_bytes = max(0, self.bytes_under_way - SMALL_REQUEST_BYTES) if size_bytes else 0
+        transfer_ms = large_bytes * 1000 // SLOWEST_BYTES_PER_S
+        self.in_flight[correlation] = SentAppend(previous, last, now, round_number, transfer_ms)
         self.appends_in_flight += last > previous
         self.sent_ms, self.asked_round, self.newest = now, round_number, correlation
         if self.state is ProgressState.REPLICATING:
@@ -181,8 +205,8 @@ class Progress:
         return sent
 
     def oldest_sent_ms(self) -> Milliseconds | None:
-        """When the longest unanswered request was sent, or last known to have arrived."""
-        return min((sent.sent_ms for sent in self.in_flight.values()), default=None)
+        """When the longest unanswered request was sent, or last known to have arrived: large ones arrive later."""
+        return min((sent.sent_ms + sent.transfer_ms for sent in self.in_flight.values()), default=None)
 
     def succeeded(self, request: SentAppend, match: Index, now: Milliseconds) -> None:
         """The follower holds everything up to `match` durably; with less than it was sent, it did not take the rest."""
