@@ -17,6 +17,7 @@ local service, asked by a real TCP connection, or simply healthy where the demon
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -192,7 +193,7 @@ class FileRouter:
         """Look which structures lie in the directory, until cancelled: other processes may remove them."""
         while True:
             async with self._one_writer:
-                self.files = await trio.to_thread.run_sync(_structures_in, self._directory)
+                await self._look()
             await trio.sleep(LOOK_EVERY_S)
 
     def path_of(self, master_hash: bytes) -> Path:
@@ -259,6 +260,10 @@ class FileRouter:
                 await trio.to_thread.run_sync(_remove_if_same, path, published)
             except OSError as error:
                 raise RouterError(f"{path} cannot be removed: {error.strerror}; remove it by hand") from None
+            await self._look()
+
+    async def _look(self) -> None:
+        with suppress(OSError):  # The last look counts until the next one.
             self.files = await trio.to_thread.run_sync(_structures_in, self._directory)
 
 
