@@ -18,6 +18,7 @@ node moved and the file names the old address elsewhere, the next start would fa
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from ipaddress import ip_address
 from typing import Any, Final, TypeVar
@@ -80,7 +81,8 @@ class AddressWatch:
     async def run(self) -> None:
         """Look until cancelled; raises `AddressChangedError`."""
         while True:
-            self.look(await trio.to_thread.run_sync(self._network.interfaces))
+            with suppress(OSError):  # Without a descriptor to ask by, the addresses are looked at the next time.
+                self.look(await trio.to_thread.run_sync(self._network.interfaces))
             await trio.sleep(LOOK_EVERY_S)
 
     def look(self, interfaces: Sequence[LanInterface]) -> None:
