@@ -35,6 +35,7 @@ from pipeline.spark.interrupt import deferred
 from pipeline.spark.side_by_side import Kept, RunningQuery, SideBySide
 from pipeline.tables.delta import stored_version
 from pipeline.tables.lake import BASE_SPECS, EVENTS, LOG, EventsTable, Lake, note_nothing
+from pipeline.tables.ledger import Continuity
 from pipeline.tables.tasks import FARMS, RECENT, Outcome, found_in_log, found_in_rows
 
 LAYOUT = 3
@@ -221,6 +222,7 @@ def start_query(
         feedback=settings.judge is not None,
         keep_ms=settings.keep_ms,
         note=note_nothing if gold is None else gold.note,
+        continuity=Continuity.LATER if SERVERS in settings.source else Continuity.NEXT,
     )
     if entries is None and SERVERS in settings.source:
         entries = kafka_stream(session, settings.source)

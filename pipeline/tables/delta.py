@@ -73,11 +73,17 @@ class Table:
         with _failure_told(self.root):
             self._delta = _opened(self.root) or _created(self.root, spec)
             self._widen()
+        self._known: dict[str, int] = {}
 
     def committed(self, query: str) -> int:
         """The last batch of the query that is in the table."""
         found = self._fresh().transaction_version(query)
-        return NOTHING_COMMITTED if found is None else int(found)
+        self._known[query] = NOTHING_COMMITTED if found is None else int(found)
+        return self._known[query]
+
+    def known_batch(self, query: str) -> int:
+        """Return the last batch of the query as this process has committed or read it, without reading again."""
+        return self._known[query] if query in self._known else self.committed(query)
 
     def append(self, query: str, batch: int, rows: pa.Table | None, files: Sequence[DataFile] = ()) -> bool:
         """Adds what a batch says: rows, and files that were written; False if it had been added, or says nothing."""
@@ -135,6 +141,7 @@ class Table:
         self, added: Sequence[DataFile], removed: Sequence[StoredFile], transactions: list[Transaction]
     ) -> None:
         now_ms = time.time_ns() // 1_000_000
+        self._known |= {each.app_id: each.version for each in transactions}
         by_day = DAY in self.spec.schema.names
         adds = [
             AddAction(

@@ -31,6 +31,7 @@ from pipeline.source.log_client import FarmLogError
 from pipeline.tables.current import CurrentState
 from pipeline.tables.delta import Table, TableSpec
 from pipeline.tables.files import BATCH, DAY
+from pipeline.tables.ledger import BatchLedger, Continuity, Range
 from pipeline.tables.names import remember_names, salt_of
 from pipeline.tables.rows import ADDRESS, BASE
 from pipeline.tables.tasks import FARMS, LAST, ROWS, SEEN, WINDOWS, Outcome, TaskPlan, outcome_of
@@ -87,7 +88,9 @@ class Lake:
         feedback: bool = False,
         keep_ms: int | None = None,
         note: Note = note_nothing,
+        continuity: Continuity = Continuity.NEXT,
     ) -> None:
+        """Raises `TableDamagedError` if a table lacks a batch that it had."""
         self._output = output
         self.plan = TaskPlan(str(output.resolve()), salt_of(output), window_ms, watch, feedback, PERIODS_MS)
         self._base = {name: Table(output, spec) for name, spec in BASE_SPECS.items()}
@@ -96,6 +99,8 @@ class Lake:
         self._upkeep = Upkeep(keep_ms)
         self._named: set[str] = set()
         self._note = note
+        self._ledger = BatchLedger(output, LOG, continuity)
+        self._ledger.check_tables(self._committed())
 
     def write_batch(self, found: DataFrame, batch: int) -> Outcome:
         """Runs the tasks of one micro-batch and writes what they find; repeated, it changes nothing."""
@@ -104,7 +109,11 @@ class Lake:
         return outcome
 
     def write_outcome(self, outcome: Outcome, batch: int) -> None:
-        """Writes what the tasks of a micro-batch found; repeated, it changes nothing."""
+        """Writes what the tasks of a micro-batch found; repeated, it changes nothing.
+
+        Raises `TableDamagedError` if the batch does not continue the tables.
+        """
+        self._ledger.begin(batch, _ranges_of(outcome))
         self._update_current(outcome, batch)
         self._note(LOG, batch, outcome.rows.get(WINDOWS))
         for name, table in self._base.items():
@@ -114,6 +123,7 @@ class Lake:
             self._watching.transitions.append(LOG, batch, changes if changes.num_rows else None)
             self._current.take(LOG, batch, {"watched": changes})
             self._watching.keep(LOG, batch)
+        self._ledger.end(batch, self._committed())
         self._upkeep.after_batch(self._all())
 
     def _update_current(self, outcome: Outcome, batch: int) -> None:
@@ -133,16 +143,32 @@ class Lake:
             remember_names(self._output, names)
             self._named |= names.keys()
 
+    def _committed(self) -> dict[str, int]:
+        return {table.spec.name: table.known_batch(LOG) for table in self._all()}
+
     def _all(self) -> list[Table]:
         watching = self._watching
         return [*self._base.values(), *self._current.tables(), *(() if watching is None else watching.tables())]
+
+
+def _ranges_of(outcome: Outcome) -> dict[str, Range]:
+    """Return from where to where a batch reaches in each farm's log; several tasks may have read one farm."""
+    found: dict[str, Range] = {}
+    for each in outcome.rows[FARMS].to_pylist() if FARMS in outcome.rows else ():
+        if each["first_index"] is not None:
+            known = found.get(each["farm"], Range(each["first_index"], each["index"]))
+            found[each["farm"]] = Range(min(known.first, each["first_index"]), max(known.last, each["index"]))
+    return found
 
 
 class EventsTable:
     """What the query over the nodes' traces writes."""
 
     def __init__(self, output: Path, keep_ms: int | None = None) -> None:
+        """Raises `TableDamagedError` if the table lacks a batch that it had."""
         self._table = Table(output, EVENTS_SPEC)
+        self._ledger = BatchLedger(output, EVENTS, Continuity.UNKNOWN)
+        self._ledger.check_tables({EVENTS: self._table.known_batch(EVENTS)})
         self._upkeep = Upkeep(keep_ms)
 
     def write_batch(self, rows: DataFrame, batch: int) -> None:
@@ -153,5 +179,12 @@ class EventsTable:
             BATCH: pa.repeat(pa.scalar(batch, pa.int64()), found.num_rows),
         }
         told = pa.table({name: columns[name] for name in EVENTS_SPEC.schema.names})
+        self._ledger.begin(batch, _cursors_of(told))
         self._table.append(EVENTS, batch, told if told.num_rows else None)
+        self._ledger.end(batch, {EVENTS: self._table.known_batch(EVENTS)})
         self._upkeep.after_batch([self._table])
+
+
+def _cursors_of(rows: pa.Table) -> dict[str, Range]:
+    ends = rows.group_by(["node"]).aggregate([("cursor", "min"), ("cursor", "max")]).to_pylist()
+    return {str(each["node"]): Range(each["cursor_min"], each["cursor_max"]) for each in ends}

@@ -10,7 +10,8 @@ import pytest
 from pipeline.gold.answers import answer_sql
 from pipeline.serve.query import documents
 from pipeline.tables import current
-from pipeline.tables.delta import Table, stored_files, stored_rows
+from pipeline.tables.delta import Table, TableSpec, stored_files, stored_rows
+from pipeline.tables.files import TableDamagedError
 from pipeline.tables.lake import BASE_SPECS, Lake
 from pipeline.tables.tasks import Outcome, outcome_of, work
 from pipeline.watch.watching import STATE_SPEC, TRANSITIONS_SPEC
@@ -125,3 +126,60 @@ def test_each_farm_is_told_by_name_with_what_was_read_of_it(tmp_path: Path) -> N
     again.write_outcome(found_by(again, other, 1), 2)
     told = {row["farm"]: row["entries"] for row in current.read(tmp_path, "farm")}
     assert told[other.cluster_id] == other.commit_index
+
+
+def parts_of(*ends: int) -> list[MadeUpLog]:
+    log = three_servers(minutes=3)
+    begins = (0, *ends)
+    return [MadeUpLog(entries=log.entries[begin:end]) for begin, end in zip(begins, (*ends, None), strict=True)]
+
+
+def written(output: Path, parts: list[MadeUpLog]) -> None:
+    """Write parts of a log as batches, as one run does."""
+    lake = lake_at(output)
+    for batch, part in enumerate(parts):
+        lake.write_outcome(found_by(lake, part, 1), batch)
+
+
+def test_lake_with_an_older_checkpoint_is_refused(tmp_path: Path) -> None:
+    first, second, third = parts_of(20, 40)
+    written(tmp_path, [first, second])
+    lake = lake_at(tmp_path)
+    larger = MadeUpLog(entries=[*second.entries, *third.entries])
+    with pytest.raises(TableDamagedError, match=r"is older than the tables: it gives the number 1 to entries 21 to"):
+        lake.write_outcome(found_by(lake, larger, 1), 1)
+    with pytest.raises(TableDamagedError, match=r"is older than the tables: it continues with batch 0"):
+        lake.write_outcome(found_by(lake, first, 1), 0)
+
+
+def test_lake_with_a_newer_checkpoint_is_refused(tmp_path: Path) -> None:
+    first, _, third = parts_of(20, 40)
+    written(tmp_path, [first])
+    lake = lake_at(tmp_path)
+    with pytest.raises(TableDamagedError, match=r"is newer than the tables: it continues with batch 2"):
+        lake.write_outcome(found_by(lake, third, 1), 2)
+    with pytest.raises(TableDamagedError, match=r"is newer than the tables: it continues farm \w+ with entry 41"):
+        lake.write_outcome(found_by(lake, third, 1), 1)
+
+
+@pytest.mark.parametrize("spec", [BASE_SPECS["reports"], STATE_SPEC, current.SPECS["farm"]], ids=lambda each: each.name)
+@pytest.mark.parametrize("loss", ["an empty commit", "a missing commit"])
+def test_lake_whose_table_lost_its_last_commit_is_refused(tmp_path: Path, spec: TableSpec, loss: str) -> None:
+    written(tmp_path, parts_of(20, 40))
+    last = max((tmp_path / spec.name / "_delta_log").glob("*.json"))
+    if loss == "an empty commit":
+        last.write_bytes(b"")
+    else:
+        last.unlink()
+    with pytest.raises(TableDamagedError, match=rf"{spec.name} ends with batch 1 and had batch 2 before"):
+        lake_at(tmp_path)
+
+
+def test_lake_of_an_earlier_version_without_notes_continues(tmp_path: Path) -> None:
+    first, second, third = parts_of(20, 40)
+    written(tmp_path, [first, second])
+    (tmp_path / "batches-log.json").unlink()
+    lake = lake_at(tmp_path)
+    lake.write_outcome(found_by(lake, third, 1), 2)
+    written(tmp_path / "undisturbed", [first, second, third])
+    assert tables_in(tmp_path) == tables_in(tmp_path / "undisturbed")

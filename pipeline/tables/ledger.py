@@ -1,0 +1,153 @@
+"""Which batches the tables have and what these hold, noted apart from the tables and from Spark's checkpoint.
+
+    begin: batch N reads entries 2001 to 3000 of farm F ──▶ the tables commit N ──▶ done: reports has N, clocks has N …
+
+Spark numbers batches, and a table takes the number of a batch for the batch. That holds only while checkpoint and
+tables are of one moment. After a checkpoint was restored from a backup, or lost its last file when power failed, Spark
+gives the number N to other entries. Each table has an N already, so these entries would be in no table. After a table
+was restored, its lost batch never comes again. No number that Spark or Delta Lake keeps shows this.
+
+So the range of a batch is written here before its first commit, and the batches of all tables behind its last one. A
+batch that does not continue where the last one ended, a known number with another range, and a table that lacks what it
+had are each refused (`TableDamagedError`). The file is synced before it takes the place of the old one.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from pipeline.tables.files import TableDamagedError
+
+RESTORE: Final = (
+    "restore the whole output directory from one backup, or read the log again into another output directory"
+)
+
+
+class Continuity(Enum):
+    """How the first entry of a batch follows the last one of the batch before."""
+
+    NEXT = "by one"
+    """A farm's own log has an entry at each index."""
+    LATER = "at some distance"
+    """A topic lacks indexes whose entries are not for its readers."""
+    UNKNOWN = "in no order"
+    """The cursor of a node's trace begins again with each generation."""
+
+
+class Range(Struct, frozen=True, array_like=True):
+    """The first and the last index of the entries of one farm in a batch."""
+
+    first: int
+    last: int
+
+
+class _Noted(Struct, frozen=True, rename="camel"):
+    begun: int
+    """The batch whose commits may be incomplete."""
+    done: int
+    """The last batch that all tables have."""
+    ranges: dict[str, Range]
+    """The entries of the begun batch, by farm."""
+    through: dict[str, int]
+    """The last index of each farm before the begun batch."""
+    tables: dict[str, int]
+    """The last batch of each table, at the end of the batch `done`."""
+
+
+class BatchLedger:
+    """The notes about the batches of one query."""
+
+    def __init__(self, output: Path, query: str, continuity: Continuity = Continuity.NEXT) -> None:
+        """Raises `TableDamagedError` if the file cannot be read."""
+        self.path = output / f"batches-{query}.json"
+        self._continuity = continuity
+        self._noted = self._load()
+
+    def check_tables(self, committed: Mapping[str, int]) -> None:
+        """Raise `TableDamagedError` if a table lacks a batch that it had; `committed` has the last batch of each."""
+        if self._noted is None:
+            return
+        for name, batch in self._noted.tables.items():
+            if committed.get(name, batch) < batch:
+                raise TableDamagedError(
+                    f"{self.path.parent / name} ends with batch {committed[name]} and had batch {batch} before: it is"
+                    f" older than the other tables, or its last commit was lost; {RESTORE}"
+                )
+
+    def begin(self, batch: int, ranges: Mapping[str, Range]) -> None:
+        """Note what a batch holds, before the first table commits it. Raises `TableDamagedError` if it does not fit."""
+        noted = self._noted
+        if noted is None:
+            self._store(_Noted(batch, batch - 1, dict(ranges), {}, {}))
+            return
+        if batch == noted.begun:
+            self._refuse_other(batch, ranges, noted)
+            return
+        if batch != noted.done + 1:
+            side = "older" if batch <= noted.done else "newer"
+            raise TableDamagedError(
+                f"the checkpoint in {self.path.parent} is {side} than the tables: it continues with batch {batch}, and"
+                f" the tables end with batch {noted.done}; {RESTORE}"
+            )
+        through = noted.through | {farm: each.last for farm, each in noted.ranges.items()}
+        for farm, each in ranges.items():
+            self._refuse_gap(farm, each.first, through.get(farm))
+        self._store(_Noted(batch, noted.done, dict(ranges), through, noted.tables))
+
+    def end(self, batch: int, committed: Mapping[str, int]) -> None:
+        """Note that all tables have a batch; `committed` has the last batch of each."""
+        noted = self._noted
+        if noted is not None and noted.done < batch:
+            self._store(msgspec.structs.replace(noted, done=batch, tables=dict(committed)))
+
+    def _refuse_other(self, batch: int, ranges: Mapping[str, Range], noted: _Noted) -> None:
+        if dict(ranges) != noted.ranges:
+            raise TableDamagedError(
+                f"the checkpoint in {self.path.parent} is older than the tables: it gives the number {batch} to"
+                f" {_words(ranges)}, and the tables took {_words(noted.ranges)} under it; {RESTORE}"
+            )
+
+    def _refuse_gap(self, farm: str, first: int, through: int | None) -> None:
+        if through is None or self._continuity is Continuity.UNKNOWN:
+            return
+        if first == through + 1 or (self._continuity is Continuity.LATER and first > through):
+            return
+        side = "newer" if first > through else "older"
+        raise TableDamagedError(
+            f"the checkpoint in {self.path.parent} is {side} than the tables: it continues farm {farm} with entry"
+            f" {first}, and the tables end with entry {through}; {RESTORE}"
+        )
+
+    def _load(self) -> _Noted | None:
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=_Noted)
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError as error:
+            raise TableDamagedError(f"{self.path} is damaged ({error}); {RESTORE}") from error
+
+    def _store(self, noted: _Noted) -> None:
+        aside = self.path.with_name(f".{self.path.name}.new")
+        with aside.open("wb") as file:
+            file.write(json.dumps(msgspec.to_builtins(noted)).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(self.path)
+        directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        self._noted = noted
+
+
+def _words(ranges: Mapping[str, Range]) -> str:
+    if not ranges:
+        return "no entries"
+    return ", ".join(f"entries {each.first} to {each.last} of {farm}" for farm, each in sorted(ranges.items()))
