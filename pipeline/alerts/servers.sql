@@ -4,8 +4,9 @@
 --     failures    how often it went down in that time: a server that flaps has one outage and many failures
 --     gone        why no alert is due: an operator took it out, or it left by itself before it stopped
 --
--- Times are log time, as in `transitions`, so what is found depends on the log alone. A server of which history is cut
--- off (--keep-days) is down since its last row in `current_watched`.
+-- Times are log time, as in `transitions`, also those of events: the clocks of two nodes may differ by hours, and the
+-- last event by the nodes' own clocks need not be the last one. A server of which history is cut off (--keep-days) is
+-- down since its last row in `current_watched`.
 WITH steps AS (
   SELECT t.*, t.state <> 'healthy' AS down, lag(t.state <> 'healthy') OVER in_order AS was_down
   FROM transitions t
@@ -43,7 +44,7 @@ admitted AS (
   FROM operators WHERE action IN ('admission', 'approval') GROUP BY ALL
 ),
 told AS (
-  SELECT kind, time_ms, CASE WHEN json_valid(data) THEN data ELSE '{}' END AS data
+  SELECT kind, time_ms, cursor, coalesce(epoch_ms(log_time), time_ms - coalesce(clock_offset_ms, 0)) AS at_ms, CASE WHEN json_valid(data) THEN data ELSE '{}' END AS data
   FROM events
   WHERE kind IN ('server-admitted', 'member-alive', 'member-suspect', 'member-dead', 'member-left')
 ),
@@ -56,7 +57,7 @@ known AS (
   WHERE kind = 'server-admitted' AND (SELECT count(*) FROM current_farm) = 1
 ),
 members AS (
-  SELECT data ->> '$.id' AS node, max_by(kind, time_ms) AS kind
+  SELECT data ->> '$.id' AS node, max_by(kind, row(at_ms, time_ms, cursor)) AS kind
   FROM told WHERE kind LIKE 'member-%' GROUP BY ALL
 ),
 -- Who left in order.

@@ -249,6 +249,36 @@ def test_a_server_that_left_in_order_is_gone_and_one_that_is_only_dead_is_not(fa
     assert (found[3].gone, found[3].name) == (None, "node-3")
 
 
+@pytest.mark.parametrize("ahead_ms", [0, 1_800_000, 7_200_000, -7_200_000])
+def test_server_that_left_and_returned_before_it_died_is_not_gone(farm: Farm, ahead_ms: int) -> None:
+    """The clock of the node that saw it leave is ahead; so its event has the highest time by the nodes' clocks."""
+    admitted(farm, 2, "02" * 8, "node-2")
+    farm.report(1, 2, periods=3)
+    farm.report(1, periods=5)
+    farm.written()
+    member = {"member": "node-2", "id": "02" * 8}
+    rows = [
+        {
+            "farm": None,
+            "node": node,
+            "cursor": 1,
+            "time_ms": int(NOON.timestamp()) * 1_000 + minute * 60_000 + offset_ms,
+            "log_time": None if is_undated else NOON + timedelta(minutes=minute),
+            "clock_offset_ms": offset_ms,
+            "kind": kind,
+            "data": json.dumps(member),
+            "day": NOON.date(),
+        }
+        for node, minute, offset_ms, kind, is_undated in (
+            ("node-1", 1, ahead_ms, "member-left", False),
+            ("node-3", 10, 0, "member-alive", True),
+            ("node-3", 20, 0, "member-dead", False),
+        )
+    ]
+    Table(farm.output, EVENTS_SPEC).append(EVENTS, 0, pa.Table.from_pylist(rows, schema=EVENTS_SPEC.schema))
+    assert farm.servers()[2].gone is None
+
+
 def test_what_hostile_entries_and_traces_say_of_servers_stops_no_look(farm: Farm) -> None:
     farm.report(1, 2, periods=3)
     farm.report(1, periods=5)
