@@ -29,6 +29,7 @@ from pipeline.gold.deriving import Deriving, running
 from pipeline.gold.tables import DEFAULT_WINDOW, SPECS, WINDOWS_SPEC, Gold, window_ms
 from pipeline.serve.metrics import RunMetrics
 from pipeline.source.farm import DEFAULT_ENTRIES_PER_BATCH
+from pipeline.source.farms import Unread
 from pipeline.source.kafka import MOST_ENTRIES, MOST_OFFSETS, SERVERS, kafka_stream
 from pipeline.source.log_client import FarmLogError
 from pipeline.spark.interrupt import deferred
@@ -70,8 +71,13 @@ class Progress:
     """The last entry that is there."""
     farms: frozenset[str] = frozenset()
     """Of which clusters it is known how many entries they have."""
-    problems: Mapping[str, str] = field(default_factory=dict)
-    """Which of several farms is not read, by its name, and why."""
+    problems: Mapping[str, str] | None = None
+    """Which of several farms is not read, by its name, and why. None: the query has not reported yet."""
+    unread: Unread = field(default_factory=Unread)
+    """Farms that may be read or not."""
+
+
+_ALL_KNOWN = Unread()
 
 
 class ProblemsTold:
@@ -81,13 +87,15 @@ class ProblemsTold:
         self._tell = tell
         self._known: Mapping[str, str] = {}
 
-    def take(self, problems: Mapping[str, str]) -> None:
-        """What is wrong now."""
+    def take(self, problems: Mapping[str, str], unread: Unread = _ALL_KNOWN) -> None:
+        """Report what has changed: the farms with a problem now, and those of which nothing is known."""
         for name in problems.keys() - self._known.keys():
             self._tell(f"{name} is not read, and the other farms are: {problems[name]}")
-        for name in self._known.keys() - problems.keys():
-            self._tell(f"{name} is read again")
-        self._known = problems
+        # After a restart of the query, or an edit of the file, a farm has to be asked before it counts as read.
+        kept = {name: self._known[name] for name in unread.waiting if name in self._known}
+        for name in self._known.keys() - problems.keys() - kept.keys():
+            self._tell(f"{name} is not listed any more" if name in unread.unlisted else f"{name} is read again")
+        self._known = {**problems, **kept}
 
 
 def _show_nothing(_: Progress) -> None:
@@ -367,7 +375,8 @@ def _follow(
                     settings.progress(progress)
                     if settings.metrics is not None:
                         settings.metrics.progressed(progress.read_through, progress.newest, progress.farms)
-                    problems.take(progress.problems)
+                    if progress.problems is not None:
+                        problems.take(progress.problems, progress.unread)
                 check()
                 interrupt.check()
         except KeyboardInterrupt:
@@ -383,7 +392,7 @@ def _progress(session: SparkSession, query: RunningQuery) -> Progress:
     tracker = session.sparkContext.statusTracker()
     stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     last = query.lastProgress
-    read_through, newest, farms, problems = (0, 0, frozenset[str](), {}) if last is None else places(last)
+    read_through, newest, farms, problems = (0, 0, frozenset[str](), None) if last is None else places(last)
     return Progress(
         batch=-1 if last is None else int(last["batchId"]),
         entries_per_s=0.0 if last is None else _entries_per_s(last),
@@ -394,6 +403,7 @@ def _progress(session: SparkSession, query: RunningQuery) -> Progress:
         newest=newest,
         farms=farms,
         problems=problems,
+        unread=Unread() if last is None else unread_in(last),
     )
 
 
@@ -406,6 +416,13 @@ def _entries_per_s(progress: Any) -> float:
     begins = {cluster: told["next"] for cluster, told in end.get("begins", {}).items()} | start.get("farms", {})
     entries: int = sum(following - begins.get(cluster, following) for cluster, following in end["farms"].items())
     return entries * 1000 / max(1, int(progress["batchDuration"]))
+
+
+def unread_in(progress: Any) -> Unread:
+    """Return which farms a query has not read yet, as it reports."""
+    (source,) = progress["sources"]
+    latest = json.loads(source["latestOffset"] or "null") or {}
+    return Unread(tuple(latest.get("waiting", ())), tuple(latest.get("unlisted", ())))
 
 
 def places(progress: Any) -> tuple[int, int, frozenset[str], dict[str, str]]:

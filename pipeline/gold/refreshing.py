@@ -42,6 +42,11 @@ from pipeline.tables.tasks import write_in_tasks
 PORTION_ROWS = 1_000_000
 """Rows of sources that DuckDB reads at once."""
 MEMORY_LIMIT = "1GB"
+NO_EXTENSIONS: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+}
+"""DuckDB fetches no code from a network, whatever a query names."""
 MACROS = (
     "CREATE MACRO unix_millis(moment) AS epoch_ms(moment)",
     "CREATE MACRO timestamp_millis(ms) AS make_timestamptz(ms * 1000)",
@@ -278,7 +283,7 @@ def _asked(job: _Job) -> Iterator[duckdb.DuckDBPyConnection]:
 @contextmanager
 def opened() -> Iterator[duckdb.DuckDBPyConnection]:
     """DuckDB as the SQL of derived tables expects it, in memory and without a place on the disk."""
-    with duckdb.connect(":memory:") as connection:
+    with duckdb.connect(":memory:", config=NO_EXTENSIONS) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
         connection.execute("SET temp_directory = ''")

@@ -16,7 +16,7 @@ with the files of that moment.
 An empty answer does not say why it is empty. So an answer names those of the tables that it reads which have no rows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -27,7 +27,7 @@ import duckdb
 import pyarrow as pa
 
 from pipeline.alerts.store import ALERTS_SPEC
-from pipeline.gold.refreshing import MACROS
+from pipeline.gold.refreshing import MACROS, NO_EXTENSIONS
 from pipeline.schemas import DERIVED, FLOODFILLS, arrow_schema
 from pipeline.tables.current import SPECS
 from pipeline.tables.delta import stored_files
@@ -82,7 +82,7 @@ def asked(output: Path, sql: str) -> Iterator[Answer]:
     refuse_without_tables(output)
     lost: Exception | None = None
     for _ in range(ATTEMPTS):
-        with duckdb.connect(":memory:") as connection:
+        with duckdb.connect(":memory:", config=NO_EXTENSIONS) as connection:
             try:
                 answer = _answer(connection, output, sql)
             except duckdb.IOException as error:
@@ -106,8 +106,8 @@ def _answer(connection: duckdb.DuckDBPyConnection, output: Path, sql: str) -> An
     statements = connection.extract_statements(sql)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise QueryError("a query is one statement that selects; the tables can only be read")
-    _prepare(connection, output)
     named = _read_by(sql)
+    _prepare(connection, output, named or frozenset(TABLES))
     empty = tuple(name for name in TABLES if name in named and not stored_files(output / name))
     with _interruptible():
         found = connection.execute(statements[0])
@@ -126,7 +126,7 @@ def _answer(connection: duckdb.DuckDBPyConnection, output: Path, sql: str) -> An
 def _read_by(sql: str) -> frozenset[str]:
     """The tables that a query names; none if it cannot be told, such as of one that reads files."""
     # In a connection without the views, of which it would name nothing, and closed to files, which it would open.
-    with duckdb.connect(":memory:", config={"enable_external_access": "false"}) as apart:
+    with duckdb.connect(":memory:", config={"enable_external_access": "false", **NO_EXTENSIONS}) as apart:
         _make_macros(apart)
         try:
             return frozenset(name.lower() for name in apart.get_table_names(sql))
@@ -154,8 +154,8 @@ def _told_apart(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(taken)
 
 
-def _prepare(connection: duckdb.DuckDBPyConnection, output: Path) -> None:
-    """Makes the views, and locks everything else."""
+def _prepare(connection: duckdb.DuckDBPyConnection, output: Path, named: Collection[str]) -> None:
+    """Make the views of the named tables, and lock everything else."""
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
     connection.execute("SET temp_directory = ''")
@@ -163,6 +163,8 @@ def _prepare(connection: duckdb.DuckDBPyConnection, output: Path) -> None:
     connection.execute("CREATE SCHEMA bare")
     opened: list[str] = []
     for name, schema in TABLES.items():
+        if name not in named:
+            continue
         table = output.resolve() / name
         files = [str(table / file.path) for file in stored_files(table)]
         _make_view(connection, name, files, schema)

@@ -373,7 +373,13 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         """The newest entries that were seen, and what is wrong with which farm, for the query's progress."""
         problems = dict(self._farms.problems)
-        told = {"problems": problems} if problems else {}
+        unread = self._farms.unread
+        named: dict[str, Any] = {
+            "problems": problems,
+            "waiting": list(unread.waiting),
+            "unlisted": list(unread.unlisted),
+        }
+        told = {name: each for name, each in named.items() if each}
         return {"farms": {**self._newest}, **told} if self._newest or told else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

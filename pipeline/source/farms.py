@@ -45,6 +45,8 @@ FIRST_PATIENCE_SECONDS = 10.0
 UNANSWERED_SECONDS = 5.0
 """After how long a farm whose answer is waited for is told of: on a busy machine many take longer than a moment."""
 ASKED_AT_ONCE = 32
+UNLISTED_MAX = 1_000
+"""So many names that have left the file are remembered."""
 AGAIN_SECONDS, AGAIN_MAX_SECONDS = 2.0, 60.0
 OLDEST, SNAPSHOT = "oldest", "snapshot"
 
@@ -146,6 +148,14 @@ def _place(name: str, farm: _FarmInFile, path: Path, page_size: int) -> Place:
     return Place(name, NodeRanges(nodes.addresses, credentials, page_size), farm.start)
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """The names of farms of which it is not known whether they can be read."""
+
+    waiting: tuple[str, ...] = ()
+    unlisted: tuple[str, ...] = ()
+
+
 @dataclass(slots=True)
 class _Asked:
     """One farm, as far as it has answered."""
@@ -155,7 +165,7 @@ class _Asked:
     begun: Held | None = None
     question: "Future[Held] | None" = None
     asked_s: float = 0.0
-    backoff: Backoff = field(default_factory=partial(Backoff, AGAIN_SECONDS, AGAIN_MAX_SECONDS))
+    backoff: Backoff = field(default_factory=lambda: Backoff(AGAIN_SECONDS, AGAIN_MAX_SECONDS))
     due_s: float = 0.0
     problem: str = ""
 
@@ -171,6 +181,11 @@ class OneFarm:
     def problems(self) -> Mapping[str, str]:
         """None is told: it is raised."""
         return {}
+
+    @property
+    def unread(self) -> Unread:
+        """None: what is wrong is raised."""
+        return Unread()
 
     def look(self, following: Mapping[str, int], *, thorough: bool) -> dict[str, Held]:
         """What it holds, by its cluster id. `following`: which cluster was read, and its next entry.
@@ -205,6 +220,7 @@ class ManyFarms:
         self._asked: dict[str, _Asked] = {}
         self._pool: _Pool | None = None
         self._of_file = ""
+        self._unlisted: list[str] = []
         self._read_again()
         if self._of_file:
             raise FarmLogError(self._of_file)
@@ -214,6 +230,12 @@ class ManyFarms:
         """What is wrong with which farm, by name, and with the file itself."""
         found = {name: each.problem for name, each in self._asked.items() if each.problem}
         return {str(self._path): self._of_file, **found} if self._of_file else found
+
+    @property
+    def unread(self) -> Unread:
+        """The farms that are not read and have no problem: they have not answered yet, or are not listed any more."""
+        waiting = [name for name, each in self._asked.items() if each.begun is None and not each.problem]
+        return Unread(waiting=tuple(waiting), unlisted=tuple(self._unlisted))
 
     def look(self, following: Mapping[str, int], *, thorough: bool) -> dict[str, Held]:
         """What those farms hold that answer soon, by cluster id; `thorough`: of all, as long as that takes.
@@ -282,6 +304,9 @@ class ManyFarms:
         except (OSError, FarmLogError) as error:
             self._of_file = str(error) if isinstance(error, FarmLogError) else f"{self._path} cannot be read: {error}"
             return
+        lost = [name for name, each in self._asked.items() if name not in told and (each.problem or each.begun is None)]
+        unlisted = dict.fromkeys((*self._unlisted, *lost))
+        self._unlisted = [name for name in unlisted if name not in told][-UNLISTED_MAX:]
         self._changed, self._of_file = changed, ""
         self._asked = {**known, **new}
 

@@ -6,9 +6,11 @@
 They are apart from the tables, which others may be let read.
 """
 
+import errno
 import os
 import secrets
 import sqlite3
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -19,16 +21,19 @@ from pipeline.tables.files import TableDamagedError
 NAMES_FILE = "names.sqlite"
 SALT_FILE = "pseudonym.salt"
 SALT_BYTES = 32
+SALT_BYTES_MAX = 4_096
 SALT_LEAST = 16
 """The fewest characters of a salt that an operator chose: without one a list of addresses reveals the pseudonyms."""
 BUSY_SECONDS = 10.0
+_OTHERS = 0o077
 _DAMAGED = frozenset({"SQLITE_NOTADB", "SQLITE_CORRUPT"})
 
 
 def salt_of(output: Path) -> str:
     """The secret that makes pseudonyms; made once for an output directory. Raises FarmLogError when it is damaged."""
     path = output / SALT_FILE
-    if not path.exists():
+    refuse_writable_by_others(output)
+    if not path.exists() and not path.is_symlink():
         output.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{SALT_FILE}.new")
         aside.unlink(missing_ok=True)
@@ -37,7 +42,7 @@ def salt_of(output: Path) -> str:
             file.flush()
             os.fsync(file.fileno())
         aside.rename(path)
-    salt = path.read_text(encoding="utf-8", errors="replace").strip()
+    salt = _secret(path).decode("utf-8", "replace").strip()
     if len(salt) < SALT_LEAST or not salt.isascii():
         raise FarmLogError(
             f"{path} is damaged: it should hold {2 * SALT_BYTES} hexadecimal digits. Restore it, since the pseudonyms"
@@ -49,8 +54,9 @@ def salt_of(output: Path) -> str:
 def remember_names(output: Path, names: Mapping[str, str]) -> None:
     """Notes which address is behind which pseudonym. Raises TableDamagedError, OSError."""
     path = output / NAMES_FILE
-    if not path.exists():
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+    with _own_only(path):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+        path.chmod(0o600)
     with _damage_told(path), closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as connection, connection:
         connection.execute("CREATE TABLE IF NOT EXISTS names (destination PRIMARY KEY, address)")
         connection.executemany("INSERT OR IGNORE INTO names VALUES (?, ?)", names.items())
@@ -59,10 +65,44 @@ def remember_names(output: Path, names: Mapping[str, str]) -> None:
 def read_names(output: Path) -> dict[str, str]:
     """Pseudonyms and the addresses behind them. Raises TableDamagedError, OSError."""
     path = output / NAMES_FILE
-    if not path.exists():
+    if not path.exists() and not path.is_symlink():
         return {}
+    with _own_only(path):
+        os.close(os.open(path, os.O_RDONLY | os.O_NOFOLLOW))
     with _damage_told(path), closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as connection:
         return dict(connection.execute("SELECT destination, address FROM names").fetchall())
+
+
+def refuse_writable_by_others(output: Path) -> None:
+    """Raise FarmLogError if every user can put files into the output directory: whoever can chooses the salt."""
+    try:
+        mode = output.stat().st_mode
+    except FileNotFoundError:
+        return
+    if mode & stat.S_IWOTH:
+        raise FarmLogError(
+            f"every user can write {output}, and with it the secret that makes pseudonyms: chmod o-w {output}"
+        )
+
+
+def _secret(path: Path) -> bytes:
+    """Return the content of a file that only its owner can read; its mode is corrected, a link is refused."""
+    with _own_only(path), os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        if os.fstat(file.fileno()).st_mode & _OTHERS:
+            os.fchmod(file.fileno(), 0o600)
+        return file.read(SALT_BYTES_MAX)
+
+
+@contextmanager
+def _own_only(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise FarmLogError(
+                f"{path} is a link, which another user may have made: remove it, and copy the file itself there"
+            ) from error
+        raise
 
 
 @contextmanager

@@ -60,9 +60,19 @@ def tidy(table: Table, keep_ms: int | None) -> None:
 
 
 def too_old(files: Iterable[StoredFile], keep_ms: int | None) -> list[StoredFile]:
-    """Those without a row that is younger than `keep_ms` before the youngest of all; never the youngest."""
-    timed = [(file, file.youngest) for file in files if file.youngest is not None]
+    """Those without a row that is younger than `keep_ms` before the youngest of all; never the youngest.
+
+    Rows without log time are as old as the batch that wrote them: their files go with the files of that batch.
+    """
+    timed: list[StoredFile] = []
+    untimed: list[StoredFile] = []
+    for file in files:
+        (untimed if file.youngest is None else timed).append(file)
     if keep_ms is None or not timed:
         return []
-    limit = max(youngest for _, youngest in timed) - timedelta(milliseconds=keep_ms)
-    return [file for file, youngest in timed if youngest < limit]
+    youngest = max(file.youngest for file in timed if file.youngest is not None)
+    limit = youngest - timedelta(milliseconds=keep_ms)
+    old = [file for file in timed if file.youngest is not None and file.youngest < limit]
+    kept = [file.batch for file in timed if file not in old and file.batch is not None]
+    first_kept = min(kept, default=0)
+    return [*old, *(file for file in untimed if file.batch is not None and file.batch < first_kept)]

@@ -16,6 +16,7 @@ from pipeline.run import ProblemsTold
 from pipeline.schemas import ENTRIES
 from pipeline.source import farms, log_client
 from pipeline.source.farm import FarmDataSource, FarmStreamReader, Offset
+from pipeline.source.farms import ManyFarms, Unread
 from pipeline.source.log_client import FarmLogError, FarmSilentError
 from pipeline.source.shares import TASKS_MAX, Span, fair_shares, packed
 from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
@@ -111,7 +112,7 @@ def test_a_farm_that_is_gone_or_hangs_holds_up_no_other_and_is_told_until_it_ans
 ) -> None:
     monkeypatch.setattr(farms, "FIRST_PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr(farms, "UNANSWERED_SECONDS", 0.0)
-    monkeypatch.setattr(farms, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(farms, "AGAIN_SECONDS", 1e-6)
     here, gone, file = a_farm(1), a_farm(2), tmp_path / "farms.toml"
     named(file, {name: tmp_path / f"{name}.sock" for name in ("here", "gone", "hangs")})
     with served(here, tmp_path / "here.sock"), hanging(tmp_path / "hangs.sock"):
@@ -164,6 +165,30 @@ def test_what_is_wrong_with_a_farm_is_told_once_and_so_is_that_it_is_over() -> N
         "shop is not read, and the other farms are: gone",
         "blog is read again",
     ]
+
+
+def test_farm_that_leaves_the_file_is_not_reported_as_read_again() -> None:
+    said: list[str] = []
+    told = ProblemsTold(said.append)
+    told.take({"blog": "silent", "shop": "silent"})
+    told.take({}, Unread(waiting=("shop",), unlisted=("blog",)))
+    told.take({"shop": "still silent"}, Unread(unlisted=("blog",)))
+    told.take({}, Unread(unlisted=("blog",)))
+    assert said[2:] == ["blog is not listed any more", "shop is read again"]
+
+
+def test_farm_whose_address_is_edited_waits_for_its_answer(tmp_path: Path) -> None:
+    file = tmp_path / "farms.toml"
+    named(file, {"dead": tmp_path / "one.sock"})
+    farms = ManyFarms(file, 1_000)
+    farms.look({}, thorough=True)
+    assert set(farms.problems) == {"dead"}
+    named(file, {"dead": tmp_path / "another.sock"})
+    farms._read_again()
+    assert (farms.problems, farms.unread) == ({}, Unread(waiting=("dead",)))
+    named(file, {"other": tmp_path / "another.sock"})
+    farms._read_again()
+    assert farms.unread == Unread(waiting=("other",), unlisted=("dead",))
 
 
 def test_two_names_of_one_farm_give_its_entries_once(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from pipeline.cli.queries import query, report
 from pipeline.serve.query import _answer
 from pipeline.source.log_client import FarmLogError
 from pipeline.spark.java import Java, use_java
-from pipeline.tables.names import NAMES_FILE, SALT_FILE, salt_of
+from pipeline.tables.names import NAMES_FILE, SALT_FILE, read_names, remember_names, salt_of
 from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
 from tests.pipeline.made_tables import knew
 
@@ -156,6 +156,37 @@ def test_damaged_names_are_reported_when_names_are_asked_for(output: Path) -> No
     result = CliRunner().invoke(report, [*page, "--show-destinations"])
     assert (result.exit_code, "names.sqlite is damaged" in result.output) == (1, True)
     assert CliRunner().invoke(report, page).exit_code == 0, "who wants no names does not need them"
+
+
+def test_salt_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "chosen").write_text("a salt that another user chose\n")
+    output = tmp_path / "output"
+    output.mkdir()
+    (output / SALT_FILE).symlink_to(tmp_path / "chosen")
+    with pytest.raises(FarmLogError, match=r"pseudonym\.salt is a link"):
+        salt_of(output)
+
+
+def test_salt_in_a_directory_that_every_user_can_write_is_refused(tmp_path: Path) -> None:
+    salt_of(tmp_path)
+    tmp_path.chmod(0o777)
+    with pytest.raises(FarmLogError, match=rf"chmod o-w {tmp_path}"):
+        salt_of(tmp_path)
+
+
+def test_salt_that_others_can_read_gets_its_mode_back(tmp_path: Path) -> None:
+    made = salt_of(tmp_path)
+    (tmp_path / SALT_FILE).chmod(0o666)
+    assert salt_of(tmp_path) == made
+    assert (tmp_path / SALT_FILE).stat().st_mode & 0o077 == 0
+
+
+def test_names_behind_a_link_are_refused(tmp_path: Path) -> None:
+    (tmp_path / NAMES_FILE).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FarmLogError, match=r"names\.sqlite is a link"):
+        remember_names(tmp_path, {"a": "b"})
+    with pytest.raises(FarmLogError, match=r"names\.sqlite is a link"):
+        read_names(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"short", b"\xff" * 64])
