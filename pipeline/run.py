@@ -34,9 +34,9 @@ from pipeline.source.kafka import MOST_ENTRIES, MOST_OFFSETS, SERVERS, kafka_str
 from pipeline.source.log_client import FarmLogError
 from pipeline.spark.interrupt import deferred
 from pipeline.spark.side_by_side import Kept, RunningQuery, SideBySide
+from pipeline.tables.batch_notes import Continuity
 from pipeline.tables.delta import stored_version
 from pipeline.tables.lake import BASE_SPECS, EVENTS, LOG, EventsTable, Lake, note_nothing
-from pipeline.tables.ledger import Continuity
 from pipeline.tables.tasks import FARMS, RECENT, Outcome, found_in_log, found_in_rows
 
 LAYOUT = 3

@@ -28,10 +28,10 @@ from pyspark.sql import DataFrame
 from pipeline.feedback.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
 from pipeline.schemas import HISTORY, arrow_schema
 from pipeline.source.log_client import FarmLogError
+from pipeline.tables.batch_notes import BatchNotes, Continuity, Range
 from pipeline.tables.current import CurrentState
 from pipeline.tables.delta import Table, TableSpec
 from pipeline.tables.files import BATCH, DAY
-from pipeline.tables.ledger import BatchLedger, Continuity, Range
 from pipeline.tables.names import remember_names, salt_of
 from pipeline.tables.rows import ADDRESS, BASE
 from pipeline.tables.tasks import FARMS, LAST, ROWS, SEEN, WINDOWS, Outcome, TaskPlan, outcome_of
@@ -99,8 +99,8 @@ class Lake:
         self._upkeep = Upkeep(keep_ms)
         self._named: set[str] = set()
         self._note = note
-        self._ledger = BatchLedger(output, LOG, continuity)
-        self._ledger.check_tables(self._committed())
+        self._notes = BatchNotes(output, LOG, continuity)
+        self._notes.check_tables(self._committed())
 
     def write_batch(self, found: DataFrame, batch: int) -> Outcome:
         """Runs the tasks of one micro-batch and writes what they find; repeated, it changes nothing."""
@@ -113,7 +113,7 @@ class Lake:
 
         Raises `TableDamagedError` if the batch does not continue the tables.
         """
-        self._ledger.begin(batch, _ranges_of(outcome))
+        self._notes.begin(batch, _ranges_of(outcome))
         self._update_current(outcome, batch)
         self._note(LOG, batch, outcome.rows.get(WINDOWS))
         for name, table in self._base.items():
@@ -123,7 +123,7 @@ class Lake:
             self._watching.transitions.append(LOG, batch, changes if changes.num_rows else None)
             self._current.take(LOG, batch, {"watched": changes})
             self._watching.keep(LOG, batch)
-        self._ledger.end(batch, self._committed())
+        self._notes.end(batch, self._committed())
         self._upkeep.after_batch(self._all())
 
     def _update_current(self, outcome: Outcome, batch: int) -> None:
@@ -167,8 +167,8 @@ class EventsTable:
     def __init__(self, output: Path, keep_ms: int | None = None) -> None:
         """Raises `TableDamagedError` if the table lacks a batch that it had."""
         self._table = Table(output, EVENTS_SPEC)
-        self._ledger = BatchLedger(output, EVENTS, Continuity.UNKNOWN)
-        self._ledger.check_tables({EVENTS: self._table.known_batch(EVENTS)})
+        self._notes = BatchNotes(output, EVENTS, Continuity.UNKNOWN)
+        self._notes.check_tables({EVENTS: self._table.known_batch(EVENTS)})
         self._upkeep = Upkeep(keep_ms)
 
     def write_batch(self, rows: DataFrame, batch: int) -> None:
@@ -179,9 +179,9 @@ class EventsTable:
             BATCH: pa.repeat(pa.scalar(batch, pa.int64()), found.num_rows),
         }
         told = pa.table({name: columns[name] for name in EVENTS_SPEC.schema.names})
-        self._ledger.begin(batch, _cursors_of(told))
+        self._notes.begin(batch, _cursors_of(told))
         self._table.append(EVENTS, batch, told if told.num_rows else None)
-        self._ledger.end(batch, {EVENTS: self._table.known_batch(EVENTS)})
+        self._notes.end(batch, {EVENTS: self._table.known_batch(EVENTS)})
         self._upkeep.after_batch([self._table])
 
 

@@ -74,7 +74,7 @@ def read_names(output: Path) -> dict[str, str]:
 
 
 def refuse_writable_by_others(output: Path) -> None:
-    """Raise FarmLogError if every user can put files into the output directory: whoever can chooses the salt."""
+    """Raise FarmLogError if every user can put files into the output directory: a user who can chooses the salt."""
     try:
         mode = output.stat().st_mode
     except FileNotFoundError:

@@ -7,7 +7,7 @@ write sockets, are replaced before the program is imported. While `DIRECTORY/err
 each place (file and line of the program, and the call) raises it. What failed is appended to `DIRECTORY/failed`.
 
 A place is the innermost line of `gossip`, `consensus` or `bridge` on the stack. So a loop that waits for a connection,
-a thread that writes a file and a task that nobody waits for each meet the error where it would come from the kernel.
+a thread that writes a file and a task without a waiting caller each meet the error where it would come from the kernel.
 """
 
 import builtins

@@ -60,7 +60,7 @@ class _Noted(Struct, frozen=True, rename="camel"):
     """The last batch of each table, at the end of the batch `done`."""
 
 
-class BatchLedger:
+class BatchNotes:
     """The notes about the batches of one query."""
 
     def __init__(self, output: Path, query: str, continuity: Continuity = Continuity.NEXT) -> None:
