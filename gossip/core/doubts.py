@@ -49,21 +49,17 @@ class Doubts:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._open: dict[NodeId, _Doubt] = {}
-        self._unasked: list[NodeId] = []
+        self.unasked: list[NodeId] = []
+        """The members that are to be probed because of others' verdicts."""
         self._probes = TokenBucket(DOUBTS_PER_SECOND, 2 * DOUBTS_PER_SECOND)
         self._tolerated = TokenBucket(CONTRADICTED_PER_SECOND, CONTRADICTED_BURST)
         self._false = _Doubt()
         self._subjects: dict[NodeId, None] = {}
         self._quiet_at: int | None = None
 
-    @property
-    def has_unasked(self) -> bool:
-        """Return True if `take_unasked` names a member."""
-        return bool(self._unasked)
-
     def take_unasked(self) -> list[NodeId]:
-        """The members that are to be probed because of others' verdicts."""
-        unasked, self._unasked = self._unasked, []
+        """Return `unasked`, and empty it."""
+        unasked, self.unasked = self.unasked, []
         return unasked
 
     def add(self, subject: NodeId, source: Address | None) -> None:
@@ -74,7 +70,7 @@ class Doubts:
                 self._context.drop(DropReason.RATE_LIMITED)
                 return
             doubt = self._open[subject] = _Doubt()
-            self._unasked.append(subject)
+            self.unasked.append(subject)
         doubt.add(source)
 
     def settle(self, subject: NodeId) -> None:

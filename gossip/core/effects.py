@@ -26,6 +26,8 @@ class Send:
     recipient: NodeId | None
     boxed_for: bytes = b""
     """The recipient's credential, if it can open none of our keys: the message is then boxed for its identity."""
+    is_limited: bool = False
+    """It answers a datagram whose source address is not proved: all such answers together are no larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,11 +243,14 @@ class Context:
         self.received: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
         self.effects: list[Effect] = []
+        self.asked_from: tuple[Address, ...] = ()
+        """The addresses that the datagram under way may be from, which nothing proves."""
 
     def send(self, target: Address, message: Message, recipient: NodeId | None, boxed_for: bytes = b"") -> None:
         """Send a message and count it. No recipient: the node that lives at the address."""
         self.sent[type(message).__name__] += 1
-        self.effects.append(Send(target, message, recipient, boxed_for))
+        is_limited = target in self.asked_from and (target.host, target.port) not in self.members.proved
+        self.effects.append(Send(target, message, recipient, boxed_for, is_limited))
 
     def emit(self, effect: LocalEffect) -> None:
         """Add any other effect."""

@@ -1,6 +1,6 @@
 """What can happen to a `Swim`: the inputs of `step(event, now)`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gossip.core.keyring import Keyring
 from gossip.core.member import Address
@@ -19,6 +19,8 @@ class Received:
     token_valid: bool = False
     boxed: bool = False
     """It came in a box for this node's identity: no gossip key was needed to read it."""
+    size_bytes: int = field(default=0, compare=False)
+    """Of its datagram: answers to an address that is not proved are together no larger."""
 
 
 @dataclass(frozen=True, slots=True)

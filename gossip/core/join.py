@@ -401,6 +401,8 @@ class Joiner:
             seed.failures = 0
         self._queries.sync_clock(ack.clock)
         entry = self._updates.apply_alive(ack.description)
+        if entry is not None:
+            self._members.prove(entry, source)
         if entry is not None and not entry.is_live:
             self._prober.correct(entry, source)
         elif entry is not None and not self._members.link(entry):
@@ -561,6 +563,7 @@ class Admission:
         if entry is None:
             self._context.drop(DropReason.DIRECTORY_FULL)
             return
+        self._members.prove(entry, source)
         moved = entry.info.address != request.source.address
         if not entry.is_live or moved or entry.incarnation > request.source.incarnation:
             self._context.drop(DropReason.STALE_JOIN)

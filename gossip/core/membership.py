@@ -44,6 +44,8 @@ class Entry:
     """When this node last received a message of the member itself."""
     confirmed: bool = False
     """Whether this node ever received a message of the member itself. Naming a member costs others nothing."""
+    proved: Address | None = None
+    """Its address, once it answered there to a secret of this node: a token, or the number of a ping."""
     equivocates: bool = False
     """Whether it signed two different descriptions of one incarnation."""
     departure: bytes = b""
@@ -135,6 +137,12 @@ class Membership:
         self.links: Final[dict[NodeId, Entry]] = {}
         """The peers by id (not to be changed elsewhere)."""
 
+        self.proved: Final[dict[tuple[str, int], NodeId]] = {}
+        """Addresses at which a member receives what is sent there, so that a source there is not forged.
+
+        By host and port: the look-up for each ack then runs no line of Python.
+        """
+
         self._standing: tuple[list[Entry], ...] = tuple([] for _ in Status)
         self._alive, self._suspects = self._standing[Status.ALIVE], self._standing[Status.SUSPECT]
         self._none_older_than = 0
@@ -222,7 +230,21 @@ class Membership:
     def remove(self, node_id: NodeId) -> None:
         """Forget a member."""
         self.links.pop(node_id, None)
-        self._unstand(self._entries.pop(node_id))
+        entry = self._entries.pop(node_id)
+        self._unstand(entry)
+        self._unprove(entry)
+
+    def prove(self, entry: Entry, source: Address) -> None:
+        """The member answered from `source` to a secret of this node; it counts if that is its own address."""
+        if source == entry.address and entry.proved != source:
+            self._unprove(entry)
+            entry.proved = source
+            self.proved[source.host, source.port] = entry.node_id
+
+    def _unprove(self, entry: Entry) -> None:
+        proved = entry.proved
+        if proved is not None and self.proved.get((proved.host, proved.port)) == entry.node_id:
+            del self.proved[proved.host, proved.port]
 
     def _stand(self, entry: Entry) -> None:
         standing = self._standing[entry.status]

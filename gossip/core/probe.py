@@ -309,7 +309,9 @@ class Prober:
         for address in self._updates.conflict_suspects:
             seq = self._random.getrandbits(_NONCE_BITS)
             self._expect(seq, own.node_id)
-            ping = PingRequest(own.node_id, own.incarnation, own.node_id, own.incarnation, seq, 0)
+            # With this node's description it is larger than the answer, which carries a signature.
+            payload = Payload((AliveUpdate(own),))
+            ping = PingRequest(own.node_id, own.incarnation, own.node_id, own.incarnation, seq, 0, payload=payload)
             self._context.send(address, ping, own.node_id)
         self._updates.conflict_suspects.clear()
 
@@ -425,6 +427,12 @@ class Prober:
         if ping.requester is not None and not is_direct:
             self._context.send(ping.requester, ack, ping.source_id)
 
+    def _round_of(self, seq: int) -> tuple[bool, _Round | None]:
+        """The round of a ping of this node, if any; True if it is the one of the present period."""
+        if self._round is not None and self._round.seq == seq:
+            return True, self._round
+        return False, self._doubted.get(seq)
+
     def matches(self, source: Address, response: PingResponse) -> bool:
         """Whether this is an ack to a ping of this node. Any other response is passed back, counted or dropped."""
         own_id = self._local.node_id
@@ -436,8 +444,7 @@ class Prober:
         if target != response.target_id:
             self._context.drop(DropReason.UNMATCHED_RESPONSE)
             return False
-        is_round = self._round is not None and self._round.seq == response.seq
-        current = self._round if is_round else self._doubted.get(response.seq)
+        is_round, current = self._round_of(response.seq)
         if response.nack:
             if current is not None:
                 current.awaited_nacks.pop(source, None)
@@ -451,7 +458,12 @@ class Prober:
         if self._doubted:
             self._answered(response.target_id)
         entry = self._members.get(response.target_id)
-        # Once helpers were asked it is unknown which of the pings is being acked.
-        if entry is not None and source == entry.address and (current is None or not current.helpers_asked):
-            entry.round_trip_ms = self._context.now - sent_at
+        if entry is not None and source == entry.address:
+            self._note_direct_ack(entry, current, sent_at)
         return True
+
+    def _note_direct_ack(self, entry: Entry, current: _Round | None, sent_at: int) -> None:
+        self._members.prove(entry, entry.address)
+        # Once helpers were asked it is unknown which of the pings is being acked.
+        if current is None or not current.helpers_asked:
+            entry.round_trip_ms = self._context.now - sent_at

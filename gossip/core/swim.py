@@ -139,9 +139,10 @@ class Swim:
         peers_before = len(self._members.links)
         if isinstance(event, Received):
             self._receive(event)
+            context.asked_from = ()
         else:
             self._handle(event)
-        if self._updates.doubts.has_unasked:
+        if self._updates.doubts.unasked:
             self._prober.verify_doubted()
         effects = context.take_effects()
         for effect in effects:
@@ -195,6 +196,8 @@ class Swim:
         self._context.received[type(message).__name__] += 1
         match message:
             case PingRequest():
+                # Of the other messages only a JoinReq has an answer: to its address, after the token, or a token.
+                self._context.asked_from = source, message.requester or source
                 self._receive_ping(source, message)
             case PingResponse():
                 self._receive_ack(source, message)

@@ -50,7 +50,7 @@ from gossip.core.effects import (
     UseKeyring,
     UserEventReceived,
 )
-from gossip.core.events import AnswerGiven, DeadlineReached, Event, QueryRequested, UserEventRequested
+from gossip.core.events import AnswerGiven, DeadlineReached, Event, QueryRequested, Received, UserEventRequested
 from gossip.core.keyring import ClockBound, Keyring, KeyringError
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo
 from gossip.core.membership import Member
@@ -73,7 +73,7 @@ from gossip.node.state_files import (
     load_keyring,
     remember_peers,
 )
-from gossip.node.transport import Datagram, Transport
+from gossip.node.transport import AnswerBudget, Datagram, Transport
 from gossip.node.udp import DatagramSocket, Network, UdpNetwork, open_socket
 from gossip.wire.identity import Signer
 
@@ -335,13 +335,15 @@ class Group:
                 scope.deadline = deadline_s = self._deadline_s()
 
     async def _step(self, now_ms: int, *events: Event) -> None:
-        effects: list[Effect] = []
+        effects: list[tuple[Effect, AnswerBudget]] = []
         for event in events:
-            effects += self._core.step(event, now_ms)
+            budget = [event.size_bytes if isinstance(event, Received) else 0]
+            for effect in self._core.step(event, now_ms):
+                effects.append((effect, budget))  # noqa: PERF401 - no further call for each datagram
         sealed: list[Datagram] = []
-        for effect in effects:
+        for effect, budget in effects:
             if isinstance(effect, Send):
-                sealed += self._transport.seal(effect)
+                sealed += self._transport.seal(effect, budget)
             else:
                 if sealed:
                     self._transport.post(sealed)

@@ -103,6 +103,8 @@ class Loss(Enum):
     MISPLACED = "misplaced"
     """Came by broadcast and is no Broadcast."""
     SEND_FAILED = "send-failed"
+    LARGER_THAN_QUESTION = "larger-than-question"
+    """An answer to an address that is not proved: a reflector must not send more than it receives."""
     UNENCODABLE = "unencodable"
     ANSWER_LOST = "answer-lost"
     """A query's answer came, and the application read too slowly or no longer."""

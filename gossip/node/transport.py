@@ -49,6 +49,10 @@ Datagram = tuple[bytes, Address]
 """The bytes, and the address they came from or go to."""
 
 
+AnswerBudget = list[int]
+"""One number: the bytes that may still be sent to the address of one datagram, if nothing proves that address."""
+
+
 class Transport:
     """The datagrams of one node. Whatever is dropped here is counted."""
 
@@ -213,8 +217,12 @@ class Transport:
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
-    def seal(self, effect: Send) -> Iterable[Datagram]:
+    def seal(self, effect: Send, budget: AnswerBudget) -> Iterable[Datagram]:
         """The datagram of an effect; nothing if it must not or cannot be sent."""
+        if effect.is_limited:
+            sealed = tuple(self._seal(effect.target, effect.message, effect.recipient, limit_bytes=budget[0]))
+            budget[0] -= sum(len(datagram) for datagram, _ in sealed)
+            return sealed
         if not effect.boxed_for:
             return self._seal(effect.target, effect.message, effect.recipient)
         may_read = effect.recipient is not None and self._settings.may_tell_keys(effect.recipient)
@@ -227,7 +235,12 @@ class Transport:
             return ()
 
     def _seal(
-        self, target: Address, message: Message, recipient: NodeId | None, answered_key_id: bytes = b""
+        self,
+        target: Address,
+        message: Message,
+        recipient: NodeId | None,
+        answered_key_id: bytes = b"",
+        limit_bytes: int | None = None,
     ) -> Iterable[Datagram]:
         if not self._settings.allow_wan and not may_gossip(target.host):
             self.counters.drop(Loss.WIDE_AREA)
@@ -236,9 +249,9 @@ class Transport:
             self._codec.renew_secrets(self._resumption.fresh_secrets(SECRETS_BYTES))
             self.counters.resumptions += 1
         try:
-            return ((self._codec.outgoing(message, recipient, answered_key_id), target),)
+            return ((self._codec.outgoing(message, recipient, answered_key_id, limit_bytes), target),)
         except DatagramError:
-            self.counters.drop(Loss.UNENCODABLE)
+            self.counters.drop(Loss.UNENCODABLE if limit_bytes is None else Loss.LARGER_THAN_QUESTION)
             return ()
 
     def post(self, sealed: Iterable[Datagram]) -> None:

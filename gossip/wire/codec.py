@@ -725,6 +725,10 @@ def _address_out(address: Address) -> tuple[bytes, int]:
     return pack_address(address.host), address.port
 
 
+_NO_PAYLOAD: Final = Payload()
+"""Of an ack for an address that is not proved, if even the sender's room for peers does not fit."""
+
+
 def _shortened(message: Message, size_bytes: int, limit_bytes: int) -> Message:
     """The message with one piece of riding gossip less."""
     match message:
@@ -732,6 +736,8 @@ def _shortened(message: Message, size_bytes: int, limit_bytes: int) -> Message:
             payload.sample or payload.user_messages
         ):
             return replace(message, payload=_shortened_payload(payload))
+        case PingResponse(payload=payload) if payload != _NO_PAYLOAD:
+            return replace(message, payload=_NO_PAYLOAD)
         case JoinAck(sample=sample) if sample:
             return replace(message, sample=sample[:-1])
         case JoinRedirect(addresses=addresses) if addresses:

@@ -106,18 +106,25 @@ class SecureCodec:
         self._sealed.use(ring)
         self._join_keys = _join_keys(ring)
 
-    def outgoing(self, message: Message, receiver: NodeId | None = None, answered_key_id: bytes = b"") -> bytes:
+    def outgoing(
+        self,
+        message: Message,
+        receiver: NodeId | None = None,
+        answered_key_id: bytes = b"",
+        limit_bytes: int | None = None,
+    ) -> bytes:
         """The datagram for a message of the core; `DatagramError` if it fits none.
 
         `receiver`: None if it is not known, for the messages above only. `answered_key_id`: seal with this key of the
-        ring, since the receiver holds no newer one.
+        ring, since the receiver holds no newer one. `limit_bytes`: lower than usual, for an answer.
         """
         message = self._signer.endorse(message)
         if isinstance(message, JoinReq) and message.token and self._join_keys:
             message = replace(message, auth=join_auth(self._join_keys[0], message.token, message.source))
         elif isinstance(message, PingResponse) and self._is_about_conflict(message):
             message = replace(message, proof=conflict_proof(self._signer.key, self._life, message.seq))
-        plain = encode(message, self._limit_bytes - self._envelope.overhead_bytes)
+        most_bytes = self._limit_bytes if limit_bytes is None else min(limit_bytes, self._limit_bytes)
+        plain = encode(message, most_bytes - self._envelope.overhead_bytes)
         return self._envelope.seal(plain, receiver or ANY_NODE, answered_key_id)
 
     def boxed(self, message: KeyringUpdate, credential: bytes) -> bytes:
@@ -151,7 +158,7 @@ class SecureCodec:
                 raise RefusedError(Refusal.FORGED)
             message = replace(message, proof=b"")
         admitted = isinstance(message, JoinReq) and self._admits(message, source, now_ms)
-        received = Received(source, message, token_valid=admitted, boxed=boxed)
+        received = Received(source, message, token_valid=admitted, boxed=boxed, size_bytes=len(datagram))
         return Incoming(received, left_out, opened.outdated_key_id)
 
     def is_boxed(self, datagram: bytes) -> bool:
