@@ -14,6 +14,7 @@ from operator import attrgetter
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from bridge.api.alarm_order import by_gravity
 from bridge.api.contact import udp_blocked
 from bridge.api.verdict import verdict_of
 from bridge.api.view import (
@@ -164,7 +165,7 @@ def build_view(inputs: ViewInputs) -> FarmView:
         reports=reports,
         weights=WeightsView() if farm is None else farm.weights(),
         removed=() if farm is None else farm.state.removed,
-        alarms=inputs.alarms,
+        alarms=by_gravity(inputs.alarms),
         events=inputs.events,
         counters=_ordered(inputs.counters),
     )
@@ -198,8 +199,15 @@ def _members(inputs: ViewInputs) -> tuple[MemberView, ...]:
         server_role=roles.get(bytes.fromhex(node.node_id), ServerRole.NONE),
     )
     members = [own]
+    evicted = frozenset[bytes]() if inputs.log is None else _evicted(inputs.log)
     members.extend(
-        _member(member, inputs.metadata_of(member.node_id), roles.get(member.node_id, ServerRole.NONE), gossip.now_ms)
+        _member(
+            member,
+            inputs.metadata_of(member.node_id),
+            roles.get(member.node_id, ServerRole.NONE),
+            gossip.now_ms,
+            evicted=member.node_id in evicted,
+        )
         for member in gossip.members
     )
     # By name, then by id: two sorts by a text that is there take less memory than one by pairs made for it.
@@ -221,8 +229,17 @@ def _server_roles(log: FarmInputs) -> dict[bytes, ServerRole]:
     }
 
 
-def _member(member: Member, metadata: NodeMetadata | None, server_role: ServerRole, now_ms: int) -> MemberView:
+def _evicted(log: FarmInputs) -> frozenset[bytes]:
+    """Return the identities that are never admitted again."""
+    return frozenset(each.node_id for each in log.state.admitted.values() if each.standing is Standing.EVICTED)
+
+
+def _member(
+    member: Member, metadata: NodeMetadata | None, server_role: ServerRole, now_ms: int, *, evicted: bool
+) -> MemberView:
     node_id = member.node_id.hex()
+    # The last round trip of a member that is dead or has left is not a figure of this moment.
+    gone = member.status in {Status.DEAD, Status.LEFT}
     return MemberView(
         node_id=node_id,
         name=node_id if metadata is None else metadata.name,
@@ -232,7 +249,7 @@ def _member(member: Member, metadata: NodeMetadata | None, server_role: ServerRo
         address=_address(member.info.address, None if metadata is None else metadata.endpoint),
         is_self=False,
         is_peer=member.is_peer,
-        rtt_ms=None if member.round_trip_ms is None else float(member.round_trip_ms),
+        rtt_ms=None if gone or member.round_trip_ms is None else float(member.round_trip_ms),
         peer_count=member.peer_count,
         capacity=member.info.capacity,
         raft_id=None if metadata is None else metadata.raft_id,
@@ -240,6 +257,7 @@ def _member(member: Member, metadata: NodeMetadata | None, server_role: ServerRo
         server_role=server_role,
         status_age_ms=max(0, now_ms - member.since_ms) if now_ms else None,
         certificate=None if metadata is None or metadata.fingerprint is None else metadata.fingerprint.hex(),
+        evicted=evicted,
     )
 
 

@@ -38,6 +38,7 @@ from bridge.api.view import (
     VerdictKind,
     VerdictView,
     VoterView,
+    counted_members,
 )
 from bridge.core.formation.member import MemberStatus
 from bridge.core.publishing.candidates import Inability
@@ -49,7 +50,7 @@ GRAVE_ALARMS = frozenset(
     {"address-gone", "disk-full", "formation", "isolated", "key-retired", "generation-not-stored", "router-unreachable"}
 )
 """With these alarms the node cannot do its work."""
-_WAITING_ALARMS = ("key-retired", "formation", "not-admitted", "isolated")
+WAITING_ALARMS = ("key-retired", "formation", "not-admitted", "isolated")
 """What a node waits for, the first cause first: with a wrong key nothing is heard that formation could go by."""
 NO_QUORUM_ACTION = (
     "start the others again, or mend the network between them; if a majority is gone for good, stop this node and make"
@@ -248,7 +249,9 @@ class _Facts:
         self.udp_blocked = udp_blocked(*contact, for_ms=patience_ms(raft)) if self.is_server else frozenset()
         self.not_reporting = not_reporting(*contact) if self.is_server else frozenset()
         self.others_alive = any(
-            member.status in {MemberStatus.ALIVE, MemberStatus.SUSPECT} for member in view.members if not member.is_self
+            member.status in {MemberStatus.ALIVE, MemberStatus.SUSPECT}
+            for member in counted_members(view)
+            if not member.is_self
         )
         self.down = self._down()
         self.margin = self._margin()
@@ -377,8 +380,8 @@ def _waiting(facts: _Facts) -> Concern | None:
     if facts.is_server:
         return None
     alarm = min(
-        (each for each in view.alarms if each.kind in _WAITING_ALARMS),
-        key=lambda each: _WAITING_ALARMS.index(each.kind),
+        (each for each in view.alarms if each.kind in WAITING_ALARMS),
+        key=lambda each: WAITING_ALARMS.index(each.kind),
         default=None,
     )
     if view.node.raft_id in view.removed:
@@ -635,7 +638,7 @@ def _holds(each: PublishingView) -> bool:
 
 
 def _routers_here(view: FarmView) -> int:
-    return sum(member.status in {MemberStatus.ALIVE, MemberStatus.SUSPECT} for member in view.members)
+    return sum(member.status in {MemberStatus.ALIVE, MemberStatus.SUSPECT} for member in counted_members(view))
 
 
 def _missing(view: FarmView) -> str:

@@ -186,7 +186,7 @@ class MemberView(Record, frozen=True):
     is_peer: bool
     """The asked node probes it; of the others it knows through its peers."""
     rtt_ms: float | None = None
-    """Round-trip time of the last probes, milliseconds; null without a measurement."""
+    """Round-trip time of the last probes, milliseconds; null without a measurement, and of a dead or left member."""
     peer_count: int | None = None
     """How many members it probes; null if it has not told."""
     capacity: int | None = None
@@ -201,6 +201,8 @@ class MemberView(Record, frozen=True):
     """Milliseconds since gossip gave it this status; null if that is not known, and for the asked node."""
     certificate: str | None = None
     """The SHA-256 of its TLS certificate, in hexadecimal; null if it has not told."""
+    evicted: bool = False
+    """The log has evicted this identity: it is not a part of the farm, and no surface counts it."""
 
 
 class OtherFarmView(Record, frozen=True):
@@ -498,6 +500,8 @@ class AlarmView(Record, frozen=True):
     """What happened, in words."""
     action: str
     """What to do, in words."""
+    severity: Severity = Severity.WARNING
+    """How much it matters: critical if the farm or this node does not do its work; otherwise a warning."""
 
 
 class EventView(Record, frozen=True):
@@ -537,7 +541,7 @@ class FarmView(Document, frozen=True):
     removed: tuple[int, ...] = ()
     """The Raft ids of servers that an operator took out of the farm."""
     alarms: tuple[AlarmView, ...] = ()
-    """The alarms that stand now, in order of their kinds."""
+    """The active alarms, the gravest first."""
     events: tuple[EventView, ...] = ()
     """The recent past, oldest first."""
     counters: Mapping[str, int] = {}
@@ -566,6 +570,11 @@ class LocalFarmView:
     notice: str = ""
     program: str = "garlicfarm"
     """How the reader's shell calls this program."""
+
+
+def counted_members(view: FarmView) -> tuple[MemberView, ...]:
+    """Return the members that count as a part of the farm: all but evicted identities."""
+    return tuple(each for each in view.members if not each.evicted)
 
 
 def best_view(farm: LocalFarmView) -> FarmView | None:

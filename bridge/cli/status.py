@@ -12,7 +12,7 @@ from bridge.api.outputs import MembersOutput, RoundTripsOutput, RoundTripView
 from bridge.api.requests import QUERY_TIMEOUT_MS, QueryRequest
 from bridge.api.round_trips import ROUND_TRIPS_QUERY, read_round_trips
 from bridge.api.verdict import EXIT_STATUS, NOTHING_TO_DO
-from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView
+from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView, counted_members
 from bridge.cli.asking import answer_timeout_s, ask_node, find_nodes, node_option, nodes_option
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import json_option
@@ -58,7 +58,7 @@ def _print_status(view: FarmView) -> None:
 def _node_facts(view: FarmView) -> list[tuple[str, str]]:
     node, farm = view.node, view.farm
     demo = ", a demonstration that never leaves this machine" if farm.demo else ""
-    counts = Counter(member.status for member in view.members)
+    counts = Counter(member.status for member in counted_members(view))
     endpoints = (("kafka", node.kafka_address), ("zmq", node.zmq_address))
     return [
         ("node", f"{node.name}, Raft id {known(node.raft_id)}, {node.phase.value}, up {duration(node.uptime_ms)}"),
@@ -156,7 +156,7 @@ def members(node: str | None, output: str, *, matrix: bool, as_json: bool) -> No
                 milliseconds_text(member.rtt_ms),
                 f"{known(member.peer_count)}/{known(member.capacity)}",
                 known(member.raft_id),
-                member.server_role.value,
+                "evicted" if member.evicted else member.server_role.value,
                 known(member.address),
                 known(member.endpoint),
             )

@@ -27,6 +27,14 @@ def found(view: FarmView) -> dict[str, Check]:
     return checks
 
 
+def test_evicted_member_is_not_missed() -> None:
+    view = healthy()
+    other = next(member for member in view.members if not member.is_self)
+    gone = replace(other, status=MemberStatus.DEAD, evicted=True)
+    members = tuple(gone if member is other else member for member in view.members)
+    assert found(replace(view, members=members))["members"].result is CheckResult.OK
+
+
 def test_a_node_of_a_healthy_farm_is_all_right() -> None:
     checks = found(healthy())
     assert checks.keys() == {"node", "verdict", "log time", "members"}

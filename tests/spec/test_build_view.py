@@ -3,8 +3,11 @@
 from dataclasses import replace
 from random import Random
 
+import pytest
+
 from bridge.api.build_view import FarmInputs, Link, SeenAlone, ViewInputs, build_view
 from bridge.api.view import (
+    AlarmView,
     CostFactorView,
     ExclusionView,
     FarmIdentity,
@@ -13,7 +16,9 @@ from bridge.api.view import (
     Phase,
     PipelineFactorView,
     RaftRole,
+    Severity,
     WeightsView,
+    counted_members,
 )
 from bridge.core.formation.member import MemberStatus, NodeMetadata, RoleHint
 from bridge.core.log.hashes import hash_of
@@ -178,6 +183,30 @@ def test_a_server_whose_identity_was_evicted_is_marked_until_it_has_left_the_con
     state = replace(log.farm.state, admitted={1: Admitted(OWN, "m"), 2: evicted})
     view = build_view(replace(INPUTS, gossip=gossip(member(B)), log=replace(farm_inputs(log), state=state)))
     assert [(each.name, each.evicted) for each in view.raft.voters] == [("m", False), ("b", True)]
+
+
+def test_evicted_identity_is_marked_among_the_members() -> None:
+    log = Log()
+    state = replace(log.farm.state, admitted={1: Admitted(OWN, "m"), 2: Admitted(B, "b", standing=Standing.EVICTED)})
+    inputs = replace(INPUTS, gossip=gossip(member(B), member(C)), log=replace(farm_inputs(log), state=state))
+    view = build_view(inputs)
+    assert [each.evicted for each in view.members] == [each.node_id == B.hex() for each in view.members]
+    assert B.hex() not in {each.node_id for each in counted_members(view)}
+
+
+@pytest.mark.parametrize("status", [Status.DEAD, Status.LEFT])
+def test_gone_member_has_no_round_trip(status: Status) -> None:
+    members = build_view(replace(INPUTS, gossip=gossip(member(B, status), member(C)))).members
+    assert {each.node_id: each.rtt_ms for each in members if not each.is_self} == {B.hex(): None, C.hex(): 3.0}
+
+
+def test_alarms_of_a_view_are_in_order_of_gravity() -> None:
+    alarms = (AlarmView("certificate", "ends", "renew"), AlarmView("no-quorum", "nothing", "start the others"))
+    shown = build_view(replace(INPUTS, alarms=alarms)).alarms
+    assert [(each.kind, each.severity) for each in shown] == [
+        ("no-quorum", Severity.CRITICAL),
+        ("certificate", Severity.WARNING),
+    ]
 
 
 def test_a_link_shows_what_its_handshake_agreed_on() -> None:

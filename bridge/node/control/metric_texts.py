@@ -37,8 +37,8 @@ GAUGES: Final[Mapping[str, str]] = {
         " none stands."
     ),
     "members": (
-        "Members that this node knows by gossip, by status. Dead ones are forgotten after a while; start what should"
-        " run."
+        "Members that this node knows by gossip, by status, without evicted identities. Dead ones are forgotten after"
+        " a while; start what should run."
     ),
     "gossip_peers": (
         "Members that this node probes, itself not among them. At 0 it is alone: look at the seeds and the firewall."

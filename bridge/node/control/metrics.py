@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from bridge.api.printable import printable
-from bridge.api.view import FarmView, RaftRole, VerdictKind
+from bridge.api.view import FarmView, RaftRole, VerdictKind, counted_members
 from bridge.core.formation.member import MemberStatus
 from bridge.node.control.metric_texts import GAUGES, counter_text
 from bridge.node.events.durations import TEXTS, Durations
@@ -149,9 +149,9 @@ def _node(view: FarmView) -> Iterator[Metric]:
 
 
 def _members(view: FarmView) -> Iterator[Metric]:
-    members = _labelled("members", ("status",))
+    members, counted = _labelled("members", ("status",)), counted_members(view)
     for status in MemberStatus:
-        members.add_metric(_labels(status.value), sum(member.status is status for member in view.members))
+        members.add_metric(_labels(status.value), sum(member.status is status for member in counted))
     yield members
     yield _gauge("gossip_peers", view.gossip.peer_count)
     yield _gauge("gossip_capacity", view.gossip.capacity)

@@ -6,9 +6,9 @@ the clocks of all servers, so no time server is needed.
 
 from pathlib import Path
 
+from bridge.api.alarm_order import alarm_severity
 from bridge.api.outputs import Check, CheckResult
-from bridge.api.verdict import GRAVE_ALARMS, MEANINGS
-from bridge.api.view import FarmView, Phase, Severity
+from bridge.api.view import FarmView, Phase, Severity, counted_members
 from bridge.core.formation.member import MemberStatus
 from bridge.node.control.client import ControlClient, ControlError, ask
 from bridge.node.security.control_socket import SOCKET_NAME, answers
@@ -16,8 +16,6 @@ from bridge.node.security.control_socket import SOCKET_NAME, answers
 CLOCK_WARNING_MS = 5_000
 CLOCK_PROBLEM_MS = 30_000
 """A report that is dated further from log time than this keeps its sender from publishing."""
-GRAVE = GRAVE_ALARMS | {each.alarm for each in MEANINGS.values() if each.severity is Severity.CRITICAL}
-"""With these alarms the node or the farm cannot do its work; the others are warnings."""
 NTP = "switch on NTP here (for instance: timedatectl set-ntp true), and look at the clocks of the other routers"
 
 
@@ -66,7 +64,7 @@ def _log_time_checks(view: FarmView) -> list[Check]:
 
 
 def _members_check(view: FarmView) -> Check:
-    others = [member for member in view.members if not member.is_self]
+    others = [member for member in counted_members(view) if not member.is_self]
     servers = {voter.raft_id for voter in (*view.raft.voters, *view.raft.learners)}
     lost = [
         f"{member.name} ({member.status.value}, {member.endpoint or member.address})"
@@ -84,7 +82,7 @@ def _alarm_checks(view: FarmView) -> list[Check]:
     return [
         Check(
             f"alarm {alarm.kind}",
-            CheckResult.PROBLEM if alarm.kind in GRAVE else CheckResult.WARNING,
+            CheckResult.PROBLEM if alarm_severity(alarm.kind) is Severity.CRITICAL else CheckResult.WARNING,
             alarm.text,
             alarm.action,
         )
