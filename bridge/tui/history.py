@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bridge.api.entry_words import Names, entry_words
-from bridge.api.event_words import OF_THE_FARM, event_sentence
 from bridge.api.log import LogEntryView
 from bridge.api.trace import TraceEvent
 from bridge.api.view import FarmView, ReportView
@@ -24,16 +23,9 @@ SAMPLES: Final = 120
 STATES: Final = 20
 EVENTS: Final = 1_000
 LEAST_INTERVAL_MS: Final = 900
-APART_MS: Final = 15_000
-"""What happened longer before belongs to something else."""
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS: Final = ".:-=+*#@"
 ENTRIES: Final = 200
-GONE: Final = frozenset({MemberStatus.DEAD, MemberStatus.LEFT})
-"""What was measured of these last is no figure of now."""
-PUBLISHED: Final = "published"
-ACCEPTED: Final = "publication-accepted"
-"""The log lets a server publish: what the other servers know of it, since the publisher alone tells that it has."""
 
 
 @dataclass(slots=True)
@@ -45,16 +37,6 @@ class MemberHistory:
     cpu_percent: deque[float | None] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     memory_percent: deque[float | None] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     states: deque[tuple[int, MemberStatus]] = field(default_factory=lambda: deque(maxlen=STATES))
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of a take-over."""
-
-    time_ms: int
-    what: str
-    detail: str
-    """The event in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +73,7 @@ class History:
             history = self.members[member.node_id]
             lag = None if member.raft_id is None else lags.get(member.raft_id)
             report: ReportView | None = None if member.raft_id is None else reports.get(member.raft_id)
-            history.rtt_ms.append(None if member.status in GONE else member.rtt_ms)
+            history.rtt_ms.append(member.rtt_ms)
             history.lag.append(None if lag is None else float(lag))
             history.cpu_percent.append(None if report is None else report.cpu_percent)
             history.memory_percent.append(None if report is None else report.memory_percent)
@@ -116,63 +98,6 @@ class History:
         present = {member.node_id for member in view.members}
         for gone in self.members.keys() - present:
             del self.members[gone]
-
-
-def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
-    """From the first suspicion to the publication: the last time that leader or publisher changed, step by step.
-
-    Only steps that were seen are told, in the order of their time. Empty: there was none. What stands before a
-    publication that was over when the leader or publisher changed belongs to an earlier take-over.
-    """
-    ordered = sorted(events, key=lambda event: event.time_ms)
-    core = [event for event in ordered if event.kind in _STEPS]
-    turn = max((at for at, event in enumerate(core) if event.kind in _TURNS), default=None)
-    if turn is None:
-        return ()
-    begin = end = turn
-    over_ms = max(
-        (each.time_ms for each in ordered if each.kind in _OVER and each.time_ms < core[turn].time_ms), default=0
-    )
-    while begin > 0 and core[begin - 1].time_ms > max(over_ms, core[begin].time_ms - APART_MS - 1):
-        begin -= 1
-    while end + 1 < len(core) and core[end + 1].time_ms - core[end].time_ms <= APART_MS:
-        end += 1
-    steps: dict[str, Step] = {}
-    for event in core[begin : end + 1]:
-        what = _STEPS[event.kind]
-        if event.kind in _LAST_COUNTS:
-            steps.pop(what, None)
-        steps.setdefault(what, _step(event, what))
-    for kind in _OVER if steps.keys() & _LEADS_TO_A_STRUCTURE else ():
-        done = next((each for each in ordered if each.kind == kind and each.time_ms >= core[turn].time_ms), None)
-        if done is not None and done.time_ms - core[turn].time_ms <= APART_MS:
-            steps[PUBLISHED] = _step(done, PUBLISHED)
-            break
-    return tuple(sorted(steps.values(), key=lambda step: step.time_ms))
-
-
-_STEPS: Final = {
-    "member-suspect": "suspected",
-    "member-dead": "dead",
-    "leader-unknown": "without a leader",
-    "election-started": "election",
-    "leader-elected": "elected",
-    "leader-followed": "elected",
-    "publisher-chosen": "publisher chosen",
-}
-_TURNS: Final = frozenset({"leader-elected", "leader-followed", "publisher-chosen"})
-_OVER: Final = (PUBLISHED, ACCEPTED)
-_LEADS_TO_A_STRUCTURE: Final = frozenset({"dead", "publisher chosen"})
-"""A change of the leader alone publishes nothing: a structure of that time has another reason."""
-_LAST_COUNTS: Final = frozenset({"publisher-chosen"})
-"""While reports grow stale and come in again, several servers are chosen one after the other."""
-
-
-def _step(event: TraceEvent, what: str) -> Step:
-    sentence = event_sentence(event)
-    if not sentence or event.kind not in OF_THE_FARM:
-        sentence = f"{event.node}: {sentence or what}"
-    return Step(event.time_ms, what, sentence)
 
 
 def sparkline(values: Sequence[float | None], width: int, *, unicode: bool = True, full: float | None = None) -> str:

@@ -3,8 +3,8 @@
     header     the verdict first, then the node and Raft                        3 lines
     body       farm: alarms, members, what is published, take-over, events      what is left
                detail of a member │ events │ log │ publishing and weights │ help
-    footer     a question, the filter while it is typed, a notice, or the panes
-               with their keys, the shown one in reverse                        1 line, one more of a local farm
+    footer     a question or a notice, whole; the filter while it is typed; or
+               the panes with their keys, the shown one in reverse              1 line or more, one more of a local farm
 
 From 150 columns on the farm's pane has two columns: members and what is published on the left, the last take-over and
 events on the right. Below, they stand one above the other, and the less important ones give way first.
@@ -13,18 +13,34 @@ events on the right. Below, they stand one above the other, and the less importa
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, assert_never
 
 from rich.cells import cell_len
 from rich.console import Group
 from rich.text import Text
 
+from bridge.api.alarm_order import by_gravity
 from bridge.api.event_words import StoryTeller, event_sentence, story_line
 from bridge.api.leaf_words import health_text
 from bridge.api.printable import printable
+from bridge.api.take_over import Step, last_take_over
 from bridge.api.view import AlarmView, FarmView, LocalFarmView, MemberView, ReportView
-from bridge.tui.history import EntryLine, History, MemberHistory, Step, last_take_over, sparkline
-from bridge.tui.layout import COLOURS, GAP, MONOCHROME, Canvas, Column, Part, Want, marked, rows, share, widened
+from bridge.tui.history import EntryLine, History, MemberHistory, sparkline
+from bridge.tui.layout import (
+    COLOURS,
+    GAP,
+    MONOCHROME,
+    Canvas,
+    Column,
+    Part,
+    Want,
+    marked,
+    rows,
+    share,
+    shortened,
+    widened,
+)
 from bridge.tui.sections import (
     CHOSEN,
     NOT_CHOSEN,
@@ -39,10 +55,11 @@ from bridge.tui.sections import (
     role_part,
     rtt_text,
     status_part,
+    table_of_members,
     weights_lines,
     weights_section,
 )
-from bridge.tui.state import Pane, Sort, ViewState, selected_member, shown_members
+from bridge.tui.state import Pane, Question, Sort, ViewState, selected_member, shown_members
 from bridge.tui.words import clock_text, duration, known
 
 TWO_COLUMNS: Final = 150
@@ -57,7 +74,12 @@ _TABS: Final = (
     (Pane.PUBLISHING, "p publish"),
     (Pane.HELP, "? help"),
 )
-KEYS: Final = " Enter detail  / filter  q quit  s sort  T lead  X exclude  V evict  L leave"
+KEYS: Final = (
+    " Enter detail  / filter  q quit  s sort  T lead  X exclude  V evict  L leave",
+    " / s q  T X V L change the farm",
+    " / s q T X V L",
+)
+"""The other keys: the longest text that fits. A key that is off the screen is not found."""
 HELP_CELLS: Final = 14
 WHOLE_PERCENT: Final = 100.0
 HELP: Final = (
@@ -74,7 +96,7 @@ HELP: Final = (
     ("V", "evict the chosen member for ever, and replace all keys"),
     ("L", "have the node that is asked leave the farm and stop"),
     ("q", "end the view"),
-    ("", "What changes the farm asks first: y carries it out, every other key does not."),
+    ("", "What changes the farm asks first: y carries it out, no other key does. V: type the name in full."),
     ("", "Colours only repeat what a word says."),
 )
 
@@ -86,8 +108,13 @@ class Seen:
     farm: FarmView | None
     history: History
     reason: str = ""
-    """Why there is no view, or why it is of another node than the one that was meant."""
+    """Why there is no view, or why there is none after `farm`."""
     local: LocalFarmView | None = None
+
+    @property
+    def is_old(self) -> bool:
+        """Return True if no node answers any more: the picture is the last one."""
+        return self.farm is not None and self.local is None and bool(self.reason)
 
 
 def draw(state: ViewState, seen: Seen, width: int, height: int, *, color: bool = True, unicode: bool = True) -> Group:
@@ -95,9 +122,11 @@ def draw(state: ViewState, seen: Seen, width: int, height: int, *, color: bool =
     canvas = Canvas(max(width, LEAST_WIDTH), COLOURS if color else MONOCHROME)
     height = max(height, LEAST_HEIGHT)
     lines = _header(seen, canvas)
-    footer = [*_start_again(seen, canvas), _footer(state, canvas)]
+    footer = [*_start_again(seen, canvas), *_footer(state, canvas)]
     room = _room(lines, footer, height)
     body = _body(state, seen, canvas, room, unicode=unicode)[:room]
+    if seen.is_old:
+        body = [_dimmed(canvas, line) for line in body]
     lines = [*lines, *body, *(Text("", end="") for _ in range(room - len(body)))][: max(1, height - len(footer))]
     lines += footer[: height - len(lines)]
     return Group(Text("\n", end="").join(lines))
@@ -107,7 +136,7 @@ def scroll_limit(state: ViewState, seen: Seen, width: int, height: int) -> int:
     """How many lines a text can be moved until its last one stands last on a screen of this size."""
     canvas = Canvas(max(width, LEAST_WIDTH), MONOCHROME)
     fixed, moving = _text_lines(state, seen, canvas)
-    footer = [*_start_again(seen, canvas), _footer(state, canvas)]
+    footer = [*_start_again(seen, canvas), *_footer(state, canvas)]
     room = _room(_header(seen, canvas), footer, max(height, LEAST_HEIGHT)) - len(fixed)
     return max(0, len(moving) - room)
 
@@ -121,24 +150,57 @@ def _header(seen: Seen, canvas: Canvas) -> list[Text]:
         return local_header(seen.local, canvas)
     if seen.farm is None:
         text = seen.reason or "asking a node …"
-        pieces = (text[at : at + canvas.width] for at in range(0, len(text), canvas.width))
-        return [canvas.line(TITLE), *(canvas.line((each, canvas.palette.doubtful)) for each in pieces)]
+        return [canvas.line(TITLE), *(canvas.line((each, canvas.palette.doubtful)) for each in _wrapped(text, canvas))]
+    if seen.is_old:
+        since = f"not live since {clock_text(seen.farm.taken_at_ms)} UTC: {seen.reason}. The picture below is old"
+        style = f"{canvas.palette.title} {canvas.palette.bad}".strip()
+        lines = [canvas.line((each, style)) for each in _wrapped(since, canvas)]
+        return [*lines, *map(partial(_dimmed, canvas), farm_header(seen.farm, canvas))]
     return farm_header(seen.farm, canvas)
 
 
-def _footer(state: ViewState, canvas: Canvas) -> Text:
+def _dimmed(canvas: Canvas, line: Text) -> Text:
+    """A line of an old picture: no colour of it says that something is well now."""
+    return Text(line.plain, style=canvas.palette.dim, no_wrap=True, overflow="ellipsis", end="")
+
+
+def _footer(state: ViewState, canvas: Canvas) -> list[Text]:
     palette = canvas.palette
     if state.question is not None:
-        return canvas.line((f" {state.question.text} ", f"reverse {palette.title}"), " y: yes   any other key: no")
+        return _question_lines(state.question, state.answer, canvas)
     if state.editing is not None:
-        return canvas.line((" / ", palette.title), state.editing, ("▏", palette.accent))
+        return [canvas.line((" / ", palette.title), state.editing, ("▏", palette.accent))]
     if state.notice:
-        return canvas.line((f" {state.notice}", palette.doubtful))
+        return [canvas.line((f" {each}", palette.doubtful)) for each in _wrapped(state.notice, canvas)]
     shown = Pane.FARM if state.pane is Pane.DETAIL else state.pane
     parts: list[Part] = [(f" {text} ", "reverse" if pane is shown else palette.dim) for pane, text in _TABS]
     if state.filter:
-        return canvas.line(*parts, (f" only: {state.filter} (Esc: all)", palette.doubtful))
-    return canvas.line(*parts, (KEYS, palette.dim))
+        return [canvas.line(*parts, (f" only: {state.filter} (Esc: all)", palette.doubtful))]
+    room = canvas.width - sum(cell_len(part[0]) for part in parts)
+    keys = next((each for each in KEYS if cell_len(each) <= room), KEYS[-1])
+    return [canvas.line(*parts, (keys, palette.dim))]
+
+
+def _question_lines(question: Question, answer: str, canvas: Canvas) -> list[Text]:
+    """The whole question, and the keys that answer it: an operator must not confirm a text that is cut."""
+    palette = canvas.palette
+    style = f"reverse {palette.title}"
+    lines = [canvas.line((f" {each} ", style)) for each in _wrapped(question.text, canvas)]
+    if question.name:
+        name = shortened(question.name, max(LEAST_WIDTH, canvas.width // 2))
+        prompt: list[Part] = [
+            f" Type {name} and Enter; Esc: no ",
+            (f"> {answer}", palette.title),
+            ("▏", palette.accent),
+        ]
+    else:
+        prompt = [" y: yes   any other key: no"]
+    return [*lines, canvas.line(*prompt)]
+
+
+def _wrapped(text: str, canvas: Canvas) -> list[str]:
+    """The text in as many lines as it takes, with a blank at both ends."""
+    return textwrap.wrap(printable(text), max(LEAST_WIDTH, canvas.width) - 2) or [""]
 
 
 def _start_again(seen: Seen, canvas: Canvas) -> list[Text]:
@@ -226,10 +288,10 @@ def _beside(lefts: Sequence[Text], rights: Sequence[Text], left: Canvas) -> list
 
 
 def _alarms(seen: Seen) -> tuple[AlarmView, ...]:
-    views = [] if seen.farm is None else [seen.farm]
-    if seen.local is not None:
-        views = [each.view for each in seen.local.processes if each.running and each.view is not None]
-    return tuple(dict.fromkeys(alarm for view in views for alarm in view.alarms))
+    if seen.local is None:
+        return () if seen.farm is None else seen.farm.alarms
+    views = [each.view for each in seen.local.processes if each.running and each.view is not None]
+    return by_gravity(dict.fromkeys(alarm for view in views for alarm in view.alarms))
 
 
 def _left(state: ViewState, seen: Seen, canvas: Canvas, *, unicode: bool) -> list[Section]:
@@ -310,7 +372,7 @@ def _members(state: ViewState, farm: FarmView, history: History, canvas: Canvas,
     if not lines:
         missed = f"  no member contains {_wanted(state)!r}; Esc shows all"
         lines = [canvas.line((missed, palette.doubtful))]
-    return Section(canvas.heading(columns, palette.title), lines, chosen=line_of_chosen)
+    return table_of_members(canvas.heading(columns, palette.title), lines, line_of_chosen)
 
 
 def _order(column: Sort, state: ViewState) -> str:

@@ -28,13 +28,15 @@ from bridge.api.view import (
     VerdictView,
     WeightsView,
     best_view,
+    counted_members,
 )
 from bridge.core.formation.member import MemberStatus
-from bridge.tui.history import GONE
 from bridge.tui.layout import GAP, Canvas, Column, Palette, Part, marked, shortened, widened
 from bridge.tui.words import clock_text, duration, known, milliseconds_text, short_address
 
 TWO_ALARMS = 4
+SMALL_FARM = 5
+"""So many members stay in sight before publishing and events get more than their least."""
 PUBLISHER_AND_ENTRY = 4
 """Who publishes, the headings, one entry, and how many more there are."""
 NAME_CELLS = 20
@@ -74,14 +76,15 @@ def verdict_line(verdict: VerdictView, canvas: Canvas) -> Text:
 def farm_header(view: FarmView, canvas: Canvas) -> list[Text]:
     """Three lines: the verdict, which node of which farm this is, and how Raft stands."""
     node, farm, palette = view.node, view.farm, canvas.palette
-    alive = sum(member.status is MemberStatus.ALIVE for member in view.members)
+    counted = counted_members(view)
+    alive = sum(member.status is MemberStatus.ALIVE for member in counted)
     first = canvas.line(
         TITLE,
         (f" {farm.cluster} ", palette.title),
         f"{farm.label}  ",
         (_in_line(node.name, canvas), palette.title),
         f" {node.phase.value}, up {duration(node.uptime_ms)}, ",
-        (f"{alive}/{len(view.members)} alive", palette.good if alive == len(view.members) else palette.doubtful),
+        (f"{alive}/{len(counted)} alive", palette.good if alive == len(counted) else palette.doubtful),
         ("  DEMO" if farm.demo else "", palette.doubtful),
     )
     return [verdict_line(view.verdict, canvas), first, raft_line(view, canvas)]
@@ -112,8 +115,8 @@ def raft_line(view: FarmView, canvas: Canvas) -> Text:
 
 
 def by_name(members: tuple[MemberView, ...]) -> list[MemberView]:
-    """Members in a stable order, in which node-10 follows node-9."""
-    return sorted(members, key=lambda member: (len(member.name), member.name, member.node_id))
+    """Members in a stable order, in which node-10 follows node-9; evicted identities are last."""
+    return sorted(members, key=lambda member: (member.evicted, len(member.name), member.name, member.node_id))
 
 
 def status_part(member: MemberView, palette: Palette) -> Part:
@@ -133,14 +136,14 @@ def _incarnation_and_rtt(member: MemberView) -> tuple[str, str]:
 
 
 def rtt_text(member: MemberView) -> str:
-    """The last round trip; one of a member that is gone says nothing."""
-    if member.is_self:
-        return "self"
-    return milliseconds_text(None if member.status in GONE else member.rtt_ms)
+    """The last round trip."""
+    return "self" if member.is_self else milliseconds_text(member.rtt_ms)
 
 
 def role_part(member: MemberView, view: FarmView, palette: Palette) -> Part:
     """A member's Raft id, and what it is in the group."""
+    if member.evicted:
+        return "evicted", palette.bad
     if member.raft_id is None:
         return "-", palette.dim
     if member.raft_id == view.raft.leader_id:
@@ -216,7 +219,12 @@ def processes_section(
         if is_chosen:
             line_of_chosen = len(lines) - 1
             lines[-1] = marked(lines[-1])
-    return Section(canvas.heading(columns, canvas.palette.title), lines, chosen=line_of_chosen)
+    return table_of_members(canvas.heading(columns, canvas.palette.title), lines, line_of_chosen)
+
+
+def table_of_members(heading: Text, lines: list[Text], chosen: int) -> Section:
+    """The table of members or processes: of a small farm it is whole before other sections get more."""
+    return Section(heading, lines, chosen=chosen, least=min(max(len(lines), 1), SMALL_FARM))
 
 
 def _process_parts(
@@ -337,11 +345,12 @@ def _weights(weights: WeightsView, canvas: Canvas) -> list[tuple[str, str]]:
 
 def alarms_section(alarms: tuple[AlarmView, ...], canvas: Canvas) -> Section:
     """Alarms: what it is and what to do. One line each where that fits, so that several stay in sight."""
-    bad = canvas.palette.bad
     lines = []
     for each in alarms:
-        mark: list[Part] = [("! ", bad), (each.kind, bad), f": {each.text}"]
-        if cell_len(printable(f"! {each.kind}: {each.text}; {each.action}")) <= canvas.width:
+        style = canvas.palette.bad if each.severity is Severity.CRITICAL else canvas.palette.doubtful
+        sign = "!! " if each.severity is Severity.CRITICAL else "! "
+        mark: list[Part] = [(sign, style), (each.kind, style), f": {each.text}"]
+        if cell_len(printable(f"{sign}{each.kind}: {each.text}; {each.action}")) <= canvas.width:
             lines.append(canvas.line(*mark, f"; {each.action}"))
         else:
             action = textwrap.wrap(printable(each.action), canvas.width - len(NOT_CHOSEN))

@@ -5,10 +5,11 @@
     farm ◀──Esc── detail, events, log, publishing, help        f e l p ?  lead from everywhere to everywhere
       │ Enter: detail of the chosen member
       │ / : a filter, typed until Enter (Esc takes it back)    s, S: column and direction
-      └ T X V L: a question; y carries it out, every other key takes it back
+      ├ T X L: a question; y carries it out, every other key takes it back
+      └ V: a question; the name of the member, typed in full, carries it out; Esc takes it back
 
-An action is never carried out by one key: what can move a leader or take a router out stands behind a question that
-names it. What an order does to the farm is no matter of this module.
+An action is never carried out by one key: a question that names the member comes first. An eviction cannot be undone,
+so a slip of two keys must not be enough. What an order does to the farm is no matter of this module.
 """
 
 from collections.abc import Callable, Sequence
@@ -85,6 +86,8 @@ class Question:
 
     text: str
     order: Order
+    name: str = ""
+    """The name that carries the order out, typed in full; empty: y does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ class ViewState:
     editing: str | None = None
     offset: int = 0
     question: Question | None = None
+    answer: str = ""
+    """The characters of the name that a question requires, as far as they are typed."""
     notice: str = ""
     """What became of the last order, or why there was none."""
     quit_question: str = ""
@@ -126,8 +131,7 @@ def update(state: ViewState, key: str, farm: FarmView | None) -> tuple[ViewState
     if key in ("ctrl-c", "ctrl-d"):
         return state, Quit()
     if state.question is not None:
-        order = state.question.order if key in ("y", "Y") else None
-        return replace(state, question=None, notice="" if order is not None else "Nothing was done."), order
+        return _answer(state, state.question, key)
     if state.editing is not None:
         return _edit(state, state.editing, key), None
     state = replace(state, notice="")
@@ -136,6 +140,28 @@ def update(state: ViewState, key: str, farm: FarmView | None) -> tuple[ViewState
             return replace(state, question=Question(state.quit_question, Quit())), None
         return state, Quit()
     return _navigate(state, key, farm), None
+
+
+def _answer(state: ViewState, question: Question, key: str) -> tuple[ViewState, Order | None]:
+    """The state after a key that answers a question, and the order if the answer carries it out."""
+    ended = replace(state, question=None, answer="")
+    refused = replace(ended, notice="Nothing was done.")
+    if not question.name:
+        return (ended, question.order) if key in ("y", "Y") else (refused, None)
+    if key == "enter" and state.answer == question.name:
+        return ended, question.order
+    match key:
+        case "enter":
+            state = replace(refused, notice=f"Nothing was done: the answer was not {question.name}.")
+        case "escape":
+            state = refused
+        case "backspace":
+            state = replace(state, answer=state.answer[:-1])
+        case _ if len(key) == 1 and len(state.answer) < FILTER_CHARACTERS:
+            state = replace(state, answer=state.answer + key)
+        case _:
+            pass
+    return state, None
 
 
 def _edit(state: ViewState, text: str, key: str) -> ViewState:
@@ -166,7 +192,7 @@ def _navigate(state: ViewState, key: str, farm: FarmView | None) -> ViewState:
         case "tab" | "right" | "left":
             changed = _turned(state, -1 if key == "left" else 1)
         case "/":
-            changed = replace(state, editing=state.filter)
+            changed = replace(state, editing="")
         case "s":
             orders = list(Sort)
             changed = replace(state, sort=orders[(orders.index(state.sort) + 1) % len(orders)])
@@ -226,11 +252,14 @@ def _exclude(farm: FarmView, member: MemberView) -> Question | str:
 
 
 def _evict(_farm: FarmView, member: MemberView) -> Question | str:
+    if member.evicted:
+        return f"{member.name} is evicted already."
     if member.is_self:
         return f"{member.name} is asked to do this, and cannot evict itself: watch another node."
     return Question(
-        f"Evict {member.name} for ever, and replace all keys? What it holds is worthless then.",
+        f"Evict {member.name} permanently, and replace all keys of the farm? Its identity never comes back.",
         Evict(member.node_id, member.name),
+        member.name,
     )
 
 
@@ -266,7 +295,8 @@ def shown_members(state: ViewState, farm: FarmView | None) -> list[MemberView]:
             members.sort(key=lambda each: _last_if_unknown(None if each.raft_id is None else lags.get(each.raft_id)))
         case Sort.RAFT:
             members.sort(key=lambda each: (each.raft_id != farm.raft.leader_id, _last_if_unknown(each.raft_id)))
-    return members[::-1] if state.descending else members
+    members = members[::-1] if state.descending else members
+    return sorted(members, key=lambda each: each.evicted)
 
 
 def selected_member(state: ViewState, farm: FarmView | None) -> MemberView | None:

@@ -23,6 +23,7 @@ import msgspec
 import trio
 from rich.console import Console, RenderableType
 
+from bridge.api.alarm_order import by_gravity
 from bridge.api.entry_words import Names
 from bridge.api.json import DocumentError
 from bridge.api.requests import CommandRequest, ExclusionOrder
@@ -43,7 +44,7 @@ CHANGED_OVER: Final = "changed-over"
 
 @dataclass(slots=True)
 class Following:
-    """The node that is asked, and what it said last; `reason`: why there is no view."""
+    """The node that is asked, and its last view; `reason`: why there is no view, or why there is none after it."""
 
     view: FarmView | None = None
     reason: str = "asking a node …"
@@ -161,14 +162,15 @@ async def keep_asking(nodes: Callable[[], Sequence[NodeAddress]], live: LiveView
         try:
             known = nodes()
         except ControlError as error:
-            known, reason = (), str(error)
+            # The node that was followed is named, not the places where another one could be.
+            known, reason = ((), str(error)) if following.address is None else ((following.address,), "")
         for address in sorted(known, key=lambda each: each != following.address):
             lost = await _follow(address, live, is_meant=address == known[0], why_not=reason)
             if lost.answered:
                 break
             reason = reason or lost.reason
         else:
-            live.following = Following(None, reason, following.address)
+            live.following = Following(live.following.view, reason, following.address)
             await trio.sleep(ASK_EVERY_S)
 
 
@@ -199,7 +201,7 @@ async def _follow(address: NodeAddress, live: LiveView, *, is_meant: bool, why_n
 def _noted(view: FarmView, why_not: str) -> FarmView:
     """The view of a node that stands in for the one that was meant."""
     note = AlarmView(CHANGED_OVER, f"this is what {view.node.name} sees", why_not or "the node that was meant is back")
-    return msgspec.structs.replace(view, alarms=(note, *view.alarms))
+    return msgspec.structs.replace(view, alarms=by_gravity((note, *view.alarms)))
 
 
 async def keep_asking_leader(nodes: Callable[[], Sequence[NodeAddress]], live: LiveView) -> None:

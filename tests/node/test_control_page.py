@@ -17,6 +17,7 @@ import msgspec
 import pytest
 import trio
 
+from bridge.api.take_over import TakeOver, last_take_over
 from bridge.node.control import page as page_module
 from bridge.node.control.access import open_remote_access
 from bridge.node.control.page import show_page
@@ -130,6 +131,30 @@ async def test_a_stream_gives_the_view_and_then_what_happens(tmp_path: Path) -> 
         async with served.asked("/v1/stream?from=2", token=True) as stream:
             resumed = await received(stream, b"id: 2\n")
         assert b"leader-elected" not in resumed
+
+
+async def test_stream_gives_the_take_over_that_top_shows(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        events = served.node.events
+        events.append("member-alive", {"member": "node-3"})
+        events.append("member-suspect", {"member": "node-3"})
+        events.append("verdict-changed", {"kind": "degraded"})
+        events.append("leader-elected", {"term": 4})
+        wanted = list(last_take_over(events.read(1).events))
+        assert [each.what for each in wanted] == ["suspected", "elected"]
+        # A client that lost its connection goes on behind the first step, and is given the whole take-over.
+        async with served.asked("/v1/stream?from=4", token=True) as stream:
+            shown = await received(stream, b"event: takeOver\ndata: ", b"\n\n", b"id: 4\n")
+            assert msgspec.json.decode(data_of(shown, "takeOver"), type=TakeOver).steps == tuple(wanted)
+            events.append("publisher-chosen", {"server": 3, "name": "node-3", "master": "abc.b32.i2p"})
+            later = await received(stream, b"event: takeOver\ndata: ", b"publisher chosen")
+        assert len(msgspec.json.decode(data_of(later, "takeOver"), type=TakeOver).steps) == 3
+
+
+def data_of(stream: bytes, event: str) -> bytes:
+    """The data of the first event of this name."""
+    block = next(each for each in stream.split(b"\n\n") if each.endswith(b"}") and f"event: {event}\n".encode() in each)
+    return block.rpartition(b"data: ")[2]
 
 
 async def test_streams_are_few_and_a_client_that_goes_gives_its_place_back(tmp_path: Path) -> None:

@@ -39,8 +39,8 @@ def node(number: int) -> FakeNode:
 
 
 def latest(shown: LiveView) -> FarmView | str:
-    """The view that is shown, or why there is none."""
-    return shown.following.view or shown.following.reason
+    """The view that is shown, or why there is none after it."""
+    return shown.following.reason or shown.following.view or ""
 
 
 async def until(shown: LiveView, holds: Callable[[FarmView | str], bool]) -> FarmView | str:
@@ -61,12 +61,12 @@ async def test_a_node_that_dies_hands_the_view_on_and_one_that_comes_back_does_n
     async with trio.open_nursery() as nursery:
         lives = [trio.CancelScope(), trio.CancelScope()]
 
-        async def live(number: int) -> None:
+        async def live(number: int, task_status: trio.TaskStatus[int | None] = trio.TASK_STATUS_IGNORED) -> None:
             with lives[number - 1]:
-                await ControlServer(sockets[number - 1], node(number)).run()
+                await ControlServer(sockets[number - 1], node(number)).run(task_status=task_status)
 
-        nursery.start_soon(live, 1)
-        nursery.start_soon(live, 2)
+        await nursery.start(live, 1)
+        await nursery.start(live, 2)
         nursery.start_soon(keep_asking, lambda: sockets, view)
         first = await until(view, shows("node-1"))
         assert isinstance(first, FarmView)
@@ -93,6 +93,32 @@ async def test_where_no_node_answers_the_reason_is_shown_until_one_does(tmp_path
         await until(view, lambda shown: isinstance(shown, str) and "no node runs at" in shown)
         await nursery.start(ControlServer(socket, node(1)).run)
         await until(view, shows("node-1"))
+        nursery.cancel_scope.cancel()
+
+
+async def test_last_picture_stays_when_no_node_answers_any_more(tmp_path: Path) -> None:
+    socket = tmp_path / "1.sock"
+    view = LiveView()
+    running = trio.CancelScope()
+
+    async def live() -> None:
+        with running:
+            await ControlServer(socket, node(1)).run()
+
+    def found() -> list[Path]:
+        if running.cancel_called:
+            raise ControlError("no node answers in ./farm-state")
+        return [socket]
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(live)
+        nursery.start_soon(keep_asking, found, view)
+        await until(view, shows("node-1"))
+        running.cancel()
+        reason = await until(view, lambda shown: isinstance(shown, str))
+        assert str(socket) in str(reason)
+        assert view.following.view is not None
+        assert view.following.view.node.name == "node-1"
         nursery.cancel_scope.cancel()
 
 

@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.console import Console, Group
 
+from bridge.api.alarm_order import by_gravity
 from bridge.api.entry_words import Names
 from bridge.api.log import EntryKind, LogEntryView
 from bridge.api.printable import printable
 from bridge.api.trace import TraceEvent
 from bridge.api.view import AlarmView, EventView, FarmView, LocalFarmView, WeightsView, best_view
-from bridge.core.formation.member import MemberStatus
 from bridge.tui.history import History
 from bridge.tui.layout import Want, share
 from bridge.tui.panes import HELP, Seen, draw, scroll_limit
 from bridge.tui.sections import CHOSEN
 from bridge.tui.state import Pane, ViewState, update
-from bridge.tui.top import LiveView
+from bridge.tui.top import Following, LiveView
 from bridge.tui.words import clock_text, duration, milliseconds_text, short_address
 from tests.operator_views import farm_view, forming_view, local_farm
 
@@ -124,7 +124,7 @@ def test_without_colour_no_colour_is_sent_and_no_word_is_missing() -> None:
 
 
 def test_what_does_not_fit_is_counted() -> None:
-    assert "… 3 more" in screen(farm_view(), 80, 14)
+    assert "… 7 more" in screen(farm_view(), 80, 14)
 
 
 @given(st.text())
@@ -257,7 +257,7 @@ def test_help_is_whole_at_80_columns_and_so_are_weights_in_the_pane_of_publishin
 def test_a_text_that_is_moved_past_its_end_moves_back_at_the_first_key() -> None:
     seen = Seen(farm_view(), History())
     live = LiveView(state=ViewState(pane=Pane.HELP))
-    live.following.view = seen.farm
+    live.following = Following(seen.farm, "")
     live.press("end")
     live.picture(80, 14, color=False, unicode=True)
     last = live.state.offset
@@ -303,16 +303,6 @@ def test_events_of_the_view_say_their_kind_before_the_trace_has_come() -> None:
     assert "member-suspect: node-4 is suspected, confirmation 11" in screen(farm_view(), 100, 40)
 
 
-def test_what_was_measured_of_a_dead_member_is_not_shown_as_a_figure_of_now() -> None:
-    view = farm_view()
-    (dead,) = (each for each in view.members if each.status is MemberStatus.DEAD)
-    history = History()
-    history.take(view)
-    text = drawn(draw(ViewState(), Seen(view, history), 120, 40, color=False), 120, 40)
-    assert re.search(rf"{dead.name} +dead +5 voter +1\.5 +- ", text)
-    assert list(history.members[dead.node_id].rtt_ms) == [None]
-
-
 def test_the_chosen_line_has_one_style() -> None:
     text = drawn(render(farm_view(), 80, 24), 80, 24, color=True)
     chosen = next(line for line in text.splitlines() if CHOSEN in line)
@@ -321,3 +311,72 @@ def test_the_chosen_line_has_one_style() -> None:
 
 def test_every_key_is_in_the_footer_at_120_columns() -> None:
     assert screen(farm_view(), 120, 40).splitlines()[-1].rstrip().endswith("L leave")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_footer_of_a_narrow_screen_has_the_keys_of_actions(width: int) -> None:
+    footer = screen(farm_view(), width, 24).splitlines()[-1]
+    assert [key for key in "sTXVLq" if f" {key} " not in f"{footer} "] == []
+
+
+@pytest.mark.parametrize("key", ["T", "X", "V"])
+@pytest.mark.parametrize("width", [60, 80])
+def test_question_fits_the_screen_with_its_answers(width: int, key: str) -> None:
+    farm = farm_view()
+    state = update(update(ViewState(), "down", farm)[0], key, farm)[0]
+    assert state.question is not None
+    lines = drawn(draw(state, Seen(farm, History()), width, 24, color=False), width, 24).splitlines()
+    assert " ".join(state.question.text.split()) in " ".join(" ".join(lines).split())
+    assert lines[-1].startswith(" Type node-2 and Enter; Esc: no" if key == "V" else " y: yes   any other key: no")
+    assert len(lines) == 24
+
+
+def test_notice_that_is_longer_than_a_line_is_whole() -> None:
+    farm = farm_view()
+    state = update(update(ViewState(), "down", farm)[0], "L", farm)[0]
+    text = drawn(draw(state, Seen(farm, History()), 80, 24, color=False), 80, 24)
+    assert state.notice in " ".join(text.split())
+
+
+def test_alarms_of_a_local_farm_are_in_order_of_gravity() -> None:
+    alarms = (AlarmView("certificate", "ends", "renew"), AlarmView("no-quorum", "nothing", "start the others"))
+    farm = local_farm(3)
+    first = farm.processes[0]
+    assert first.view is not None
+    processes = (dataclasses.replace(first, view=replace(first.view, alarms=alarms)), *farm.processes[1:])
+    text = drawn(render_local_farm(dataclasses.replace(farm, processes=processes), 80, 24, color=False), 80, 24)
+    assert 0 < text.index("!! no-quorum: nothing; start the others") < text.index("! certificate: ends; renew")
+
+
+def test_critical_alarm_is_red_and_a_warning_is_yellow() -> None:
+    alarms = by_gravity((AlarmView("clock", "off", "NTP"), AlarmView("disk-full", "full", "free some")))
+    text = drawn(render(replace(farm_view(), alarms=alarms), 80, 24), 80, 24, color=True)
+    assert "\x1b[31mdisk-full" in text
+    assert "\x1b[33mclock" in text
+
+
+def test_members_of_a_small_farm_are_whole_beside_many_alarms() -> None:
+    alarms = tuple(AlarmView(f"alarm-{each}", "word " * 12, "do " * 60) for each in range(8))
+    text = screen(replace(farm_view(), alarms=alarms), 80, 24)
+    assert [name for name in ("node-1", "node-2", "node-3", "node-4", "node-5") if f" {name}" not in text] == []
+
+
+def test_evicted_identity_is_counted_nowhere_and_last() -> None:
+    view = farm_view()
+    first, *others = view.members
+    evicted = replace(others[0], evicted=True, name="box")
+    text = screen(replace(view, members=(first, evicted, *others[1:])), 100, 40)
+    assert "2/4 alive" in text
+    assert text.index("node-5") < text.index("  box ")
+    assert re.search(r"  box +alive +evicted ", text)
+
+
+def test_last_picture_stays_with_the_time_since_it_is_old() -> None:
+    view = farm_view()
+    seen = Seen(view, History(), reason="the node that made /var/lib/garlicfarm/control.sock no longer runs")
+    lines = drawn(draw(ViewState(), seen, 60, 24, color=False), 60, 24).splitlines()
+    said = " ".join(" ".join(lines[:4]).split())
+    assert f"not live since {clock_text(view.taken_at_ms)} UTC: {seen.reason}" in said
+    assert any("node-2" in line and "voter" in line for line in lines)
+    coloured = drawn(draw(ViewState(), seen, 80, 24), 80, 24, color=True)
+    assert "\x1b[32m" not in coloured

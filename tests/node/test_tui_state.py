@@ -6,10 +6,11 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
+from bridge.api.take_over import last_take_over
 from bridge.api.trace import TraceEvent
 from bridge.api.view import FarmView
 from bridge.core.formation.member import MemberStatus
-from bridge.tui.history import SAMPLES, History, last_take_over, sparkline
+from bridge.tui.history import SAMPLES, History, sparkline
 from bridge.tui.keys import keys_in
 from bridge.tui.panes import Seen, draw
 from bridge.tui.state import (
@@ -99,7 +100,6 @@ def test_members_are_sorted_by_each_column_both_ways() -> None:
     [
         (["down", "T"], Transfer("node-2")),
         (["L"], Leave("node-1")),
-        (["down", "V"], Evict(farm_view().members[1].node_id, "node-2")),
     ],
 )
 def test_an_action_asks_and_only_yes_carries_it_out(keys: list[str], order: Order) -> None:
@@ -111,6 +111,32 @@ def test_an_action_asks_and_only_yes_carries_it_out(keys: list[str], order: Orde
     for other in ("n", "enter", "escape", "q", "T"):
         state, orders = typed([other], farm, asked)
         assert (state.question, orders, state.notice) == (None, [], "Nothing was done.")
+
+
+def test_eviction_needs_the_name_typed_in_full() -> None:
+    farm = farm_view()
+    asked, orders = typed(["down", "V"], farm)
+    assert orders == []
+    evict = Evict(farm.members[1].node_id, "node-2")
+    assert typed([*"node-3", "backspace", "2", "enter"], farm, asked)[1] == [evict]
+    for other in (["y", "enter"], ["enter"], [*"node-2", "escape"], [*"node-1", "enter"]):
+        state, orders = typed(other, farm, asked)
+        assert (state.question, state.answer, orders) == (None, "", [])
+        assert state.notice.startswith("Nothing was done")
+    assert typed(["q", "T", "n"], farm, asked)[0].question == asked.question
+
+
+def test_evicted_member_is_not_evicted_again() -> None:
+    farm = farm_view()
+    members = (farm.members[0], replace(farm.members[1], evicted=True))
+    state, _ = typed(["end", "V"], replace(farm, members=members))
+    assert (state.question, state.notice) == (None, "node-2 is evicted already.")
+
+
+def test_a_filter_begins_empty_each_time() -> None:
+    farm = farm_view()
+    kept, _ = typed(["/", *"susp", "enter", "/", *"node-2", "enter"], farm)
+    assert names(kept, farm) == ["node-2"]
 
 
 def test_leaves_are_excluded_and_listed_again() -> None:

@@ -4,6 +4,7 @@
 
     event: view             the FarmView, at once and every two seconds
     event: trace            one TraceEvent and its `text`, when it happens; its `id` is the cursor
+    event: takeOver         the steps of the last take-over, when they change (`bridge.api.take_over`)
     event: lost             how many events the trace has dropped before this client came for them
 
 The format is that of the WHATWG's HTML standard, 9.2. A client that lost its connection goes on with `from`, one above
@@ -20,12 +21,15 @@ import trio
 
 from bridge.api.event_words import story_line
 from bridge.api.json import encode
+from bridge.api.take_over import TakeOver, changes_take_over, last_take_over
 from bridge.api.trace import EventPage, TraceEvent
 from bridge.node.control.node_port import NodePort
 
 STREAM_TYPE: Final = "text/event-stream; charset=utf-8"
 VIEW_EVERY_S: Final = 2.0
 PAGE_EVENTS: Final = 100
+TAKE_OVER_EVENTS: Final = 1_000
+"""The newest events, among which the last take-over is looked for; the live view keeps as many."""
 
 
 class ToldEvent(TraceEvent, frozen=True):
@@ -41,6 +45,8 @@ class EventStream:
     port: NodePort
     cursor: int
     _view_due_s: float = field(default=0.0, init=False)
+    _take_over: TakeOver | None = field(default=None, init=False)
+    """The one that this client has."""
 
     async def next(self) -> bytes:
         """One or several events, as bytes."""
@@ -51,7 +57,22 @@ class EventStream:
         wait_ms = max(1, round((self._view_due_s - now_s) * 1000))
         page = await self.port.read_events(self.cursor, PAGE_EVENTS, wait_ms)
         self.cursor = page.next_cursor
-        return _events(page) or await self.next()
+        return _events(page) + await self._changed_take_over(page) or await self.next()
+
+    async def _changed_take_over(self, page: EventPage) -> bytes:
+        """The take-over as an event, if the events of this page change it.
+
+        It is read anew: a client that goes on with a later cursor lacks the first events of it.
+        """
+        if self._take_over is not None and not changes_take_over(page.events):
+            return b""
+        first = max(1, page.next_cursor - TAKE_OVER_EVENTS)
+        newest = await self.port.read_events(first, TAKE_OVER_EVENTS, 0)
+        found = TakeOver(last_take_over(newest.events))
+        if found == self._take_over:
+            return b""
+        self._take_over = found
+        return _event("takeOver", encode(found))
 
 
 def _events(page: EventPage) -> bytes:

@@ -1,0 +1,100 @@
+"""The last take-over: the steps from the first suspicion to the publication, out of the trace of one node.
+
+    events of the trace ─▶ last_take_over ─▶ steps ─▶ `top`, `up`, and the page (`/v1/stream`)
+
+`top` and the page show the same steps because both take them from here. The page once listed the last twelve events of
+some kinds; that is simpler, and mixes changes of the verdict and members that are back into a take-over of minutes ago.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from bridge.api.event_words import OF_THE_FARM, event_sentence
+from bridge.api.json import Record
+from bridge.api.trace import TraceEvent
+
+APART_MS: Final = 15_000
+"""What happened longer before belongs to something else."""
+PUBLISHED: Final = "published"
+ACCEPTED: Final = "publication-accepted"
+"""The log lets a server publish: what the other servers know of it, since the publisher alone tells that it has."""
+
+
+class Step(Record, frozen=True):
+    """One step of a take-over."""
+
+    time_ms: int
+    """By the clock of the node, milliseconds since the epoch."""
+    what: str
+    """The kind of the step."""
+    detail: str
+    """The event in words."""
+
+
+class TakeOver(Record, frozen=True):
+    """The last take-over that a node has seen; no step if it has seen none."""
+
+    steps: tuple[Step, ...] = ()
+    """In the order of their times."""
+
+
+def changes_take_over(events: Iterable[TraceEvent]) -> bool:
+    """Return True if one of these events can be a step."""
+    return any(each.kind in _STEPS or each.kind in _OVER for each in events)
+
+
+def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
+    """From the first suspicion to the publication: the last time that leader or publisher changed, step by step.
+
+    Only steps that were seen are told, in the order of their time. Empty: there was none. What stands before a
+    publication that was over when the leader or publisher changed belongs to an earlier take-over.
+    """
+    ordered = sorted(events, key=lambda event: event.time_ms)
+    core = [event for event in ordered if event.kind in _STEPS]
+    turn = max((at for at, event in enumerate(core) if event.kind in _TURNS), default=None)
+    if turn is None:
+        return ()
+    begin = end = turn
+    over_ms = max(
+        (each.time_ms for each in ordered if each.kind in _OVER and each.time_ms < core[turn].time_ms), default=0
+    )
+    while begin > 0 and core[begin - 1].time_ms > max(over_ms, core[begin].time_ms - APART_MS - 1):
+        begin -= 1
+    while end + 1 < len(core) and core[end + 1].time_ms - core[end].time_ms <= APART_MS:
+        end += 1
+    steps: dict[str, Step] = {}
+    for event in core[begin : end + 1]:
+        what = _STEPS[event.kind]
+        if event.kind in _LAST_COUNTS:
+            steps.pop(what, None)
+        steps.setdefault(what, _step(event, what))
+    for kind in _OVER if steps.keys() & _LEADS_TO_A_STRUCTURE else ():
+        done = next((each for each in ordered if each.kind == kind and each.time_ms >= core[turn].time_ms), None)
+        if done is not None and done.time_ms - core[turn].time_ms <= APART_MS:
+            steps[PUBLISHED] = _step(done, PUBLISHED)
+            break
+    return tuple(sorted(steps.values(), key=lambda step: step.time_ms))
+
+
+_STEPS: Final = {
+    "member-suspect": "suspected",
+    "member-dead": "dead",
+    "leader-unknown": "without a leader",
+    "election-started": "election",
+    "leader-elected": "elected",
+    "leader-followed": "elected",
+    "publisher-chosen": "publisher chosen",
+}
+_TURNS: Final = frozenset({"leader-elected", "leader-followed", "publisher-chosen"})
+_OVER: Final = (PUBLISHED, ACCEPTED)
+_LEADS_TO_A_STRUCTURE: Final = frozenset({"dead", "publisher chosen"})
+"""A change of the leader alone publishes nothing: a structure of that time has another reason."""
+_LAST_COUNTS: Final = frozenset({"publisher-chosen"})
+"""While reports grow stale and come in again, several servers are chosen one after the other."""
+
+
+def _step(event: TraceEvent, what: str) -> Step:
+    sentence = event_sentence(event)
+    if not sentence or event.kind not in OF_THE_FARM:
+        sentence = f"{event.node}: {sentence or what}"
+    return Step(event.time_ms, what, sentence)
