@@ -160,7 +160,7 @@ $(VENV)/interop-kafka.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VE
 
 # Clients of other makes: their drivers are ours, and their versions those of go.mod, package.json and requirements.txt.
 $(KAFKA_BUILD)/go/stories: $(wildcard tests/interop/kafka/go/*)
-	@command -v go >/dev/null || { echo "make interop-kafka needs Go >= 1.26 (https://go.dev/dl)"; exit 1; }
+	@command -v go >/dev/null || { echo "make interop-kafka needs Go >= 1.26"; exit 1; }
 	mkdir -p $(@D)
 	cd tests/interop/kafka/go && go build -o $(abspath $@) .
 

@@ -8,7 +8,7 @@
 A node that sees a farm which others founded waits until the leader tells it that the log has admitted it, and under
 which Raft id; then it is a server like the founders, of which the leader makes a learner, and a voter if there is room.
 
-A node whose address or name changes begins anew within the process, with other settings (`run_node`).
+A node whose address or name changes begins anew within the process, with other settings (`begin_anew`).
 
 The node ends when it is told to (signal, `leave`, or its parent's pipe closing), and when going on would be wrong:
 another process lives with its identity, its storage is damaged, a task failed. Then the last line of its log says why.
@@ -16,39 +16,30 @@ The first signal lets it hand over what it does for the farm, a second one does 
 `CLOSE_SECONDS` for closing what is open: a disk that hangs would keep it for ever.
 """
 
-import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import trio
 
-from bridge.api.trace import Scalar
 from bridge.core.formation.messages import Founded
-from bridge.node.address_watch import AddressChangedError, AddressWatch
 from bridge.node.client_endpoints import ClientEndpoints, client_endpoints, serve_clients
 from bridge.node.control.endpoint import control_endpoint
 from bridge.node.events.alarms import NodeStopped
 from bridge.node.founded_farm import CurrentFarm, open_founded_farm
-from bridge.node.joined_node import JoinedNode, join, known_farm, new_applied_state, remembered_farm
-from bridge.node.local_node import LocalNode, begin, load_local_node
-from bridge.node.membership.farm_peers import FarmPeers
-from bridge.node.membership.founding_clocks import watch_founding_clocks
+from bridge.node.joined_node import JoinedNode, join, known_farm, new_applied_state, remembered_peers
+from bridge.node.local_node import begin, load_local_node, start_facts
+from bridge.node.membership.begin_anew import live_and_begin_anew
 from bridge.node.membership.gossip_events import GossipEvents, sample_round_trips, wait_for_conflicts
-from bridge.node.membership.own_name import NameTakenError, note_name, remembered_name, watch_name
 from bridge.node.membership.own_raft_id import OwnRaftId
 from bridge.node.raft.connecting import bound_port, load_transport
 from bridge.node.raft.handover import hand_over_before_stop, until_removed
 from bridge.node.raft.replica import RequestGateway
 from bridge.node.settings.configuration import NodeConfiguration
 from consensus.storage import STOP_SECONDS
-from gossip.node import endpoint
-
-LOG = logging.getLogger("garlicfarm")
-
 
 END_SECONDS = 40.0
 """For what a node does for the farm before it ends: its last report, the handover, and the wait for its removal."""
@@ -75,7 +66,7 @@ class Node:
         self._ends_within = ends_within
         self._current = CurrentFarm()
         self._stop = trio.Event()
-        self._unfinished: trio.CancelScope | None = None
+        self._unfinished = trio.CancelScope()
         """What a signal cuts short: the start of the node, later its orderly end."""
         self._leaving = False
         self._reason = ""
@@ -88,7 +79,7 @@ class Node:
         local, settings = self._local, self._local.configuration
         beginning = await begin(settings)
         transport = await trio.to_thread.run_sync(load_transport, settings)
-        peers = FarmPeers(beginning.identity, await remembered_farm(local, beginning))
+        peers = await remembered_peers(local, beginning)
         gateway = RequestGateway(self._current.replica, peers.is_server_out)
         async with AsyncExitStack() as stack:
             raft_port = await stack.enter_async_context(bound_port(settings.consensus.bind))
@@ -120,8 +111,8 @@ class Node:
             detections=local.durations.detection,
         )
         control = await control_endpoint(node, current, self._leave, self._stop.is_set, clients)
-        local.trace.append("node-started", {**_start_facts(local), "generation": node.provider.generation})
-        self._unfinished = None
+        local.trace.append("node-started", {**start_facts(local), "generation": node.provider.generation})
+        self._unfinished = trio.CancelScope()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._bound_close)
             await node.connecting.listen(nursery, local.configuration.consensus.bind, raft_port)
@@ -134,36 +125,11 @@ class Node:
             nursery.start_soon(node.forming.run)
             nursery.start_soon(node.farm_keys.watch_file, local.alarms)
             nursery.start_soon(self._belong_to_a_farm, node)
-            nursery.start_soon(self._watch_name, node)
-            nursery.start_soon(
-                watch_founding_clocks,
-                node.provider,
-                node.member_directory,
-                local.configuration.name,
-                local.alarms,
-                lambda: current.farm is not None,
-            )
-            nursery.start_soon(AddressWatch(local.configuration, self._written, local.alarms).run)
+            nursery.start_soon(node.watch, self._written, lambda: None if current.farm is None else current.farm.state)
             await self._stop.wait()
             with trio.move_on_after(END_SECONDS) as self._unfinished:
                 await self._end(node)
             nursery.cancel_scope.cancel()
-
-    async def _watch_name(self, node: JoinedNode) -> None:
-        own_id, current = node.provider.node_id, self._current
-
-        def is_recorded() -> bool:
-            admitted = () if current.farm is None else current.farm.state.admitted.values()
-            return any(each.node_id == own_id and each.name is not None for each in admitted)
-
-        await watch_name(
-            node.local.configuration,
-            own_id,
-            node.local.farm_key.cluster,
-            node.member_directory,
-            is_recorded,
-            lambda: node.forming.cluster_id is not None,
-        )
 
     async def _belong_to_a_farm(self, node: JoinedNode) -> None:
         local, peers = node.local, node.peers
@@ -223,8 +189,7 @@ class Node:
         with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             task_status.started()
             async for _ in signals:
-                if self._unfinished is not None:
-                    self._unfinished.cancel()
+                self._unfinished.cancel()
                 self._stop.set()
 
     async def _wait_for_parent(self) -> None:
@@ -234,45 +199,13 @@ class Node:
         self._stop.set()
 
 
-def _start_facts(local: LocalNode) -> dict[str, Scalar]:
-    """What the first line of a node's log shows: its process, and the addresses that it has taken."""
-    configuration = local.configuration
-    facts: dict[str, Scalar] = {"pid": os.getpid(), "raft": endpoint(configuration.consensus.advertise)}
-    if configuration.gossip is not None:
-        facts["gossip"] = endpoint(configuration.gossip.advertise or configuration.gossip.bind)
-        if configuration.gossip.chosen is not None:
-            facts["chosen"] = str(configuration.gossip.chosen)
-    return facts
-
-
 async def run_node(
     configuration: NodeConfiguration, *, stop_with_stdin: bool = False, ends_within: EndsWithin = no_deadline
 ) -> None:
     """Runs one node until it is told to stop; see the module."""
-    written = configuration = await trio.to_thread.run_sync(remembered_name, configuration)
-    while True:
-        reasons: list[BaseException] = []
-        try:
-            node = await trio.to_thread.run_sync(Node, configuration, written, ends_within)
-            await node.run(stop_with_stdin=stop_with_stdin)
-        except* (NameTakenError, AddressChangedError) as group:
-            reasons += leaves_of(group)
-        if not reasons:
-            return
-        ends_within(None)
-        for reason in reasons:
-            LOG.warning("%s", reason)
-            if isinstance(reason, NameTakenError):
-                await trio.to_thread.run_sync(note_name, configuration.state_dir, reason.name)
-                configuration = replace(configuration, name=reason.name)
-            elif isinstance(reason, AddressChangedError):
-                configuration = replace(reason.configuration, name=configuration.name)
 
+    async def live(settings: NodeConfiguration, written: NodeConfiguration) -> None:
+        node = await trio.to_thread.run_sync(Node, settings, written, ends_within)
+        await node.run(stop_with_stdin=stop_with_stdin)
 
-def leaves_of(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """The exceptions in a group and in the groups within it."""
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from leaves_of(error)
-        else:
-            yield error
+    await live_and_begin_anew(configuration, live, lambda: ends_within(None))

@@ -17,12 +17,14 @@ import trio
 from bridge import VERSION
 from bridge.api.round_trips import ROUND_TRIPS_QUERY, write_round_trips
 from bridge.core.formation.founding import FormationNotice, Founding
+from bridge.core.state.farm_state import FarmState
 from bridge.node.events.event_log import clock_ms
 from bridge.node.local_node import Beginning, LocalNode
+from bridge.node.membership.address_watch import AddressWatch
 from bridge.node.membership.admissions import AdmissionStore
 from bridge.node.membership.farm_peers import FarmPeers, KnownFarm
 from bridge.node.membership.forming import Forming
-from bridge.node.membership.founding_clocks import CLOCK_QUERY
+from bridge.node.membership.founding_clocks import CLOCK_QUERY, watch_founding_clocks
 from bridge.node.membership.member_directory import MemberDirectory, OwnMetadata, first_metadata, metadata_bytes
 from bridge.node.membership.membership_provider import (
     GroupKeys,
@@ -31,11 +33,13 @@ from bridge.node.membership.membership_provider import (
     open_membership,
     words_of,
 )
+from bridge.node.membership.own_name import watch_name
 from bridge.node.membership.user_messages import UserMessages
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.connecting import Connecting, Transport
 from bridge.node.raft.replica import RequestGateway
 from bridge.node.security.farm_keys import FarmKeys
+from bridge.node.settings.configuration import NodeConfiguration
 from gossip import NodeId
 
 
@@ -66,6 +70,31 @@ class JoinedNode:
             connected=connected,
             is_out=self.peers.is_out,
         )
+
+    async def watch(self, written: NodeConfiguration, farm_state: Callable[[], FarmState | None]) -> None:
+        """Follow the name, the addresses and the clock of this node until cancelled.
+
+        `written`: the configuration as the operator wrote it. `farm_state`: None while this node is no server.
+        Raises `NameTakenError` or `AddressChangedError` if the node has to begin anew.
+        """
+        local, own_id, directory = self.local, self.provider.node_id, self.member_directory
+
+        def is_recorded() -> bool:
+            state = farm_state()
+            admitted = () if state is None else state.admitted.values()
+            return any(each.node_id == own_id and each.name is not None for each in admitted)
+
+        def is_server() -> bool:
+            return farm_state() is not None
+
+        def knows_farm() -> bool:
+            return self.forming.cluster_id is not None
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(AddressWatch(local.configuration, written, local.alarms).run)
+            cluster, name = local.farm_key.cluster, local.configuration.name
+            nursery.start_soon(watch_name, local.configuration, own_id, cluster, directory, is_recorded, knows_farm)
+            nursery.start_soon(watch_founding_clocks, self.provider, directory, name, local.alarms, is_server)
 
 
 @asynccontextmanager
@@ -151,8 +180,12 @@ def _forming(local: LocalNode, beginning: Beginning, node_id: NodeId, own_metada
     )
 
 
-async def remembered_farm(local: LocalNode, beginning: Beginning) -> KnownFarm | None:
-    """What this node knows of its farm from the first datagram on; raises UnusableFormationError."""
+async def remembered_peers(local: LocalNode, beginning: Beginning) -> FarmPeers:
+    """The peers as this node's farm is known from the first datagram on; raises UnusableFormationError."""
+    return FarmPeers(beginning.identity, await _remembered_farm(local, beginning))
+
+
+async def _remembered_farm(local: LocalNode, beginning: Beginning) -> KnownFarm | None:
     formation = beginning.formation
     founding = formation.founding or formation.known
     if founding is None:

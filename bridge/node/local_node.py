@@ -7,6 +7,7 @@ Everything that an operator can have set wrongly is found here, before another n
 """
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from bridge.api.event_words import event_text, is_warning
-from bridge.api.trace import TraceEvent
+from bridge.api.trace import Scalar, TraceEvent
 from bridge.core.formation.founding import FormationState
 from bridge.core.publishing.publication import Pace
 from bridge.node.events.alarms import Alarms, NodeStopped
@@ -39,7 +40,7 @@ from bridge.wire.i2p.destination_keys import SigningKey
 from bridge.wire.keys.farm_key import FarmKey, FarmKeyError, check_founders
 from consensus.protocols.garlic_farm import Metrics
 from consensus.storage import check_place
-from gossip.node import Identity, load_identity
+from gossip.node import Identity, endpoint, load_identity
 
 if TYPE_CHECKING:
     from bridge.node.router.i2cp_router import I2cpRouter
@@ -180,6 +181,17 @@ def _begin(configuration: NodeConfiguration) -> Beginning:
     check_place(state_dir / RAFT_DIRECTORY)
     identity = load_identity(state_dir)
     return Beginning(identity, load_formation(state_dir, identity.node_id))
+
+
+def start_facts(local: LocalNode) -> dict[str, Scalar]:
+    """What the first line of a node's log shows: its process, and the addresses that it has taken."""
+    configuration = local.configuration
+    facts: dict[str, Scalar] = {"pid": os.getpid(), "raft": endpoint(configuration.consensus.advertise)}
+    if configuration.gossip is not None:
+        facts["gossip"] = endpoint(configuration.gossip.advertise or configuration.gossip.bind)
+        if configuration.gossip.chosen is not None:
+            facts["chosen"] = str(configuration.gossip.chosen)
+    return facts
 
 
 def _log_event(event: TraceEvent) -> None:

@@ -42,13 +42,9 @@ from consensus.core.reads import Lease, Reads
 from consensus.core.replica import Replica
 from consensus.core.replication.port import Replication
 from consensus.core.replication.progress import ProgressTracker
+from consensus.core.slow_link import slow_link_ms
 
 Strategy = Callable[[Replica, ProgressTracker], Replication]
-
-
-SMALL_COMMAND_BYTES = 16 * 1024
-SLOWEST_LINK_BYTES_PER_S = 32 * 1024
-"""Of a proposal, beyond what is small: a leader that commits nothing stays for the time of its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +242,7 @@ class Leader:
         if not self._pending or not replica.others:
             return None
         # A large command takes its time on a slow link.
-        large_bytes = max(0, self._pending[0].size_bytes - SMALL_COMMAND_BYTES)
-        return self.tracker.committed_ms + self._stall_patience_ms + large_bytes * 1000 // SLOWEST_LINK_BYTES_PER_S
+        return self.tracker.committed_ms + self._stall_patience_ms + slow_link_ms(self._pending[0].size_bytes)
 
     def _is_stalled(self) -> bool:
         replica, due = self._replica, self._stall_deadline

@@ -7,26 +7,23 @@ again, and cut again, and the follower never catches up. So arriving bytes count
 number, not by their arrival: a peer that sends one byte each second would otherwise hold a connection forever. At the
 least rate a message of a limited size also ends in a limited time.
 
-`time_for` is for the other direction. The sender does not see its bytes arrive, because the kernels and proxies on the
-way buffer megabytes, so a large message gets the time that it takes on the slowest link that is supported.
+`time_for` is for the other direction: the sender does not see its bytes arrive, so a large message gets the time that
+it takes on the slowest link that is supported (`core.slow_link`).
 """
 
 from dataclasses import dataclass
 from math import inf
 from typing import Final
 
+from consensus.core.slow_link import slow_link_ms
+
 LEAST_BYTES_PER_S: Final = 4 * 1024
 """Arriving more slowly than this, a message is given up."""
-SLOWEST_LINK_BYTES_PER_S: Final = 32 * 1024
-"""A quarter of a link of 1 Mbit/s, which other connections may share."""
-
-SMALL_BYTES: Final = 16 * 1024
-"""A message of this size needs no time beyond its timeout."""
 
 
 def time_for(size_bytes: int) -> float:
     """Return the seconds that a message of this size may take, beyond the timeout of a small one."""
-    return max(0, size_bytes - SMALL_BYTES) / SLOWEST_LINK_BYTES_PER_S
+    return slow_link_ms(size_bytes) / 1000
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
     turn ──▶ core.step ──▶ effects ──▶ run_callback(answered, answer)        the turn continues, whatever it raises
 
 The core has taken its step when such a function runs, so an error in it contradicts nothing that is stored. Without
-this boundary the error ends the turn, and with it the server: one answer that has no form on the wire would stop a
+this boundary the error ends the turn, and with it the server: one answer that cannot be encoded would stop a
 voter. The error is a fault of the program; it is logged with its traceback.
 """
 

@@ -30,7 +30,7 @@ can switch one off, for the whole group:
     standing still       standstill_grace          beyond the paper: time in which this node got no processor is given
                                                    back to all members that it was about to accuse
 `first_hand_verdicts` is for groups in which holders of the key are not all trusted: verdicts of others are reasons to
-ask a member, and change no view (`gossip.core.doubts`).
+ask a member, and change no view (`gossip.core.updates`).
 """
 
 from dataclasses import dataclass, fields, replace

@@ -5,8 +5,8 @@
 SWIM as the RFC describes it (peers bounded by capacity, joins with tokens and redirects, pings relayed by ttl, leaving,
 broadcast presence), with Lifeguard's three additions. This file is the control flow only; each mechanism has a module:
 
-    updates      the precedence rule, suspicions, refutation       dissemination  what rides on a ping
-    doubts       verdicts of others that only lead to a probe
+    updates      the precedence rule, suspicions, doubts,          dissemination  what rides on a ping
+                 refutation
     probe        rounds, acks, relays, reconnecting                join           getting peers, giving links
     user_events  events and how messages spread                    queries        asking and answering
     keyring_exchange  how changes of the keys spread               membership     peers and the directory

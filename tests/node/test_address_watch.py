@@ -9,7 +9,9 @@ import trio
 import trio.testing
 
 from bridge.api.view import AlarmView
-from bridge.node.address_watch import (
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+from bridge.node.membership.address_watch import (
     GONE_ALARM,
     LOOK_EVERY_S,
     LOOKS,
@@ -19,8 +21,6 @@ from bridge.node.address_watch import (
     addresses_of,
     moved,
 )
-from bridge.node.events.alarms import Alarms
-from bridge.node.events.event_log import EventLog
 from bridge.node.settings.configuration import NodeConfiguration, Overrides, load_configuration
 from bridge.node.settings.machine import Machine, Network, choose_address
 from gossip import Address

@@ -6,9 +6,9 @@ import pytest
 
 from consensus.core.effects import Outcome, ProposalResolved, Role
 from consensus.core.events import DeadlineReached
-from consensus.core.leader import SLOWEST_LINK_BYTES_PER_S
 from consensus.core.options import lan
 from consensus.core.replication.progress import LEAST_REQUEST_BYTES, MAX_HALVINGS, Progress, ProgressState
+from consensus.core.slow_link import SLOWEST_LINK_BYTES_PER_S
 from tests.spec.raft_bench import TWO, Bench
 
 RETRY_MS = lan().retry_ms
@@ -40,9 +40,20 @@ def test_heartbeat_that_overtakes_entries_sends_none_of_them_again() -> None:
     progress.sent(2, 9, 9, 100)
     heartbeat = progress.answered(2)
     assert heartbeat is not None
-    assert progress.overtook(heartbeat)
+    assert progress.overtook(heartbeat, 100)
     progress.answered(1)
-    assert not progress.overtook(heartbeat)
+    assert not progress.overtook(heartbeat, 100)
+
+
+@pytest.mark.parametrize(("size_bytes", "now"), [(1_000, 100), (1_000_000, 60_000)])
+def test_refused_heartbeat_behind_lost_entries_counts(size_bytes: int, now: int) -> None:
+    """Small entries, and large ones after their time, are not on their way any more."""
+    progress = Progress(3, match=2, state=ProgressState.REPLICATING)
+    progress.sent(1, 2, 9, 0, 0, size_bytes)
+    progress.sent(2, 9, 9, now)
+    heartbeat = progress.answered(2)
+    assert heartbeat is not None
+    assert not progress.overtook(heartbeat, now)
 
 
 def test_entries_that_take_long_on_a_slow_link_are_not_taken_for_lost() -> None:

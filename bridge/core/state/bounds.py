@@ -4,6 +4,8 @@ A state that was computed from a log keeps these bounds, because no entry beyond
 snapshot was computed by one other server. Without this check a log time beyond the last second of a Meta LS2 would be
 in all plans of this node, also after a restart. The range of each number is declared in `numbers`, that of a table
 in `tables`.
+
+A module of its own: `numbers` and `tables` declare, and do not import each other; only here they meet.
 """
 
 from collections.abc import Iterator

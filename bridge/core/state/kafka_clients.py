@@ -22,7 +22,9 @@ could take the next sequence of another user's producer, whose own record would 
 from before that level has no owner, and belongs to the first user whose entry counts in it.
 
 *Shares.* No user and no node fills a table alone. When a share of the producers is used up, the longest silent producer
-of the same user or node gives way. A group has no substitute, so a new group beyond a share is refused.
+of the same user or node gives way. A group has no substitute, so a new group beyond a share is refused. In a full table
+the author with the most rows gives way, never an author with few; ties go to the lesser author. So all servers choose
+the same rows, in whichever order a table was built or restored.
 
 Expiry goes by log time, so it is the same on all servers. The number of producers, groups and runs is bounded, so the
 state is. The newest skipped indexes are kept, since the list is in each snapshot. It also has the copies of requests
@@ -31,12 +33,14 @@ that are not a producer's (`consensus.sessions`), so that a reader of the topic 
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final
+from typing import Final, TypeVar
 
-from bridge.core.log.shares import largest_holder, newest_of_each
+Row = TypeVar("Row")
+Name = TypeVar("Name", str, bytes)
 
 PRODUCERS_MAX: Final = 1_024
 """Producers that began at one node; below `BOUNDS_LEVEL`, all producers."""
@@ -260,7 +264,7 @@ class KafkaClients:
             return replace(self, skipped=kept)
         authors = (*("",) * (len(self.skipped) - len(self.skipped_of)), *self.skipped_of, author)
         if len(skipped) > SKIPPED_MAX:
-            skipped, authors = newest_of_each(skipped, authors)
+            skipped, authors = _newest_of_each(skipped, authors)
         return replace(self, skipped=skipped, skipped_of=authors)
 
     def is_skipped(self, index: int) -> bool:
@@ -346,8 +350,33 @@ def _crowd(producers: Mapping[int, Producer], owner: Owner) -> Iterable[int] | N
     if len(of_node) < PRODUCERS_MAX:
         if len(producers) < PRODUCERS_OF_ALL_MAX:
             return None
-        of_node = largest_holder(producers, lambda each: producers[each].node_id)
-    return largest_holder(of_node, lambda each: producers[each].principal)
+        of_node = _largest_holder(producers, lambda each: producers[each].node_id)
+    return _largest_holder(of_node, lambda each: producers[each].principal)
+
+
+def _largest_holder(rows: Iterable[Row], author_of: Callable[[Row], Name]) -> list[Row]:
+    """The rows of the author that has the most."""
+    authors = [(author_of(row), row) for row in rows]
+    holder = _most(author for author, _ in authors)
+    return [row for author, row in authors if author == holder]
+
+
+def _newest_of_each(rows: Sequence[int], authors: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The rows without the older half of those of the author that has the most. `authors` has one for each row."""
+    holder = _most(authors)
+    given_up = (authors.count(holder) + 1) // 2
+    kept: list[tuple[int, str]] = []
+    for row, author in zip(rows, authors, strict=True):
+        if author == holder and given_up:
+            given_up -= 1
+        else:
+            kept.append((row, author))
+    return tuple(row for row, _ in kept), tuple(author for _, author in kept)
+
+
+def _most(authors: Iterable[Name]) -> Name:
+    counted = Counter(authors)
+    return min(counted, key=lambda each: (-counted[each], each))
 
 
 def _longest_silent(producers: Mapping[int, Producer], crowd: Iterable[int]) -> int:

@@ -35,6 +35,7 @@ def settings_table(configuration: NodeConfiguration) -> Table:
             "name": configuration.name,
             "state_dir": str(configuration.state_dir),
             "farm_key": str(configuration.farm_key),
+            "founders": sorted(each.hex() for each in configuration.founders),
             "demo": configuration.demo,
             "transport": transport.kind.value,
             "gossip": _gossip(configuration),

@@ -126,7 +126,7 @@ class AppendLeader:
         was_unreachable = progress.state is ProgressState.UNREACHABLE
         if message.success:
             self._append_succeeded(sender, progress, request, message.next_index - 1)
-        elif progress.overtook(request):
+        elif progress.overtook(request, replica.now):
             # It came by another connection while entries before it are still on their way: the logs need not differ.
             replica.dropped["refusal of a heartbeat that overtook entries"] += 1
         elif progress.refused(request, message.next_index) or progress.next <= replica.log.start.index:

@@ -28,13 +28,11 @@ from enum import Enum
 from consensus.core import quorum
 from consensus.core.model import MAX_NUMBER, Index, Milliseconds, ServerId
 from consensus.core.replica import Replica
+from consensus.core.slow_link import slow_link_ms
 from consensus.core.snapshots import OutgoingSnapshot
 
 MAX_REMEMBERED_REQUESTS = 128
 MAX_HALVINGS = 8
-SMALL_REQUEST_BYTES = 16 * 1024
-SLOWEST_BYTES_PER_S = 32 * 1024
-"""Of a follower's link: requests that are not small have the time that their bytes take."""
 LEAST_REQUEST_BYTES = 4 * 1024
 """No request is made smaller than this."""
 
@@ -146,10 +144,16 @@ class Progress:
         """Whether a request is unanswered, with entries or without, or a chunk of the snapshot."""
         return bool(self.in_flight) or (self.transfer is not None and self.transfer.sent_ms is not None)
 
-    def overtook(self, request: SentAppend) -> bool:
-        """Return True if this is a heartbeat behind entries that are unanswered."""
+    def overtook(self, request: SentAppend, now: Milliseconds) -> bool:
+        """Return True if this is a heartbeat behind entries that a slow link may still carry.
+
+        Small requests do not need that time: where one was lost, the refusal has to bring it again at once.
+        """
         return not request.carries_entries and any(
-            sent.carries_entries and sent.previous < request.previous <= sent.last for sent in self.in_flight.values()
+            sent.carries_entries
+            and sent.previous < request.previous <= sent.last
+            and now < sent.sent_ms + sent.transfer_ms
+            for sent in self.in_flight.values()
         )
 
     def part_of(self, full: int, least: int = 1) -> int:
@@ -186,8 +190,7 @@ class Progress:
     ) -> None:
         """Remember a request of so many bytes of entries; while replicating, `next` runs ahead."""
         self.bytes_under_way = size_bytes + (self.bytes_under_way if self.appends_in_flight else 0)
-        large_bytes = max(0, self.bytes_under_way - SMALL_REQUEST_BYTES) if size_bytes else 0
-        transfer_ms = large_bytes * 1000 // SLOWEST_BYTES_PER_S
+        transfer_ms = slow_link_ms(self.bytes_under_way) if size_bytes else 0
         self.in_flight[correlation] = SentAppend(previous, last, now, round_number, transfer_ms)
         self.appends_in_flight += last > previous
         self.sent_ms, self.asked_round, self.newest = now, round_number, correlation

@@ -1,0 +1,58 @@
+"""A node that begins anew within its process, with other settings: its name is taken, or its address has changed.
+
+    remembered name ──▶ live(settings, written) ──▶ returns: the node has ended
+                              ▲             └─▶ NameTakenError      note the other name, and take it
+                              │             └─▶ AddressChangedError take the settings with the other address
+                              └── other settings ──┘
+
+To change a part that runs is the other way: each of gossip, Raft, the control endpoint, ØMQ and Kafka would need a way
+to move, and a forgotten part would keep the old name or address. Both may change at the same time. Then the other
+settings have both changes.
+
+A module of its own: the composition root decides nothing, and the name and the address are two subjects.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+
+import trio
+
+from bridge.node.membership.address_watch import AddressChangedError
+from bridge.node.membership.own_name import NameTakenError, note_name, remembered_name
+from bridge.node.settings.configuration import NodeConfiguration
+
+LOG = logging.getLogger("garlicfarm")
+
+Live = Callable[[NodeConfiguration, NodeConfiguration], Awaitable[None]]
+"""Runs a node with the first settings until it ends; the second ones are those before any address changed."""
+
+
+async def live_and_begin_anew(configuration: NodeConfiguration, live: Live, begins: Callable[[], None]) -> None:
+    """Run `live` until it returns. `begins` is called before each further life."""
+    written = configuration = await trio.to_thread.run_sync(remembered_name, configuration)
+    while True:
+        reasons: list[BaseException] = []
+        try:
+            await live(configuration, written)
+        except* (NameTakenError, AddressChangedError) as group:
+            reasons += _leaves_of(group)
+        if not reasons:
+            return
+        begins()
+        for reason in reasons:
+            LOG.warning("%s", reason)
+            if isinstance(reason, NameTakenError):
+                await trio.to_thread.run_sync(note_name, configuration.state_dir, reason.name)
+                configuration = replace(configuration, name=reason.name)
+            elif isinstance(reason, AddressChangedError):
+                configuration = replace(reason.configuration, name=configuration.name)
+
+
+def _leaves_of(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """The exceptions in a group and in the groups within it."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves_of(error)
+        else:
+            yield error

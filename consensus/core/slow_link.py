@@ -1,0 +1,23 @@
+"""The time that bytes take on the slowest link that is supported.
+
+    up to SMALL_BYTES   no time beyond the timeout of the request
+    each further byte   1 / SLOWEST_LINK_BYTES_PER_S
+
+A sender does not see its bytes arrive, because the kernels and proxies on the way buffer megabytes. With one timeout
+for all sizes, a follower behind a slow link never receives a large entry: what is taken for lost is still on its way,
+and is sent again behind itself. The leader allows this time for appends and for commands that wait for commitment, and
+`net.transfer_time` allows it for large frames.
+"""
+
+from typing import Final
+
+from consensus.core.model import Milliseconds
+
+SLOWEST_LINK_BYTES_PER_S: Final = 32 * 1024
+"""A quarter of a link of 1 Mbit/s, which other connections may share."""
+SMALL_BYTES: Final = 16 * 1024
+
+
+def slow_link_ms(size_bytes: int) -> Milliseconds:
+    """Return the time that a message of this size may take, beyond the timeout of a small one."""
+    return max(0, size_bytes - SMALL_BYTES) * 1000 // SLOWEST_LINK_BYTES_PER_S
