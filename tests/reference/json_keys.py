@@ -16,13 +16,13 @@ from bridge.api import (
     debug,
     lease_set_report,
     log,
-    log_snapshot,
     outputs,
     requests,
     trace,
     view,
 )
 from bridge.api.json import Document, Record, RequestBody
+from bridge.node.zmq import log_snapshot
 
 HEAD = """# JSON that scripts may rely on
 
@@ -113,7 +113,7 @@ def _meanings(kind: type[Struct]) -> dict[str, str]:
     """The texts below the fields, those of the classes that it extends included."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__):
-        if not (issubclass(each, Struct) and each.__module__.startswith("bridge.api")):
+        if not (issubclass(each, Struct) and each.__module__.startswith("bridge.")):
             continue
         body = ast.parse(inspect.getsource(each)).body[0]
         assert isinstance(body, ast.ClassDef)

@@ -6,7 +6,7 @@
       any other                                   with a reqid made of its log time and its index
       a copy, or a request out of time            CHECKPOINT
     configuration, no-op         ──▶  CHECKPOINT  so each entry keeps its index
-    the stored snapshot          ──▶  a JSON document of the state that it holds (`bridge.api.log_snapshot`)
+    the stored snapshot          ──▶  a JSON document of the state that it holds (`bridge.node.zmq.log_snapshot`)
 
 A client of this protocol looks for a leader and reads from no other server. Every node has the whole committed log, so
 each endpoint calls itself the leader of its own prefix: a client stays where it connected, and needs no node's leave to
@@ -27,11 +27,11 @@ import trio
 from msgspec import MsgspecError
 
 from bridge.api.json import encode
-from bridge.api.log_snapshot import log_snapshot
 from bridge.core.log.records import request_of
 from bridge.core.state.reqids import OLDEST_S, REQID_BYTES, reqid_in
 from bridge.node.founded_farm import NO_SERVER, CurrentFarm, FoundedFarm
 from bridge.node.raft.applied_state import AppliedState
+from bridge.node.zmq.log_snapshot import log_snapshot
 from bridge.node.zmq.updates import FarmUpdates
 from bridge.wire.log.entries import decode
 from bridge.wire.log.snapshot import FarmSnapshotError, decode_farm_at_once
