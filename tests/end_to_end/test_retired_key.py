@@ -1,0 +1,77 @@
+"""A new node comes with a key file that an eviction has made worthless, and knows no seed."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.farm import START_BOUND_S, Farm, Node, exported_key
+from tests.end_to_end.settings import LOOPBACK, broadcast_farm, free_port, node_toml
+from tests.end_to_end.test_keys import alarms
+
+pytestmark = pytest.mark.processes
+
+BROADCASTS_BOUND_S = 2 * START_BOUND_S
+"""Three broadcasts of one member, each about 10 s after the last."""
+
+
+class Lan:
+    """Nodes on one broadcast address."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._ports = free_port(socket.SOCK_DGRAM), free_port(socket.SOCK_STREAM)
+        hosts = [f"127.88.0.{number}" for number in (1, 2, 3)]
+        self.farm = broadcast_farm(directory / "farm", hosts, *self._ports)
+
+    def newcomer(self, number: int, farm_key: Path) -> Node:
+        """A node that has this key, and no seed."""
+        gossip_port, consensus_port = self._ports
+        return node_toml(
+            self._directory / f"node-{number}",
+            farm_key=farm_key,
+            gossip=f"127.88.0.{number}:{gossip_port}",
+            consensus=f"127.88.0.{number}:{consensus_port}",
+            seeds=[],
+            broadcast=f"127.255.255.255:{gossip_port}",
+        )
+
+
+@pytest.fixture
+def lan(tmp_path: Path) -> Iterator[Lan]:
+    """With a farm of three, in good order."""
+    made = Lan(tmp_path)
+    with made.farm as farm:
+        farm.start_all()
+        farm.wait_settled()
+        yield made
+
+
+def names_recorded(farm: Farm, count: int) -> bool:
+    nodes = farm.nodes[0].ask(lambda client: client.nodes()).nodes
+    return len([each for each in nodes if each.name]) == count
+
+
+def test_new_node_with_the_key_of_before_an_eviction_says_so(lan: Lan, tmp_path: Path) -> None:
+    """It hears the members by broadcast only, and is not advised to found another farm."""
+    farm = lan.farm
+    key_file = exported_key(farm.nodes[0], tmp_path / "node-5.key")
+    stolen = lan.newcomer(4, exported_key(farm.nodes[0], tmp_path / "node-4.key"))
+    with Farm(tmp_path, [stolen, late := lan.newcomer(5, key_file)]):
+        stolen.start()
+        farm.wait_until(lambda: names_recorded(farm, 4), START_BOUND_S, "the fourth node is admitted")
+        stolen_id = stolen.view().node.node_id
+        farm.wait_done("node", "evict", stolen_id, "--yes", at=lambda: farm.led_by_another(stolen))
+        stolen.kill()
+        late.start()
+        farm.wait_until(lambda: "key-retired" in alarms(late), BROADCASTS_BOUND_S, "the new node has the alarm")
+        assert "garlicfarm keys export" in alarms(late)["key-retired"]
+        assert not any("cluster_id" in text for text in alarms(late).values()), alarms(late)
+        assert LOOPBACK not in late.configuration.read_text(), "it has no seed"
+        late.kill()
+        key_file.unlink()
+        exported_key(farm.nodes[0], key_file)
+        late.start()
+        farm.wait_until(lambda: len(late.view().members) >= 4, START_BOUND_S, "with the current key it sees the farm")
+        farm.wait_until(lambda: "key-retired" not in alarms(late), START_BOUND_S, "the alarm has ended")
