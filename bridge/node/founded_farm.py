@@ -47,6 +47,11 @@ def _hears_all(_node_id: bytes, _within_s: float) -> bool:
     return True
 
 
+def _describes_none(_node_id: bytes) -> str | None:
+    """Without descriptions the addresses of the log count."""
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundedFarm:
     """The parts of a server of the farm."""
@@ -65,6 +70,8 @@ class FoundedFarm:
     """A member that answered the leader this recently is well."""
     hears: Callable[[bytes, float], bool] = _hears_all
     """Whether gossip has heard of an identity within so many seconds (`MemberDirectory.is_heard`)."""
+    endpoint_of: Callable[[bytes], str | None] = _describes_none
+    """Where the Raft server of an identity listens, by its own description."""
 
     def is_present(self, server_id: int, within_s: float) -> bool:
         """Return True if another server was heard within that time, by gossip or as a Raft server.
@@ -212,7 +219,7 @@ def _replica_settings(node: JoinedNode, known: KnownFarm, server_id: int) -> Rep
         profile=local.profile,
         segment_bytes=consensus.segment_bytes,
         voters_max=consensus.voters_max,
-        endpoint_of=lambda node_id: local.endpoint if node_id == own_id else directory.endpoint_of(node_id),
+        endpoint_of=_endpoints(node),
         # A submission that set out for the leader may come home: this server was elected meanwhile.
         address_of=lambda node_id: own_address if node_id == own_id else directory.address_of(node_id),
         had_storage=known.admissions.was_server,
@@ -262,7 +269,13 @@ def _founded_farm(
         notices=notices,
         answered_within_ms=local.profile.answered_within_ms,
         hears=node.member_directory.is_heard,
+        endpoint_of=_endpoints(node),
     )
+
+
+def _endpoints(node: JoinedNode) -> Callable[[bytes], str | None]:
+    own_id, own, directory = node.provider.node_id, node.local.endpoint, node.member_directory
+    return lambda node_id: own if node_id == own_id else directory.endpoint_of(node_id)
 
 
 def _reconciling_parts(node: JoinedNode, known: KnownFarm, replica: Replica, signer: EntrySigner) -> ReconcilingParts:

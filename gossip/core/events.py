@@ -42,6 +42,8 @@ class SeedsGiven:
     """Addresses to join through, from configuration or discovery; retried without end, with backoff."""
 
     addresses: tuple[Address, ...]
+    former: tuple[Address, ...] = ()
+    """Addresses that a name had before: tried a few times more, and then dropped."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@
                                                                   └──▶ JoinNak, silence    the next seed, later
 
 It has three sources of addresses: seeds that an operator gave (kept and retried without end, since a whole site may
-come back after hours), hints from broadcasts (dropped after a few failures), and, once the node knows members, its own
+come back after hours), hints from broadcasts (dropped after a few failures, as are addresses that a seed's name had
+before), and, once the node knows members, its own
 directory: a node with fewer peers than it could have looks for more, which makes a small group a full mesh and repairs
 an overlay. Retries back off exponentially with jitter: a hundred nodes that lost the same seed must not return to it in
 step. When a search finds no room anywhere (all are at capacity, one vacancy is left over) its pace drops the same way.
@@ -161,8 +162,13 @@ class Joiner:
 
     # -- seeds ---------------------------------------------------------------------------------------------------------
 
-    def add_seeds(self, addresses: tuple[Address, ...], *, is_hint: bool = False) -> None:
-        """Further addresses to join through; known ones keep their pace."""
+    def add_seeds(
+        self, addresses: tuple[Address, ...], former: tuple[Address, ...] = (), *, is_hint: bool = False
+    ) -> None:
+        """Add addresses to join through; known ones keep their pace. Those of `former` become hints."""
+        for address in former:
+            if address in self._seeds:
+                self._seeds[address].is_hint = True
         for address in addresses:
             if address == self._local.info.address:
                 continue

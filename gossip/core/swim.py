@@ -156,8 +156,8 @@ class Swim:
         match event:
             case DeadlineReached():
                 self._expire()
-            case SeedsGiven(addresses):
-                self._joiner.add_seeds(addresses)
+            case SeedsGiven(addresses, former):
+                self._joiner.add_seeds(addresses, former)
             case MetadataChanged(metadata):
                 self._set_metadata(metadata)
             case LeaveRequested():

@@ -6,12 +6,14 @@ way: any other message on that socket is dropped, and a Broadcast only gives a s
 way, sealed and with a token. Both directions are limited, because a broadcast costs every machine of the LAN.
 
 *Names.* A seed's name is resolved as long as the node runs, because names come up late and their addresses change. A
-name that does not resolve is tried again with growing pauses; one that does is asked again now and then, and only a
-change is passed on. The core itself retries the addresses that it was given.
+name that does not resolve is tried again with growing pauses; one that does is resolved again now and then, and only a
+change is passed on. The core itself retries the addresses that it was given. An address that no name has any more is
+withdrawn: otherwise a name with changing addresses would fill the list of seeds, and its newest address has no place.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address, ip_network
 from socket import AF_INET, AF_INET6
 from typing import Final
@@ -36,6 +38,8 @@ ADDRESSES_OF_A_NAME: Final = 16
 ALL_NODES: Final = "ff02::1"
 """All nodes of a link: what a broadcast address is in IPv6."""
 _ONE_HOST: Final = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
+GiveSeeds = Callable[[tuple[Address, ...], tuple[Address, ...]], None]
+"""Takes new seeds, and addresses that are seeds no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,10 @@ class NamesToFollow:
     """The seeds that are names, those given later among them, each followed once."""
 
     def __init__(self) -> None:
-        self._given: dict[tuple[str, int], None] = {}
+        self._given: dict[tuple[str, int], tuple[Address, ...]] = {}
+        """The names, with the addresses that they have now."""
+        self._fixed: set[Address] = set()
+        """Seeds that need no resolving."""
         self._inlet, self._outlet = trio.open_memory_channel[tuple[str, int]](SEEDS_LIMIT)
 
     def add(self, seeds: tuple[str, ...]) -> None:
@@ -103,15 +110,26 @@ class NamesToFollow:
         new = [name for name in dict.fromkeys(named_seeds(seeds)) if name not in self._given]
         if len(self._given) + len(new) > SEEDS_LIMIT:
             raise ConfigError(f"more than {SEEDS_LIMIT} seeds by name: none of these were added, a handful is enough")
+        self._fixed.update(numeric_seeds(seeds))
         for name in new:
-            self._given[name] = None
+            self._given[name] = ()
             self._inlet.send_nowait(name)
 
-    async def follow(self, network: Network, give: Callable[[tuple[Address, ...]], None]) -> None:
-        """Resolve all of them until cancelled."""
+    async def follow(self, network: Network, give: GiveSeeds) -> None:
+        """Resolve all of them until cancelled; `give` gets the addresses that a name has and those it had."""
         async with trio.open_nursery() as nursery, self._outlet:
             async for host, port in self._outlet:
-                nursery.start_soon(follow_name, host, port, network, give)
+                nursery.start_soon(follow_name, host, port, network, partial(self._found, (host, port), give))
+
+    def _found(
+        self,
+        name: tuple[str, int],
+        give: GiveSeeds,
+        addresses: tuple[Address, ...],
+    ) -> None:
+        before, self._given[name] = self._given[name], addresses
+        kept = self._fixed.union(*self._given.values())
+        give(addresses, tuple(address for address in before if address not in kept))
 
 
 def numeric_seeds(seeds: tuple[str, ...]) -> tuple[Address, ...]:

@@ -76,6 +76,7 @@ class Requests:
         self._metadata: bytes | None = None
         self._maintenance: bool | None = None
         self._seeds: dict[Address, None] = {}
+        self._former_seeds: dict[Address, None] = {}
         self._keyring: Keyring | None = None
         self._own, self._answers = _Lane(), _Lane()
         self._leave = False
@@ -90,9 +91,14 @@ class Requests:
         self._metadata = metadata
         self._ring_doorbell()
 
-    def add_seeds(self, addresses: Iterable[Address]) -> None:
-        """Further seeds."""
+    def add_seeds(self, addresses: Iterable[Address], former: Iterable[Address] = ()) -> None:
+        """Add seeds; those of `former` are seeds no more."""
+        for address in former:
+            self._seeds.pop(address, None)
+            if len(self._former_seeds) < SEEDS_LIMIT:
+                self._former_seeds[address] = None
         for address in addresses:
+            self._former_seeds.pop(address, None)
             if len(self._seeds) < SEEDS_LIMIT:
                 self._seeds[address] = None
         self._ring_doorbell()
@@ -128,9 +134,9 @@ class Requests:
         """All requests, in the order in which they make sense together, and what to set when they are carried out."""
         done, self.done = self.done, trio.Event()
         events: list[Event] = []
-        if self._seeds:
-            events.append(SeedsGiven(tuple(self._seeds)))
-            self._seeds = {}
+        if self._seeds or self._former_seeds:
+            events.append(SeedsGiven(tuple(self._seeds), tuple(self._former_seeds)))
+            self._seeds, self._former_seeds = {}, {}
         if self._metadata is not None:
             events.append(MetadataChanged(self._metadata))
             self._metadata = None

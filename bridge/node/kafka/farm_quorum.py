@@ -67,9 +67,12 @@ def _followed(
 
 def _listeners(server: Server, farm: FoundedFarm, settings: KafkaSettings) -> tuple[tuple[str, str, int], ...]:
     number = integer_id(server.server_id)
+    # The log keeps the address of the day on which the server joined; the server's own description is newer.
+    admitted = farm.state.admitted.get(number)
+    described = None if admitted is None else farm.endpoint_of(admitted.node_id)
     known = {farm.replica.server_id: settings.advertise, **listeners_of(farm, settings)}
     found = [(KAFKA_LISTENER, known[number].host, known[number].port)] if number in known else []
     try:
-        return ((RAFT_LISTENER, *parse_endpoint(server.endpoint.removeprefix(_SCHEME))), *found)
+        return ((RAFT_LISTENER, *parse_endpoint((described or server.endpoint).removeprefix(_SCHEME))), *found)
     except ValueError:
         return tuple(found)

@@ -4,7 +4,8 @@
                     │                 ▲                  └──applied──┐
                     └──▶ ClientEndpoint ──▶ ReplicatedLog ◀──────────┘
 
-*Members.* `peers` counts while the log names none; after that the log does (`peer_members`). A peer that is not among
+*Members.* `peers` counts while the log names none; after that the log does (`peer_members`). A member that does not
+answer at its URL in the log is tried at its URL in `peers` (`peer_transport`). A peer that is not among
 `peers` knows the cluster by them and waits: it never campaigns, and begins to vote when a change of the members names
 it.
 
@@ -221,6 +222,7 @@ async def open_peer(
                 snapshot=lambda: early.started[0].server.describe().raft.snapshot if early.started else None,
                 times=PeerTimes.for_retry(core_options(options.election_timeout_ms).retry_ms),
                 limits=options.limits,
+                elsewhere={peer.peer_id: peer.url for peer in options.peers},
             )
             broadcast = _Broadcast.bound(context, options)
         except OSError as error:

@@ -132,6 +132,8 @@ class PeerLink:
         self._last_id: MessageId = 0
         self._last_question = 0
         self._remembered: dict[MessageId, tuple[core.Request, type[PeerRequest]]] = {}
+        self._unanswered_since_s: float | None = None
+        """When the first request after the last answer was sent; None without one."""
         self._outstanding: _Outstanding | None = None
         self._question: _Question | None = None
         options = SocketOptions(
@@ -156,6 +158,11 @@ class PeerLink:
         request_s = math.inf if self._outstanding is None else self._outstanding.due_s
         return request_s if self._question is None else min(request_s, self._question.due_s)
 
+    @property
+    def unanswered_s(self) -> float:
+        """For how long requests have been sent here without an answer."""
+        return 0.0 if self._unanswered_since_s is None else trio.current_time() - self._unanswered_since_s
+
     def next_id(self) -> MessageId:
         """The id of the next request: 1 to 16777215, then 0."""
         self._last_id = (self._last_id + 1) & MAX_MESSAGE_ID
@@ -166,6 +173,8 @@ class PeerLink:
 
         Without an interval it is sent once, as soon as there is a connection.
         """
+        if self._unanswered_since_s is None:
+            self._unanswered_since_s = trio.current_time()
         if self._outstanding is not None:
             self._counters["requests that gave way to a newer one"] += 1
         self._remembered[request.message_id] = asked, type(request)
@@ -232,6 +241,7 @@ class PeerLink:
         asked, request_type = self._remembered[message_id]
         reply = reply_from_wire(decode_reply(request_type, frames, self._limits), asked)
         del self._remembered[message_id]
+        self._unanswered_since_s = None
         if self._outstanding is not None and self._outstanding.message_id == message_id:
             self._outstanding = None
         self._deliver(self.peer.peer_id, reply)

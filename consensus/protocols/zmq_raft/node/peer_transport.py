@@ -17,6 +17,12 @@ handed on, because the core answers the same vote in the same way.
 Some answers of the core have no form on the wire (`mapping`). Then the request is forgotten, and its next repetition is
 worked on like the first.
 
+*Where a member is.* The log names its URL, and the settings of this server may name another one (`elsewhere`). The
+protocol changes the URL of a member only by a removal and an addition, which need a leader. If a majority of the
+machines got other addresses, there could be no leader any more. So a member that leaves requests unanswered at one of
+the two is tried at the other one. The log is not changed by this. Nothing in this protocol proves which server answers,
+so a URL that the log gives to another member is never tried: one server could vote as two.
+
 *A snapshot's configuration.* InstallSnapshot does not say which members were in force at its last entry, and the core
 wants to know. So the first chunk of each transfer waits until the sender has said who the members are (RequestConfig,
 the way of every joining server). Without an answer the chunk is forgotten; the leader repeats it, and is asked again.
@@ -28,9 +34,10 @@ tell from a configuration without a change; the reference of the protocol says w
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Final, assert_never
 
 import trio
@@ -60,6 +67,8 @@ from consensus.protocols.zmq_raft.wire.messages import (
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.interfaces import Receiver, next_call
 
+ELSEWHERE_S: Final = 1.0
+"""After so long without an answer a member is tried at its other URL: several elections and heartbeats."""
 _SENDER_FRAMES: Final = 6
 """Frames of a peer's request up to its term: identity, message id, type, ident, sender's id, term."""
 _EVERY_PEER: Final = Extensions(configurations=True)
@@ -121,7 +130,9 @@ class PeerTransport:
         times: PeerTimes = DEFAULT_TIMES,
         limits: Limits = DEFAULT_LIMITS,
         socket_options: SocketOptions | None = None,
+        elsewhere: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        """`elsewhere`: the URLs of members in this server's settings, by id."""
         self._context = context
         self._own_id = own_id
         self._ident = ident
@@ -130,7 +141,11 @@ class PeerTransport:
         self._times = times
         self._limits = limits
         self._counters: Counter[str] = Counter()
-        self._urls: dict[str, str] = {}
+        self._listed: dict[str, str] = {}
+        """The URLs of the members by id, as the log has them."""
+        self._elsewhere = dict(elsewhere)
+        self._turned: set[str] = set()
+        """Members that are tried at their URL of the settings."""
         self._members: dict[bytes, _Member] = {}
         """By the id as it is on the wire; empty unless `run` runs."""
         self._running: tuple[trio.Nursery, Receiver] | None = None
@@ -154,21 +169,26 @@ class PeerTransport:
 
     def members(self, servers: Iterable[Server]) -> None:
         """These are the other members and those about to join, this one perhaps among them; the rest are strangers."""
-        self._urls = {
+        self._listed = {
             peer_id(server.server_id): server.endpoint for server in servers if server.server_id != self._own_id
         }
+        self._turned = {name for name in self._turned if self._other_url(name) is not None}
         if self._running is not None:
             self._update_links(*self._running)
 
     def connect(self, peers: Collection[ServerId]) -> None:
         """Count the members whose address is not known: connections are made by `members`, which has addresses."""
-        missing = sum(peer not in self._urls for peer in peers)
+        missing = sum(peer not in self._listed for peer in peers)
         if missing:
             self._counters["members without an address"] += missing
 
     def send(self, recipient: ServerId, request: core.Request) -> None:
         """Send a request until it is answered, or until the next one to the same peer."""
-        member = self._members.get(peer_id(recipient).encode())
+        name = peer_id(recipient)
+        member = self._members.get(name.encode())
+        if member is not None and member.link.unanswered_s >= ELSEWHERE_S:
+            self._turn(name)
+            member = self._members.get(name.encode())
         if member is None:
             self._counters["requests to no member"] += 1
             return
@@ -206,13 +226,26 @@ class PeerTransport:
     def _wake_at(self, due_s: float) -> None:
         self._timer.deadline = min(self._timer.deadline, due_s)
 
+    def _turn(self, name: str) -> None:
+        """Try a member at its other URL, if it has two."""
+        if self._running is not None and self._other_url(name) is not None:
+            self._turned ^= {name}
+            self._counters["members tried at another address"] += 1
+            self._update_links(*self._running)
+
+    def _other_url(self, name: str) -> str | None:
+        """Return the URL of a member in the settings, unless the log gives it to a member."""
+        url = self._elsewhere.get(name) if name in self._listed else None
+        return None if url in self._listed.values() else url
+
     def _update_links(self, nursery: trio.Nursery, receiver: Receiver) -> None:
         """End the links to servers that are no members at their addresses, and make those that are missing."""
+        urls = {name: self._elsewhere[name] if name in self._turned else url for name, url in self._listed.items()}
         for key, member in list(self._members.items()):
-            if self._urls.get(member.link.peer.peer_id) != member.link.peer.url:
+            if urls.get(member.link.peer.peer_id) != member.link.peer.url:
                 member.link.scope.cancel()
                 del self._members[key]
-        for name, url in self._urls.items():
+        for name, url in urls.items():
             if name.encode() not in self._members:
                 try:
                     link = PeerLink(
@@ -324,6 +357,7 @@ class PeerTransport:
             # The chunk comes again, and then the sender is asked again.
             self._counters["chunks held back, since the sender did not tell the members"] += 1
             member.transfer = member.seen = None
+            self._turn(member.link.peer.peer_id)
             return
         waiting, transfer.waiting = transfer.waiting, None
         transfer.configuration = configuration_of(peers)

@@ -1,0 +1,67 @@
+"""A node is restarted with a wrong address: a corrected file is enough, with or without a leader."""
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from bridge.api.control import SubmitOutcome
+from tests.end_to_end.farm import START_BOUND_S, Farm, Node, local_farm
+from tests.end_to_end.settings import LOOPBACK, free_port
+
+pytestmark = pytest.mark.processes
+
+
+def advertising(text: str, section: str, port: int) -> str:
+    """The settings with an address in this section at which nothing listens."""
+    return re.sub(rf"(?m)^\[{section}\]$", f'[{section}]\nadvertise = "{LOOPBACK}:{port}"', text)
+
+
+def followers(farm: Farm, leader: Node) -> tuple[Node, Node]:
+    first, second = (node for node in farm.nodes if node is not leader)
+    return first, second
+
+
+def test_wrong_raft_address_without_a_leader_is_corrected_by_its_file(tmp_path: Path) -> None:
+    """The other living node needs this one's vote, and nobody leads who could change anything."""
+    with local_farm(tmp_path, 3) as farm:
+        farm.start_all()
+        leader = farm.wait_settled()
+        farm.wait_acquainted()
+        wrong, other = followers(farm, leader)
+        wrong.stop()
+        right = wrong.configuration.read_text()
+        wrong.configuration.write_text(advertising(right, "consensus", free_port(socket.SOCK_STREAM)))
+        assert leader.submit({"mark": "before"}).outcome is SubmitOutcome.COMMITTED
+        wrong.start()
+        farm.wait_acquainted()
+        committed = leader.view().raft.commit_index
+        farm.wait_until(lambda: other.view().raft.applied_index >= committed, START_BOUND_S, "the other has the log")
+        assert wrong.view().raft.applied_index < committed, "the leader cannot reach it there"
+        leader.kill()
+        wrong.stop()
+        wrong.configuration.write_text(right)
+        wrong.start()
+        living = (wrong, other)
+        farm.wait_until(lambda: farm.leader() in living, START_BOUND_S, "the two elect")
+        farm.wait_until(
+            lambda: wrong.submit({"mark": "after"}).outcome is SubmitOutcome.COMMITTED, START_BOUND_S, "they commit"
+        )
+
+
+def test_wrong_gossip_address_is_corrected_by_its_file(tmp_path: Path) -> None:
+    with local_farm(tmp_path, 3) as farm:
+        farm.start_all()
+        leader = farm.wait_settled()
+        wrong, other = followers(farm, leader)
+        wrong.stop()
+        right = wrong.configuration.read_text()
+        wrong.configuration.write_text(advertising(right, "gossip", free_port(socket.SOCK_DGRAM)))
+        wrong.start()
+        farm.wait_until(wrong.view, START_BOUND_S, "it runs")
+        wrong.stop()
+        wrong.configuration.write_text(right)
+        wrong.start()
+        farm.wait_acquainted()
+        assert farm.wait_settled() in {leader, wrong, other}

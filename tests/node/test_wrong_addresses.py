@@ -1,0 +1,178 @@
+"""Addresses that are believed: each wrong one can be corrected (docs/reference/addresses.md lists them all).
+
+The cases with their own machinery are elsewhere: KRaft in `test_kraft_wrong_address`, nodes of a farm in
+`tests/end_to_end/test_wrong_addresses`.
+"""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from bridge.node.founded_farm import CurrentFarm
+from bridge.node.kafka.farm_quorum import quorum_of
+from consensus.core.model import Configuration, Server
+from consensus.protocols import zmq_raft
+from consensus.protocols.zmq_raft.node import peer_transport
+from consensus.protocols.zmq_raft.node.sockets import zmq_context
+from consensus.protocols.zmq_raft.wire.messages import Peer
+from gossip import Address
+from gossip.core.effects import Effect
+from gossip.core.events import SeedsGiven
+from gossip.core.messages import JoinReq
+from gossip.node.discovery import REFRESH_S, NamesToFollow
+from gossip.node.requests import Requests
+from tests.node.farm_stage import OTHER, machine_clock
+from tests.node.gossip_network import MemoryNetwork
+from tests.node.kafka_farm import SETTINGS, farm_of, named_stage
+from tests.node.test_zmq_peer_transport import Script, heartbeat
+from tests.node.test_zmq_raft_open_peer import IDENT, Cluster, cluster_of, free_peers
+from tests.simulation.gossip_network import address_of
+from tests.spec.gossip_story import Story, sent
+
+MOVES = 100
+"""More than there are places for seeds."""
+
+
+def moved(numbers: range) -> SeedsGiven:
+    """A name has one address after another."""
+    *former, newest = map(address_of, numbers)
+    return SeedsGiven((newest,), tuple(former))
+
+
+def joined(effects: list[Effect]) -> set[Address]:
+    return {target for target, _ in sent(effects, JoinReq)}
+
+
+def test_seed_name_that_moved_often_keeps_its_newest_address() -> None:
+    story = Story()
+    for number in range(1_000, 1_000 + MOVES):
+        story.step(SeedsGiven((address_of(number + 1),), (address_of(number),)))
+        story.pass_time(story.options.join_backoff_max_ms)
+    assert address_of(1_000 + MOVES) in joined(story.pass_time(2 * story.options.join_backoff_max_ms))
+    assert story.swim.describe().seed_count < story.options.seeds_limit
+    assert not story.dropped("seeds-full")
+
+
+def test_former_address_of_a_seed_name_is_dropped_at_last() -> None:
+    story = Story()
+    story.step(SeedsGiven((address_of(1),)))
+    story.step(moved(range(1, 3)))
+    for _ in range(20):
+        story.pass_time(story.options.join_backoff_max_ms)
+    assert story.swim.describe().seed_count == 1
+
+
+async def test_seed_name_with_another_address_withdraws_the_old(autojump_clock: trio.testing.MockClock) -> None:
+    """An address that another seed has as well stays."""
+    del autojump_clock
+    network, names, given = MemoryNetwork(), NamesToFollow(), list[tuple[tuple[str, ...], tuple[str, ...]]]()
+
+    def give(addresses: tuple[Address, ...], former: tuple[Address, ...]) -> None:
+        given.append((tuple(each.host for each in addresses), tuple(each.host for each in former)))
+
+    network.names["seed.test"] = ["10.0.0.1", "10.0.0.2"]
+    names.add(("seed.test:7000", "10.0.0.2:7000"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(names.follow, network, give)
+        await trio.sleep(1)
+        network.names["seed.test"] = ["10.0.0.3"]
+        await trio.sleep(REFRESH_S)
+        nursery.cancel_scope.cancel()
+    assert given == [(("10.0.0.1", "10.0.0.2"), ()), (("10.0.0.3",), ("10.0.0.1",))]
+
+
+def test_withdrawn_seed_that_was_not_taken_yet_is_not_given() -> None:
+    requests = Requests(lambda: None)
+    requests.add_seeds([address_of(1)])
+    requests.add_seeds([address_of(2)], [address_of(1)])
+    assert requests.take()[1] == [SeedsGiven((address_of(2),), (address_of(1),))]
+
+
+async def log_names_members(cluster: Cluster, client: zmq_raft.ZmqRaftClient) -> None:
+    """Have the members recorded: the last of them leaves and comes again, empty."""
+    last = cluster.founders[-1]
+    await client.update(b"before")
+    await client.change_config(cluster.founders[:-1])
+    await cluster.settled(len(cluster.founders) - 1)
+    await cluster.stop(last)
+    shutil.rmtree(cluster.path / last.peer_id)
+    await cluster.start(last)
+    await client.change_config(cluster.founders)
+    await cluster.settled(len(cluster.founders))
+
+
+async def restarted(cluster: Cluster, peers: tuple[Peer, ...], *, with_log: tuple[Peer, ...]) -> None:
+    """Stop all peers, and start those of `with_log` with these settings."""
+    for peer in cluster.founders:
+        await cluster.stop(peer)
+    cluster.founders = peers
+    await cluster.start(*with_log)
+
+
+async def test_zmq_peers_that_all_moved_elect_by_their_settings(tmp_path: Path) -> None:
+    """The log names addresses that nobody has any more; with a leader the members are changed."""
+    async with cluster_of(tmp_path, 3) as cluster:
+        async with zmq_raft.connect([peer.url for peer in cluster.founders], IDENT) as client:
+            await log_names_members(cluster, client)
+        now = tuple(Peer(peer.peer_id, peer.url) for peer in free_peers(6)[3:])
+        now = tuple(Peer(old.peer_id, new.url) for old, new in zip(cluster.founders, now, strict=True))
+        await restarted(cluster, now, with_log=now)
+        async with zmq_raft.connect([peer.url for peer in now], IDENT) as client:
+            await client.update(b"after")
+            await cluster.settled(3)
+            leader = cluster.leader().peer_id
+            stale = next(peer for peer in (await client.config()).peers if peer.peer_id != leader)
+            await client.change_config([peer for peer in (await client.config()).peers if peer != stale])
+            await cluster.settled(2)
+            right = next(peer for peer in now if peer.peer_id == stale.peer_id)
+            await cluster.stop(right)
+            shutil.rmtree(tmp_path / right.peer_id)
+            await cluster.start(right)
+            await client.change_config([*(await client.config()).peers, right])
+            assert right in (await client.config()).peers
+
+
+async def test_zmq_peer_with_a_wrong_setting_is_reached_as_logged(tmp_path: Path) -> None:
+    """Two of three with stale settings about the third elect and commit with it, though the first is lost."""
+    async with cluster_of(tmp_path, 3) as cluster:
+        right, wrong = cluster.founders, free_peers(4)[3]
+        async with zmq_raft.connect([peer.url for peer in right], IDENT) as client:
+            await log_names_members(cluster, client)
+            stale = tuple(Peer(peer.peer_id, wrong.url) if peer == right[2] else peer for peer in right)
+            await restarted(cluster, stale, with_log=(right[1],))
+            cluster.founders = right
+            await cluster.start(right[2])
+            await client.update(b"after")
+
+
+@pytest.mark.parametrize(("setting", "tried"), [("tcp://127.0.0.1:4", 1), ("tcp://127.0.0.1:3", 0)])
+async def test_zmq_peer_is_not_tried_at_the_url_of_another(
+    setting: str, tried: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One server there could vote as two."""
+    monkeypatch.setattr(peer_transport, "ELSEWHERE_S", 0.0)
+    with zmq_context() as context:
+        transport = peer_transport.PeerTransport(
+            context, "1", IDENT, "tcp://127.0.0.1:*", lambda *_: None, snapshot=lambda: None, elsewhere={"2": setting}
+        )
+        transport.members([Server(name, f"tcp://127.0.0.1:{name}") for name in "123"])
+        async with trio.open_nursery() as nursery:
+            await nursery.start(transport.run, Script())
+            transport.send("2", heartbeat(1))
+            assert transport.counters.get("members tried at another address", 0) == tried
+            nursery.cancel_scope.cancel()
+
+
+async def test_kafka_quorum_shows_the_address_that_a_server_has_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log keeps the address of the day on which the server joined."""
+    machine_clock(monkeypatch)
+    stage = named_stage()
+    stage.server.configuration = Configuration(tuple(Server(number, f"tcp://127.0.0.1:{number}") for number in (1, 2)))
+    other = stage.applied_state.state.admitted[OTHER].node_id
+    farm = replace(farm_of(stage), endpoint_of=lambda node_id: "tcp://127.0.0.1:99" if node_id == other else None)
+    voters = {each.node_id: each.listeners[0] for each in quorum_of(CurrentFarm(farm), SETTINGS).voters}
+    assert voters == {1: ("RAFT", "127.0.0.1", 1), 2: ("RAFT", "127.0.0.1", 99)}
