@@ -24,7 +24,7 @@ def followers(farm: Farm, leader: Node) -> tuple[Node, Node]:
 
 
 def test_wrong_raft_address_without_a_leader_is_corrected_by_its_file(tmp_path: Path) -> None:
-    """The other living node needs this one's vote, and nobody leads who could change anything."""
+    """The other living node needs this one's vote, and no leader could change anything."""
     with local_farm(tmp_path, 3) as farm:
         farm.start_all()
         leader = farm.wait_settled()

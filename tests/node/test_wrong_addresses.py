@@ -114,7 +114,7 @@ async def restarted(cluster: Cluster, peers: tuple[Peer, ...], *, with_log: tupl
 
 
 async def test_zmq_peers_that_all_moved_elect_by_their_settings(tmp_path: Path) -> None:
-    """The log names addresses that nobody has any more; with a leader the members are changed."""
+    """The log names addresses that no peer has any more; with a leader the members are changed."""
     async with cluster_of(tmp_path, 3) as cluster:
         async with zmq_raft.connect([peer.url for peer in cluster.founders], IDENT) as client:
             await log_names_members(cluster, client)
