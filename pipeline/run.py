@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -32,7 +34,9 @@ from pipeline.source.farm import DEFAULT_ENTRIES_PER_BATCH
 from pipeline.source.farms import Unread
 from pipeline.source.kafka import MOST_ENTRIES, MOST_OFFSETS, SERVERS, kafka_stream
 from pipeline.source.log_client import FarmLogError
+from pipeline.spark.failures import is_lost_start
 from pipeline.spark.interrupt import deferred
+from pipeline.spark.lost_starts import GIVE_UP_S, LostStarts, Patience
 from pipeline.spark.side_by_side import Kept, RunningQuery, SideBySide
 from pipeline.tables.batch_notes import Continuity
 from pipeline.tables.delta import stored_version
@@ -48,6 +52,7 @@ TABLES_OF: dict[str, tuple[str, ...]] = {
     EVENTS_CHECKPOINT: (EVENTS,),
 }
 """Which tables' batches are numbered by which checkpoint."""
+DERIVED_TABLES = "the derived tables"
 PROGRESS_SECONDS = 1
 BESIDE_SECONDS = 5
 TOPIC_FULL = 0.9
@@ -106,6 +111,10 @@ def _tell_nothing(_: str) -> None:
     """The default: report nothing."""
 
 
+def _count_nothing() -> None:
+    """The default: count nothing."""
+
+
 def _check_nothing() -> None:
     """The default: nothing else can fail."""
 
@@ -136,6 +145,11 @@ class RunSettings:
     alerting: Alerting | None = None
     """Hears of each batch that is in the tables."""
 
+    def patience(self, give_up_s: float | None) -> Patience:
+        """Return the reaction to lost starts of Spark's Python processes."""
+        count = _count_nothing if self.metrics is None else self.metrics.start_lost
+        return Patience(tell=self.tell, count=count, give_up_s=give_up_s)
+
     @property
     def is_part(self) -> bool:
         """Whether the log is read up to a fixed end."""
@@ -164,7 +178,21 @@ def run_once(session: SparkSession, settings: RunSettings) -> None:
         lambda: start_query(session, settings, available_now=True, after_batch=refresh, gold=gold),
     )
     if settings.derived:
+        lost_starts = LostStarts(DERIVED_TABLES, settings.patience(GIVE_UP_S))
+        while not _refreshed(gold, session, lost_starts):
+            pass
+
+
+def _refreshed(gold: Gold, session: SparkSession, lost_starts: LostStarts) -> bool:
+    """Bring the derived tables up to the log; return False after a lost start and its pause."""
+    try:
         gold.refresh(gold.noted_through(LOG), session)
+    except (PySparkException, Py4JError) as error:
+        if not is_lost_start(str(error)):
+            raise
+        time.sleep(lost_starts.pause_s(error))
+        return False
+    return True
 
 
 def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[], None]) -> None:
@@ -180,7 +208,7 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[],
         gold.refresh(batch, apart)
         show()
 
-    deriving = Deriving(make_tables)
+    deriving = Deriving(make_tables, LostStarts(DERIVED_TABLES, settings.patience(None)))
 
     def begin() -> StreamingQuery:
         return start_query(session, settings, available_now=False, after_batch=deriving.batch_done, gold=gold)
@@ -190,7 +218,7 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[],
         options = settings.events
         kept.append(Kept("the events", lambda: start_events(session, settings, options, available_now=False)))
     with running(deriving, session):
-        _follow(session, settings, kept, deriving.check)
+        _follow(session, settings, kept, settings.patience(None), deriving.check)
 
 
 def prepare(output: Path, *, part: bool = False) -> None:
@@ -242,7 +270,7 @@ def start_query(
         if settings.metrics is not None:
             count_batch(outcome, time.monotonic() - began, settings.metrics)
         if settings.alerting is not None:
-            settings.alerting.batch_done(is_full=may_have_more(outcome, settings.source))
+            settings.alerting.batch_done(newest_of(outcome), is_full=may_have_more(outcome, settings.source))
         if settings.judge is not None:
             settings.judge(outcome.rows.get(RECENT))
         if after_batch is not None:
@@ -270,12 +298,16 @@ def may_have_more(outcome: Outcome, source: Mapping[str, str]) -> bool:
 
 def count_batch(outcome: Outcome, seconds: float, metrics: RunMetrics) -> None:
     """What a batch was, for the metrics."""
-    farms = outcome.rows[FARMS].to_pylist() if FARMS in outcome.rows else []
+    metrics.batch_done(seconds, entries_in(outcome), outcome.count("quarantine"), newest_of(outcome))
+
+
+def newest_of(outcome: Outcome) -> dict[str, datetime]:
+    """Return the log time of the newest entry of each farm in a batch."""
     newest: dict[str, datetime] = {}
-    for farm in farms:
+    for farm in outcome.rows[FARMS].to_pylist() if FARMS in outcome.rows else []:
         if farm["log_time"] is not None:
             newest[farm["farm"]] = max(farm["log_time"], newest.get(farm["farm"], farm["log_time"]))
-    metrics.batch_done(seconds, entries_in(outcome), outcome.count("quarantine"), newest)
+    return newest
 
 
 def start_events(
@@ -358,14 +390,18 @@ def _note(path: Path, content: dict[str, int]) -> None:
 
 def await_end(session: SparkSession, settings: RunSettings, begin: Callable[[], RunningQuery]) -> None:
     """Begins a query and waits for its end, with progress shown; raises FarmLogError with the farm's own words."""
-    _follow(session, settings, [Kept("the run", begin)])
+    _follow(session, settings, [Kept("the run", begin)], settings.patience(GIVE_UP_S))
 
 
 def _follow(
-    session: SparkSession, settings: RunSettings, kept: list[Kept], check: Callable[[], None] = _check_nothing
+    session: SparkSession,
+    settings: RunSettings,
+    kept: list[Kept],
+    patience: Patience,
+    check: Callable[[], None] = _check_nothing,
 ) -> None:
     """Until all queries have ended, or one of them has failed. What `check` raises ends all too."""
-    side_by_side, problems = SideBySide(kept, settings.tell), ProblemsTold(settings.tell)
+    side_by_side, problems = SideBySide(kept, patience), ProblemsTold(settings.tell)
     with deferred() as interrupt:
         try:
             while side_by_side.step():

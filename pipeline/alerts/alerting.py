@@ -9,8 +9,8 @@ batches together, and a batch that is repeated tells it nothing new. It looks wh
 `LOOK_SECONDS` while an alert is firing, since silences end by the clock; and it rests for `REST_TIMES` as long as a
 look took.
 
-*A backlog alerts of nothing.* A batch as large as one may be has more behind it, so what it shows is the past. The
-thread looks again behind the first batch that is smaller.
+*A backlog alerts of nothing.* Full batches with old entries show the past, so the servers of these farms make no alert
+until the entries are young (`backlog.py`). It is reported and counted.
 
 *What is not delivered stays due.* After a round of attempts it is told, counted, and tried again after
 `AGAIN_SECONDS`, for as long as the server is down; the end of an outage, in `ENDED_ROUNDS` rounds.
@@ -22,11 +22,12 @@ better than none.
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pipeline.alerts.backlog import Backlog
 from pipeline.alerts.delivery import Channel, Outcome, Receiver
 from pipeline.alerts.outages import FIRING, RESOLVED, Alert, brought_up, message, message_id, server_of
 from pipeline.alerts.silences import Silence, Silences, SilencesError
@@ -67,7 +68,9 @@ class Alerting:
         self._clock = clock
         self._changed = threading.Condition()
         self._outcomes: list[Outcome] = []
-        self._is_behind = True
+        self._has_begun = False
+        self._backlog = Backlog(clock)
+        self._held_back: frozenset[str] = frozenset()
         self._is_nudged = self._is_last = self._is_stopped = False
         self._watched_version: int | None = None
         self._look_not_before_s = self._looked_s = 0.0
@@ -80,10 +83,11 @@ class Alerting:
         self._receivers = [Receiver(each, self._done) for each in channels]
         self._thread = threading.Thread(target=self._run, name="alerts", daemon=True)
 
-    def batch_done(self, *, is_full: bool) -> None:
-        """A batch is in the tables; `is_full`: there may be more behind it."""
+    def batch_done(self, newest: Mapping[str, datetime], *, is_full: bool) -> None:
+        """Take note of a batch and of the log time of each farm's newest entry; `is_full`: more may follow."""
         with self._changed:
-            self._is_behind = is_full
+            self._backlog.take(newest, is_full=is_full)
+            self._has_begun = True
             self._is_nudged = True
             self._changed.notify_all()
 
@@ -104,7 +108,8 @@ class Alerting:
     def finish(self, seconds: float = FINISH_SECONDS) -> None:
         """All batches are written: looks once more, and waits until all that is due was tried, but not longer."""
         with self._changed:
-            self._is_behind, self._is_nudged, self._is_last = False, True, True
+            self._backlog.take({}, is_full=False)
+            self._has_begun, self._is_nudged, self._is_last = True, True, True
             self._changed.notify_all()
             if not self._changed.wait_for(lambda: not self._is_last, seconds):
                 self._tell("alerts are not all delivered: the next run goes on with them")
@@ -149,7 +154,7 @@ class Alerting:
         if self._is_last:
             return self._is_nudged
         now_s = time.monotonic()
-        if self._is_behind or now_s < self._look_not_before_s:
+        if not self._has_begun or now_s < self._look_not_before_s:
             return False
         is_firing = any(each.status == FIRING for each in self._store.alerts)
         return self._is_nudged or (is_firing and now_s - self._looked_s >= LOOK_SECONDS)
@@ -157,8 +162,13 @@ class Alerting:
     def _look(self) -> None:
         began_s = self._looked_s = time.monotonic()
         version = stored_version(self._output / f"{PREFIX}watched")
-        if version != self._watched_version or any(each.status == FIRING for each in self._store.alerts):
-            servers = [server_of(row) for row in documents(self._output, self._sql)] if version >= 0 else []
+        with self._changed:
+            held_back = self._backlog.farms
+        is_same = version == self._watched_version and held_back == self._held_back
+        self._report_backlog(held_back)
+        if not is_same or any(each.status == FIRING for each in self._store.alerts):
+            rows = documents(self._output, self._sql) if version >= 0 else []
+            servers = [each for each in map(server_of, rows) if each.farm not in held_back]
             now = datetime.fromtimestamp(self._clock(), UTC)
             now_ms = round(now.timestamp() * 1000)
             silenced = {
@@ -167,12 +177,25 @@ class Alerting:
                 for each in servers
                 if silence.covers(each, now_ms)
             }
-            self._store.keep(brought_up(self._store.alerts, servers, silenced, now))
+            # The alerts of farms that are held back stay as they are.
+            resting = [each for each in self._store.alerts if each.farm in held_back]
+            others = [each for each in self._store.alerts if each.farm not in held_back]
+            found = [*resting, *brought_up(others, servers, silenced, now)]
+            self._store.keep(sorted(found, key=lambda each: (each.began_at, each.id)))
             self._watched_version = version
         self._look_not_before_s = time.monotonic() + (time.monotonic() - began_s) * REST_TIMES
         if self._metrics is not None:
             firing = [each for each in self._store.alerts if each.status == FIRING and each.held_back is None]
             self._metrics.alerts_are(len(firing))
+
+    def _report_backlog(self, held_back: frozenset[str]) -> None:
+        for farm in sorted(held_back - self._held_back):
+            self._tell(f"alerts of farm {farm} are held back: its batches are full and show what is long past")
+        for farm in sorted(self._held_back - held_back):
+            self._tell(f"alerts of farm {farm} are not held back any more")
+        self._held_back = held_back
+        if self._metrics is not None:
+            self._metrics.alerts_held_back(len(held_back))
 
     def _silences_at(self, now_ms: int) -> list[Silence]:
         """The silences; where their file cannot be read, those that it had when it could be."""

@@ -44,9 +44,12 @@ admitted AS (
   FROM operators WHERE action IN ('admission', 'approval') GROUP BY ALL
 ),
 told AS (
-  SELECT kind, time_ms, cursor, coalesce(epoch_ms(log_time), time_ms - coalesce(clock_offset_ms, 0)) AS at_ms, CASE WHEN json_valid(data) THEN data ELSE '{}' END AS data
+  -- An event that was read from a node and from a file is one event, at the log time that the node gave.
+  SELECT kind, time_ms, cursor, coalesce(epoch_ms(min(log_time)), time_ms - coalesce(min(clock_offset_ms), 0)) AS at_ms,
+    CASE WHEN json_valid(data) THEN data ELSE '{}' END AS data
   FROM events
   WHERE kind IN ('server-admitted', 'member-alive', 'member-suspect', 'member-dead', 'member-left')
+  GROUP BY node, cursor, time_ms, kind, data
 ),
 known AS (
   SELECT farm, server_id, name, node FROM admitted

@@ -9,7 +9,7 @@ machine.
 
 Spark runs the thread's jobs in a pool of its own, so that a batch's jobs need not queue behind them. What goes wrong in
 the thread is kept, and `check`, which the run loop calls, raises it there: the run ends as if it had happened in a
-batch.
+batch. Only after a lost start of one of Spark's Python processes the thread tries again (`lost_starts.py`).
 """
 
 import threading
@@ -19,6 +19,9 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+from pipeline.spark.failures import is_lost_start
+from pipeline.spark.lost_starts import LostStarts
+
 REST_TIMES = 4.0
 POOL = "derived"
 
@@ -26,8 +29,9 @@ POOL = "derived"
 class Deriving:
     """Calls `make` with the newest written batch, in a thread that `running` starts and ends."""
 
-    def __init__(self, make: Callable[[int], None], *, rest_times: float = REST_TIMES) -> None:
+    def __init__(self, make: Callable[[int], None], lost_starts: LostStarts, *, rest_times: float = REST_TIMES) -> None:
         self._make = make
+        self._lost_starts = lost_starts
         self._rest_times = rest_times
         self._changed = threading.Condition()
         self._written = self._made = -1
@@ -53,13 +57,23 @@ class Deriving:
                 self._make(batch_id)
             # Also what ends a process, such as a closed pipe: in a thread nothing would report it.
             except BaseException as error:  # noqa: BLE001 - whatever it is, the run loop raises it
-                with self._changed:
-                    # Jobs that were cancelled because the run ends are no failure.
-                    self._failure = None if self._ended else error
-                return
+                if self._is_over(error):
+                    return
+                continue
+            self._lost_starts.reset()
             with self._changed:
                 self._made = batch_id
                 self._changed.wait_for(lambda: self._ended, (time.monotonic() - began) * self._rest_times)
+
+    def _is_over(self, error: BaseException) -> bool:
+        """Return True if this error ends the thread; after a lost start, pause first."""
+        with self._changed:
+            if not self._ended and is_lost_start(str(error)):
+                self._changed.wait_for(lambda: self._ended, self._lost_starts.pause_s(error))
+                return self._ended
+            # Jobs that were cancelled because the run ends are no failure.
+            self._failure = None if self._ended else error
+            return True
 
     def end(self) -> None:
         """Nothing more is begun."""

@@ -64,6 +64,19 @@ class RunMetrics:
         lag_seconds.set_function(self._lag_s)
         farms = self._gauge("farms", "Farms of which this run has read entries since its start.")
         farms.set_function(lambda: len(self._newest))
+        since_batch = self._gauge(
+            "seconds_since_batch",
+            "Seconds since a batch was committed, or since this run began if none was. Unlike lag_seconds it is a"
+            " number while nothing has been read yet.",
+        )
+        self._batch_at_s = clock()
+        since_batch.set_function(lambda: max(0.0, self._clock() - self._batch_at_s))
+        self._lost_starts = Counter(
+            f"{PREFIX}_lost_starts",
+            "Starts of Spark's Python processes that took more than ten seconds. Each is tried again after a pause;"
+            " many mean that the machine has too little processor time.",
+            registry=self._registry,
+        )
         self._entries = Counter(
             f"{PREFIX}_entries", "Entries that this run has put into the tables.", registry=self._registry
         )
@@ -86,6 +99,10 @@ class RunMetrics:
             " `--alert-command`).",
         )
         self._alerts.set(math.nan)
+        self._held_back = self._gauge(
+            "alerts_held_back_farms",
+            "Farms of which no server makes an alert now, because batches are full and what they show is long past.",
+        )
         self._delivered = Counter(
             f"{PREFIX}_alert_messages_delivered", "Messages that a receiver of alerts took.", registry=self._registry
         )
@@ -101,6 +118,7 @@ class RunMetrics:
         self._entries.inc(entries)
         self._quarantined.inc(quarantined)
         self._batches.observe(seconds)
+        self._batch_at_s = self._clock()
         with self._lock:
             self._newest |= {farm: moment.timestamp() for farm, moment in newest.items()}
 
@@ -115,6 +133,14 @@ class RunMetrics:
     def alerts_are(self, firing: int) -> None:
         """How many alerts fire now."""
         self._alerts.set(firing)
+
+    def alerts_held_back(self, farms: int) -> None:
+        """Set of how many farms no server makes an alert now."""
+        self._held_back.set(farms)
+
+    def start_lost(self) -> None:
+        """Count a start of one of Spark's Python processes that took too long."""
+        self._lost_starts.inc()
 
     def alert_tried(self, *, is_delivered: bool) -> None:
         """A message about an alert was delivered, or a round of attempts failed."""

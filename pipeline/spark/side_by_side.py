@@ -1,14 +1,12 @@
 """Queries that run beside each other: begun one after the other, and begun again when a start was lost.
 
-    to begin ──(all that run have come to rest once)──▶ running ──(its start was lost)──▶ to begin, and that is told
+    to begin ──(all that run have come to rest once)──▶ running ──(its start was lost)──▶ a pause, then to begin
                                                              ├──────(of anything else)──▶ the end of all: the reason
                                                              └──────────────(its end)──▶ done
 
-To begin a query Spark starts Python processes, and each has ten seconds to call back: a limit that cannot be set. Three
-queries that begin at once, on a machine that has other work as well, miss it now and then. So a query begins when those
-before it rest, having done their first batch or found nothing to do. A query that ended by a lost start begins again
-from its checkpoint, and nothing is lost or doubled. This is tried `LOST_STARTS_MAX` times in a row: a machine on which
-it never ends has another fault.
+Three queries that begin at once miss Spark's limit for the start of its Python processes more often
+(`lost_starts.py`). So a query begins when those before it rest, having done their first batch or found nothing to do. A
+query that ended by a lost start begins again from its checkpoint after a pause, and no entry is lost or doubled.
 """
 
 import time
@@ -21,8 +19,8 @@ from pyspark.errors import PySparkException, StreamingQueryException
 
 from pipeline.source.log_client import FarmLogError
 from pipeline.spark.failures import is_lost_start, reason_of
+from pipeline.spark.lost_starts import LostStarts, Patience
 
-LOST_STARTS_MAX = 5
 _RESTS = "Waiting for"
 """How Spark's status text of a query begins that waits for its next trigger, or for data."""
 
@@ -61,15 +59,17 @@ class Kept:
     query: RunningQuery | None = None
     rested: bool = False
     done: bool = False
-    lost_starts: int = 0
+    not_before_s: float = 0.0
+    """Time of the next start, by the clock of `Patience`."""
 
 
 class SideBySide:
     """Some queries, of which an earlier one begins earlier. Ask `step` about once a second."""
 
-    def __init__(self, kept: Sequence[Kept], tell: Callable[[str], None]) -> None:
+    def __init__(self, kept: Sequence[Kept], patience: Patience) -> None:
         self._kept = tuple(kept)
-        self._tell = tell
+        self._clock = patience.clock
+        self._lost_starts = {each.name: LostStarts(each.name, patience) for each in kept}
 
     @property
     def running(self) -> RunningQuery | None:
@@ -85,7 +85,8 @@ class SideBySide:
             if each.query is not None:
                 self._look(each, each.query)
         following = next((each for each in self._kept if each.query is None and not each.done), None)
-        if following is not None and all(each.rested for each in self._kept if each.query is not None):
+        rested = all(each.rested for each in self._kept if each.query is not None)
+        if following is not None and rested and self._clock() >= following.not_before_s:
             self._begin(following)
         return not all(each.done for each in self._kept)
 
@@ -117,7 +118,7 @@ class SideBySide:
             each.query, each.done = None, True
             return
         if query.lastProgress is not None:
-            each.lost_starts = 0
+            self._lost_starts[each.name].reset()
         waits = not query.status["isTriggerActive"] and str(query.status["message"]).startswith(_RESTS)
         each.rested = each.rested or waits or query.lastProgress is not None
 
@@ -131,14 +132,4 @@ class SideBySide:
         each.query, each.rested = None, False
         if not is_lost_start(str(failure)):
             raise FarmLogError(reason_of(str(failure))) from failure
-        each.lost_starts += 1
-        if each.lost_starts > LOST_STARTS_MAX:
-            raise FarmLogError(
-                f"{each.name} could not be begun: {each.lost_starts} times in a row a Python process of Spark's took"
-                " more than ten seconds to start. Free some processor or memory on this machine, then run the same"
-                " command again: it goes on where it was",
-            ) from failure
-        self._tell(
-            f"{each.name}: a Python process of Spark's took more than ten seconds to start, as on a busy machine;"
-            f" begun again from the last batch ({each.lost_starts} of at most {LOST_STARTS_MAX} times in a row)",
-        )
+        each.not_before_s = self._clock() + self._lost_starts[each.name].pause_s(failure)

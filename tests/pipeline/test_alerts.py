@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -15,6 +16,7 @@ import pytest
 
 from pipeline.alerts import alerting as module
 from pipeline.alerts.alerting import Alerting
+from pipeline.alerts.backlog import NEAR_S, SHRINKS_S, Backlog
 from pipeline.alerts.delivery import DeliveryError, Receiver
 from pipeline.alerts.outages import Alert, Server, brought_up, message, message_id, server_of
 from pipeline.alerts.silences import SILENCES_FILE, Silences
@@ -118,6 +120,15 @@ def look(farm: Farm, *channels: Any, told: list[str] | None = None) -> None:
     """A run that begins, looks, delivers, and ends."""
     with alerting(farm, *channels, told=told) as made:
         made.finish()
+
+
+def became(condition: Callable[[], bool]) -> bool:
+    """Return True if the condition holds within 20 s."""
+    end_s = time.monotonic() + 20.0
+    pause = threading.Event()
+    while not condition() and time.monotonic() < end_s:
+        pause.wait(0.02)
+    return condition()
 
 
 # -- which outages there are ------------------------------------------------------------------------------------------
@@ -274,6 +285,39 @@ def test_server_that_left_and_returned_before_it_died_is_not_gone(farm: Farm, ah
             ("node-3", 10, 0, "member-alive", True),
             ("node-3", 20, 0, "member-dead", False),
         )
+    ]
+    Table(farm.output, EVENTS_SPEC).append(EVENTS, 0, pa.Table.from_pylist(rows, schema=EVENTS_SPEC.schema))
+    assert farm.servers()[2].gone is None
+
+
+def test_undated_copy_of_a_departure_holds_no_alert_back(farm: Farm) -> None:
+    """The node that saw the server leave is 30 minutes ahead, and its trace is read from a file as well."""
+    admitted(farm, 2, "02" * 8, "node-2")
+    farm.report(1, 2, periods=3)
+    farm.report(1, periods=5)
+    farm.written()
+    data = json.dumps({"member": "node-2", "id": "02" * 8})
+
+    def row(node: str, minute: int, ahead_minutes: int, kind: str, **changed: object) -> dict[str, object]:
+        at = NOON + timedelta(minutes=minute)
+        own_ms = int((at + timedelta(minutes=ahead_minutes)).timestamp() * 1000)
+        dates = {"log_time": at, "clock_offset_ms": ahead_minutes * 60_000, "day": NOON.date()}
+        return {
+            "farm": None,
+            "node": node,
+            "cursor": 1,
+            "time_ms": own_ms,
+            "kind": kind,
+            "data": data,
+            **dates,
+            **changed,
+        }
+
+    of_file = {"log_time": None, "clock_offset_ms": None, "day": None}
+    rows = [
+        row("node-1", 1, 30, "member-left"),
+        row("node-3", 20, 0, "member-dead"),
+        row("node-1", 1, 30, "member-left", **of_file),
     ]
     Table(farm.output, EVENTS_SPEC).append(EVENTS, 0, pa.Table.from_pylist(rows, schema=EVENTS_SPEC.schema))
     assert farm.servers()[2].gone is None
@@ -560,19 +604,70 @@ def test_a_receiver_that_is_down_is_told_of_once_counted_and_gets_the_alert_when
 
 
 def test_a_backlog_alerts_of_nothing_until_the_batch_behind_which_nothing_is_left(farm: Farm) -> None:
+    inbox, long_ago = Inbox(), datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
+    farm.report(1, 2, periods=3)
+    farm.report(1, periods=5)
+    farm.written()
+    with alerting(farm, inbox) as made:
+        made.batch_done({farm.log.cluster_id: long_ago}, is_full=True)
+        # the server is back, long ago, when all is read
+        farm.report(1, 2, periods=3 + KEEP_MS // PERIOD_MS)
+        farm.written()
+        made.batch_done({}, is_full=False)
+        made.finish()
+    assert inbox.taken == []
+    assert documents(farm.output, "SELECT * FROM alerts") == []
+
+
+def test_full_batches_with_young_entries_still_make_alerts(farm: Farm) -> None:
     inbox = Inbox()
     farm.report(1, 2, periods=3)
     farm.report(1, periods=5)
     farm.written()
     with alerting(farm, inbox) as made:
-        made.batch_done(is_full=True)
-        # the server is back, long ago, when all is read
-        farm.report(1, 2, periods=3 + KEEP_MS // PERIOD_MS)
-        farm.written()
-        made.batch_done(is_full=False)
-        made.finish()
-    assert inbox.taken == []
-    assert documents(farm.output, "SELECT * FROM alerts") == []
+        made.batch_done({farm.log.cluster_id: datetime.now(UTC)}, is_full=True)
+        assert became(lambda: inbox.words == [("2", "silent")])
+
+
+def test_held_back_farm_is_reported_and_counted(farm: Farm) -> None:
+    told, metrics, long_ago = list[str](), RunMetrics(), datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
+    farm.report(1, 2, periods=3)
+    farm.written()
+    with alerting(farm, told=told, metrics=metrics) as made:
+        made.batch_done({farm.log.cluster_id: long_ago}, is_full=True)
+        assert became(lambda: b"garlicfarm_pipeline_alerts_held_back_farms 1.0" in metrics.exposition())
+    assert told == [
+        f"alerts of farm {farm.log.cluster_id} are held back: its batches are full and show what is long past"
+    ]
+
+
+def test_backlog_of_one_farm_holds_back_no_other() -> None:
+    now = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
+    backlog = Backlog(now.timestamp)
+    backlog.take({"old": now - timedelta(days=1), "young": now - timedelta(seconds=NEAR_S)}, is_full=True)
+    assert backlog.farms == {"old"}
+
+
+def test_farm_without_entries_in_a_full_batch_is_not_held_back() -> None:
+    now = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
+    backlog = Backlog(now.timestamp)
+    backlog.take({"stopped": now - timedelta(days=1)}, is_full=True)
+    backlog.take({"other": now - timedelta(days=1)}, is_full=True)
+    assert backlog.farms == {"other"}
+
+
+@pytest.mark.parametrize(("read_s", "is_held"), [(0, False), (SHRINKS_S, False), (SHRINKS_S + 60, True)])
+def test_backlog_that_does_not_shrink_is_not_waited_for(read_s: float, *, is_held: bool) -> None:
+    # given a farm whose entries come with the same distance to now, or come closer
+    begin = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
+    now = [begin.timestamp()]
+    backlog = Backlog(lambda: now[0])
+    newest = begin - timedelta(days=1)
+    backlog.take({"late": newest}, is_full=True)
+    assert backlog.farms == {"late"}
+    now[0] += SHRINKS_S
+    backlog.take({"late": newest + timedelta(seconds=read_s)}, is_full=True)
+    assert bool(backlog.farms) is is_held
 
 
 def test_a_silence_holds_an_alert_back_and_the_table_says_until_when(farm: Farm) -> None:
@@ -615,7 +710,7 @@ def test_a_message_that_is_delivered_while_the_run_ends_is_noted(farm: Farm, mon
             stop(receiver, seconds)
 
         monkeypatch.setattr(Receiver, "stop", stopped)
-        made.batch_done(is_full=False)
+        made.batch_done({}, is_full=False)
         assert begun.wait(60)
     assert inbox.words == [("2", "silent")]
     look(farm, inbox)

@@ -2,13 +2,19 @@
 
 import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 
 from pipeline.gold.deriving import Deriving
+from pipeline.spark.lost_starts import LostStarts, Patience
 
 PATIENCE_S = 20.0
 FULL, CUT = "no space left on device", "cancelled"
+
+
+def patient(count: Callable[[], None] = lambda: None) -> LostStarts:
+    return LostStarts("tables", Patience(tell=lambda _: None, count=count))
 
 
 class Work:
@@ -44,7 +50,7 @@ def ended(deriving: Deriving, thread: threading.Thread) -> None:
 
 def test_batches_that_are_written_while_tables_are_made_are_taken_together() -> None:
     work = Work()
-    deriving = Deriving(work.make, rest_times=0.0)
+    deriving = Deriving(work.make, patient(), rest_times=0.0)
     thread = started(deriving)
     deriving.batch_done(0)
     work.await_begin()
@@ -59,7 +65,7 @@ def test_batches_that_are_written_while_tables_are_made_are_taken_together() -> 
 
 def test_after_its_work_the_thread_rests_whatever_is_written() -> None:
     work = Work()
-    deriving = Deriving(work.make, rest_times=1e9)
+    deriving = Deriving(work.make, patient(), rest_times=1e9)
     thread = started(deriving)
     deriving.batch_done(0)
     work.await_begin()
@@ -74,7 +80,7 @@ def test_what_goes_wrong_is_raised_in_the_run_loop() -> None:
     def fail(_: int) -> None:
         raise OSError(FULL)
 
-    deriving = Deriving(fail)
+    deriving = Deriving(fail, patient())
     thread = started(deriving)
     deriving.check()
     deriving.batch_done(0)
@@ -88,7 +94,7 @@ def test_a_closed_pipe_ends_the_run_loop() -> None:
         # what `rich` does when standard output is closed
         sys.exit(1)
 
-    deriving = Deriving(leave)
+    deriving = Deriving(leave, patient())
     thread = started(deriving)
     deriving.batch_done(0)
     thread.join(PATIENCE_S)
@@ -104,7 +110,7 @@ def test_work_that_is_cut_off_by_the_end_is_no_failure() -> None:
         assert cut.wait(PATIENCE_S)
         raise OSError(CUT)
 
-    deriving = Deriving(cancelled)
+    deriving = Deriving(cancelled, patient())
     thread = started(deriving)
     deriving.batch_done(0)
     assert begun.wait(PATIENCE_S)
@@ -112,3 +118,23 @@ def test_work_that_is_cut_off_by_the_end_is_no_failure() -> None:
     cut.set()
     thread.join(PATIENCE_S)
     deriving.check()
+
+
+def test_tables_are_made_again_after_a_lost_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.spark.lost_starts.PAUSE_FIRST_S", 0.001)
+    work, counted = Work(), list[int]()
+
+    def make(batch_id: int) -> None:
+        work.make(batch_id)
+        if len(work.made) == 1:
+            raise RuntimeError("Python worker failed to connect back.")
+
+    deriving = Deriving(make, patient(lambda: counted.append(1)), rest_times=0.0)
+    thread = started(deriving)
+    deriving.batch_done(7)
+    for _ in range(2):
+        work.await_begin()
+        work.let_go.release()
+    ended(deriving, thread)
+    deriving.check()
+    assert (work.made, counted) == ([7, 7], [1])

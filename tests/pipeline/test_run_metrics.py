@@ -103,6 +103,23 @@ def test_a_farm_that_has_left_is_not_behind_until_it_is_back() -> None:
         assert value(metrics, "lag_seconds") == behind_s
 
 
+def test_time_since_a_batch_is_a_number_before_the_first_batch() -> None:
+    now = [1_000.0]
+    metrics = RunMetrics(lambda: now[0])
+    now[0] += 240
+    assert (value(metrics, "seconds_since_batch"), math.isnan(value(metrics, "lag_seconds"))) == (240, True)
+    metrics.batch_done(1.0, 5, 0, {})
+    now[0] += 3
+    assert value(metrics, "seconds_since_batch") == 3
+
+
+def test_lost_starts_are_counted_from_zero() -> None:
+    metrics = RunMetrics()
+    assert value(metrics, "lost_starts_total") == 0
+    metrics.start_lost()
+    assert value(metrics, "lost_starts_total") == 1
+
+
 def test_a_port_alone_is_on_loopback_and_another_host_is_told() -> None:
     assert address("9400") == (LOOPBACK, 9400)
     assert address("0.0.0.0:9400") == ("0.0.0.0", 9400)  # noqa: S104 - not listened at

@@ -1,5 +1,6 @@
 """Queries begin one after the other, and one whose start was lost begins again."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 
 from pipeline.source.log_client import FarmLogError
 from pipeline.spark.failures import reason_of
-from pipeline.spark.side_by_side import LOST_STARTS_MAX, Kept, RunningQuery, SideBySide
+from pipeline.spark.lost_starts import GIVE_UP_S, PAUSE_LONGEST_S, Patience
+from pipeline.spark.side_by_side import Kept, RunningQuery, SideBySide
 
 LOST = "Query [id = 1] terminated with exception: Python worker failed to connect back."
 
@@ -48,11 +50,26 @@ class MadeUpQuery:
 class Told:
     """Two queries beside each other, what was begun, and what the operator heard."""
 
-    def __init__(self) -> None:
+    def __init__(self, give_up_s: float | None = None) -> None:
         self.begun: list[tuple[str, MadeUpQuery]] = []
         self.heard: list[str] = []
+        self.now_s = 0.0
+        self.lost = 0
         kept = [Kept("first", self._begin("first")), Kept("second", self._begin("second"))]
-        self.side_by_side = SideBySide(kept, self.heard.append)
+        self.side_by_side = SideBySide(
+            kept,
+            Patience(tell=self.heard.append, count=self._count, give_up_s=give_up_s, clock=lambda: self.now_s),
+        )
+
+    def _count(self) -> None:
+        self.lost += 1
+
+    def lose_start(self) -> None:
+        """The first query misses Spark's limit; the time of the longest pause passes."""
+        next(query for name, query in reversed(self.begun) if name == "first").die(LOST)
+        self.side_by_side.step()
+        self.now_s += PAUSE_LONGEST_S
+        self.side_by_side.step()
 
     def _begin(self, name: str) -> Any:
         def begin() -> RunningQuery:
@@ -90,8 +107,7 @@ def test_a_query_that_always_has_work_lets_the_next_one_begin_behind_its_first_b
 
 def test_a_query_that_died_of_a_lost_start_begins_again_and_the_operator_hears_of_it(told: Told) -> None:
     told.side_by_side.step()
-    told.begun[0][1].die(LOST)
-    assert told.side_by_side.step()
+    told.lose_start()
     assert told.names() == ["first", "first"]
     assert "more than ten seconds to start" in told.heard[0]
 
@@ -106,7 +122,9 @@ def test_a_start_that_fails_before_there_is_a_query_counts_as_well() -> None:
             raise outcome
         return outcome
 
-    side_by_side = SideBySide([Kept("it", begin)], heard.append)
+    now_s = iter((0.0, 0.0, 0.0, PAUSE_LONGEST_S))
+    patience = Patience(tell=heard.append, count=lambda: None, clock=lambda: next(now_s))
+    side_by_side = SideBySide([Kept("it", begin)], patience)
     side_by_side.step()
     side_by_side.step()
     assert (len(heard), outcomes) == (1, [])
@@ -118,25 +136,50 @@ def _refused(text: str) -> Any:
     return Py4JError(text)
 
 
-def test_starts_that_are_lost_again_and_again_are_the_end_with_what_to_do(told: Told) -> None:
+def test_follower_never_gives_up_after_lost_starts(told: Told) -> None:
     told.side_by_side.step()
-    for _ in range(LOST_STARTS_MAX):
-        told.begun[-1][1].die(LOST)
-        told.side_by_side.step()
-    told.begun[-1][1].die(LOST)
-    with pytest.raises(FarmLogError, match="Free some processor"):
-        told.side_by_side.step()
-    assert len(told.heard) == LOST_STARTS_MAX
+    for _ in range(2_000):
+        told.lose_start()
+    assert (told.lost, len(told.begun)) == (2_000, 2_001)
 
 
-def test_a_batch_that_was_done_makes_up_for_the_starts_that_were_lost_before(told: Told) -> None:
+def test_pauses_between_lost_starts_double_up_to_a_minute(told: Told) -> None:
     told.side_by_side.step()
-    for _ in range(2 * LOST_STARTS_MAX):
-        told.begun[-1][1].lastProgress = {"batchId": 1}
+    for _ in range(8):
+        told.lose_start()
+    pauses = [re.findall(r"in (\d+) s", line)[0] for line in told.heard]
+    assert pauses == ["1", "2", "4", "8", "16", "32", "60", "60"]
+
+
+def test_lost_start_is_not_repeated_before_its_pause_is_over(told: Told) -> None:
+    told.side_by_side.step()
+    told.begun[0][1].die(LOST)
+    for now_s in (0.0, 0.9):
+        told.now_s = now_s
+        assert told.side_by_side.step()
+    assert told.names() == ["first"]
+
+
+def test_run_with_an_end_gives_up_after_an_hour_of_lost_starts() -> None:
+    told = Told(GIVE_UP_S)
+    told.side_by_side.step()
+    while told.now_s <= GIVE_UP_S:
+        told.lose_start()
+    with pytest.raises(FarmLogError, match=r"for 60 minutes, .* Free some processor"):
+        told.lose_start()
+
+
+def test_committed_batch_ends_a_row_of_lost_starts() -> None:
+    told = Told(GIVE_UP_S)
+    told.side_by_side.step()
+    for _ in range(2):
+        while told.now_s <= GIVE_UP_S:
+            told.lose_start()
+        next(query for name, query in reversed(told.begun) if name == "first").lastProgress = {"batchId": 1}
         told.side_by_side.step()
-        next(query for name, query in reversed(told.begun) if name == "first").die(LOST)
-        told.side_by_side.step()
-    assert told.names().count("first") == 2 * LOST_STARTS_MAX + 1
+        told.now_s = 0.0
+    told.lose_start()
+    assert "in 1 s (lost starts in a row: 1)" in told.heard[-1]
 
 
 def test_any_other_death_is_the_end_of_all_with_the_farms_own_words(told: Told) -> None:

@@ -1,0 +1,67 @@
+"""The pause after a lost start of one of Spark's Python processes, and the end of patience of a run with an end.
+
+    lost start ─▶ `pause_s` ─▶ counted, reported, 1 s, 2 s, 4 s, … 60 s          success ─▶ `reset`
+
+To begin a query or a task Spark starts Python processes, and each has ten seconds to connect: a limit that cannot be
+set. On a busy machine it is missed now and then. A lost start is no reason to give up: the machine has no processor
+free at that moment, and each new start needs more of it. So the pauses double. A run that follows the log goes on until
+it is stopped. A run with an end (`give_up_s`) reports a failure after that time in a row: a caller waits for its end.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from consensus.net.backoff import Backoff
+from pipeline.source.log_client import FarmLogError
+
+PAUSE_FIRST_S = 1.0
+PAUSE_LONGEST_S = 60.0
+GIVE_UP_S = 3_600.0
+"""How long the starts of a run with an end may be lost in a row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """The reaction of a run to lost starts. `give_up_s`: the time in a row that ends it; None: no time does."""
+
+    tell: Callable[[str], None]
+    count: Callable[[], None]
+    give_up_s: float | None = None
+    clock: Callable[[], float] = time.monotonic
+
+
+@dataclass(slots=True)
+class LostStarts:
+    """The lost starts in a row of one query or task, `name`."""
+
+    name: str
+    patience: Patience
+    _in_a_row: int = 0
+    _first_s: float = 0.0
+    _pauses: Backoff = field(default_factory=lambda: Backoff(PAUSE_FIRST_S, PAUSE_LONGEST_S))
+
+    def reset(self) -> None:
+        """Return to the first pause, after a success."""
+        self._in_a_row = 0
+        self._pauses.reset()
+
+    def pause_s(self, failure: BaseException) -> float:
+        """Count and report a lost start; return the seconds before the next start. Raises FarmLogError at the end."""
+        now_s, give_up_s = self.patience.clock(), self.patience.give_up_s
+        if not self._in_a_row:
+            self._first_s = now_s
+        self._in_a_row += 1
+        self.patience.count()
+        if give_up_s is not None and now_s - self._first_s > give_up_s:
+            raise FarmLogError(
+                f"{self.name} could not be begun: {self._in_a_row} times in a row, for {give_up_s / 60:.0f} minutes, a"
+                " Python process of Spark's took more than ten seconds to start. Free some processor or memory on this"
+                " machine, then run the same command again: it goes on where it was",
+            ) from failure
+        pause_s = self._pauses.next_s()
+        self.patience.tell(
+            f"{self.name}: a Python process of Spark's took more than ten seconds to start, as on a busy machine;"
+            f" begun again from the last batch in {pause_s:.0f} s (lost starts in a row: {self._in_a_row})",
+        )
+        return pause_s
