@@ -383,13 +383,6 @@ def _with_windows(files: Sequence[StoredFile], windows: pa.Table) -> list[Stored
     ]
 
 
-def overlaps(file: StoredFile, other: StoredFile) -> bool:
-    """Whether rows of both may be of one time, which a row without a time may be of as well."""
-    if file.oldest is None or file.youngest is None or other.oldest is None or other.youngest is None:
-        return (file.oldest is None) == (other.oldest is None)
-    return file.youngest >= other.oldest and file.oldest <= other.youngest
-
-
 def _rows_within(file: StoredFile, begin: datetime, end: datetime) -> int:
     """About how many rows of the file lie in this time."""
     if file.oldest is None or file.youngest is None or (file.oldest >= begin and file.youngest < end):

@@ -10,10 +10,15 @@ each table once, wherever a run is killed, and merged files make no difference.
 The two queries do not wait for each other. A trace may tell of a silence before the reports from before it are read, or
 weeks after. So a last contact is sought again when the log touches windows from before the notice, and when a Raft id
 becomes known. Only reports of the days of such notices, and of the days before, are read.
+
+A long trace, as of a first run, is taken in portions of whole batches, each with a commit. One query over all events
+needs memory for all of them. Of older events only copies of new ones are read, found by their names and not by their
+log times, which copies may lack.
 """
 
 import zlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
 
@@ -21,11 +26,10 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.gold.refreshing import literal, opened, overlaps, source_view
+from pipeline.gold.refreshing import literal, opened, source_view
 from pipeline.schemas import DERIVED, LATEST_MS, arrow_schema
 from pipeline.tables.current import SPECS as CURRENT
 from pipeline.tables.delta import (
-    NOTHING_COMMITTED,
     StoredFile,
     Table,
     TableSpec,
@@ -36,6 +40,22 @@ from pipeline.tables.delta import (
 from pipeline.tables.lake import EVENTS, LOG
 
 MEMBERS = "members"
+PORTION_EVENTS = 200_000
+"""Events that DuckDB takes at once."""
+_NEW_BATCHES = """
+SELECT coalesce(batch_id, 0) AS batch, count(*), min(time_ms), max(time_ms) FROM all_events
+WHERE batch > $made AND batch <= $through AND time_ms BETWEEN 0 AND $latest_ms
+GROUP BY batch ORDER BY batch
+"""
+_EVENTS_OF_PORTION = """
+CREATE VIEW events AS
+WITH in_time AS (SELECT * FROM all_events WHERE time_ms BETWEEN {first_ms} AND {last_ms})
+SELECT * FROM in_time SEMI JOIN (
+  SELECT node, cursor, time_ms FROM in_time
+  WHERE coalesce(batch_id, 0) > {made} AND coalesce(batch_id, 0) <= {through}
+) USING (node, cursor, time_ms)
+"""
+"""New events and their copies: memory is needed for the names of the new ones."""
 _CONTACT_DAYS = """
 SELECT DISTINCT CAST(log_time AS DATE) FROM member_events WHERE status IN ('suspect', 'dead')
 UNION
@@ -106,36 +126,90 @@ def fold_traces(output: Path, table: Table, traced: TraceTable, since: datetime 
     touched_since = since if "reports" in traced.sources else None
     if made >= through and (touched_since is None or not _notices_since(known, touched_since)):
         return
+    files = stored_files(output / EVENTS)
+    for portion in _portions(output, files, made, through):
+        is_last = portion.through >= through
+        found = _folded(output, traced, files, portion, known, since if is_last else None)
+        batches = [(query, portion.through)] if portion.through > portion.made else []
+        if is_last and touched_since is not None:
+            batches.append((traced.name_of(LOG), log_batch))
+        table.replace_at(batches, None if _same(found, known, table.spec) else found)
+        known = found
+
+
+@dataclass(frozen=True, slots=True)
+class _Portion:
+    """The batches after `made` and up to `through`, whose events are from `first_ms` to `last_ms`."""
+
+    made: int
+    through: int
+    first_ms: int = 0
+    last_ms: int = -1
+
+    def has_new(self, file: StoredFile) -> bool:
+        """Return True if rows of these batches may be in the file."""
+        newest, oldest = 0 if file.batch is None else file.batch, 0 if file.first_batch is None else file.first_batch
+        return newest > self.made and oldest <= self.through
+
+    def has_time(self, file: StoredFile) -> bool:
+        """Return True if copies of the events may be in the file."""
+        if file.first_ms is None or file.last_ms is None:
+            return True
+        return file.last_ms >= self.first_ms and file.first_ms <= self.last_ms
+
+
+def _portions(output: Path, files: Sequence[StoredFile], made: int, through: int) -> list[_Portion]:
+    """The new batches in parts of about `PORTION_EVENTS` events, or of one batch; one without events if none is new."""
+    whole = _Portion(made, max(made, through))
+    with opened() as connection:
+        source_view(connection, output, EVENTS, [each for each in files if whole.has_new(each)])
+        limits = {"made": whole.made, "through": whole.through, "latest_ms": LATEST_MS}
+        batches = connection.execute(_NEW_BATCHES, limits).fetchall()
+    found: list[_Portion] = []
+    events = PORTION_EVENTS
+    for batch, count, first_ms, last_ms in batches:
+        if events + count > PORTION_EVENTS:
+            found.append(_Portion(found[-1].through if found else whole.made, batch, first_ms, last_ms))
+            events = count
+        else:
+            last = found[-1]
+            found[-1] = _Portion(last.made, batch, min(last.first_ms, first_ms), max(last.last_ms, last_ms))
+            events += count
+    # The last one also takes the batches without a usable event.
+    return [*found[:-1], replace(found[-1], through=whole.through)] if found else [whole]
+
+
+def _folded(
+    output: Path,
+    traced: TraceTable,
+    files: Sequence[StoredFile],
+    portion: _Portion,
+    known: pa.Table,
+    since: datetime | None,
+) -> pa.Table:
+    """Return the rows of the table after a portion of events."""
     with opened() as connection:
         connection.register("known", known)
         connection.register("current_farm", stored_rows(output / CURRENT["farm"].name, CURRENT["farm"].schema))
-        source_view(connection, output, EVENTS, _files_of_batches(output, made))
-        connection.execute(f"CREATE VIEW {EVENTS} AS SELECT * FROM all_{EVENTS}")  # noqa: S608 - own name
+        read = [each for each in files if portion.has_new(each) or portion.has_time(each)]
+        source_view(connection, output, EVENTS, read)
+        connection.execute(_EVENTS_OF_PORTION.format_map(_numbers(portion)))
         if MEMBERS in traced.sources:
             members = TRACED[MEMBERS].spec.schema
             connection.register(MEMBERS, stored_rows(output / MEMBERS, members))
-        views, sql = traced.of_batches(made, max(made, through))
+        views, sql = traced.of_batches(portion.made, portion.through)
         for name, text in views.items():
             connection.execute(f"CREATE VIEW {name} AS {text}")
         if "reports" in traced.sources:
             days = _contact_days(connection, since)
-            files = [each for each in stored_files(output / "reports") if each.day in days]
-            source_view(connection, output, "reports", files)
+            of_days = [each for each in stored_files(output / "reports") if each.day in days]
+            source_view(connection, output, "reports", of_days)
             connection.execute("CREATE VIEW reports AS SELECT * FROM all_reports")
-        found = connection.execute(sql).to_arrow_table().select(table.spec.schema.names).cast(table.spec.schema)
-    batches = [(query, through)] if through > made else []
-    if touched_since is not None:
-        batches.append((traced.name_of(LOG), log_batch))
-    table.replace_at(batches, None if _same(found, known, table.spec) else found)
+        return connection.execute(sql).to_arrow_table().select(known.schema.names).cast(known.schema)
 
 
-def _files_of_batches(output: Path, made: int) -> list[StoredFile]:
-    """The files of events with rows of batches after this one, and those of their time, which may hold copies."""
-    files = stored_files(output / EVENTS)
-    if made == NOTHING_COMMITTED:
-        return files
-    newer = [each for each in files if each.batch is not None and each.batch > made]
-    return [each for each in files if each in newer or any(overlaps(each, other) for other in newer)]
+def _numbers(portion: _Portion) -> dict[str, int]:
+    return {each.name: getattr(portion, each.name) for each in fields(portion)}
 
 
 def _notices_since(known: pa.Table, moment: datetime) -> bool:

@@ -62,6 +62,12 @@ class StoredFile:
     youngest: datetime | None
     batch: int | None
     """The newest batch that a row names, in a table whose rows do."""
+    first_batch: int | None = None
+    """The oldest one."""
+    first_ms: int | None = None
+    """The least `time_ms` of a row, in a table that has this column."""
+    last_ms: int | None = None
+    """The greatest one."""
 
 
 class Table:
@@ -261,6 +267,9 @@ def _files_of(delta: DeltaTable) -> list[StoredFile]:
         values(f"min.{time_column}"),
         values(f"max.{time_column}"),
         values(f"max.{BATCH}"),
+        values(f"min.{BATCH}"),
+        values("min.time_ms"),
+        values("max.time_ms"),
     )
     return [StoredFile(*each) for each in zip(*columns, strict=True)]
 

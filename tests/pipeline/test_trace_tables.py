@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from pipeline.gold import traces
 from pipeline.gold.tables import Gold
 from pipeline.gold.traces import TRACED
 from pipeline.tables.delta import Table, stored_rows
@@ -233,6 +234,74 @@ def test_a_run_that_is_killed_between_any_two_steps_has_each_event_once(
     run.refresh()
     assert kills > 3
     assert tables(run.output) == expected
+
+
+def copies_of(rows: Rows, **changed: object) -> Rows:
+    return [row | changed for row in rows]
+
+
+@pytest.mark.parametrize("farms", [1, 2])
+@pytest.mark.parametrize("is_file_first", [False, True])
+@pytest.mark.parametrize(
+    "dates",
+    [
+        {"log_time": None, "clock_offset_ms": None},
+        {"log_time": NOON + timedelta(hours=30), "clock_offset_ms": -40 * HOUR_S * 1_000},
+        {},
+    ],
+    ids=["undated", "another day", "same date"],
+)
+def test_event_of_a_node_and_of_a_file_counts_once(
+    farms: int, dates: dict[str, object], tmp_path: Path, *, is_file_first: bool
+) -> None:
+    knew(tmp_path, 0, {"farm": [{"index": 1, "farm": each} for each in (FARM, "ff" * 16)[:farms]]})
+    of_node = [
+        event("a", 1, 10, "member-suspect", member="c", id="33"),
+        event("a", 2, 12, "member-dead", member="c", id="33"),
+        event("a", 3, 40, "member-alive", member="c", id="33"),
+    ]
+    of_file = copies_of(of_node, farm=None, **dates)
+    for batch, rows in enumerate((of_file, of_node) if is_file_first else (of_node, of_file)):
+        wrote(tmp_path, "events", batch, rows)
+        derived_rows(tmp_path, "detections", MINUTE_MS)
+    made = tables(tmp_path)
+    assert [row["outcome"] for row in made["detections"]] == ["came-back"]
+    assert [(row["status"], row["observers"]) for row in made["convergence"]] == [
+        ("alive", 1),
+        ("dead", 1),
+        ("suspect", 1),
+    ]
+    assert [row["member"] for row in made["members"]] == ["a"]
+
+
+def test_copies_within_one_batch_count_once_with_the_known_date(tmp_path: Path) -> None:
+    of_node = [event("a", 1, 10, "member-suspect", member="c", id="33")]
+    made = made_of(tmp_path, [*copies_of(of_node, farm=None, log_time=None), *of_node], [])
+    assert [row["suspect_at"] for row in made["detections"]] == [NOON + timedelta(seconds=10)]
+
+
+def test_long_trace_is_taken_in_portions_with_equal_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = [*steps(Random(5), hours=30)]
+    events = [rows for table, rows in taken if table == "events"]
+    expected = at_once(tmp_path / "once", taken)
+    run = Run(tmp_path / "portions")
+    for table, rows in taken:
+        run.take(table, rows)
+    Table(run.output, EVENTS_SPEC).merge_small(NOON.date(), 2**20)
+    monkeypatch.setattr(traces, "PORTION_EVENTS", 100)
+    sizes: list[int] = []
+
+    def counted(*arguments: Any) -> list[traces._Portion]:
+        found = portions(*arguments)
+        sizes.extend(last.through - last.made for last in found)
+        return found
+
+    portions = traces._portions
+    monkeypatch.setattr(traces, "_portions", counted)
+    run.refresh()
+    assert tables(run.output) == expected
+    assert sum(map(len, events)) > 3 * 100
+    assert len(sizes) > 3 * len(TRACED), "a portion is a few batches, not all"
 
 
 @pytest.mark.spark

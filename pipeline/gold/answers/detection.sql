@@ -21,8 +21,10 @@ WITH alone AS (
   SELECT CASE WHEN count(*) = 1 THEN max(farm) END AS farm FROM current_farm
 ),
 trace AS (
-  SELECT coalesce(e.farm, a.farm) AS farm, node, kind, coalesce(unix_millis(log_time), time_ms) AS at_ms
+  -- An event that was read from a node and from a file counts once.
+  SELECT coalesce(e.farm, a.farm) AS farm, node, kind, coalesce(unix_millis(min(log_time)), time_ms) AS at_ms
   FROM events e CROSS JOIN alone a
+  GROUP BY coalesce(e.farm, a.farm), node, cursor, time_ms, kind
 ),
 -- When nodes began anew, and the time in which that cannot be known because events were lost.
 gaps AS (
