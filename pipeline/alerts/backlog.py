@@ -9,7 +9,8 @@ entries every batch of a live farm is full. So the age of a farm's newest entry 
 no backlog that will end: the log time of the farm is wrong, or the pipeline is too slow. An alert from late entries is
 then better than none.
 
-Each farm counts alone, so a farm with a long log holds back no alert of another.
+Each farm counts alone, so a farm with a long log holds back no alert of another. A module of its own, so that the rule
+is tested without the thread of alerting.
 """
 
 from collections.abc import Callable, Mapping
