@@ -192,7 +192,7 @@ def run_script(tmp_path: Path, name: str, *arguments: str, state: str, marked: b
     mark.unlink(missing_ok=True)
     if marked:
         mark.touch()
-    script = (FILES / name).read_text().replace("/run/garlicfarm.was-running", str(mark))
+    script = (FILES / name).read_text().replace("/run/garlicfarm.was-stopped", str(mark))
     script = script.replace("/run/systemd/system", str(systemd)).replace("/usr/lib/garlicfarm", str(tmp_path / "lib"))
     environment = {"PATH": f"{stubs}:/usr/bin:/bin", "CALLS": str(calls), "STATE": state}
     subprocess.run(
@@ -205,14 +205,15 @@ def run_script(tmp_path: Path, name: str, *arguments: str, state: str, marked: b
     ("arguments", "marked", "starts"),
     [
         (("configure", ""), False, True),
-        (("configure", "0.1.0-1"), False, False),
-        (("configure", "0.1.0-1"), True, True),
-        (("abort-upgrade", "0.2.0-1"), False, False),
-        (("abort-upgrade", "0.2.0-1"), True, True),
+        (("configure", ""), True, True),
+        (("configure", "0.1.0-1"), True, False),
+        (("configure", "0.1.0-1"), False, True),
+        (("abort-upgrade", "0.2.0-1"), True, False),
+        (("abort-upgrade", "0.2.0-1"), False, True),
     ],
-    ids=["first", "stopped", "running", "abort-stopped", "abort-running"],
+    ids=["first", "again", "stopped", "running", "abort-stopped", "abort-running"],
 )
-def test_an_upgrade_starts_a_node_that_ran(
+def test_an_upgrade_starts_all_but_a_stopped_node(
     tmp_path: Path, *, arguments: tuple[str, ...], marked: bool, starts: bool
 ) -> None:
     calls, mark = run_script(tmp_path, "postinst", *arguments, state="inactive", marked=marked)
@@ -220,10 +221,30 @@ def test_an_upgrade_starts_a_node_that_ran(
     assert not mark
 
 
-@pytest.mark.parametrize(
-    ("state", "marks"), [("active", True), ("activating", True), ("inactive", False), ("failed", False)]
-)
-def test_an_upgrade_marks_a_node_that_runs(tmp_path: Path, *, state: str, marks: bool) -> None:
+@pytest.mark.parametrize("state", ["active", "activating", "reloading"])
+@pytest.mark.parametrize("script", ["old", "new"])
+def test_the_first_upgrade_starts_a_node_that_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, state: str
+) -> None:
+    """Given the prerm of the version before the mark, which leaves none, then postinst starts the node again."""
+    if script == "old":
+        old = tmp_path / "files"
+        old.mkdir()
+        (old / "prerm").write_text("#!/bin/sh\nset -e\ndeb-systemd-invoke stop garlicfarm.service >/dev/null || true\n")
+        (old / "postinst").write_text((FILES / "postinst").read_text())
+        monkeypatch.setattr(f"{__name__}.FILES", old)
     calls, mark = run_script(tmp_path, "prerm", "upgrade", "0.2.0-1", state=state, marked=False)
+    assert "deb-systemd-invoke stop garlicfarm.service" in calls
+    calls, mark = run_script(tmp_path, "postinst", "configure", "0.1.0-1", state="inactive", marked=mark)
+    assert "deb-systemd-invoke start garlicfarm.service" in calls
+
+
+@pytest.mark.parametrize(
+    ("state", "marks"),
+    [("active", False), ("activating", False), ("inactive", True), ("deactivating", True), ("failed", True)],
+)
+@pytest.mark.parametrize("before", [False, True])
+def test_an_upgrade_marks_a_stopped_node(tmp_path: Path, *, state: str, marks: bool, before: bool) -> None:
+    calls, mark = run_script(tmp_path, "prerm", "upgrade", "0.2.0-1", state=state, marked=before)
     assert mark is marks
     assert "deb-systemd-invoke stop garlicfarm.service" in calls
