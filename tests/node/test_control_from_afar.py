@@ -1,6 +1,7 @@
 """The command line asks a node on another machine, and other programs verify its certificate by name."""
 
 import shutil
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,7 +22,7 @@ from cryptography.x509.oid import NameOID
 from bridge.cli.main import cli
 from bridge.node.control import control_certificate as control_certificate_module
 from bridge.node.control.access import open_remote_access
-from bridge.node.control.client import ControlClient, ControlError
+from bridge.node.control.client import ControlClient, ControlError, connection_failure
 from bridge.node.control.control_certificate import control_certificate, keep_control_certificate
 from bridge.node.control.node_address import NodeAddressError, RemoteNode, remote_node
 from bridge.node.control.server import ControlServer
@@ -131,8 +132,75 @@ async def test_a_port_that_no_process_listens_on_is_told_as_that(tmp_path: Path)
     control_certificate(tmp_path, LOOPBACK)
     open_remote_access(tmp_path, ControlSettings(listen=LOOPBACK))
     async with ControlClient(known("https://127.0.0.1:1", tmp_path)) as client:
-        with pytest.raises(ControlError, match=r"cannot reach a node at https://127\.0\.0\.1:1: .*control\.listen"):
+        with pytest.raises(
+            ControlError, match=r"cannot reach a node at https://127\.0\.0\.1:1: it refused .*control\.listen"
+        ):
             await client.view()
+
+
+async def test_name_that_is_not_resolved_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    control_certificate(tmp_path, LOOPBACK)
+    open_remote_access(tmp_path, ControlSettings(listen=LOOPBACK))
+
+    async def unknown(*_given: object, **_options: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(trio.socket, "getaddrinfo", unknown)
+    async with ControlClient(known("https://node.invalid:7650", tmp_path)) as client:
+        with pytest.raises(
+            ControlError, match=r"the name node\.invalid cannot be resolved \(Name or service not known\)"
+        ):
+            await client.view()
+
+
+@pytest.mark.parametrize("is_accepted", [True, False])
+async def test_timeout_names_the_machine_or_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock, *, is_accepted: bool
+) -> None:
+    """Without an answer to the connection the cause is the way to the machine; after it, the node."""
+    control_certificate(tmp_path, LOOPBACK)
+    open_remote_access(tmp_path, ControlSettings(listen=LOOPBACK))
+    del autojump_clock
+
+    ours, _theirs = trio.testing.memory_stream_pair()
+
+    async def connect(*_given: object, **_options: object) -> trio.abc.Stream:
+        if not is_accepted:
+            await trio.sleep_forever()
+        return ours
+
+    monkeypatch.setattr(trio, "open_tcp_stream", connect)
+    cause = "is it stopped or overloaded" if is_accepted else "does a firewall drop this port"
+    async with ControlClient(known("https://127.0.0.1:7650", tmp_path)) as client:
+        with pytest.raises(ControlError, match=cause):
+            await client.view()
+
+
+def test_reasons_of_all_addresses_that_were_tried_are_told_once() -> None:
+    tried = [
+        ConnectionRefusedError(111, "Connection refused"),
+        TimeoutError(110, "timed out"),
+        ConnectionRefusedError(),
+    ]
+    error = OSError("all attempts to connect to h:1 failed")
+    error.__cause__ = ExceptionGroup("multiple connection attempts failed", tried)
+    assert connection_failure(error) == (
+        "it refused the connection; does the node run, with control.listen set?; no answer to the connection; is that"
+        " machine on, and does a firewall drop this port?"
+    )
+
+
+async def test_wrong_token_names_its_file_and_the_files_to_take(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    open_remote_access(other, ControlSettings(listen=LOOPBACK))
+    async with serving(ControlSettings(listen=LOOPBACK), tmp_path) as (_, url):
+        wrong = other / "control.read.token"
+        options = ("--token-file", str(wrong), "--certificate", str(tmp_path / "control.crt"))
+        shown = await command("status", "--node", url, *options)
+    assert f"the token in {wrong} is not one of the node at {url}" in shown.output
+    assert "control.admin.token" in shown.output
+    assert "Bearer" not in shown.output
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ could have put its socket there (`bridge.node.security.local_trust`). No other u
 TCP the node shows its certificate before it is sent the token (`bridge.node.control.node_address`).
 """
 
+import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -53,7 +54,7 @@ from bridge.api.requests import (
 )
 from bridge.api.trace import EventPage
 from bridge.api.view import FarmView
-from bridge.node.control.node_address import NodeAddress, RemoteNode
+from bridge.node.control.node_address import READ_TOKEN, NodeAddress, RemoteNode
 from bridge.node.http_exchange import AnswerTooLongError, exchange
 from bridge.node.security.control_socket import socket_address
 from bridge.node.security.local_trust import (
@@ -73,6 +74,7 @@ ORDER_TIMEOUT_S = 30.0
 CONNECT_PAUSE_S = 0.05
 DONE = frozenset({200, 202})
 REFUSED = range(400, 500)
+UNAUTHORIZED = 401
 SUBMIT_STATUSES = frozenset({200, 409, 410, 503, 504})
 
 _LOCAL_ORIGIN = httpcore.Origin(b"http", b"node", 80)
@@ -101,6 +103,7 @@ class ControlClient:
         self._timeout_s = timeout_s
         self._order_timeout_s = order_timeout_s
         self._has_answered = False
+        self._tcp = _Tcp()
         self._http = self._new_connection()
 
     async def __aenter__(self) -> Self:
@@ -291,9 +294,20 @@ class ControlClient:
                 raise ControlError(lost) from error
             return await self.request(method, target, body)
         self._has_answered = True
+        status, _ = answer
+        if status == UNAUTHORIZED and isinstance(self.address, RemoteNode):
+            raise ControlError(
+                f"the token in {self.address.token_file} is not one of the node at {self.address}: copy a file of that"
+                f" node ({READ_TOKEN}), and name it by --token-file"
+            )
         return answer
 
     def _unanswered(self, method: str, timeout_s: float) -> str:
+        if isinstance(self.address, RemoteNode) and not self._tcp.is_connected:
+            return (
+                f"cannot reach a node at {self.address}: no answer to the connection within {timeout_s:g} s; is that"
+                " machine on, and does a firewall drop this port?"
+            )
         if method != "POST":
             return f"the node at {self.address} does not answer; is it stopped or overloaded?"
         return (
@@ -303,8 +317,9 @@ class ControlClient:
 
     def _new_connection(self) -> httpcore.AsyncHTTPConnection:
         if isinstance(self.address, RemoteNode):
+            self._tcp = _Tcp()
             return httpcore.AsyncHTTPConnection(
-                self._origin, ssl_context=self.address.context, network_backend=httpcore.TrioBackend()
+                self._origin, ssl_context=self.address.context, network_backend=self._tcp
             )
         backend = _TrustedSocket(self.address, self._user_of)
         return httpcore.AsyncHTTPConnection(self._origin, uds=str(self.address), network_backend=backend)
@@ -332,9 +347,61 @@ class ControlClient:
                     f"the certificate of {self.address} is refused ({cause.verify_message}): copy the node's file"
                     " control.crt anew and name it by --certificate; otherwise another program may listen there"
                 )
+            case socket.gaierror():
+                reason = f"the name {_host_of(self.address)} cannot be resolved ({cause.strerror}); check its spelling"
             case _:
-                reason = getattr(cause, "strerror", None) or error
-                return f"cannot reach a node at {self.address}: {reason}; does it run, with control.listen set?"
+                reason = connection_failure(error)
+        return f"cannot reach a node at {self.address}: {reason}"
+
+
+def _host_of(address: NodeAddress) -> str:
+    return address.host if isinstance(address, RemoteNode) else str(address)
+
+
+def connection_failure(error: BaseException) -> str:
+    """Why no connection came about, out of the innermost errors: the outer one only counts the attempts."""
+    errno_words = {
+        ConnectionRefusedError: "it refused the connection; does the node run, with control.listen set?",
+        TimeoutError: "no answer to the connection; is that machine on, and does a firewall drop this port?",
+        ConnectionResetError: "it reset the connection; does a node listen there, and no other program?",
+    }
+    found = list(dict.fromkeys(_innermost(error)))
+    words = [
+        next((text for kind, text in errno_words.items() if isinstance(each, kind)), "")
+        or f"{getattr(each, 'strerror', None) or each}; does the node run, with control.listen set?"
+        for each in found
+    ]
+    return "; ".join(dict.fromkeys(words))
+
+
+def _innermost(error: BaseException) -> Iterator[BaseException]:
+    """The errors at the ends of the chain of causes: one for each address that was tried."""
+    causes = error.exceptions if isinstance(error, BaseExceptionGroup) else (error.__cause__ or error.__context__,)
+    known = [each for each in causes if each is not None]
+    if not known:
+        yield error
+    for each in known:
+        yield from _innermost(each)
+
+
+class _Tcp(httpcore.TrioBackend):
+    """Notes that the other machine has accepted the connection: from then on it is the node that does not answer."""
+
+    def __init__(self) -> None:
+        self.is_connected = False
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - as httpcore calls it
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """A connection, before TLS."""
+        stream = await super().connect_tcp(host, port, timeout, local_address, socket_options)
+        self.is_connected = True
+        return stream
 
 
 class _TrustedSocket(httpcore.TrioBackend):

@@ -22,7 +22,7 @@ from consensus.storage import access_advice
 SCHEME: Final = "https://"
 DEFAULT_PORT: Final = 7650
 _FILE_LIMIT_BYTES: Final = 1024 * 1024
-_READ_TOKEN: Final = "control.read.token to look, control.admin.token to change something"  # noqa: S105 - names of files
+READ_TOKEN: Final = "control.read.token to look, control.admin.token to change something"  # noqa: S105 - names of files
 
 
 class NodeAddressError(ValueError):
@@ -36,6 +36,8 @@ class RemoteNode:
     host: str
     port: int
     token: str = field(repr=False)
+    token_file: Path
+    """The file that the token is from, for the words of a refusal."""
     context: ssl.SSLContext = field(repr=False)
 
     @property
@@ -60,11 +62,12 @@ def remote_node(url: str, token_file: Path | None, certificate_file: Path | None
     """The node behind a URL; raises `NodeAddressError`."""
     parts = _parts(url)
     if token_file is None:
-        raise NodeAddressError(f"{url} needs a token: copy a file of that node, {_READ_TOKEN}; name it by --token-file")
+        raise NodeAddressError(f"{url} needs a token: copy a file of that node, {READ_TOKEN}; name it by --token-file")
     return RemoteNode(
         host=parts.hostname or "",
         port=parts.port or DEFAULT_PORT,
         token=_token(token_file),
+        token_file=token_file,
         context=_context(certificate_file),
     )
 
@@ -83,7 +86,7 @@ def _parts(url: str) -> SplitResult:
 def _token(path: Path) -> str:
     token = _read(path).decode("utf-8", "replace").strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise NodeAddressError(f"{path} holds no token: copy a file of the node, {_READ_TOKEN}")
+        raise NodeAddressError(f"{path} holds no token: copy a file of the node, {READ_TOKEN}")
     return token
 
 
