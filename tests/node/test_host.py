@@ -1,13 +1,14 @@
 """Host figures come from the host, and loop lag from the loop."""
 
 import errno
+from pathlib import Path
 
 import psutil
 import pytest
 import trio
 import trio.testing
 
-from bridge.node.router.host import HostSampler, LoopLag, rate_per_s
+from bridge.node.router.host import HostSampler, LoopLag, counted_interfaces, rate_per_s
 
 
 def test_a_sample_reads_this_process_and_this_host() -> None:
@@ -30,6 +31,40 @@ def test_figures_that_the_system_does_not_tell_are_unknown_and_end_nothing(monke
         monkeypatch.setattr(psutil, name, exhausted)
     figures = HostSampler().sample()
     assert (figures.cpu_percent, figures.memory_percent, figures.network_bytes_per_s) == (None, None, None)
+
+
+def interfaces(directory: Path, **parts: tuple[str, ...]) -> frozenset[str]:
+    """The files by which Linux says what an interface is; the names of all of them."""
+    for name, files in parts.items():
+        (directory / name).mkdir()
+        for each in files:
+            (directory / name / each).touch()
+    return frozenset(parts)
+
+
+def test_bytes_of_containers_and_vpns_count_once(tmp_path: Path) -> None:
+    names = interfaces(
+        tmp_path, lo=(), eth0=("device",), docker0=("bridge", "lower_veth1"), veth1=("master",), tun0=("tun_flags",)
+    )
+    assert counted_interfaces(names, tmp_path) == {"eth0"}
+
+
+def test_a_container_without_a_card_counts_what_is_not_stacked(tmp_path: Path) -> None:
+    names = interfaces(
+        tmp_path,
+        lo=(),
+        eth0=(),
+        vlan5=("lower_eth0",),
+        br0=("bridge", "lower_veth1"),
+        veth1=("master",),
+        tap0=("tun_flags",),
+    )
+    assert counted_interfaces(names, tmp_path) == {"eth0", "br0"}
+
+
+def test_without_sysfs_the_names_tell_what_is_stacked(tmp_path: Path) -> None:
+    names = frozenset({"lo0", "en0", "utun3", "bridge100"})
+    assert counted_interfaces(names, tmp_path / "none") == {"en0"}
 
 
 def test_uptime_does_not_go_back() -> None:

@@ -16,6 +16,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Final, TypeVar
 
 import psutil
@@ -28,11 +30,14 @@ LAG_WINDOW: Final = 120
 
 Figure = TypeVar("Figure")
 _LOOPBACK: Final = frozenset({"lo", "lo0"})
+_INTERFACES: Final = Path("/sys/class/net")
+_STACKED: Final = ("br", "bond", "docker", "gif", "stf", "tap", "team", "tun", "utun", "veth", "virbr", "vlan", "wg")
+"""Beginnings of names of interfaces whose bytes pass another one as well, for systems that have no /sys."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostFigures:
-    """One sample. Percentages are of the whole host; `network_bytes_per_s` is in + out without loopback."""
+    """One sample. Percentages are of the whole host; `network_bytes_per_s` is in + out, each byte once, no loopback."""
 
     cpu_percent: float | None
     memory_percent: float | None
@@ -108,7 +113,35 @@ def _told(figure: Callable[[], Figure]) -> Figure | None:
 
 def _network_bytes() -> int:
     counters = psutil.net_io_counters(pernic=True)
-    return sum(nic.bytes_sent + nic.bytes_recv for name, nic in counters.items() if name not in _LOOPBACK)
+    counted = _counted(frozenset(counters))
+    return sum(nic.bytes_sent + nic.bytes_recv for name, nic in counters.items() if name in counted)
+
+
+def counted_interfaces(names: frozenset[str], interfaces: Path = _INTERFACES) -> frozenset[str]:
+    """Return the interfaces whose bytes leave or reach this machine, each byte on one of them.
+
+    A byte of a container passes a veth, a bridge and the network card; one of a VPN a tun and the card. So the cards
+    count, which have a device in Linux. A container has none: there all count that are not stacked on another one.
+    """
+    others = names - _LOOPBACK
+    cards = frozenset(name for name in others if (interfaces / name / "device").exists())
+    if cards:
+        return cards
+    if interfaces.is_dir():
+        return frozenset(name for name in others if not _is_stacked(interfaces / name))
+    return frozenset(name for name in others if not name.startswith(_STACKED))
+
+
+@lru_cache(maxsize=1)
+def _counted(names: frozenset[str]) -> frozenset[str]:
+    """Return the same; it is found again only if an interface comes or goes."""
+    return counted_interfaces(names)
+
+
+def _is_stacked(interface: Path) -> bool:
+    """Return True for a tun or tap, for a member of a bridge, and for what is made on top of another interface."""
+    is_part = (interface / "master").exists() or (interface / "tun_flags").exists()
+    return is_part or (any(interface.glob("lower_*")) and not (interface / "bridge").exists())
 
 
 def rate_per_s(before: int, after: int, elapsed_s: float) -> int | None:
