@@ -2,14 +2,22 @@
 
 An alarm is a kind, a sentence about what happened, and what to do. Raising it again with the same words is nothing new;
 with other words it is replaced. Each raising and clearing is an event of the trace as well, so that the past shows what
-the picture no longer does. The board is bounded by the kinds that the code knows.
+the picture no longer does. A sentence that differs by a measured figure only (`213 ms`) replaces the alarm and is no
+event: such a figure changes at each look, and would fill the trace and the node's log. The board is bounded by the
+kinds that the code knows.
 
 Where several parts of the node may each have the same kind of trouble, they share one alarm: it stands while any of
 them has a cause, and says all of them.
 """
 
+import re
+from typing import Final
+
 from bridge.api.view import AlarmView
 from bridge.node.events.event_log import EventLog
+
+_FIGURE: Final = re.compile(r"(?<![\w.-])-?\d[\d.,]*(?= ?(?:ms|s|min|h|d|%|bytes|KiB|MiB|GiB|entries|times)(?!\w))")
+"""A number with a unit. A number of its own may be an id, and another one is then another matter."""
 
 
 class NodeStopped(Exception):  # noqa: N818 - it is an end, told in words, not a fault of the program
@@ -25,9 +33,9 @@ class Alarms:
 
     def set(self, kind: str, text: str, action: str) -> None:
         """An alarm stands from now on."""
-        alarm = AlarmView(kind, text, action)
-        if self._standing.get(kind) != alarm:
-            self._standing[kind] = alarm
+        alarm, before = AlarmView(kind, text, action), self._standing.get(kind)
+        self._standing[kind] = alarm
+        if before is None or _without_figures(before) != _without_figures(alarm):
             self._trace.append("alarm-raised", {"alarm": kind, "text": text})
 
     def clear(self, kind: str) -> None:
@@ -38,6 +46,10 @@ class Alarms:
     def standing(self) -> tuple[AlarmView, ...]:
         """What stands now, in order of kind."""
         return tuple(alarm for _, alarm in sorted(self._standing.items()))
+
+
+def _without_figures(alarm: AlarmView) -> tuple[str, str]:
+    return _FIGURE.sub("…", alarm.text), _FIGURE.sub("…", alarm.action)
 
 
 class SharedAlarm:

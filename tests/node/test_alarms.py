@@ -1,0 +1,41 @@
+"""The board of alarms: what is shown, and what becomes an event of the trace."""
+
+import pytest
+
+from bridge.node.events.alarms import Alarms
+from bridge.node.events.event_log import EventLog
+
+
+def raised(first: str, then: str) -> tuple[int, str]:
+    """How many events two sentences of one alarm make, and which one is shown."""
+    trace = EventLog("node", lambda: 0)
+    alarms = Alarms(trace)
+    for text in (first, then):
+        alarms.set("kind", text, "action")
+    return len(trace.read(1).events), alarms.standing()[0].text
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("a majority takes 213 ms to store an entry", "a majority takes 1405 ms to store an entry"),
+        ("the clock is 5.1 s ahead", "the clock is -17.25 s ahead"),
+        ("the disk is 91% full", "the disk is 92% full"),
+        ("it ends in 6 d 3 h", "it ends in 5 d 23 h"),
+    ],
+)
+def test_alarm_with_another_figure_is_shown_and_no_event(first: str, then: str) -> None:
+    assert raised(first, then) == (1, then)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("node-2 is down", "node-3 is down"),
+        ("server 2 is down", "server 3 is down"),
+        ("10.0.0.3 has another key", "10.0.0.4 has another key"),
+        ("box-5 s", "box-6 s"),
+    ],
+)
+def test_alarm_about_something_else_is_an_event(first: str, then: str) -> None:
+    assert raised(first, then) == (2, then)
