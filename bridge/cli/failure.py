@@ -9,19 +9,20 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from bridge.api.printable import printable
 from bridge.cli.printing import ask_yes_or_no, echo
+from consensus.storage import access_advice
 
 REFUSED = 1
 _OTHER_PLACE = ": do it as a user who may, or name another place"
 _ABOUT_FILES = {
     errno.EACCES: _OTHER_PLACE,
     errno.EPERM: _OTHER_PLACE,
-    errno.EROFS: ": name another place",
     errno.EEXIST: ": name another place, or remove it",
     errno.ENOSPC: ": free some space",
 }
@@ -66,8 +67,9 @@ def reasons(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
 def reason_of(error: BaseException) -> str:
     """The text of an exception; of one by the operating system with the file first, and without its number."""
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        hint = _ABOUT_FILES.get(error.errno or 0, "")
-        return f"{os.fsdecode(error.filename)}: {error.strerror}{hint}"
+        name = os.fsdecode(error.filename)
+        hint = _ABOUT_FILES.get(error.errno or 0) or access_advice(Path(name), error)
+        return f"{name}: {error.strerror}{hint}"
     return str(error) or type(error).__name__
 
 

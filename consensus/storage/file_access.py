@@ -3,6 +3,7 @@
     the owner is another user     `chown USER PATH`       an operator made or moved the file as root, mode 0600
     the owner is this user        `chmod 600 PATH`
     a directory on the way        which one: a file below a closed directory cannot be given away
+    a file system read-only       that it is mounted so: no owner and no other name in it helps
 
 "Give this user access to it" leaves out which user and how, and a service's user is seldom the operator's. Secrets are
 not opened to a group or to others here, so the owner is what changes. The system's own words stay in the error.
@@ -15,11 +16,16 @@ import shlex
 import stat
 from pathlib import Path
 
+_READ_ONLY = (
+    "; mount the file system for writing (after an error of the disk the system itself mounts it read-only: see its"
+    " log), or name another place"
+)
+
 
 def access_advice(path: Path, error: OSError) -> str:
     """What follows the system's reason in a message about a file: `; chown …`, or nothing for another reason."""
     if error.errno not in {errno.EACCES, errno.EPERM}:
-        return ""
+        return _READ_ONLY if error.errno == errno.EROFS else ""
     user_id = os.geteuid()
     user, place = _name_of(user_id), path.absolute()
     closed = next((each for each in reversed(place.parents) if not os.access(each, os.X_OK)), None)

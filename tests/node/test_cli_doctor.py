@@ -1,7 +1,10 @@
 """`doctor`: each check tells what is there, what is missing, and what to do."""
 
+import errno
 import json
+import os
 import socket
+import tempfile
 import time
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from bridge.api.outputs import CheckResult
+from bridge.cli.failure import reason_of
 from bridge.cli.main import cli
 from bridge.node.doctor.checks import (
     RELEASED_S,
@@ -175,6 +179,19 @@ def test_a_key_that_others_can_read_is_to_be_closed_and_not_to_be_made_anew(tmp_
 
 def test_a_state_directory_that_cannot_be_written_is_a_problem() -> None:
     assert state_directory_check(Path("/proc/garlicfarm")).result is CheckResult.PROBLEM
+
+
+def test_read_only_file_system_is_the_reason_and_no_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(**_options: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    tmp_path.chmod(0o700)
+    check = state_directory_check(tmp_path)
+    assert (check.result, check.text) == (CheckResult.PROBLEM, f"{tmp_path} cannot be written: Read-only file system")
+    assert check.action.startswith("mount the file system for writing")
+    told = reason_of(OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path / "state")))
+    assert told == f"{tmp_path / 'state'}: Read-only file system; {check.action}"
 
 
 def test_a_state_directory_that_others_can_look_into_is_a_problem(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from bridge.node.security.key_files import KeyFileError, load_farm_key, load_sig
 from bridge.node.security.local_trust import UntrustedPathError, check_state_directory, default_state_directory
 from bridge.node.settings.configuration import ConfigurationError, NodeConfiguration, Overrides, load_configuration
 from bridge.wire.i2p.destination_keys import TRANSIENT_ALARM_S
+from consensus.storage import access_advice
 from gossip import Address, StateError
 from gossip.node import endpoint, known_keyring
 
@@ -122,15 +123,13 @@ def farm_key_check(path: Path, state_dir: Path) -> Check:
     try:
         remembered = known_keyring(state_dir, farm_key.label)
     except StateError as error:
-        return Check(
-            "farm key", CheckResult.PROBLEM, str(error), "`garlicfarm keys export FILE` at a router of the farm"
-        )
+        return Check("farm key", CheckResult.PROBLEM, str(error), "`garlicfarm keys export FILE` at a node of the farm")
     if remembered is not None and (remembered.era, remembered.used_at) > farm_key.age:
         text = f"{path} is of epoch {farm_key.epoch}; this node remembers epoch {remembered.used_at}, which counts"
         return Check(
             "farm key", CheckResult.WARNING, text, f"`garlicfarm keys export --replace {path}` while the node runs"
         )
-    text = f"{path}: farm {farm_key.label.hex()} ({farm_key.cluster}), founded by {farm_key.expect} routers"
+    text = f"{path}: farm {farm_key.label.hex()} ({farm_key.cluster}), founded by {farm_key.expect} nodes"
     return Check("farm key", CheckResult.OK, text)
 
 
@@ -225,7 +224,9 @@ def state_directory_check(path: Path) -> Check:
             pass
     except OSError as error:
         text = f"{existing} cannot be written: {error.strerror}"
-        return Check("state", CheckResult.PROBLEM, text, "give it to this user, or name another with --state-dir")
+        advice = access_advice(existing, error).removeprefix("; ")
+        action = advice or "give it to this user, or name another with --state-dir"
+        return Check("state", CheckResult.PROBLEM, text, action)
     if existing == path and path.stat().st_mode & 0o077:
         text = f"{path} is open to other users of this machine: the node's keys and its control socket lie there"
         return Check("state", CheckResult.PROBLEM, text, f"chmod 700 {path}")
