@@ -74,6 +74,7 @@ test-compiled: build/compiled.stamp
 DEB_OPTIONS = $(if $(DEB_PYTHON),--python $(DEB_PYTHON)) $(if $(DEB_ARCH),--arch $(DEB_ARCH))
 dist: $(VENV)/all.stamp
 	rm -rf dist build/lib* build/bdist* build/temp* build/mypyc
+	@echo "building: sdist, wheel, compiled wheel, Debian package, image; this takes several minutes"
 	$(BIN)/python setup.py -q sdist -d dist
 	$(WHEEL) -w dist .
 	@if $(CAN_COMPILE); then rm -rf build/lib*; GARLICFARM_COMPILED=1 $(WHEEL) -w dist .; fi

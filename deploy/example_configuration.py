@@ -19,7 +19,7 @@ HEAD = f"""\
 # {CONFIGURATION_DIRECTORY}/node.toml: this machine's node. See also garlicfarm.toml(5), `garlicfarm help settings`.
 #
 # On a LAN nothing needs to be changed: the node finds the others by broadcast. What it does need is the farm's key,
-# made on one router and copied to the others:
+# made on one node and copied to the others:
 #     garlicfarm keys new-farm --expect 3 --output {CONFIGURATION_DIRECTORY}/farm.key
 #     systemctl start garlicfarm
 #

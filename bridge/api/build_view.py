@@ -14,9 +14,8 @@ from operator import attrgetter
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from bridge.api.alarm_order import by_gravity
 from bridge.api.contact import udp_blocked
-from bridge.api.verdict import verdict_of
+from bridge.api.verdict import by_gravity, verdict_of
 from bridge.api.view import (
     AlarmView,
     CostFactorView,
@@ -508,8 +507,9 @@ def _reason(master: MasterState, candidates: list[Candidate]) -> str:
         reasons = sorted({each.inability.value for each in candidates if each.inability is not None})
         return "no server can publish" + (": " + "; ".join(reasons) if reasons else "")
     able = [each.score for each in candidates if each.inability is None]
-    best = "the best" if chosen.score == max(able) else f"kept; the best is {max(able)}"
-    return f"score {chosen.score}, {best} of {len(able)}"
+    if chosen.score == max(able):
+        return f"score {chosen.score}, the best of {len(able)}"
+    return f"score {chosen.score}, kept: the best of {len(able)} has {max(able)}, too little more for a change"
 
 
 def _reason_alone(acting: int | None, publication: Publication | None) -> str:

@@ -280,7 +280,7 @@ _SENTENCES: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "connection-refused": _connection,
     "connection-restored": lambda _, facts: f"{facts['text']} after {facts['failures']} failures",
     "node-started": lambda _, facts: f"with pid {facts['pid']}{_again(facts['generation'])}{_addresses(facts)}",
-    "founding-promised": lambda _, facts: f"it promises to found a farm of {facts['founders']} routers",
+    "founding-promised": lambda _, facts: f"it promises to found a farm of {facts['founders']} nodes",
     "founding-ignored": lambda _, facts: f"that of {facts['id']}, of cluster {facts['cluster']}",
     "farm-founded": _in_cluster("of cluster"),
     "farm-known": lambda _, facts: f"it has found the one of cluster {facts['cluster']}",

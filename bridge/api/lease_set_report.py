@@ -74,7 +74,7 @@ class EntryReport(Record, frozen=True):
     type_name: str
     """The name of that kind."""
     cost: int
-    """0 to 255; a lower cost is preferred."""
+    """A lower cost is preferred: 0 to 200 in the structures of a farm; the format has room for 0 to 255."""
     end: int
     """When the entry ends."""
     remaining: int

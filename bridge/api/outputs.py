@@ -136,7 +136,7 @@ class NewFarmOutput(Document, frozen=True):
     cluster: str
     """The name of the cluster."""
     expect: int
-    """How many routers found the farm."""
+    """How many nodes found the farm."""
 
 
 class NewClientOutput(Document, frozen=True):

@@ -21,13 +21,16 @@ The texts name servers, never numbers of them alone, and hold no running figures
 so that each change is worth an event.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from bridge.api.contact import not_reporting, patience_ms, server_members, udp_blocked
 from bridge.api.leaf_words import fault_actions, faults_text
 from bridge.api.view import (
+    AlarmView,
     FarmView,
     MemberView,
     MetaEntryView,
@@ -57,7 +60,7 @@ NO_QUORUM_ACTION = (
     " a farm of it with `garlicfarm recover`; see `garlicfarm help recover`"
 )
 _FOREIGN_ACTION = (
-    "compare the label that `garlicfarm doctor` shows on each router: routers of one farm have the same key file"
+    "compare the label that `garlicfarm doctor` shows on each node: nodes of one farm have the same key file"
     " (`garlicfarm keys export FILE` writes it); another farm on this network may stay, and is of no concern"
 )
 _EVICTED = "evicted"
@@ -67,7 +70,7 @@ _REPLACE_ACTION = (
     " writes now; once it votes, the farm removes the old one by itself"
 )
 _EVICTED_ACTION = (
-    "start another router in place of the evicted one, with the key file as `garlicfarm keys export FILE` writes it now"
+    "start another node in place of the evicted one, with the key file as `garlicfarm keys export FILE` writes it now"
 )
 _WHY_NOT: Mapping[str, str] = {
     Inability.STALE.value: "no server reports",
@@ -125,7 +128,7 @@ MEANINGS: Mapping[VerdictKind, Meaning] = {
         Severity.CRITICAL,
         is_ready=False,
         alarm="foreign-key",
-        text="gossip under another farm key arrives, and this node lacks routers of its own farm: before the farm is"
+        text="gossip under another farm key arrives, and this node lacks nodes of its own farm: before the farm is"
         " founded, or while none of the others is alive. A whole farm ignores its neighbours",
     ),
     VerdictKind.WAITING: Meaning(
@@ -177,6 +180,36 @@ MEANINGS: Mapping[VerdictKind, Meaning] = {
 """In the order of precedence."""
 EXIT_STATUS: Mapping[Severity, int] = {Severity.OK: 0, Severity.WARNING: 3, Severity.CRITICAL: 4}
 """Of `garlicfarm status`. 1 and 2 are every command's own: refused, and wrong usage."""
+
+
+_CRITICAL_OF_VERDICTS = tuple(
+    each.alarm for each in MEANINGS.values() if each.alarm is not None and each.severity is Severity.CRITICAL
+)
+CRITICAL_ALARMS = (
+    *_CRITICAL_OF_VERDICTS,
+    *(kind for kind in WAITING_ALARMS if kind in GRAVE_ALARMS),
+    *sorted(GRAVE_ALARMS.difference(WAITING_ALARMS)),
+)
+"""The farm or a node does not do its work while one of them is active; the gravest first."""
+_ALARM_ORDER = (*CRITICAL_ALARMS, "servers-down", *DISAGREEMENT_ALARMS)
+
+
+def alarm_severity(kind: str) -> Severity:
+    """Return the severity of an alarm; a kind that is unknown here, as of a later version, is a warning."""
+    return Severity.CRITICAL if kind in CRITICAL_ALARMS else Severity.WARNING
+
+
+def by_gravity(alarms: Iterable[AlarmView]) -> tuple[AlarmView, ...]:
+    """Return the alarms with their severities, the gravest first, as every surface shows them.
+
+    In the order of their kinds `no-healthy-leaf`, a symptom, stands before `no-quorum`, its cause.
+    """
+
+    def place(alarm: AlarmView) -> tuple[int, str]:
+        known = _ALARM_ORDER.index(alarm.kind) if alarm.kind in _ALARM_ORDER else len(_ALARM_ORDER)
+        return known, alarm.kind
+
+    return tuple(sorted((replace(each, severity=alarm_severity(each.kind)) for each in alarms), key=place))
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,12 +426,12 @@ def _waiting(facts: _Facts) -> Concern | None:
         case Phase.FOUNDED | Phase.STOPPING:
             text = "Starting: this node opens its log"
         case Phase.DISCOVERING | Phase.FORMING:
-            here = _routers_here(view)
+            here = _nodes_here(view)
             missing = f"Waiting for {_missing(view)}"
-            text = missing if here < view.farm.expect else f"Founding: {here} routers are here and make their promises"
+            text = missing if here < view.farm.expect else f"Founding: {here} nodes are here and make their promises"
     if alarm is not None and alarm.kind != "isolated":
         return Concern(VerdictKind.WAITING, f"{text}: see the alarm {alarm.kind}", alarm.action, None)
-    advice = "start the other routers with the same farm key file; if they run, look at seeds, broadcast and firewall"
+    advice = "start the other nodes with the same farm key file; if they run, look at seeds, broadcast and firewall"
     return Concern(VerdictKind.WAITING, text, advice, None)
 
 
@@ -637,12 +670,12 @@ def _holds(each: PublishingView) -> bool:
     return each.published_s is not None and (each.seconds_to_expiry or 0) > 0
 
 
-def _routers_here(view: FarmView) -> int:
+def _nodes_here(view: FarmView) -> int:
     return sum(member.status in {MemberStatus.ALIVE, MemberStatus.SUSPECT} for member in counted_members(view))
 
 
 def _missing(view: FarmView) -> str:
-    return f"{max(0, view.farm.expect - _routers_here(view))} of {view.farm.expect} routers"
+    return f"{max(0, view.farm.expect - _nodes_here(view))} of {view.farm.expect} nodes"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -29,7 +29,7 @@ class Phase(Enum):
     """How far a node has come on its way into a farm."""
 
     DISCOVERING = "discovering"
-    """Looking for other routers of this farm."""
+    """Looking for other nodes of this farm."""
     FORMING = "forming"
     """It hears enough founders; they make their promises."""
     FOUNDED = "founded"
@@ -159,7 +159,7 @@ class FarmIdentity(Record, frozen=True):
     cluster_id: str | None
     """The id of the cluster, in hexadecimal; null before the farm is founded."""
     expect: int
-    """How many routers found the farm."""
+    """How many nodes found the farm."""
     demo: bool
     """Throwaway master and leaves: a demonstration that never leaves the machine."""
     level: int | None = None
@@ -325,7 +325,7 @@ class MetaEntryView(Record, frozen=True):
     name: str | None
     """The server of the leaf; null if no server reports it now."""
     cost: int
-    """0 to 255; routers that resolve the structure prefer a lower cost."""
+    """0 to 200; routers that resolve the structure prefer a lower cost."""
     end_s: int
     """When the entry ends, seconds since the epoch."""
     healthy: bool

@@ -46,7 +46,7 @@ config_option = click.option("--config", "path", type=file_path, required=True, 
 
 @click.group()
 def config() -> None:
-    """Show a configuration; export one for many routers, import it on each."""
+    """Show a configuration; export one for many nodes, import it on each."""
 
 
 @config.command()
@@ -86,8 +86,8 @@ def export(path: Path, bundle: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(BundleOutput(str(bundle), farm_key.label.hex(), settings))
     else:
-        echo(f"{bundle} holds the farm's key and what routers share; any router that has it can join the farm.")
-        echo(f"On each router: garlicfarm config import {bundle.name} DIRECTORY")
+        echo(f"{bundle} holds the farm's key and what nodes share; any node that has it can join the farm.")
+        echo(f"On each node: garlicfarm config import {bundle.name} DIRECTORY")
 
 
 def _destination(signing_key: Path | None, destination: Destination | None) -> str:
@@ -101,9 +101,9 @@ def _destination(signing_key: Path | None, destination: Destination | None) -> s
 @config.command("import")
 @click.argument("bundle", type=file_path)
 @click.argument("directory", type=directory_path)
-@click.option("--name", help="What operators call this router (default: the host's name).")
+@click.option("--name", help="What operators call this node (default: the host's name).")
 @click.option("--bind", metavar="HOST:PORT", help="Where gossip listens, if the default address is not the right one.")
-@click.option("--signing-key", "keys", type=file_path, multiple=True, help="A signing key of this router.")
+@click.option("--signing-key", "keys", type=file_path, multiple=True, help="A signing key of this node.")
 @click.option("--leaf", "leaves", multiple=True, metavar="DESTINATION[=HOST:PORT]", help="A tunnel, and its service.")
 @click.option("--replace", is_flag=True, help="Replace the node.toml that lies in DIRECTORY.")
 @json_option
@@ -118,7 +118,7 @@ def import_bundle(
     replace: bool,
     as_json: bool,
 ) -> None:
-    """Make farm.key and node.toml in DIRECTORY out of BUNDLE and what is this router's own."""
+    """Make farm.key and node.toml in DIRECTORY out of BUNDLE and what is this node's own."""
     with failures(*WRONG):
         farm_key, settings = parse_bundle(read_private_file(bundle))
         node, key_file = directory / "node.toml", directory / "farm.key"

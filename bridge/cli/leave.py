@@ -9,7 +9,7 @@ A promise can be taken back only as long as the farm cannot have been founded wi
 judges that, and this command prints its reason.
 
 A newcomer whose key file names no cluster cannot know its farm from one that a holder of the key invented. It waits
-with an alarm, and the operator confirms the cluster id that a router of the farm shows.
+with an alarm, and the operator confirms the cluster id that a node of the farm shows.
 """
 
 import re
@@ -66,9 +66,9 @@ def withdraw(node: str | None, *, yes: bool, as_json: bool) -> None:
 @node_option
 @json_option
 def confirm_cluster(cluster_id: str, node: str | None, *, as_json: bool) -> None:
-    """Tell a new router that the cluster ID is its farm.
+    """Tell a new node that the cluster ID is its farm.
 
-    Its alarm lists the clusters that it hears of. Compare ID with what `garlicfarm status` shows on a router of the
+    Its alarm lists the clusters that it hears of. Compare ID with what `garlicfarm status` shows on a node of the
     farm: a holder of the farm key can announce a farm of its own.
     """
     if re.fullmatch(f"[0-9a-f]{{{2 * CLUSTER_ID_BYTES}}}", cluster_id) is None:

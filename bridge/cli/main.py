@@ -17,8 +17,8 @@ from bridge.cli.printing import echo, guard_output
 from bridge.cli.serving.standard_streams import guard_streams
 
 COMMANDS = {
-    "up": LazyCommand("bridge.cli.up:up", "Run a farm of several routers on this machine's loopback."),
-    "run": LazyCommand("bridge.cli.run:run", "Run one router node."),
+    "up": LazyCommand("bridge.cli.up:up", "Run a farm of several nodes on this machine's loopback."),
+    "run": LazyCommand("bridge.cli.run:run", "Run one node."),
     "top": LazyCommand("bridge.cli.status:top", "Watch the farm live in the terminal."),
     "status": LazyCommand("bridge.cli.status:status", "Show how the farm is, as one node sees it."),
     "members": LazyCommand(
@@ -38,13 +38,13 @@ COMMANDS = {
     "transfer": LazyCommand("bridge.cli.leave:transfer", "Hand leadership to another node."),
     "withdraw": LazyCommand("bridge.cli.leave:withdraw", "Take back a node's promise to found a farm."),
     "confirm-cluster": LazyCommand(
-        "bridge.cli.leave:confirm_cluster", "Tell a new router which of the farms that it hears of is its own."
+        "bridge.cli.leave:confirm_cluster", "Tell a new node which of the farms that it hears of is its own."
     ),
     "recover": LazyCommand("bridge.cli.recover:recover", "Make a new farm of a survivor when a majority is lost."),
     "node": LazyCommand("bridge.cli.node:node", "List who belongs to the farm; approve or evict an identity."),
     "backup": LazyCommand("bridge.cli.recover:backup", "Write down what the farm agreed on, without any key."),
-    "restore": LazyCommand("bridge.cli.recover:restore", "Make a new router's state directory out of a backup."),
-    "config": LazyCommand("bridge.cli.config:config", "Show a configuration; export one for many routers, import it."),
+    "restore": LazyCommand("bridge.cli.recover:restore", "Make a new node's state directory out of a backup."),
+    "config": LazyCommand("bridge.cli.config:config", "Show a configuration; export one for many nodes, import it."),
     "keys": LazyCommand(
         "bridge.cli.keys.farm_keys:keys", "Make the keys of a farm, list them, and change them while it runs."
     ),

@@ -53,7 +53,7 @@ def list_nodes(node: str | None, *, as_json: bool) -> None:
         )
         for each in found.nodes
     ]
-    print_table(("id", "name", "raft id", "standing", "gossip", "server"), rows)
+    print_table(("ID", "NAME", "RAFT ID", "STANDING", "GOSSIP", "SERVER"), rows)
     for each in found.nodes:
         if each.reason:
             echo(f"{each.name}: {each.reason}")
@@ -71,7 +71,7 @@ def approve(which: str, nodes: tuple[str, ...], *, yes: bool, as_json: bool) -> 
 
     NODE is the id of the new identity, or its name. If another identity has the name, that one is retired for good: its
     server leaves the group as soon as the new one votes in its place. A holder of a copy of the key file may ask under
-    any name, so compare the id with the one that the router itself shows in `garlicfarm status`.
+    any name, so compare the id with the one that the node itself shows in `garlicfarm status`.
     """
     if not yes:
         ask_leader(nodes, lambda client: client.check("/v1/nodes/approve", NodeRequest(which)))
@@ -99,8 +99,8 @@ def approve(which: str, nodes: tuple[str, ...], *, yes: bool, as_json: bool) -> 
 def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: bool) -> None:
     """Throw an identity out for ever, and replace all keys.
 
-    NODE is an id, or a name. What remains of the farm gets new gossip keys, each router sealed for itself; with the old
-    ones no router can read, join or submit any more. With transport = "i2p" the keys are the operator's to replace.
+    NODE is an id, or a name. What remains of the farm gets new gossip keys, each node sealed for itself; with the old
+    ones no node can read, join or submit any more. With transport = "i2p" the keys are the operator's to replace.
     """
     if not yes:
         ask_leader(nodes, lambda client: client.check("/v1/nodes/evict", NodeRequest(which, force)))
@@ -112,13 +112,13 @@ def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json
     who = done.name or done.id
     if done.keys_replaced:
         echo(f"{who} is evicted. The farm's keys are replaced (era {done.era}),")
-        echo(f"and the new one is sealed for {done.sealed_for} routers.")
+        echo(f"and the new one is sealed for {done.sealed_for} nodes.")
     elif done.keys_not_replaced is not UNSET:
         echo(f"{who} is evicted, and never admitted again. NO KEY WAS REPLACED: {done.keys_not_replaced}.")
-        echo("Until then that router can read gossip, and log in to the Raft port as a client.")
+        echo("Until then that node can read gossip, and log in to the Raft port as a client.")
     else:
         echo(f"{who} is evicted. No key was replaced, since without gossip nothing carries keys: until you do it,")
-        echo("that router still has the password of the Raft port.")
+        echo("that node still has the password of the Raft port.")
     if done.votes_still:
         echo("Its server leaves the group when the rest allows it: `garlicfarm status` says what is waited for.")
     if done.left_out and done.keys_replaced:
@@ -128,7 +128,7 @@ def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json
         echo("How that is done:  garlicfarm help stolen-router")
     _print_client_keys(done)
     if done.keys_replaced:
-        echo("A new router needs the current key file as well:  garlicfarm keys export FILE")
+        echo("A new node needs the current key file as well:  garlicfarm keys export FILE")
 
 
 def _print_client_keys(done: NodeEvicted) -> None:
@@ -162,7 +162,7 @@ def list_clients(node: str | None, *, as_json: bool) -> None:
         )
         for each in found.clients
     ]
-    print_table(("id", "name", "scopes", "standing", "admitted by"), rows)
+    print_table(("ID", "NAME", "SCOPES", "STANDING", "ADMITTED BY"), rows)
 
 
 @node.command("admit-client")

@@ -1,7 +1,7 @@
 """`garlicfarm backup`, `restore`, `recover`: what the farm agreed on, in a file, and a farm that goes on from it.
 
 A backup holds no hard state, no identity and no key (`bridge.wire.keys.backup`). A router that is restored from one is
-therefore a new router: a new identity, hence a new Raft id and an empty storage, which the farm fills. The file tells
+therefore a new node: a new identity, hence a new Raft id and an empty storage, which the farm fills. The file tells
 it which farm it belongs to, so that it waits to be admitted and never founds another one.
 
 `recover` is the last resort of a farm that lost the majority of its voters for good. A survivor's state directory
@@ -52,7 +52,7 @@ AHEAD_MS = 3_600_000
 """A log time or a second that is so far ahead of this machine's clock is doubted: no clock of a farm drifts so much."""
 
 REJOIN = (
-    "each other router: stop garlicfarm there if it runs, `mv STATE_DIR STATE_DIR.old`, bring the key file that"
+    "each other node: stop garlicfarm there if it runs, `mv STATE_DIR STATE_DIR.old`, bring the key file that"
     " `garlicfarm keys export FILE` writes on the started node, start it again; it joins as a new server (its name may"
     " stay; a key file inside of STATE_DIR has to be copied back)"
 )
@@ -68,7 +68,7 @@ REJOIN = (
     help="The state directory of a node that survived and does not run; or a backup, if none did.",
 )
 @click.option(
-    "--state-dir", "new", type=directory_path, help="With a backup: the state directory of a new router, to be made."
+    "--state-dir", "new", type=directory_path, help="With a backup: the state directory of a new node, to be made."
 )
 @click.option(
     "--farm-key",
@@ -132,7 +132,7 @@ def recover(
         return
     echo(f"A new cluster, {plan.new_cluster_id.hex()}; start the node of {plan.state_dir}, and it leads it alone.")
     if plan.aside is None:
-        echo("It is a new router: give it the current farm key file, its signing key and its leaves.")
+        echo("It is a new node: give it the current farm key file, its signing key and its leaves.")
     else:
         echo(f"The old storage was kept as {plan.aside}.")
     if key_file is not None:
@@ -154,7 +154,7 @@ def _plan(source: Path, new: Path | None, cut_after: int | None, reset: Reset) -
             fail("--state-dir goes with a backup; a state directory becomes the new farm where it is")
         return trio.run(plan_recovery, source.absolute(), cut_after, reset)
     if new is None:
-        fail(f"{source} is a file: if it is a backup, say with --state-dir where a new router's state is to be made")
+        fail(f"{source} is a file: if it is a backup, say with --state-dir where a new node's state is to be made")
     if cut_after is not None:
         fail("--cut-after goes with a state directory: a backup has no log, only the state at its end")
     return trio.run(plan_recovery_of_backup, source, new.absolute(), reset)
@@ -287,11 +287,11 @@ def _name(made: Backup) -> str:
 @click.option("--state-dir", required=True, type=directory_path, help="To be made.")
 @json_option
 def restore(source: Path, state_dir: Path, *, as_json: bool) -> None:
-    """Make a new router's state directory out of BACKUP: it joins the farm that is in it, under a new Raft id.
+    """Make a new node's state directory out of BACKUP: it joins the farm that is in it, under a new Raft id.
 
     BACKUP is a file, or the state directory of a node that does not run. The farm must still be there; if it is not,
     `garlicfarm recover` makes a new one of either. So does this command of a backup whose farm was made before farms
-    could be verified: its state goes on in a new cluster, of which this router is the first server.
+    could be verified: its state goes on in a new cluster, of which this node is the first server.
     """
     with failures(StateReadingError):
         farm = trio.run(read_state, source)
@@ -302,9 +302,9 @@ def restore(source: Path, state_dir: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(RestoreOutput(str(state_dir), farm.cluster_id.hex(), farm.last.index))
         return
-    echo(f"{state_dir} belongs to cluster {farm.cluster_id.hex()} and to no router yet.")
+    echo(f"{state_dir} belongs to cluster {farm.cluster_id.hex()} and to no node yet.")
     echo("Start a node with it and with the current farm key file; it gets a new identity and a new Raft id.")
-    echo("If it keeps the name of a router that was lost, at the leader:  garlicfarm node approve NAME")
+    echo("If it keeps the name of a node that was lost, at the leader:  garlicfarm node approve NAME")
 
 
 def _make(state_dir: Path, founding: Founding) -> None:
@@ -312,7 +312,7 @@ def _make(state_dir: Path, founding: Founding) -> None:
     try:
         make_state_directory(state_dir)
         if any(state_dir.iterdir()):
-            fail(f"{state_dir} is not empty: name a new directory, a restored router shares nothing with another one")
+            fail(f"{state_dir} is not empty: name a new directory, a restored node shares nothing with another one")
         replace_file(state_dir / FORMATION_FILE, encode_formation_state(FormationState(known=founding)))
         sync_directory(state_dir)
     except UntrustedPathError as error:
@@ -331,7 +331,7 @@ def _make_anew(source: Path, state_dir: Path, *, as_json: bool) -> None:
         print_json(RestoreOutput(str(state_dir), cluster_id, survivor.last.index, survivor.cluster_id.hex()))
         return
     echo(f"{source} is of cluster {survivor.cluster_id.hex()}, which was made before farms could be verified.")
-    echo(f"{state_dir} goes on with its state, in a new cluster: {cluster_id}. Do this on one router only.")
+    echo(f"{state_dir} goes on with its state, in a new cluster: {cluster_id}. Do this on one node only.")
     echo("Carried over: log time, publications, weights, exclusions, and who was evicted. Left behind: all other")
     echo("servers, which join anew, with empty state directories.")
     echo("Start a node with it and with the farm key file; then, for the others:  garlicfarm keys export FILE")

@@ -1,4 +1,4 @@
-"""`garlicfarm run`: one router node, until it is told to stop.
+"""`garlicfarm run`: one node, until it is told to stop.
 
 However it ends, the last line says why: what an operator can do something about in its own words, anything else as what
 it is, a fault of the program, with the traceback above.
@@ -120,7 +120,7 @@ def run(
     log_level: str | None,
     stop_with_stdin: bool,
 ) -> None:
-    """Run one router node. On a LAN, --farm-key FILE is enough."""
+    """Run one node. On a LAN, --farm-key FILE is enough."""
     form = None if log_format is None else LogFormat(log_format)
     level = None if log_level is None else LogLevel(log_level)
     log = NodeLog(form, level)

@@ -54,7 +54,7 @@ class Failed(Exception):  # noqa: N818 - it is the command's answer, not a fault
 
 
 @click.command()
-@click.option("--servers", default=3, show_default=True, type=click.IntRange(1, SERVERS_MAX), help="How many routers.")
+@click.option("--servers", default=3, show_default=True, type=click.IntRange(1, SERVERS_MAX), help="How many nodes.")
 @click.option(
     "--state-dir",
     "directory",
@@ -87,7 +87,7 @@ def up(
     exit_when_published: bool,
     timeout_seconds: float,
 ) -> None:
-    """Run a farm of several routers on this machine's loopback."""
+    """Run a farm of several nodes on this machine's loopback."""
     options = Options(servers, directory, for_seconds, exit_when_published, timeout_seconds, _program())
     ends: list[str] = []
     try:
@@ -177,9 +177,7 @@ async def _until_none_runs(watch: LocalWatch, farm: LocalFarm, children: tuple[C
         ends = await trio.to_thread.run_sync(_ends, farm, children)
         raise Failed(f"every process of the farm has ended after {seconds:.0f} s: {ends}")
     again = f"{options.program} up --state-dir {farm.directory}"
-    echo(
-        f"All {len(children)} routers have ended after {seconds:.0f} s, each in order. To go on with the farm:  {again}"
-    )
+    echo(f"All {len(children)} nodes have ended after {seconds:.0f} s, each in order. To go on with the farm:  {again}")
 
 
 def _ends(farm: LocalFarm, children: tuple[Child, ...]) -> str:
@@ -200,7 +198,7 @@ def _log_tail(node: LocalNode) -> str:
 def _say_what_this_is(farm: LocalFarm, options: Options) -> None:
     echo(NOTICE)
     again = "Continuing the farm" if farm.continued else "A new farm"
-    echo(f"{again} of {len(farm.nodes)} routers in {farm.directory}; each is a process of its own.")
+    echo(f"{again} of {len(farm.nodes)} nodes in {farm.directory}; each is a process of its own.")
     if options.exit_when_published:
         return
     command, first = options.program, farm.nodes[0]

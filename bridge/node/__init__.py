@@ -1,1 +1,1 @@
-"""The composition root of one router node and its ports to the outside."""
+"""The composition root of one node and its ports to the outside."""

@@ -1,4 +1,4 @@
-"""One router node: the composition root, where the parts are made and joined, and nothing is decided.
+"""One node: the composition root, where the parts are made and joined, and nothing is decided.
 
     LocalNode      settings, keys, router, trace, alarms                       from the start
       └▶ JoinedNode    membership, members, formation, handshakes              once others can hear this node

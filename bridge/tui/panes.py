@@ -20,11 +20,11 @@ from rich.cells import cell_len
 from rich.console import Group
 from rich.text import Text
 
-from bridge.api.alarm_order import by_gravity
 from bridge.api.event_words import StoryTeller, event_sentence, story_line
 from bridge.api.leaf_words import health_text
 from bridge.api.printable import printable
 from bridge.api.take_over import Step, last_take_over
+from bridge.api.verdict import by_gravity
 from bridge.api.view import AlarmView, FarmView, LocalFarmView, MemberView, ReportView
 from bridge.tui.history import EntryLine, History, MemberHistory, sparkline
 from bridge.tui.layout import (
@@ -279,7 +279,8 @@ def _beside(lefts: Sequence[Text], rights: Sequence[Text], left: Canvas) -> list
     blank = Text("", end="")
     joined = []
     for at in range(max(len(lefts), len(rights))):
-        line = (lefts[at] if at < len(lefts) else blank).copy()
+        # A style of the whole line, as the chosen one has, ends with it: the gutter is no part of it.
+        line = Text("", no_wrap=True, overflow="ellipsis", end="").append_text(lefts[at] if at < len(lefts) else blank)
         line.pad_right(max(0, left.width - line.cell_len))
         line.append(_GUTTER, left.palette.dim)
         line.append_text(rights[at] if at < len(rights) else blank)
@@ -499,8 +500,8 @@ def _figures(
     return [
         ("round trip", line(history.rtt_ms, rtt_text(member))),
         ("lag", line(history.lag, known(lag))),
-        ("processor", line(history.cpu_percent, "-" if cpu is None else f"{cpu:.0f} %", WHOLE_PERCENT)),
-        ("memory", line(history.memory_percent, "-" if memory is None else f"{memory:.0f} %", WHOLE_PERCENT)),
+        ("machine CPU", line(history.cpu_percent, "-" if cpu is None else f"{cpu:.0f} %", WHOLE_PERCENT)),
+        ("machine RAM", line(history.memory_percent, "-" if memory is None else f"{memory:.0f} %", WHOLE_PERCENT)),
     ]
 
 

@@ -99,18 +99,18 @@ def raft_line(view: FarmView, canvas: Canvas) -> Text:
     """Who leads, and how far the log has come."""
     raft, palette = view.raft, canvas.palette
     if raft.role is RaftRole.NONE:
-        waits = f"not founded: {view.node.phase.value}, {view.farm.expect} routers make this farm"
+        waits = f"not founded: {view.node.phase.value}, {view.farm.expect} nodes create this farm"
         return canvas.line(("RAFT ", palette.title), (waits, palette.doubtful))
-    leader = ("no leader", palette.bad)
+    leader = (f"no leader, this node is a {raft.role.value}", palette.bad)
     if raft.leader_id is not None:
-        leader = (f"leader {_in_line(str(raft.leader_name or raft.leader_id), canvas)}", palette.accent)
+        leader = (f"{_in_line(str(raft.leader_name or raft.leader_id), canvas)} leads", palette.accent)
+    # Without a leader no time is agreed: the node's own reckoning would look like one.
+    log_time_ms = None if raft.leader_id is None else raft.log_time_ms
     return canvas.line(
         ("RAFT ", palette.title),
-        (raft.role.value, role_style(raft.role, palette)),
-        f" term {raft.term} ",
         leader,
-        f" commit {raft.commit_index}/{raft.last_index} applied {raft.applied_index}",
-        "" if raft.log_time_ms is None else f" log time {clock_text(raft.log_time_ms)}",
+        f", term {raft.term}, commit {raft.commit_index}/{raft.last_index}, applied {raft.applied_index}",
+        "" if log_time_ms is None else f", log time {clock_text(log_time_ms)}",
     )
 
 
@@ -169,13 +169,13 @@ def local_header(farm: LocalFarmView, canvas: Canvas) -> list[Text]:
     running = sum(process.running for process in farm.processes)
     first = canvas.line(
         TITLE,
-        (f" {running}/{len(farm.processes)} routers run", palette.title),
+        (f" {running}/{len(farm.processes)} nodes run", palette.title),
         f" in {farm.state_directory}  ",
         (farm.notice, palette.doubtful),
     )
     best = best_view(farm)
     if best is None:
-        said = "starting…" if running or not farm.processes else "No router runs: nothing is published by this farm"
+        said = "starting…" if running or not farm.processes else "No node runs: nothing is published by this farm"
         return [canvas.line((said, palette.doubtful)), first]
     return [verdict_line(best.verdict, canvas), first, raft_line(best, canvas)]
 
@@ -188,7 +188,7 @@ def processes_section(
     `order`: the names of members as they are sorted; those that it lacks stand behind the others.
     """
     columns = [
-        Column("  ROUTER", 20 if canvas.is_wide else 10),
+        Column("  NODE", 20 if canvas.is_wide else 10),
         Column("PID", 7, right=True),
         Column("RAFT", 10),
         Column("TERM", 4, right=True),

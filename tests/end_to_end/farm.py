@@ -89,7 +89,7 @@ def tail(path: Path) -> str:
 
 
 class Node:
-    """One router node: a configuration file, and the process of the moment if there is one."""
+    """One node: a configuration file, and the process of the moment if there is one."""
 
     def __init__(self, configuration: Path) -> None:
         self.configuration = configuration

@@ -133,9 +133,7 @@ def test_a_router_with_another_key_file_is_asked_about_on_both_sides_and_the_doc
             start(state.name, key, state, stack)
         for state, missing, heard in ((states[0], 1, states[2]), (states[2], 2, states[0])):
 
-            def told(
-                state: Path = state, waits: str = f"waiting for {missing} of {ROUTERS} routers"
-            ) -> FarmView | None:
+            def told(state: Path = state, waits: str = f"waiting for {missing} of {ROUTERS} nodes") -> FarmView | None:
                 view = view_of(state)
                 is_asked = view.verdict.kind is VerdictKind.FOREIGN_KEY
                 return view if is_asked and waits in view.verdict.text else None

@@ -115,7 +115,7 @@ def set_up(directory: Path, farm: Farm, addresses: list[str]) -> None:
     (commands,) = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     own = {
         "-o prometheus -g prometheus ": "",
-        "YOUR_NODES": ", ".join(f'"{each}"' for each in addresses),
+        '"10.0.0.5:7650", "10.0.0.6:7650"': ", ".join(f'"{each}"' for each in addresses),
         "/etc/prometheus": str(directory / "etc"),
         "/usr/share/garlicfarm": str(SHARED),
     }

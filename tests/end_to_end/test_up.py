@@ -63,13 +63,13 @@ def test_up_stops_by_itself_after_the_time_given_and_goes_on_with_the_same_farm_
     directory = tmp_path / "farm"
     first = call("up", "--servers", "2", "--state-dir", directory, "--for", "0")
     assert first.returncode == 0, first.stderr
-    assert "A new farm of 2 routers" in first.stdout
+    assert "A new farm of 2 nodes" in first.stdout
     with running_up(directory, "--servers", "2", "--for", "3") as up:
         up.wait_for("process-started", 2)
         children = up.children()
         assert up.process.wait(30) == 0, up.output
         assert gone(children, 1)
-        assert "Continuing the farm of 2 routers" in up.output
+        assert "Continuing the farm of 2 nodes" in up.output
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
@@ -117,7 +117,7 @@ def test_a_directory_that_holds_a_farm_of_another_size_is_left_alone(tmp_path: P
     key = (tmp_path / "farm.key").read_bytes()
     ended = call("up", "--servers", "5", "--state-dir", tmp_path, "--for", "1")
     assert ended.returncode == 1
-    assert "holds a farm of 3 routers, not of 5: start it with --servers 3" in ended.stderr
+    assert "holds a farm of 3 nodes, not of 5: start it with --servers 3" in ended.stderr
     assert (tmp_path / "farm.key").read_bytes() == key
     assert not (tmp_path / "node-5").exists()
 

@@ -19,7 +19,7 @@ class Clock extends Date {
 const RESPONSE = () => ({ ok: true, status: 200, body: { pipeThrough: () => ({ getReader: () => ({
   read: () => new Promise((resolve) => { feed = (text) => resolve({ value: text, done: false }); }) }) }) } });
 const world = {
-  document: { getElementById: at, createElement: element, title: "" }, location: { hash: "", pathname: "/" },
+  document: { head: element(), getElementById: at, createElement: element, title: "" }, location: { hash: "", pathname: "/" },
   history: { replaceState() {} }, sessionStorage: { getItem: () => "", setItem() {}, removeItem() {} },
   fetch: (_target, options) => {
     options.signal.addEventListener("abort", () => { aborted += 1; });

@@ -364,7 +364,7 @@ async def test_a_process_that_works_is_healthy_whatever_the_farm_does(tmp_path: 
         node.current = forming_view()
         status, body = await client.request("GET", "/healthz")
     assert status == 200
-    assert b"Waiting for 4 of 5 routers" in body
+    assert b"Waiting for 4 of 5 nodes" in body
 
 
 async def test_a_stuck_process_is_not_healthy_whatever_the_farm_does(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ import pytest
 import trio
 
 from bridge.api.take_over import TakeOver, last_take_over
+from bridge.api.verdict import by_gravity
+from bridge.api.view import AlarmView
 from bridge.node.control import page as page_module
 from bridge.node.control.access import open_remote_access
 from bridge.node.control.page import show_page
@@ -205,6 +207,36 @@ async def test_a_browser_shows_the_farm_and_takes_no_name_for_html(tmp_path: Pat
         assert "node-2" in shown
         assert shown.count("&lt;img src=x onerror=alert(1)&gt;") >= 2
         assert "<img" not in shown
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian: apt-get install chromium)")
+async def test_browser_shows_the_gravest_alarm_before_the_members(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        kinds = ("certificate", "no-quorum")
+        alarms = by_gravity(AlarmView(kind, f"text of {kind}", "do it") for kind in kinds)
+        first, *others = served.node.current.members
+        members = (first, *(msgspec.structs.replace(each, rtt_ms=7.0, evicted=True) for each in others))
+        served.node.current = msgspec.structs.replace(served.node.current, alarms=alarms, members=members)
+        shown = await dom_of(served, tmp_path)
+    places = [shown.index(f"text of {kind}") for kind in ("no-quorum", "certificate")]
+    assert places == sorted(places)
+    assert places[1] < shown.index('id="members"')
+    assert '<li class="critical">✕ no-quorum' in shown
+    assert '<li class="warning">! certificate' in shown
+    assert "7 ms" in shown
+    assert "7.0 ms" not in shown
+    assert ">evicted<" in shown
+
+
+async def dom_of(served: Served, directory: Path) -> str:
+    """The page in a browser, once it has shown the view."""
+    address = f"https://127.0.0.1:{served.server.remote_port}/#token={served.token}"
+    options = (f"--user-data-dir={directory / 'profile'}", "--window-size=1280,900", "--virtual-time-budget=5000")
+    browser = await trio.run_process(
+        [str(CHROMIUM), *QUIET, *options, "--dump-dom", address], capture_stdout=True, capture_stderr=True
+    )
+    return browser.stdout.decode()
 
 
 @pytest.mark.processes

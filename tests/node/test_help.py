@@ -135,3 +135,10 @@ def test_an_installation_without_documents_says_so(monkeypatch: pytest.MonkeyPat
     code, told = asked("servers")
     assert code == 1
     assert "this installation has no documents" in told
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("stats", "status"), ("member", "members"), ("serves", "servers")])
+def test_unknown_command_names_the_one_that_it_resembles(typed: str, meant: str) -> None:
+    done = CliRunner().invoke(cli, [typed])
+    assert done.exit_code == 2
+    assert f"No such command {typed!r}. Did you mean {meant}" in done.output

@@ -132,7 +132,7 @@ async def test_a_node_whose_keys_the_farm_removed_changes_and_exports_nothing(tm
             lambda: stage.admin.use(listing.primary, force=True),
             lambda: stage.admin.remove(listing.primary, force=True),
         ):
-            with pytest.raises(Refused, match="ask a router that is in the farm"):
+            with pytest.raises(Refused, match="ask a node that is in the farm"):
                 await step()
 
 

@@ -112,7 +112,7 @@ def test_a_configuration_that_was_spoilt_is_written_anew(tmp_path: Path, text: s
 def test_a_directory_with_a_farm_of_another_size_is_refused_and_left_alone(tmp_path: Path) -> None:
     prepare(tmp_path, 3)
     before = contents(tmp_path)
-    with pytest.raises(LocalFarmError, match="holds a farm of 3 routers, not of 5: start it with --servers 3"):
+    with pytest.raises(LocalFarmError, match="holds a farm of 3 nodes, not of 5: start it with --servers 3"):
         prepare(tmp_path, 5)
     assert contents(tmp_path) == before
 

@@ -142,7 +142,7 @@ async def test_a_farm_that_would_become_too_small_is_told_before_anything_is_in_
     before = len(node.stage.log)
     status, code, text = await node.refusal({"removal": {"server": "node-3", "removed": True}})
     assert (status, code) == (409, "too-few-voters")
-    assert "start another router first" in text
+    assert "start another node first" in text
     assert len(node.stage.log) == before
 
 

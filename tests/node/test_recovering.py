@@ -58,7 +58,7 @@ async def test_the_node_starts_from_it_under_its_identity_and_the_old_storage_is
     assert verify_storage(plan.aside).verdict is StorageVerdict.SOUND
 
 
-async def test_without_any_state_directory_a_backup_becomes_a_farm_of_one_new_router(tmp_path: Path) -> None:
+async def test_without_any_state_directory_a_backup_becomes_a_farm_of_one_new_node(tmp_path: Path) -> None:
     backup = await backup_in(tmp_path)
     plan = await plan_recovery_of_backup(backup, tmp_path / "new")
     assert not (tmp_path / "new").exists()

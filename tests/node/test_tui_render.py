@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.console import Console, Group
 
-from bridge.api.alarm_order import by_gravity
 from bridge.api.entry_words import Names
 from bridge.api.log import EntryKind, LogEntryView
 from bridge.api.printable import printable
 from bridge.api.trace import TraceEvent
+from bridge.api.verdict import by_gravity
 from bridge.api.view import AlarmView, EventView, FarmView, LocalFarmView, WeightsView, best_view
 from bridge.tui.history import History
 from bridge.tui.layout import Want, share
@@ -67,7 +67,7 @@ def test_the_view_at_80_by_24_shows_every_required_fact() -> None:
     text = screen(farm_view())
     for fact in (
         "node-1*", "alive", "suspect", "dead", "1.4", "0.62ms",  # members: status, incarnation, round trip
-        "leader term 3", "commit 217/218", "never",  # Raft: role, term, commit, a follower that never answered
+        "node-1 leads, term 3", "commit 217/218", "never",  # Raft: role, term, commit, a follower that never answered
         "node-2 publishes", "expires in 14m40s", "leaf1abcdefg", "unhealthy", "COST",  # what is published
         "node-4 is suspected, confirmation 11", "signing-key-ends", "DEMO",  # events, alarms, demonstration
     ):  # fmt: skip
@@ -76,7 +76,7 @@ def test_the_view_at_80_by_24_shows_every_required_fact() -> None:
 
 def test_a_node_that_waits_for_others_says_so() -> None:
     text = screen(forming_view())
-    assert "not founded: discovering, 5 routers make this farm" in text
+    assert "not founded: discovering, 5 nodes create this farm" in text
     assert "nothing is published yet" in text
 
 
@@ -87,7 +87,7 @@ def test_a_farm_without_leader_says_so() -> None:
 
 def test_the_whole_local_farm_shows_each_process_and_how_it_ended() -> None:
     text = drawn(render_local_farm(local_farm(3), 80, 24, color=False), 80, 24)
-    for fact in ("2/3 routers run", "4001", "follower", "stopped", "killed by signal 9; the others say", "node-2 publ"):
+    for fact in ("2/3 nodes run", "4001", "follower", "stopped", "killed by signal 9; the others say", "node-2 publ"):
         assert fact in text, fact
 
 
@@ -219,7 +219,7 @@ def test_a_long_name_leaves_the_facts_behind_it_in_their_line() -> None:
     long = replace(view, node=replace(view.node, name="n" * 60), raft=replace(view.raft, leader_name="n" * 60))
     text = screen(long)
     assert "3/5 alive" in text
-    assert "commit 217/218 applied 217" in text
+    assert "commit 217/218, applied 217" in text
 
 
 def test_a_long_name_gets_the_room_that_a_wide_screen_has() -> None:
@@ -380,3 +380,19 @@ def test_last_picture_stays_with_the_time_since_it_is_old() -> None:
     assert any("node-2" in line and "voter" in line for line in lines)
     coloured = drawn(draw(ViewState(), seen, 80, 24), 80, 24, color=True)
     assert "\x1b[32m" not in coloured
+
+
+def test_reverse_of_the_chosen_line_ends_before_the_gutter() -> None:
+    text = drawn(render(farm_view(), 200, 40), 200, 40, color=True)
+    chosen = next(line for line in text.splitlines() if CHOSEN in line)
+    reversed_part = re.search(r"\x1b\[7m(.*?)\x1b\[0m", chosen)
+    assert reversed_part is not None
+    assert "│" not in reversed_part[1]
+
+
+def test_without_a_leader_no_log_time_is_shown() -> None:
+    view = farm_view(2)
+    alone = replace(view, raft=replace(view.raft, leader_id=None))
+    assert "log time" in screen(view)
+    assert "log time" not in screen(alone)
+    assert "no leader, this node is a follower" in screen(alone)

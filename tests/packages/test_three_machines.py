@@ -216,7 +216,7 @@ def test_a_machine_with_another_key_file_and_its_neighbours_ask_about_it_and_the
 
             def asks(router: Router = router, missing: int = missing) -> bool:
                 told = router.verdict()
-                return "is the key file the same?" in told and f"waiting for {missing} of {ROUTERS} routers" in told
+                return "is the key file the same?" in told and f"waiting for {missing} of {ROUTERS} nodes" in told
 
             until(asks, f"{router.address} asks about the key file")
         assert services[-1].stop() == 0

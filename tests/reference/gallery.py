@@ -1,6 +1,6 @@
 """Pictures of what operators look at, taken of a farm of real processes on loopback (`make gallery`: build/gallery).
 
-    three routers found a farm ─▶ the live view follows them ─▶ each pane at three sizes, as SVG
+    three nodes found a farm ─▶ the live view follows them ─▶ each pane at three sizes, as SVG
                                ─▶ chromium opens the page of a node, wide and narrow, as PNG
     kill -9 of the leader      ─▶ the take-over in `top`, and the local farm in `up`
 

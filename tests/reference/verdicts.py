@@ -7,7 +7,7 @@ HEAD = """# Verdicts
 
 The verdict says in one line how the farm is, as the asked node sees it: `Healthy, can lose 1 of 3`, `Degraded: node-2
 down, can lose none`, `No quorum: publishing from node-1 alone; node-2 down, node-3 down`, `Not published: no router
-attached`, `Waiting for 2 of 3 routers`, `Another farm's key is heard: is the key file the same?`. It is the first line
+attached`, `Waiting for 2 of 3 nodes`, `Another farm's key is heard: is the key file the same?`. It is the first line
 of `garlicfarm status`, `top` and `up`; `/readyz` and `/healthz` carry it, the view has it as
 [`verdict`](json.md#verdictview), and [metrics](metrics.md) as `garlicfarm_verdict` and `garlicfarm_can_lose_servers`.
 Each change is an event `verdict-changed`, and so a line of the node's log.
@@ -36,7 +36,7 @@ therefore restarts no process when the quorum is lost. Use `/readyz` for what sh
 
 A structure that is about to be published for the first time raises the alarm `not-published` only after three reporting
 periods. What a node with no quorum signs by itself is what it shows ([publishing.md](../explanation/publishing.md)).
-Gossip under another farm's key is a verdict only of a node that lacks routers of its own farm, and an alarm while a
+Gossip under another farm's key is a verdict only of a node that lacks nodes of its own farm, and an alarm while a
 server of the farm is down: farms that share a network do not disturb each other.
 """
 

@@ -164,7 +164,7 @@ class World:
             self.step(router, DeadlineReached())
 
     def lie(self, router: Router) -> None:
-        """All strangers that this router is to see say what suits it best, or what suits another router best."""
+        """All strangers that this node is to see say what suits it best, or what suits another node best."""
         suited = self.random.choice([router, router, *(each for each in self.honest if each.durable.promise)])
         wanted = self.wanted_set(suited)
         for stranger in self.strangers:

@@ -1,7 +1,6 @@
 """The order of alarms: the gravest first, on every surface that shows a view."""
 
-from bridge.api.alarm_order import CRITICAL_ALARMS, alarm_severity, by_gravity
-from bridge.api.verdict import GRAVE_ALARMS, MEANINGS
+from bridge.api.verdict import CRITICAL_ALARMS, GRAVE_ALARMS, MEANINGS, alarm_severity, by_gravity
 from bridge.api.view import AlarmView, Severity
 from tests.reference.alarms import described
 

@@ -99,7 +99,7 @@ def test_an_evicted_server_is_not_one_to_start_again(number: int) -> None:
     voters = tuple(replace(each, evicted=each.raft_id == 3) for each in view.raft.voters)
     found = verdict(replace(view, raft=replace(view.raft, voters=voters)))
     assert found.text == "Degraded: node-3 evicted, can lose none"
-    assert found.advice.startswith("start another router in place of the evicted one")
+    assert found.advice.startswith("start another node in place of the evicted one")
     assert "again" not in found.advice
 
 
@@ -381,7 +381,7 @@ def test_no_quorum_of_a_node_without_its_address_advises_to_mend_the_network() -
 
 def test_before_the_farm_is_founded_the_missing_routers_are_counted() -> None:
     found = verdict(replace(forming_view(), gossip=healthy().gossip))
-    assert found.text == "Waiting for 4 of 5 routers"
+    assert found.text == "Waiting for 4 of 5 nodes"
     assert (found.can_lose, found.ready) == (None, False)
 
 
@@ -396,7 +396,7 @@ def test_another_farms_key_is_asked_about_where_this_node_lacks_routers() -> Non
     waiting = replace(forming_view(), gossip=replace(healthy().gossip, other_farms=OTHER))
     found = verdict(waiting)
     assert found.text.startswith("Another farm's key is heard: is the key file the same? Heard from 10.77.0.3:7668")
-    assert "waiting for 4 of 5 routers" in found.text
+    assert "waiting for 4 of 5 nodes" in found.text
     assert waiting.farm.label in found.advice
 
 

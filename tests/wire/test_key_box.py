@@ -41,7 +41,7 @@ def test_only_the_router_that_a_box_is_for_opens_it_and_only_in_its_farm() -> No
     assert open_key(box, identity(1), LABEL) == CONTENT
     assert CONTENT.key not in box
     for other, label in ((identity(2), LABEL), (identity(1), b"another!")):
-        with pytest.raises(KeyBoxError, match="sealed for another router"):
+        with pytest.raises(KeyBoxError, match="sealed for another node"):
             open_key(box, other, label)
 
 

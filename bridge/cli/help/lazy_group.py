@@ -6,6 +6,7 @@ on an edge box, and no command loads what only another one needs.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -44,6 +45,17 @@ class LazyGroup(click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"{lazy.target} is not a command")
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is named, or the ones that its name resembles: click suggests options only."""
+        name = args[0]
+        if name in self._lazy_commands or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        similar = get_close_matches(name, self._lazy_commands)
+        hint = f" Did you mean {' or '.join(similar)}?" if similar else ""
+        return ctx.fail(f"No such command {name!r}.{hint}")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The names of commands and of options, without loading anything."""

@@ -73,7 +73,7 @@ def keys() -> None:
     "--expect",
     required=True,
     type=click.IntRange(1, EXPECT_LIMIT),
-    help="How many routers found the farm: more than half of all that may ever found.",
+    help="How many nodes found the farm: more than half of all that may ever found.",
 )
 @click.option("--cluster", default=DEFAULT_CLUSTER, show_default=True, help="Name of the cluster.")
 @click.option(
@@ -93,9 +93,9 @@ def new_farm(*, expect: int, cluster: str, output: Path, as_json: bool) -> None:
     if as_json:
         print_json(NewFarmOutput(str(output), label, cluster, expect))
         return
-    echo(f"{output}: the key of farm {label} ({cluster}), to be founded by {expect} routers.")
-    echo("A router with this file can join the farm. Copy it to each of its routers, mode 0600, nowhere else.")
-    echo(f"Then, on each router:  garlicfarm run --farm-key {output}")
+    echo(f"{output}: the key of farm {label} ({cluster}), to be founded by {expect} nodes.")
+    echo("A node with this file can join the farm. Copy it to each of its nodes, mode 0600, nowhere else.")
+    echo(f"Then, on each node:  garlicfarm run --farm-key {output}")
 
 
 @keys.command("new-client")
@@ -115,9 +115,7 @@ def new_client(file: Path, *, name: str, as_json: bool) -> None:
         print_json(NewClientOutput(str(file), name, client.public_key))
         return
     echo(f"{file}: the client key {name}, public key {client.public_key}.")
-    echo(
-        f"At a router of the farm:  garlicfarm node admit-client {public_path_of(file)} --scope weights  (or operator)"
-    )
+    echo(f"At a node of the farm:  garlicfarm node admit-client {public_path_of(file)} --scope weights  (or operator)")
 
 
 @keys.command("new-curve")
@@ -227,7 +225,7 @@ def _facts(answer: KeysAnswer) -> list[tuple[str, str]]:
         if found:
             facts.append((name, ", ".join(found)))
     if answer.refused:
-        facts.append(("REFUSED", "the farm has removed this node's keys: ask another router (--node); see the alarms"))
+        facts.append(("REFUSED", "the farm has removed this node's keys: ask another node (--node); see the alarms"))
     facts.append(("key file", f"{answer.file}, {_file_state(answer)}"))
     return facts
 
@@ -304,7 +302,7 @@ def remove(key: str, node: str | None, *, force: bool, yes: bool, as_json: bool)
     if as_json:
         print_json(KeyAnswer(key))
     else:
-        echo(f"Key {key} is removed: a router that has only this one is refused, and told so.")
+        echo(f"Key {key} is removed: a node that has only this one is refused, and told so.")
 
 
 @keys.command("rotate")
@@ -349,7 +347,7 @@ def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_jso
         echo(f"NOT STORED, and refused after a restart without that file: {', '.join(done.unstored)}")
     else:
         echo(f"It is stored at {done.members} of {done.members} members: they remember it over restarts.")
-    echo("A router that is new, or was away, needs the current farm key file:")
+    echo("A node that is new, or was away, needs the current farm key file:")
     echo("  garlicfarm keys export FILE")
     if done.left_out:
         echo(f"Left out, and refused until they have that file: {', '.join(done.left_out)}")
@@ -364,19 +362,19 @@ def replace_keys(nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: boo
     """Replace all keys because the key file was copied.
 
     A new gossip key is sealed for each member in one entry of the log; all others open nothing any more, and every
-    connection begins anew. No router is evicted: if one was stolen, use `garlicfarm node evict`.
+    connection begins anew. No node is evicted: if one was stolen, use `garlicfarm node evict`.
     """
-    confirm("All keys of the farm are replaced; the key files on the routers are void then. Go on?", yes=yes)
+    confirm("All keys of the farm are replaced; the key files on the nodes are void then. Go on?", yes=yes)
     done = ask_leader(nodes, lambda client: client.replace_keys(force=force))
     if as_json:
         print_json(done)
         return
-    echo(f"The farm's keys are replaced (era {done.era}); the new one is sealed for {done.sealed_for} routers.")
+    echo(f"The farm's keys are replaced (era {done.era}); the new one is sealed for {done.sealed_for} nodes.")
     if done.away:
         echo(f"Down at the moment, and given it when they are back: {', '.join(done.away)}")
     if done.left_out:
         echo(f"These need the new key file: {', '.join(done.left_out)}")
-    echo("On each router, write the new key file over the old one:  garlicfarm keys export --replace FILE")
+    echo("On each node, write the new key file over the old one:  garlicfarm keys export --replace FILE")
 
 
 @keys.command()
@@ -387,7 +385,7 @@ def replace_keys(nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: boo
 def export(file: Path, node: str | None, *, replace: bool, as_json: bool) -> None:
     """Write the current farm key file.
 
-    FILE is made with mode 0600. It is what a new router needs to join the founded farm, and any router that was away
+    FILE is made with mode 0600. It is what a new node needs to join the founded farm, and any node that was away
     during a rotation.
     """
     text = ask_node(node, ControlClient.export_keys)
@@ -403,5 +401,5 @@ def export(file: Path, node: str | None, *, replace: bool, as_json: bool) -> Non
         return
     echo(f"{file}: the key of farm {farm_key.label.hex()} ({farm_key.cluster}), epoch {farm_key.epoch}.")
     if farm_key.cluster_id is not None:
-        echo(f"It names cluster {farm_key.cluster_id.hex()}: a new router with it joins that one and no other.")
-    echo("A router with this file can ask to join. Copy it to the farm's routers, mode 0600, nowhere else.")
+        echo(f"It names cluster {farm_key.cluster_id.hex()}: a new node with it joins that one and no other.")
+    echo("A node with this file can ask to join. Copy it to the farm's nodes, mode 0600, nowhere else.")

@@ -85,15 +85,15 @@ def _not_believed(situation: Situation) -> str:
     if situation.trusted is not None:
         return (
             f"This node ignores {told}: {situation.source} cluster {situation.trusted.hex()}, and it joins no other. "
-            "If the farm was made anew since (`garlicfarm recover`), run `garlicfarm keys export FILE` on a router of "
+            "If the farm was made anew since (`garlicfarm recover`), run `garlicfarm keys export FILE` on a node of "
             "the farm, bring that file here, and start this node again. If not, a stranger has the farm key."
         )
     commands = " or ".join(f"`{CONFIRM_COMMAND} {each}`" for each in _clusters(situation)[:CLUSTERS_SHOWN])
     return (
         f"This node hears of {told} and cannot know whether that is its farm: any holder of the farm key can say so. "
         "It waits, and neither founds nor joins. Compare the id with the one that `garlicfarm status` shows on a "
-        f"router of the farm; then run here: {commands}. Or give this node a key file that `garlicfarm keys export "
-        "FILE` wrote on a router of the farm."
+        f"node of the farm; then run here: {commands}. Or give this node a key file that `garlicfarm keys export "
+        "FILE` wrote on a node of the farm."
     )
 
 
@@ -129,8 +129,8 @@ def _told(situation: Situation) -> str:
 
 def _too_many(expect: int) -> str:
     return (
-        f"At least {2 * expect} routers could found this farm, but it expects {expect}: `expect` must exceed half of "
-        "them, or two farms could be founded. Stop some routers until the farm is founded, or make a farm key with "
+        f"At least {2 * expect} nodes could found this farm, but it expects {expect}: `expect` must exceed half of "
+        "them, or two farms could be founded. Stop some nodes until the farm is founded, or make a farm key with "
         "`garlicfarm keys new-farm --expect N` and give it to all."
     )
 

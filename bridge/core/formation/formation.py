@@ -24,7 +24,7 @@ restarts do not enter the argument: a notice, however old, says something that i
 knows a cluster never promises or founds another; that is a second wall (it covers storages lost and made anew), not
 the argument. Seeing twice `expect` eligible routers breaks (3) visibly, and stops promises with an alarm.
 
-Safety against holders of the farm key that are no routers of the farm. They invent any number of identities, which
+Safety against holders of the farm key that are no nodes of the farm. They invent any number of identities, which
 promise different things to different nodes, so (2) and (3) do not hold for them. What then holds for honest nodes:
 (a) Two founders of one set never found different clusters: each needs the endorsement of the other, and an honest node
 endorses one founding in its life. (b) Two nodes that reach each other when they found never found different clusters,
@@ -117,7 +117,7 @@ class Formation:
         tuning: FormationTuning | None = None,
     ) -> None:
         if not 1 <= expect <= EXPECT_MAX:
-            raise ValueError(f"expect is {expect}; a farm is founded by 1 to {EXPECT_MAX} routers")
+            raise ValueError(f"expect is {expect}; a farm is founded by 1 to {EXPECT_MAX} nodes")
         if founders is not None and not expect <= len(founders) < 2 * expect:
             raise ValueError(
                 f"{len(founders)} founders are listed; for `expect = {expect}` list {expect} to {2 * expect - 1}"

@@ -9,7 +9,7 @@
 The id follows from the previous entries, so two leaders cannot give out the same id. The entry names the id as well and
 is refused if it names another one. So the leader's signature covers the binding of id and identity, and every node that
 knows the founders can verify it without the log. For that, the table keeps the signed bytes of the entry that first
-admitted an identity. A Raft id stands for a storage that has voted; another router under the same id could vote a
+admitted an identity. A Raft id stands for a storage that has voted; another node under the same id could vote a
 second time. Therefore an id is never given out again.
 
 *Lapses.* A holder of the farm key can make any number of identities, and each admission takes one of `ADMITTED_MAX`
@@ -183,14 +183,14 @@ def refusal(admitted: Mapping[int, Admitted], node_id: bytes, name: str, *, hold
     holder = holder_of(admitted, name)
     if holder is not None and admitted[holder].node_id != node_id and holder_runs:
         return (
-            f"two routers that run have the name {name}: the identity {admitted[holder].node_id.hex()}, to which it"
+            f"two nodes that run have the name {name}: the identity {admitted[holder].node_id.hex()}, to which it"
             f" belongs, and {node_id.hex()}. Give the second another name (`name` in its configuration, or --name) and"
             " start it again; approve nothing"
         )
     if holder is not None and admitted[holder].node_id != node_id:
         return (
             f"the name {name} belongs to the identity {admitted[holder].node_id.hex()}, and {node_id.hex()} comes under"
-            f" it: if that is the same router with a new identity, `garlicfarm node approve {name}` at the leader;"
+            f" it: if that is the same node with a new identity, `garlicfarm node approve {name}` at the leader;"
             " otherwise give it another name"
         )
     return _full(admitted, node_id)
@@ -204,7 +204,7 @@ def out_refusal(admitted: Mapping[int, Admitted], node_id: bytes) -> str | None:
         return None
     how = "was evicted" if each.standing is Standing.EVICTED else f"has given its name {each.name} to another identity"
     return (
-        f"the identity {node_id.hex()} {how}, and is never admitted again: a router that may come back needs a new"
+        f"the identity {node_id.hex()} {how}, and is never admitted again: a node that may come back needs a new"
         " state directory, and with it a new identity"
     )
 

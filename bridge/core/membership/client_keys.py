@@ -83,7 +83,7 @@ def _share_refusal(clients: Mapping[bytes, Client], entry: ClientKey, author: by
     admitted = {node_id: each for node_id, each in clients.items() if each.admitted and node_id != entry.node_id}
     if sum(each.admitted_by == author for each in admitted.values()) >= CLIENTS_OF_SERVER_MAX:
         return (
-            f"the router {author.hex()} has admitted {CLIENTS_OF_SERVER_MAX} client keys, and no more can be: remove"
+            f"the node {author.hex()} has admitted {CLIENTS_OF_SERVER_MAX} client keys, and no more can be: remove"
             " one that is not used (`garlicfarm node clients`, `garlicfarm node remove-client NAME`)"
         )
     if len(admitted) >= CLIENTS_MAX:

@@ -186,7 +186,7 @@ class IdentityAdmin:
             raise Refused(
                 409,
                 "still-runs",
-                f"the identity {replaced.node_id.hex()}, which has the name {name}, runs: two routers cannot have one"
+                f"the identity {replaced.node_id.hex()}, which has the name {name}, runs: two nodes cannot have one"
                 f" name. Stop that one, or give {newcomer.node_id.hex()} another name",
             )
         server_id = next_raft_id(state.admitted, newcomer.node_id)
@@ -238,7 +238,7 @@ class IdentityAdmin:
         if len(found) == 1:
             return found[0]
         if not found:
-            text = f"no router that runs waits for approval as {wanted[:64]!r}; see `garlicfarm node list`"
+            text = f"no node that runs waits for approval as {wanted[:64]!r}; see `garlicfarm node list`"
             raise Refused(404, "no-such-node", text)
         ids = ", ".join(each.node_id.hex() for each in found)
         raise Refused(409, "several", f"several identities come under {wanted[:64]!r}: {ids}; name one by its id")
@@ -311,7 +311,7 @@ class IdentityAdmin:
                     break
                 await trio.sleep(VOTE_AGAIN_S)
         why = "no majority answers" if ended is None or ended.refusal is None else ended.refusal.value
-        text = f"the vote of server {server_id} could not be taken from it: {why}. No router was evicted; ask again"
+        text = f"the vote of server {server_id} could not be taken from it: {why}. No node was evicted; ask again"
         raise Refused(503, "not-evicted", text)
 
     def _target(self, state: FarmState, wanted: str) -> tuple[bytes, int | None]:
@@ -386,7 +386,7 @@ class IdentityAdmin:
         state, chain, seen = farm.state, self._agent.keyring, self._seen()
         if chain is None:
             text = (
-                'with transport = "i2p" no gossip carries keys: replace the key file of each router by hand, as'
+                'with transport = "i2p" no gossip carries keys: replace the key file of each node by hand, as'
                 " `garlicfarm help stolen-router` says"
             )
             raise Refused(409, "no-gossip", text)

@@ -181,7 +181,7 @@ class KeyAdmin:
             raise Refused(
                 409,
                 "node-refused",
-                "the farm has removed the keys of this node, so that its ring is not the farm's: ask a router that is "
+                "the farm has removed the keys of this node, so that its ring is not the farm's: ask a node that is "
                 "in the farm (--node)",
             )
 

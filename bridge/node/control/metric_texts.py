@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 _ENTRIES: Final = "Every server counts the same; it begins anew with the process"
 _QUIET: Final = "A few now and then are nothing; look for the sender if it grows steadily"
 _STRANGER: Final = "Nothing to do if it is small; a steady growth is a program that tries: `garlicfarm events` names it"
-_OWN_KEY: Final = "If it is a router of yours, give it the farm's key file; otherwise nothing"
+_OWN_KEY: Final = "If it is a node of yours, give it the farm's key file; otherwise nothing"
 _LOAD: Final = "If it grows steadily the machine or the network is overloaded: `garlicfarm doctor` measures both"
 
 GAUGES: Final[Mapping[str, str]] = {
@@ -134,7 +134,7 @@ _FAULTS: Final = {
     "wrong_version": ("another version of the protocol", "Install the same release on every node"),
     "wrong_credentials": (
         "a wrong user or password",
-        "Give that router the farm's present key file, or the users that `consensus.users_file` names",
+        "Give that node the farm's present key file, or the users that `consensus.users_file` names",
     ),
     "replayed": (
         "a recorded handshake that was sent again",
@@ -142,18 +142,18 @@ _FAULTS: Final = {
     ),
     "wrong_cluster": (
         "the name or id of another cluster",
-        "Correct the seeds of that router; or one of the two farms was founded by mistake",
+        "Correct the seeds of that node; or one of the two farms was founded by mistake",
     ),
     "wrong_server": (
         "another server than the one expected at that address",
-        "Look for two routers with one address, or an address that has changed hands",
+        "Look for two nodes with one address, or an address that has changed hands",
     ),
-    "unproven": ("a Raft id without the proof of it", "If it is a router of yours, update it; otherwise nothing"),
+    "unproven": ("a Raft id without the proof of it", "If it is a node of yours, update it; otherwise nothing"),
     "unknown_identity": (
         "an identity that the log has not admitted",
         "`garlicfarm node list` shows it; approve it if it is yours",
     ),
-    "expelled": ("an identity that was evicted, replaced or removed", "Stop that router if it is yours"),
+    "expelled": ("an identity that was evicted, replaced or removed", "Stop that node if it is yours"),
     "wrong_certificate": (
         "a certificate that has expired or is not the announced one",
         "Look at the clock and the certificate of the server that the alarm names",
@@ -228,9 +228,9 @@ _KINDS: Final = {
     "reports": "reports of servers about themselves; if it stands still, no server reports: look for the leader",
     "clocks": "clock entries, by which the leader moves log time; one in each reporting period",
     "publications": "publications that the log has accepted; one for each new structure of a master",
-    "admissions": "admissions of identities; one for each router that has joined",
+    "admissions": "admissions of identities; one for each node that has joined",
     "approvals": "approvals of a new identity under a name that another had",
-    "evictions": "evictions; if you did not evict a router, find out who did: the entry names its author",
+    "evictions": "evictions; if you did not evict a node, find out who did: the entry names its author",
     "key_replacements": "replacements of all gossip keys",
     "levels": "raisings of the feature level, as the farm is updated",
     "exclusions": "exclusions of leaves by operators, and their ends",
@@ -266,7 +266,7 @@ _RAFT: Final = {
 _OTHERS: Final = {
     "metadata_unreadable": "Descriptions of other nodes that this version cannot read. If it grows, a node runs another"
     " release: install the same one on all",
-    "foundings_ignored": "Foundings of a farm that this node did not take for its own. If it grows, a router with the"
+    "foundings_ignored": "Foundings of a farm that this node did not take for its own. If it grows, a node with the"
     " same key file belongs to another farm: the alarms say how to join them",
     "zmq_messages_received": "Messages that the ØMQ endpoint has received. It grows with its clients' requests",
     "zmq_messages_sent": "Messages that the ØMQ endpoint has sent. It grows with its clients' requests",

@@ -179,7 +179,7 @@ class OperatorCommands:
                 409,
                 "too-few-voters",
                 f"a farm of {self.view.farm.expect} keeps that many voters, and it has {len(voters)}: start another"
-                " router first, with the key file that `garlicfarm keys export FILE` writes; once it votes,"
+                " node first, with the key file that `garlicfarm keys export FILE` writes; once it votes,"
                 f" {self._name(server_id)} can be removed",
             )
         if not asked.removed:

@@ -6,8 +6,8 @@ the clocks of all servers, so no time server is needed.
 
 from pathlib import Path
 
-from bridge.api.alarm_order import alarm_severity
 from bridge.api.outputs import Check, CheckResult
+from bridge.api.verdict import alarm_severity
 from bridge.api.view import FarmView, Phase, Severity, counted_members
 from bridge.core.formation.member import MemberStatus
 from bridge.node.control.client import ControlClient, ControlError, ask
@@ -16,7 +16,7 @@ from bridge.node.security.control_socket import SOCKET_NAME, answers
 CLOCK_WARNING_MS = 5_000
 CLOCK_PROBLEM_MS = 30_000
 """A report that is dated further from log time than this keeps its sender from publishing."""
-NTP = "switch on NTP here (for instance: timedatectl set-ntp true), and look at the clocks of the other routers"
+NTP = "switch on NTP here (for instance: timedatectl set-ntp true), and look at the clocks of the other nodes"
 
 
 def running_checks(state_dir: Path) -> list[Check]:

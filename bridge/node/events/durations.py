@@ -41,7 +41,7 @@ TEXTS: Final = {
     ),
     "detection": (
         "Seconds from the first suspicion of a member until it is declared dead. It is how long the farm takes to"
-        " notice a dead router."
+        " notice a dead node."
     ),
     "take_over": (
         "Seconds without a leader, until this node knows one again. Nothing is committed meanwhile; each count is an"

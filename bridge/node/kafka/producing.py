@@ -265,7 +265,7 @@ def has_level(farm: FoundedFarm, alarms: Alarms) -> bool:
         ALARM,
         f"clients of the Kafka listener wait: the farm has feature level {level}, and producers and consumer groups"
         f" need level {KAFKA_LEVEL}",
-        "update garlicfarm on all routers that vote; the leader then raises the level by itself",
+        "update garlicfarm on all nodes that vote; the leader then raises the level by itself",
     )
     return False
 

@@ -60,7 +60,7 @@ class LocalFarmError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LocalNode:
-    """One router of the farm: its name, its directory, its configuration file and the ports in it."""
+    """One node of the farm: its name, its directory, its configuration file and the ports in it."""
 
     name: str
     directory: Path
@@ -146,7 +146,7 @@ def _farm_key(directory: Path, servers: int) -> bool:
     expect = farm_key.expect
     if expect != servers:
         raise LocalFarmError(
-            f"{directory} holds a farm of {expect} routers, not of {servers}: start it with --servers {expect},"
+            f"{directory} holds a farm of {expect} nodes, not of {servers}: start it with --servers {expect},"
             " or choose another directory with --state-dir",
         )
     clusters = {each for number in range(1, servers + 1) if (each := _cluster_id(directory / f"node-{number}"))}

@@ -146,7 +146,7 @@ class AdmissionStore:
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise UnusableFormationError(
                 f"{self._path} cannot be used ({error}): which Raft id this node has is unknown. Restore the file, or"
-                " give the node a new state directory and another name: it then joins as a new router",
+                " give the node a new state directory and another name: it then joins as a new node",
             ) from error
         if found.cluster != self._cluster:
             raise UnusableFormationError(

@@ -84,7 +84,7 @@ class KnownFarm:
         """Why this identity is out for good; None if it is not."""
         if node_id in self.admissions.out:
             return (
-                f"the identity {node_id.hex()} was evicted or replaced, and is never admitted again: a router that may"
+                f"the identity {node_id.hex()} was evicted or replaced, and is never admitted again: a node that may"
                 " come back needs a new state directory, and with it a new identity"
             )
         return out_refusal(self.applied_state.state.admitted, node_id)
@@ -238,7 +238,7 @@ def _judged(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, se
         return Refusal(
             Fault.UNKNOWN_IDENTITY,
             f"the identity {node_id.hex()} claims to be server {server_id}, an admission that has lapsed since nothing"
-            " came of it: a router that is to come after all needs a new state directory, and to be admitted again",
+            " came of it: a node that is to come after all needs a new state directory, and to be admitted again",
         )
     holder = farm.holder_of(server_id)
     if holder is None:

@@ -77,7 +77,7 @@ def load_formation(state_dir: Path, node_id: bytes) -> FormationState:
     except (OSError, FormationStateError) as error:
         raise UnusableFormationError(
             f"{path} cannot be used ({error}): what this node promised is unknown, and it must not promise again."
-            " Restore the file, or give the node a new state directory and another name: it then joins as a new router",
+            " Restore the file, or give the node a new state directory and another name: it then joins as a new node",
         ) from error
     # An endorsement is no promise: its set need not contain this node.
     own = [each.founders for each in (state.promise, state.founding, *state.withdrawn) if each is not None]
@@ -85,7 +85,7 @@ def load_formation(state_dir: Path, node_id: bytes) -> FormationState:
         raise UnusableFormationError(
             f"{path} was written by another identity than this node's ({node_id.hex()}): a promise goes with the"
             " identity key beside it. Restore that key, or give the node a new state directory and another name: it"
-            " then joins as a new router",
+            " then joins as a new node",
         )
     return state
 

@@ -1,4 +1,4 @@
-"""The name of a node that was given none: the host's, with an end of its own where another router has it already.
+"""The name of a node that was given none: the host's, with an end of its own where another node has it already.
 
 Machines are cloned, and then three routers are called `vm`. A farm tells its members apart by name in every view, and a
 name belongs to one identity (`bridge.core.membership.admission`); an operator who follows the advice for a router with
@@ -35,10 +35,10 @@ LOOK_S: Final = 0.5
 
 
 class NameTakenError(Exception):
-    """Another router has this name; `name` is the one to take."""
+    """Another node has this name; `name` is the one to take."""
 
     def __init__(self, taken: str, name: str) -> None:
-        super().__init__(f"another router of this farm is called {taken}: this one is {name} from now on")
+        super().__init__(f"another node of this farm is called {taken}: this one is {name} from now on")
         self.name = name
 
 

@@ -75,8 +75,8 @@ class OwnRaftId:
             node_id = self._notes.node_id.hex()
             self._alarms.set(
                 ALARM,
-                f"this router ({node_id}) has found its farm, and is not admitted to it",
-                f"at the router that leads: `garlicfarm node approve {node_id}`",
+                f"this node ({node_id}) has found its farm, and is not admitted to it",
+                f"at the node that leads: `garlicfarm node approve {node_id}`",
             )
             words = self._words(None)
             word = await self._proven(words)

@@ -133,7 +133,7 @@ class Reconciling:
         more = len(asking) - len(named)
         text = f"not admitted, and waiting for you: {', '.join(named)}{f', and {more} more' if more else ''}"
         action = (
-            f"if it is your router: `garlicfarm node approve {asking[0].node_id.hex()}` here; otherwise a stranger has"
+            f"if it is your node: `garlicfarm node approve {asking[0].node_id.hex()}` here; otherwise a stranger has"
             " a copy of the key file: `garlicfarm keys replace`"
         )
         self._parts.alarms.set(ASKING_ALARM, text, action)

@@ -1,6 +1,6 @@
 """Makes a new cluster out of the state directory of a survivor, after the majority of the old one was lost for good.
 
-Or out of a backup, if no state directory is left at all: then its server is a new router, with an identity made here.
+Or out of a backup, if no state directory is left at all: then its server is a new node, with an identity made here.
 
     DIR/raft, formation.json ──read offline──▶ FarmOnDisk ──▶ `recovered` ──▶ DIR/raft.recovering: one snapshot, no log
                                                                                    │ all durable; only then:
@@ -25,7 +25,7 @@ be the old cluster's or the new one's. `recover` may be called again at any poin
 is the old one, so it finds the old log, in `raft.of-…` if that has been moved, and makes everything anew. If the new
 founding were written earlier, the second call would read the old log by it, and take one server for another.
 
-The farm key's `expect` is not changed. It says how many routers found a farm, and below how many voters the leader
+The farm key's `expect` is not changed. It says how many nodes found a farm, and below how many voters the leader
 removes none. A node that knows a cluster never founds, and a cluster of one voter is below that number anyway. So the
 farm grows back to its size under the same key file.
 """
@@ -118,7 +118,7 @@ class RecoveryPlan:
     formation: FormationState
     reset: Reset = field(default_factory=Reset)
     identity: Identity | None = None
-    """Of the new router that goes on from a backup; None: the survivor keeps its own."""
+    """Of the new node that goes on from a backup; None: the survivor keeps its own."""
 
     @property
     def new_cluster_id(self) -> bytes:
@@ -177,7 +177,7 @@ async def plan_recovery_of_backup(backup: Path, state_dir: Path, reset: Reset | 
     except UntrustedPathError as error:
         raise RecoveryError(str(error)) from error
     if await trio.Path(state_dir).exists():
-        raise RecoveryError(f"{state_dir} exists: name a new directory, in which the state of a new router is made")
+        raise RecoveryError(f"{state_dir} exists: name a new directory, in which the state of a new node is made")
     try:
         survivor = await read_backup(backup)
     except StateReadingError as error:
@@ -235,7 +235,7 @@ async def _first_state(plan: RecoveryPlan) -> bytes:
 
 
 def _make(plan: RecoveryPlan, state: bytes) -> None:
-    """The state directory of a new router. Its identity is written last: a directory without one is made again."""
+    """The state directory of a new node. Its identity is written last: a directory without one is made again."""
     state_dir, identity = plan.state_dir, plan.identity
     try:
         state_dir.mkdir(mode=0o700, parents=True)

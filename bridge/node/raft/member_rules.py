@@ -39,12 +39,12 @@ class FarmMemberRules:
         if len(self.describe().configuration.voter_ids) >= ceiling:
             return (
                 f"the farm has {ceiling} voters already, as many as consensus.voters_max allows;"
-                " a router that is just started becomes an observer"
+                " a node that is just started becomes an observer"
             )
         address = self.resolve(server.server_id)
         if address is None:
             return (
-                "the log has not given out this id, or that router's address is not known: give the router the"
+                "the log has not given out this id, or that node's address is not known: give the node the"
                 " farm key and start it, and it joins by itself (`garlicfarm help servers`)"
             )
         return address

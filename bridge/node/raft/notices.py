@@ -25,7 +25,7 @@ from consensus import (
 
 ALARM = "content-rejected"
 ACTION = (
-    "install the version that the text names on this node and start it again; if none of your routers runs a newer"
+    "install the version that the text names on this node and start it again; if none of your nodes runs a newer"
     " version, that server is in other hands: `garlicfarm node evict` throws it out"
 )
 QUIET_AFTER_S = 120.0

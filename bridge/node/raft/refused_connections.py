@@ -37,7 +37,7 @@ TOLD_AGAIN_S = 600.0
 _SERVER = re.compile(r"\bserver ([1-9][0-9]{0,9})\b")
 
 _DO_WHERE_REFUSED = {
-    Fault.WRONG_CREDENTIALS: "give this node the farm's present key file (`garlicfarm keys export FILE` at a router of"
+    Fault.WRONG_CREDENTIALS: "give this node the farm's present key file (`garlicfarm keys export FILE` at a node of"
     " the farm), or mend its line in logins_file",
     Fault.REPLAYED: "look for a proxy or a machine on the way that repeats requests",
     Fault.WRONG_PATH: "check that the address leads to a server of this farm",
@@ -49,8 +49,8 @@ _DO_WHERE_REFUSED = {
     Fault.UNPROVEN: "find out what stands between the two nodes; with I2P, write each seed as that node's"
     " consensus.advertise has it",
     Fault.UNKNOWN_IDENTITY: "if this node was given another state directory, or an old copy of its own, put the right"
-    " one back; otherwise start it as a new router, with a new state directory",
-    Fault.EXPELLED: "`garlicfarm node list` at a router of the farm shows who was evicted or removed; a router"
+    " one back; otherwise start it as a new node, with a new state directory",
+    Fault.EXPELLED: "`garlicfarm node list` at a node of the farm shows who was evicted or removed; a node"
     " that may come back needs a new state directory, or an operator lets it back (`garlicfarm help servers`)",
     Fault.WRONG_CERTIFICATE: "if that server has just started, wait until gossip brings its certificate; with"
     " [consensus] ca_file, look at that server's certificate and at this node's clock; if it lasts, another program"
@@ -59,18 +59,18 @@ _DO_WHERE_REFUSED = {
     Fault.PROXY_REFUSED: "mend [proxy] user and password_file",
 }
 _DO_WHERE_REFUSING = {
-    Fault.WRONG_CREDENTIALS: "a router of yours: give it the farm's present key file; a stranger: it knows this"
+    Fault.WRONG_CREDENTIALS: "a node of yours: give it the farm's present key file; a stranger: it knows this"
     " address and guesses, and learns nothing by it",
     Fault.REPLAYED: "an attacker recorded a handshake and sent it again: it was not let in; find what can listen there",
-    Fault.WRONG_CLUSTER: "check which farm's key file that router has; if it is a member of this farm from before"
+    Fault.WRONG_CLUSTER: "check which farm's key file that node has; if it is a member of this farm from before"
     " `garlicfarm recover`, move its state directory away and start it again",
     Fault.WRONG_VERSION: "update the older garlicfarm",
     Fault.WRONG_SERVER: "check the addresses that the servers advertise: two of them lead to one",
     Fault.UNPROVEN: "a peer has this farm's key file and no identity of the farm, or stands between two nodes: find"
     " it, and if the file was copied, replace the keys (`garlicfarm help copied-key-file`)",
-    Fault.UNKNOWN_IDENTITY: "a router of yours: give it back its own state directory, or a new one and let it be"
+    Fault.UNKNOWN_IDENTITY: "a node of yours: give it back its own state directory, or a new one and let it be"
     " admitted; a stranger: it has this farm's key file, so replace the keys (`garlicfarm help copied-key-file`)",
-    Fault.EXPELLED: "a router that was evicted, replaced or removed still runs: stop it, or take it back as"
+    Fault.EXPELLED: "a node that was evicted, replaced or removed still runs: stop it, or take it back as"
     " `garlicfarm help servers` says; if you do not run it, replace the keys (`garlicfarm help copied-key-file`)",
 }
 

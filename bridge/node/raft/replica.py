@@ -422,7 +422,7 @@ def _open_storage(settings: ReplicaSettings) -> tuple[ThreadedDisk, Recovery]:
         raise StorageError(
             f"{storage} is gone, and with it what this server voted and acknowledged: as the same server it could undo"
             " both. Put the directory back as it was, or give this node a new state directory and another name: it then"
-            " joins as a new router",
+            " joins as a new node",
         )
     opened = open_storage(
         storage,
@@ -448,7 +448,7 @@ def _note_storage(note: Path, server_id: int, recovery: Recovery) -> None:
         raise StorageError(
             f"the Raft storage of this node was made as server {noted}, and this node is server {server_id} now: one"
             " storage never serves two, since its vote and its copy of the log would count twice. Give this node a new"
-            " state directory and another name: it then joins as a new router",
+            " state directory and another name: it then joins as a new node",
         )
     # A recovered storage has a note without an id: its server is a founder, and keeps its id for good.
     replace_file(note, STORAGE_NOTE_TEXT + b"Raft id %d\n" % server_id)

@@ -159,7 +159,7 @@ class NodeConfiguration:
     kafka: KafkaSettings | None = None
     """None: no listener for Kafka's clients."""
     is_named_by_host: bool = False
-    """No name was given: it is the host's, and another router may have it."""
+    """No name was given: it is the host's, and another node may have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +301,7 @@ def _farm_key(root: Section, overrides: Overrides) -> Path | None:
         root.problem(
             "farm_key",
             "missing: name the farm's key file; make one with `garlicfarm keys new-farm --expect N`, copy it to each "
-            "router of the farm, and give it with --farm-key FILE",
+            "node of the farm, and give it with --farm-key FILE",
         )
     return overrides.farm_key or told
 

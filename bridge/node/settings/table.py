@@ -103,7 +103,7 @@ SETTINGS = _table(
         _text(
             "name",
             "what operators call this node: 1 to 32 letters, digits, `.`, `_`, `-`",
-            "the host's name; `HOST-ABCD` where another router of the farm has that",
+            "the host's name; `HOST-ABCD` where another node of the farm has that",
         ),
         _file(
             "state_dir",
@@ -201,7 +201,7 @@ SETTINGS = _table(
         _word(
             "consensus.admit",
             Admit.ASK,
-            'routers beyond the founders: `"ask"` waits for `garlicfarm node approve`; `"all"` admits each that has the'
+            'nodes beyond the founders: `"ask"` waits for `garlicfarm node approve`; `"all"` admits each that has the'
             " key file, one in a reporting period; counts while this node leads, so set it alike on all",
         ),
         _address("proxy.address", "with `i2p`: the HTTP proxy, on loopback", "`127.0.0.1:4444`"),

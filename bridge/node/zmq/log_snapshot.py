@@ -40,7 +40,7 @@ class SnapshotLeaf(Record, frozen=True):
     destination: str
     """The address of the leaf."""
     cost: int
-    """0 to 100; a lower cost is preferred."""
+    """0 to 200; a lower cost is preferred."""
 
 
 class SnapshotMaster(Record, frozen=True):

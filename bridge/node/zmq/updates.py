@@ -139,7 +139,7 @@ class FarmUpdates:
             ALARM,
             f"clients of the ØMQ endpoint wait: the farm has feature level {farm.state.level}, and updates need level"
             f" {REQIDS_LEVEL}, so that each is applied once",
-            "update garlicfarm on all routers that vote; the leader then raises the level by itself",
+            "update garlicfarm on all nodes that vote; the leader then raises the level by itself",
         )
         return False
 

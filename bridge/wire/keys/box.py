@@ -41,7 +41,7 @@ OFFER_BYTES: Final = BOX_BYTES + PUBLIC_KEY_BYTES + _SIGNATURE_BYTES
 
 
 class KeyBoxError(ValueError):
-    """A box or an offer that is for another router, damaged, or not signed by a member."""
+    """A box or an offer that is for another node, damaged, or not signed by a member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def open_key(box: bytes, identity: Ed25519PrivateKey, label: bytes) -> EraKey:
         derived = _derived(shared, public, identity.public_key().public_bytes_raw(), label)
         plain = ChaCha20Poly1305(derived).decrypt(_NONCE, sealed, label)
     except (ValueError, InvalidTag) as error:
-        raise KeyBoxError("this key box is sealed for another router, or damaged") from error
+        raise KeyBoxError("this key box is sealed for another node, or damaged") from error
     era, used_at, key = _CONTENT.unpack(plain)
     if not 0 < era < ERA_LIMIT:
         raise KeyBoxError(f"no era has the number {era}")

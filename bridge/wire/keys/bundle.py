@@ -93,7 +93,7 @@ def _check_shared(settings: Mapping[str, Any]) -> None:
         else:
             strange = set() if name in SHARED[""] else {name}
         if strange:
-            raise BundleError(f"it sets {min(map(str, strange))[:40]!r}, which is each router's own; export it again")
+            raise BundleError(f"it sets {min(map(str, strange))[:40]!r}, which is each node's own; export it again")
 
 
 def toml_text(settings: Mapping[str, Any]) -> str:

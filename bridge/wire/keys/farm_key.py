@@ -11,7 +11,7 @@
     cluster_id = "0011…"        which founded farm it is (16 bytes); missing until it is founded
 
 A holder of the keys can announce a founding of its own. So a router that comes later needs the cluster id to recognise
-its farm: `garlicfarm keys export` writes it on a router of the farm. A node that has it never founds.
+its farm: `garlicfarm keys export` writes it on a node of the farm. A node that has it never founds.
 
 Credentials for the Digest authentication of the Garlic Farm protocol are not stored. They are derived from a key and
 the cluster name, so two files cannot disagree about them, and a rotation changes them. The epoch is not part of them:
@@ -177,12 +177,10 @@ def farm_key_text(farm_key: FarmKey) -> str:
     gossip_keys = "".join(f'    "{encode_key(key)}",\n' for key in farm_key.gossip_keys)
     retired_keys = "".join(f'    "{encode_key(key)}",\n' for key in farm_key.retired_keys)
     era = (
-        f"# All keys were replaced so often, to keep evicted routers out.\nera = {farm_key.era}\n"
-        if farm_key.era
-        else ""
+        f"# All keys were replaced so often, to keep evicted nodes out.\nera = {farm_key.era}\n" if farm_key.era else ""
     )
     founded = (
-        "# The farm is founded: a router with this file joins this cluster and no other, and never founds one.\n"
+        "# The farm is founded: a node with this file joins this cluster and no other, and never founds one.\n"
         f'cluster_id = "{farm_key.cluster_id.hex()}"\n'
         if farm_key.cluster_id is not None
         else ""
@@ -193,10 +191,10 @@ def farm_key_text(farm_key: FarmKey) -> str:
     founders = f"# Only these nodes may found the farm.\nfounders = [{listed}]\n" if listed and not is_founded else ""
     return (
         f"# The key of the Garlic Farm {farm_key.cluster!r}. A holder of this file can join it: keep it secret\n"
-        "# (mode 0600), and copy it to each router of the farm and nowhere else.\n"
+        "# (mode 0600), and copy it to each node of the farm and nowhere else.\n"
         f"version = {VERSION}\n"
         f'cluster = "{farm_key.cluster}"\n'
-        f"# This many routers found the farm, no more and no fewer. It must exceed half of all that may ever found.\n"
+        f"# This many nodes found the farm, no more and no fewer. It must exceed half of all that may ever found.\n"
         f"expect = {farm_key.expect}\n"
         f"epoch = {farm_key.epoch}\n"
         f'label = "{farm_key.label.hex()}"\n'
