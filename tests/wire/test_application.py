@@ -430,3 +430,13 @@ def test_a_report_with_any_fault_or_failure_is_a_report(value: object) -> None:
     assert isinstance(read, Report)
     assert len(read.masters[0].publish_failure or "") <= FAILURE_LIMIT
     assert set(read.destinations[0].faults) <= {LeafFault.ROUTER}
+
+
+@pytest.mark.parametrize("value", [b"1e999", b"1" * 400, b'"\xff\xfe"'])
+def test_a_fault_that_decoding_refuses_is_ignored(value: bytes) -> None:
+    # An older version skips the member, and skipping accepts this.
+    written = json.loads(encode(FULL))
+    written["destinations"][0]["faults"] = "replaced"
+    read = decode(json.dumps(written).encode().replace(b'"replaced"', value))
+    assert isinstance(read, Report)
+    assert read.destinations[0].faults == ()

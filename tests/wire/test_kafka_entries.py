@@ -47,6 +47,17 @@ def test_what_is_out_of_its_range_is_foreign_and_keeps_its_request(entry: bytes)
     assert request_of(found) == "c-1-2"
 
 
+MALFORMED = [b"7", b"null", b'"bogus"', b'{"a":[]}', b"1e999", b"1" * 400, b'"\xff\xfe"', b'"' + b"0a" * 16 + b'\\n"']
+
+
+@pytest.mark.parametrize("value", MALFORMED)
+def test_a_malformed_principal_counts_as_none(value: bytes) -> None:
+    # Versions below level 5 skip this member, and an old log must not change its meaning.
+    producer = b'{"kafkaProducer":{"name":"n","principal":%b}}' % value
+    offset = b'{"kafkaOffset":{"group":"g","offset":5,"principal":%b}}' % value
+    assert (decode(producer), decode(offset)) == (ProducerStart("n"), GroupOffset("g", 5))
+
+
 def test_the_tables_are_part_of_a_snapshot() -> None:
     tables = KafkaClients({5: Producer("n", 7, 1, 2, (Run(1, 20, 1),))}, {"g": NotedOffset(3, -1, "m", 9)}, (21, 22))
     state = FarmState(0, level=4, kafka=tables)

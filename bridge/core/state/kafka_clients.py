@@ -61,8 +61,6 @@ SKIPPED_MAX: Final = 4_096
 SEQUENCES: Final = 2**31
 EPOCH_MAX: Final = 2**15 - 1
 PRINCIPAL_CHARACTERS: Final = 32
-PRINCIPAL: Final = f"[0-9a-f]{{{PRINCIPAL_CHARACTERS}}}"
-"""What `principal_hash` gives, as a regular expression."""
 _MARK: Final = "kafka:"
 _TEXT_CHARACTERS_MAX: Final = len(_MARK) + 19 + 5 + 10 + PRINCIPAL_CHARACTERS + 3
 _PRINCIPAL_DIGITS: Final = frozenset("0123456789abcdef")
@@ -110,7 +108,7 @@ def produced_in(request: str | None) -> Produced | None:
     if request is None or not request.startswith(_MARK) or len(request) > _TEXT_CHARACTERS_MAX:
         return None
     numbers, principal = request[len(_MARK) :].split("."), ""
-    if len(numbers) == _PARTS_WITH_PRINCIPAL and _is_principal(numbers[-1]):
+    if len(numbers) == _PARTS_WITH_PRINCIPAL and is_principal(numbers[-1]):
         principal = numbers.pop()
     if len(numbers) != _PARTS_WITH_PRINCIPAL - 1:
         return None
@@ -123,7 +121,8 @@ def produced_in(request: str | None) -> Produced | None:
     return made if is_possible and str(made) == request else None
 
 
-def _is_principal(text: str) -> bool:
+def is_principal(text: str) -> bool:
+    """Return True if this may come from `principal_hash`."""
     return len(text) == PRINCIPAL_CHARACTERS and _PRINCIPAL_DIGITS.issuperset(text)
 
 

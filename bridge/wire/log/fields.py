@@ -5,9 +5,10 @@ bytes. So the ranges are wide: they include all possible values, not only sensib
 """
 
 import base64
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from msgspec import Meta
+import msgspec
+from msgspec import Meta, Raw
 
 from bridge.core.log.hashes import HASH_CHARACTERS
 from bridge.core.log.records import NAME
@@ -31,10 +32,23 @@ HashText = Annotated[str, Meta(pattern=f"^[a-z2-7]{{{HASH_CHARACTERS}}}\\Z")]
 """Base32 of a hash of 32 bytes: the part before `.b32.i2p` of an address."""
 NodeName = Annotated[str, Meta(pattern=f"^{NAME}\\Z")]
 Factor = Annotated[float, Meta(ge=-1e9, le=1e9)]
+ABSENT: Final = Raw()
+"""The default of a member that a later version added: a `Raw`, read with `value_or_none`.
+
+Older versions skip such a member, and skipping accepts more values than decoding does, even as `Any`: numbers out of
+range and text that is not UTF-8. The entry would be foreign in one version and not in another."""
 
 
 class ApplicationError(ValueError):
     """The record cannot be an entry: it exceeds the limits that every server checks."""
+
+
+def value_or_none(member: Raw) -> Any:
+    """Return the value of a member that older versions skip; None if it is absent, or decoding refuses it."""
+    try:
+        return msgspec.json.decode(member) if member else None
+    except ValueError:
+        return None
 
 
 def octets(text: str, size: int) -> bytes:

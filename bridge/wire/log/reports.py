@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Final
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field, structs
 
 from bridge.core.log.records import LeafFault, LeafStatus, Measurement, MetaStatus, PublishConfig, Report, RouterStatus
 from bridge.core.state.farm_state import MASTERS_MAX
 from bridge.wire.log.fields import (
+    ABSENT,
     ApplicationError,
     Count,
     DestinationText,
@@ -29,6 +31,7 @@ from bridge.wire.log.fields import (
     ServerId,
     StructureText,
     checked_destination,
+    value_or_none,
 )
 
 DESTINATIONS_LIMIT: Final = 64
@@ -51,7 +54,7 @@ class MetaPart(Struct, rename="camel", omit_defaults=True):
     last_published_time_ms: Milliseconds | UnsetType = field(name="lastPublishedTime", default=UNSET)
     last_published_lease_set: StructureText | None = field(name="lastPublishedLS", default=None)
     can_sign_until_s: Seconds | None = field(name="canSignUntil", default=None)
-    publish_failure: Any = None
+    publish_failure: Raw = ABSENT
     """Text. Older versions do not read it, so no value of it makes the entry foreign."""
 
 
@@ -81,7 +84,7 @@ class LeafPart(Struct, rename="camel", omit_defaults=True):
     current_bandwidth_bytes_per_s: Count | None = field(name="currentBandwidth", default=None)
     configured_connections: Count | None = None
     current_connections: Count | None = None
-    faults: Any = None
+    faults: Raw = ABSENT
     """A list of words of `LeafFault`, read likewise."""
 
 
@@ -157,11 +160,13 @@ def _to_leaf(leaf: LeafPart) -> LeafStatus:
     return LeafStatus(**told)
 
 
-def _text(value: Any) -> str | None:
+def _text(member: Raw) -> str | None:
+    value = value_or_none(member)
     return value[:FAILURE_LIMIT] if isinstance(value, str) else None
 
 
-def _faults(value: Any) -> tuple[LeafFault, ...]:
+def _faults(member: Raw) -> tuple[LeafFault, ...]:
+    value = value_or_none(member)
     named = {each for each in value if isinstance(each, str)} if isinstance(value, list) else set[str]()
     return tuple(each for each in LeafFault if each.value in named)
 
@@ -172,7 +177,7 @@ def _to_measurements(measured: list[_Measurement]) -> tuple[Measurement, ...]:
 
 def from_report(report: Report, config: Mapping[str, Any] | None) -> ReportEntry:
     """How it is written."""
-    masters = [MetaPart(**{**asdict(each), "publish_failure": _text(each.publish_failure)}) for each in report.masters]
+    masters = [MetaPart(**{**asdict(each), "publish_failure": _failure(each)}) for each in report.masters]
     return ReportEntry(
         cluster=report.cluster,
         date=report.date_ms,
@@ -188,4 +193,10 @@ def from_report(report: Report, config: Mapping[str, Any] | None) -> ReportEntry
 
 
 def _from_leaf(leaf: LeafStatus) -> LeafPart:
-    return LeafPart(**{**asdict(leaf), "faults": [each.value for each in leaf.faults] or None})
+    faults = Raw(msgspec.json.encode([each.value for each in leaf.faults])) if leaf.faults else ABSENT
+    return LeafPart(**{**asdict(leaf), "faults": faults})
+
+
+def _failure(part: MetaStatus) -> Raw:
+    failure = part.publish_failure
+    return ABSENT if failure is None else Raw(msgspec.json.encode(failure[:FAILURE_LIMIT]))
