@@ -6,7 +6,6 @@ So a new field needs an answer: who believes it, is it tried, who corrects it; a
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,19 +72,19 @@ def rows() -> list[list[str]]:
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[1:]]
 
 
-def named() -> Counter[str]:
-    return Counter(field for row in rows() for field in dict.fromkeys(re.findall(r"`([A-Za-z]\w*\.[a-z_]+)`", row[0])))
+def named() -> set[str]:
+    return {field for row in rows() for field in re.findall(r"`([A-Za-z]\w*\.[a-z_]+)`", row[0])}
 
 
 def test_each_field_with_an_address_has_a_row() -> None:
-    missing = found() - named().keys() - NO_ADDRESS.keys()
+    missing = found() - named() - NO_ADDRESS.keys()
     assert not missing, f"fields without a row in {PAGE}: {sorted(missing)}"
 
 
 def test_each_row_names_a_field_that_exists() -> None:
-    gone = (named().keys() | NO_ADDRESS.keys()) - found()
+    gone = (named() | NO_ADDRESS.keys()) - found()
     assert not gone, f"no such fields with an address: {sorted(gone)}"
-    assert not named().keys() & NO_ADDRESS.keys()
+    assert not named() & NO_ADDRESS.keys()
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row[0][:30])
