@@ -8,8 +8,8 @@ report just before a clock entry would look stale one period too early; with the
 would.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -169,6 +169,29 @@ class FarmState:
         parts = [server.report.part_in(master) for server in self.servers.values()]
         seconds = [part.last_published_time_ms // 1000 for part in parts if part is not None]
         return max((each for each in seconds if each <= latest_s), default=0)
+
+
+def places_in(value: object) -> Iterator[tuple[str, object]]:
+    """Each value within a dataclass, and within all that it holds, with its place: tables, and what is no table.
+
+    A place is `FarmState.removed` for a field, with `.key`, `.value` or `.item` for what a mapping or a tuple holds.
+    """
+    for each in fields(value):  # type: ignore[arg-type]  # a dataclass
+        yield from _places_in_field(f"{type(value).__name__}.{each.name}", getattr(value, each.name))
+
+
+def _places_in_field(place: str, value: object) -> Iterator[tuple[str, object]]:
+    if is_dataclass(value):
+        yield from places_in(value)
+        return
+    yield place, value
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _places_in_field(f"{place}.key", key)
+            yield from _places_in_field(f"{place}.value", each)
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _places_in_field(f"{place}.item", each)
 
 
 _behind_the_position: Callable[[FarmState], tuple[Any, ...]] = attrgetter(

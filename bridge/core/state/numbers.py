@@ -21,7 +21,7 @@ from typing import Any
 
 from bridge.core.log.weights import COST_MAX, OPERATOR_BOUNDS, PIPELINE_BOUNDS
 from bridge.core.membership.eviction import LAST_ERA
-from bridge.core.state.farm_state import LOG_TIME_LIMIT_MS
+from bridge.core.state.farm_state import LOG_TIME_LIMIT_MS, places_in
 from bridge.core.state.kafka_clients import EPOCH_MAX, SEQUENCES
 from consensus import MAX_NUMBER
 
@@ -287,22 +287,9 @@ class UndeclaredNumberError(Exception):
 
 def numbers_in(value: object) -> Iterator[tuple[str, float]]:
     """Each number of a dataclass and of all that it holds, with its place."""
-    for each in fields(value):  # type: ignore[arg-type]  # a dataclass
-        yield from _in_field(f"{type(value).__name__}.{each.name}", getattr(value, each.name))
-
-
-def _in_field(place: str, value: object) -> Iterator[tuple[str, float]]:
-    if is_dataclass(value):
-        yield from numbers_in(value)
-    elif isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _in_field(f"{place}.key", key)
-            yield from _in_field(f"{place}.value", each)
-    elif isinstance(value, tuple):
-        for each in value:
-            yield from _in_field(f"{place}.item", each)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield place, value
+    for place, each in places_in(value):
+        if isinstance(each, int | float) and not isinstance(each, bool):
+            yield place, each
 
 
 Changed = Callable[[Number, int], int]

@@ -15,7 +15,7 @@ is named here. `docs/reference/limits.md` has the same table for operators.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from enum import Enum
 
 from bridge.core.log.records import LeafFault, Scope
@@ -38,6 +38,7 @@ from bridge.core.state.farm_state import (
     MASTERS_OF_SERVER_MAX,
     SERVERS_MAX,
     SESSION_LIMITS,
+    places_in,
 )
 from bridge.core.state.reqids import REQIDS_MAX, REQIDS_OF_AUTHOR_MAX
 
@@ -239,18 +240,6 @@ def declared_table(place: str) -> Table:
 
 def tables_in(value: object) -> Iterator[tuple[str, int]]:
     """Each table of a dataclass and of all that it holds, with its place and its number of rows."""
-    for each in fields(value):  # type: ignore[arg-type]  # a dataclass
-        yield from _in_field(f"{type(value).__name__}.{each.name}", getattr(value, each.name))
-
-
-def _in_field(place: str, value: object) -> Iterator[tuple[str, int]]:
-    if is_dataclass(value):
-        yield from tables_in(value)
-    elif isinstance(value, Mapping):
-        yield place, len(value)
-        for each in value.values():
-            yield from _in_field(f"{place}.value", each)
-    elif isinstance(value, tuple):
-        yield place, len(value)
-        for each in value:
-            yield from _in_field(f"{place}.item", each)
+    for place, each in places_in(value):
+        if isinstance(each, Mapping | tuple):
+            yield place, len(each)
