@@ -242,44 +242,38 @@ class FetchSchedule:
         replica, log = self._replica, self._replica.log
         # While the disk writes, this is only a sign of life: its position is not the log's end, so its entries will be
         # dropped, but the leader hears of us.
-        durable = log.durable_index
-        position = LogId(durable, log.term_at(durable) or 0) if self._is_writing else log.last
+        position = self._durable_position() if self._is_writing else log.last
         max_wait_ms, limit_bytes = replica.options.heartbeat_ms, self._limit_bytes
-        correlation = replica.next_correlation()
-        fetch = Fetch(
+        fetch = self._fetch_from(position, max_wait_ms, limit_bytes)
+        after = 0 if self._is_writing else log.writing_number
+        replica.outbox.send(target, fetch, max(replica.hard_state_number, after))
+        overdue_ms = replica.now + max_wait_ms + replica.options.retry_ms
+        asked = Asked(target, replica.term, position, replica.now, overdue_ms, None, limit_bytes)
+        self._remember(fetch.correlation, asked)
+
+    def _show_life(self, target: ServerId) -> None:
+        """Fetch nothing, so that the leader counts us among its majority while a large answer is on its way."""
+        replica, position = self._replica, self._durable_position()
+        fetch = dataclasses.replace(self._fetch_from(position, 0, 0), is_sign_of_life=True)
+        replica.outbox.send(target, fetch, replica.hard_state_number)
+        self._keep(fetch.correlation, Asked(target, replica.term, position, replica.now, replica.now))
+
+    def _durable_position(self) -> LogId:
+        log = self._replica.log
+        return LogId(log.durable_index, log.term_at(log.durable_index) or 0)
+
+    def _fetch_from(self, position: LogId, max_wait_ms: Milliseconds, max_bytes: int) -> Fetch:
+        replica = self._replica
+        return Fetch(
             term=replica.term,
             replica=replica.server_id,
             position=position,
             commit=replica.applier.commit,
             max_wait_ms=max_wait_ms,
-            max_bytes=limit_bytes,
-            correlation=correlation,
+            max_bytes=max_bytes,
+            correlation=replica.next_correlation(),
             cluster_id=replica.cluster_id,
         )
-        after = 0 if self._is_writing else log.writing_number
-        replica.outbox.send(target, fetch, max(replica.hard_state_number, after))
-        overdue_ms = replica.now + max_wait_ms + replica.options.retry_ms
-        self._remember(correlation, Asked(target, replica.term, position, replica.now, overdue_ms, None, limit_bytes))
-
-    def _show_life(self, target: ServerId) -> None:
-        """Fetch nothing, so that the leader counts us among its majority while a large answer is on its way."""
-        replica, log = self._replica, self._replica.log
-        durable = log.durable_index
-        position = LogId(durable, log.term_at(durable) or 0)
-        correlation = replica.next_correlation()
-        fetch = Fetch(
-            term=replica.term,
-            replica=replica.server_id,
-            position=position,
-            commit=replica.applier.commit,
-            max_wait_ms=0,
-            max_bytes=0,
-            correlation=correlation,
-            cluster_id=replica.cluster_id,
-            is_sign_of_life=True,
-        )
-        replica.outbox.send(target, fetch, replica.hard_state_number)
-        self._keep(correlation, Asked(target, replica.term, position, replica.now, replica.now))
 
     def _ask_for_chunk(self, incoming: IncomingSnapshot) -> None:
         replica = self._replica
