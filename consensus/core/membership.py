@@ -59,7 +59,7 @@ from consensus.core.model import (
 )
 from consensus.core.options import Options
 from consensus.core.replica import Replica
-from consensus.core.replication.progress import Progress, ProgressTracker
+from consensus.core.replication.progress import FIRST_HALVINGS, Progress, ProgressTracker
 from consensus.core.status import ChangeProgress, NewcomerProgress
 
 
@@ -281,7 +281,12 @@ class Reconfiguration:
         for gone in [peer for peer in self._followers if peer not in wanted]:
             del self._followers[gone]
         for server_id in sorted(wanted.difference(self._followers)):
-            self._followers[server_id] = Progress(log.last_index + 1, contact_ms=replica.now, advanced_ms=replica.now)
+            self._followers[server_id] = Progress(
+                log.last_index + 1,
+                contact_ms=replica.now,
+                advanced_ms=replica.now,
+                halvings=FIRST_HALVINGS if replica.features.max_requests_in_flight == 1 else 0,
+            )
         return True
 
     def has_committed_in_term(self) -> bool:

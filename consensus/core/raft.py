@@ -370,6 +370,8 @@ class Raft:
         match event:
             case PeerExtensions():
                 self._learn_extensions(event)
+                if self._replication is not None:
+                    self._replication.connected(event.peer)
             case ClusterIdKnown(cluster_id):
                 self._replica.cluster_id = cluster_id
             case AppendNotSent(peer, correlation, next_index):

@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from consensus.core.effects import Outcome, ProposalResolved, Role
-from consensus.core.events import DeadlineReached
+from consensus.core.events import DeadlineReached, PeerExtensions
+from consensus.core.features import GARLIC_FARM, ZMQ_RAFT, Extensions, Features
+from consensus.core.messages import AppendEntries
 from consensus.core.options import lan
 from consensus.core.replication.progress import LEAST_REQUEST_BYTES, MAX_HALVINGS, Progress, ProgressState
 from consensus.core.slow_link import SLOWEST_LINK_BYTES_PER_S
@@ -64,6 +66,44 @@ def test_entries_that_take_long_on_a_slow_link_are_not_taken_for_lost() -> None:
     first, second = progress.in_flight.values()
     assert first.transfer_ms > 30_000
     assert second.transfer_ms > 60_000
+
+
+@pytest.mark.parametrize("features", [GARLIC_FARM, ZMQ_RAFT], ids=["broken-connection", "lost-without-a-word"])
+def test_large_append_that_was_lost_is_repeated_within_a_second(features: Features) -> None:
+    """Its size gives it no time if its connection is lost, nor where nobody learns that one is."""
+    bench = Bench(1, voters=2, features=features, options=replace(lan(), check_invariants=False))
+    bench.lead()
+    for each in bench.appends(TWO):
+        bench.matched(TWO, each)
+    stored = bench.about.last.index
+    bench.propose(bytes(FULL))
+    assert [len(each.entries) for each in bench.appends(TWO)] == [1]
+    lost_ms = bench.now
+    if features is GARLIC_FARM:
+        bench.step(PeerExtensions(TWO, Extensions()), after_ms=200)
+    repeated = False
+    while not repeated and bench.now < lost_ms + 10_000:
+        bench.step(DeadlineReached(), after_ms=10)
+        for each in bench.appends(TWO):
+            bench.refused(TWO, each, stored + 1) if each.previous.index > stored else bench.matched(TWO, each)
+            repeated |= any(again.entries for again in (each, *bench.appends(TWO)))
+    assert bench.now - lost_ms <= 1_000
+
+
+def test_append_after_a_silence_is_small_where_heartbeats_wait() -> None:
+    """The follower would campaign before a full one has arrived, because no heartbeat passes it."""
+    bench = Bench(1, voters=2, features=ZMQ_RAFT, options=replace(lan(), check_invariants=False))
+    bench.lead()
+    for each in bench.appends(TWO):
+        bench.matched(TWO, each)
+    silent: list[AppendEntries] = []
+    while len(silent) < 3:
+        bench.step(DeadlineReached(), after_ms=50)
+        silent += bench.appends(TWO)
+    bench.matched(TWO, silent[-1])
+    bench.propose(*(bytes(10_000) for _ in range(20)))
+    (append,) = bench.appends(TWO)
+    assert sum(len(entry.data) for entry in append.entries) <= 2 * 10_000
 
 
 def test_leader_stays_for_the_time_of_a_large_command() -> None:

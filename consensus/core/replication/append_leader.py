@@ -23,6 +23,7 @@ from consensus.core.messages import AppendEntries, AppendReply, Message, Snapsho
 from consensus.core.model import Entry, Index, LogId, Milliseconds, ServerId
 from consensus.core.replica import Replica
 from consensus.core.replication.progress import (
+    FIRST_HALVINGS,
     LEAST_REQUEST_BYTES,
     MAX_REMEMBERED_REQUESTS,
     Progress,
@@ -171,6 +172,13 @@ class AppendLeader:
         went_back = progress.refused(request, next_index)
         if went_back or reachable_again or progress.next <= self._replica.log.start.index:
             self._replicate(peer, progress)
+            self._tracker.wake_by(self._due_ms(progress))
+
+    def connected(self, peer: ServerId) -> None:
+        """What an earlier connection carried is lost, so its size gives it no time any more."""
+        progress = self._followers.get(peer)
+        if progress is not None:
+            progress.lost_connection()
             self._tracker.wake_by(self._due_ms(progress))
 
     def entries_read(self, event: EntriesRead) -> bool:
@@ -349,6 +357,8 @@ class AppendLeader:
         ):
             if progress.appends_in_flight:
                 progress.was_overdue()
+            if self._one_at_a_time:
+                progress.halvings = max(progress.halvings, FIRST_HALVINGS)
             progress.became_unreachable(self._place_to_probe(progress))
         transfer = progress.transfer
         sent_ms = transfer.sent_ms if transfer is not None and progress.state is ProgressState.SNAPSHOT else None
@@ -381,7 +391,8 @@ class AppendLeader:
         encoded = replica.log.encoded(entries)
         message = AppendEntries(replica.term, replica.server_id, position, entries, commit, correlation, encoded)
         replica.outbox.send(peer, message)
-        size_bytes = group_bytes(entries) if entries else 0
+        # A transport that repeats loses messages without a word, so there the size of a message gives it no time.
+        size_bytes = group_bytes(entries) if entries and not self._one_at_a_time else 0
         progress.sent(correlation, previous, previous + len(entries), replica.now, self._round_number, size_bytes)
         progress.sent_commit, progress.commit_due_ms = commit, None
         self._tracker.wake_by(replica.now + self._patience_ms)

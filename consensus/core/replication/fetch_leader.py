@@ -139,6 +139,9 @@ class FetchLeader:
     def not_sent(self, _peer: ServerId, _correlation: int, _next_index: Index) -> None:
         """Entries leave with the answer to a fetch only, which says where the log of the peer ends."""
 
+    def connected(self, _peer: ServerId) -> None:
+        """The peer fetches again."""
+
     def entries_read(self, event: EntriesRead) -> bool:
         """Storage gave back entries for a server that fetches."""
         for peer, parked in self._parked.items():

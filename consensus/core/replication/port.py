@@ -45,6 +45,9 @@ class Replication(Protocol):
     def not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
         """The transport kept back an append, because the peer lacks the entries from `next_index` on."""
 
+    def connected(self, peer: ServerId) -> None:
+        """A new connection to the peer is up: what an earlier one carried is lost."""
+
     def entries_read(self, event: EntriesRead) -> bool:
         """Storage answered; returns False if the read is not one of this strategy."""
 

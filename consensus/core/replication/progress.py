@@ -14,7 +14,8 @@ anything else is stale or foreign and tells nothing. Both tables are bounded.
 
 *How much is sent at a time.* A slow link carries no full window within the retry time: what is taken for lost is still
 on its way, and is sent again behind it. So the size of a request and the window are halved when an answer is overdue,
-and doubled when one comes soon.
+and doubled when one comes soon. Where requests wait for each other, they begin small as well. Elsewhere a large request
+has the time that its bytes take on the slowest link, unless its connection is lost: then it is overdue as a small one.
 
 *What is committed.* A follower's match index rises, or the leader's own disk has caught up; Only `acknowledge` and
 `own_disk_caught_up` commit, whichever strategy is used. An index commits when a majority of voters holds it durably
@@ -33,6 +34,9 @@ from consensus.core.snapshots import OutgoingSnapshot
 
 MAX_REMEMBERED_REQUESTS = 128
 MAX_HALVINGS = 8
+FIRST_HALVINGS = 4
+"""At the beginning and after a silence, where a heartbeat waits behind the only request: a follower whose link is slow
+would campaign before a full one has arrived."""
 LEAST_REQUEST_BYTES = 4 * 1024
 """No request is made smaller than this."""
 
@@ -198,6 +202,12 @@ class Progress:
             self.next = last + 1
         if len(self.in_flight) > MAX_REMEMBERED_REQUESTS:
             self._expire(next(iter(self.in_flight)))
+
+    def lost_connection(self) -> None:
+        """The connection that carried what is under way is gone, and with it perhaps the requests."""
+        self.bytes_under_way = 0
+        for sent in self.in_flight.values():
+            sent.transfer_ms = 0
 
     def answered(self, correlation: int) -> SentAppend | None:
         """The request that this answers, once; None if the answer is stale or foreign."""
