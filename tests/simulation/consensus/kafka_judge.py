@@ -32,7 +32,7 @@ from tests.simulation.consensus.checker import Checker, ViolationError
 from tests.simulation.consensus.kafka_state import kept
 from tests.simulation.consensus.machine import Machine
 from tests.simulation.consensus.profile import Profile
-from tests.simulation.consensus.state import finish
+from tests.simulation.consensus.state import finish_in_turns
 
 
 class KafkaJudge:
@@ -98,7 +98,7 @@ class KafkaJudge:
         """A server's state began anew from a snapshot of this entry."""
         whole = QuorumLog(2**30)
         entries: tuple[Entry, ...] = tuple(self._checker.committed[:index])
-        finish(whole.apply(1, entries))
+        finish_in_turns(whole.apply(1, entries))
         if kept(whole) != kept(log):
             raise ViolationError(f"records: {server} begins from a snapshot of {index} with others than the log has")
 

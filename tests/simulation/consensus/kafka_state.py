@@ -15,7 +15,7 @@ from consensus.protocols.kraft.wire.records import Record, RecordBatch
 from consensus.sessions.table import SessionLimits
 from consensus.storage.snapshot_form import SnapshotForm
 from tests.simulation.consensus.kafka_node import command_in
-from tests.simulation.consensus.state import StateMachine, finish, stream
+from tests.simulation.consensus.state import StateMachine, finish, finish_in_turns, stream
 
 _RECORD_BYTES = 300
 _MAX_BYTES = 2**30
@@ -62,7 +62,7 @@ class KafkaStateMachine(StateMachine):
         at, _ = store
         image = b"".join(record.value or b"" for record in decode_batch(data[at:]).records)
         finish(self.machine.restore(snapshot.last, stream(image)))
-        finish(self.log.restore(snapshot.last, stream(data[:at])))
+        finish_in_turns(self.log.restore(snapshot.last, stream(data[:at])))
         self._on_kept(snapshot.last.index, self.log)
 
 

@@ -14,6 +14,8 @@ from heapq import heappop, heappush
 from typing import Any
 from zlib import crc32
 
+import trio
+
 from consensus.core.effects import Apply, ReadSnapshot, Restore, TakeSnapshot
 from consensus.core.events import SnapshotRead, SnapshotTaken
 from consensus.core.model import Entry, EntryKind, Index, LogId, SnapshotDescription, Term
@@ -223,3 +225,12 @@ def finish(work: Coroutine[Any, Any, None]) -> None:
     except StopIteration:
         return
     raise AssertionError("the state machine waits for something, but there is nothing here to wait for")
+
+
+def finish_in_turns(work: Coroutine[Any, Any, None]) -> None:
+    """Run to its end what gives other tasks a turn now and then."""
+
+    async def run() -> None:
+        await work
+
+    trio.run(run)
