@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         operators_certificate,
     )
     from consensus.net.tls_stream import TlsStream
+    from consensus.net.transfer_time import TransferTime, time_for
 
 __all__ = [
     "ALL_EXTENSIONS",
@@ -34,10 +35,12 @@ __all__ = [
     "MemoryTransport",
     "NodeCertificate",
     "TlsStream",
+    "TransferTime",
     "client_context",
     "load_or_create_certificate",
     "operators_certificate",
     "source_of",
+    "time_for",
 ]
 
 _HOMES: Final = {
@@ -53,6 +56,7 @@ _HOMES: Final = {
         "operators_certificate",
     ),
     "consensus.net.tls_stream": ("TlsStream",),
+    "consensus.net.transfer_time": ("TransferTime", "time_for"),
 }
 
 if not TYPE_CHECKING:  # mypy would take any name for one of the face

@@ -66,6 +66,7 @@ from bridge.node.security.local_trust import (
     facts_about_node,
     peer_user_id,
 )
+from consensus.net import TransferTime, time_for
 
 ANSWER_TIMEOUT_S = 5.0
 """For a question that the node answers from its memory."""
@@ -279,8 +280,15 @@ class ControlClient:
         origin = self._origin
         url = httpcore.URL(scheme=origin.scheme, host=origin.host, port=origin.port, target=target)
         try:
-            with trio.fail_after(timeout_s + WAIT_LIMIT_MS / 1000 * ("wait=" in target)):
-                answer = await exchange(self._http, method, url, headers, body, DOCUMENT_LIMIT_BYTES)
+            due_s = timeout_s + WAIT_LIMIT_MS / 1000 * ("wait=" in target) + time_for(len(body))
+            with trio.fail_after(due_s) as patience:
+                transfer = TransferTime(timeout_s)
+
+                def arrived(count: int) -> None:
+                    transfer.arrived(count, trio.current_time(), patience.deadline)
+                    patience.deadline = max(patience.deadline, transfer.until_s)
+
+                answer = await exchange(self._http, method, url, headers, body, DOCUMENT_LIMIT_BYTES, arrived=arrived)
         except trio.TooSlowError as error:
             raise ControlError(self._unanswered(method, timeout_s)) from error
         except AnswerTooLongError as error:

@@ -28,7 +28,7 @@ from bridge.node.control.places import Place, RemotePlaces
 from bridge.node.control.routes import Answer, Handler, Request, Routes, new_counters, refusal
 from bridge.node.security.control_socket import ControlSocketError, listen, remove_if_ours
 from bridge.node.security.local_trust import is_trusted_user, peer_user_id
-from consensus.net import AcceptOptions, AcceptQueue, DropReason, TlsStream
+from consensus.net import AcceptOptions, AcceptQueue, DropReason, TlsStream, time_for
 
 RECEIVE_BYTES = 16 * 1024
 LOG = logging.getLogger(__name__)
@@ -394,7 +394,7 @@ class ControlServer:
                 left -= len(data)
 
     async def _write(self, stream: trio.abc.Stream, data: bytes) -> None:
-        with trio.fail_after(self._limits.send_s):
+        with trio.fail_after(self._limits.send_s + time_for(len(data))):
             await stream.send_all(data)
 
 

@@ -25,6 +25,7 @@ import trio
 from consensus.core.effects import Outcome
 from consensus.core.model import Entry, Index, LogId
 from consensus.net.backoff import Backoff
+from consensus.net.transfer_time import SLOWEST_LINK_BYTES_PER_S, time_for
 from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost
 from consensus.protocols.garlic_farm.node.dialer import Dialer
 from consensus.protocols.garlic_farm.node.links import Resolve
@@ -124,7 +125,7 @@ class GarlicFarmClient:
     ) -> Submission:
         attempt = _Attempt()
         backoff = Backoff(self._options.backoff_first_s, self._options.backoff_longest_s, self._random)
-        with trio.move_on_after(patience_s):
+        with trio.move_on_after(patience_s + time_for(len(data))):
             while not attempt.settled(repeat_unknown=repeat_unknown):
                 if attempt.pause:
                     await trio.sleep(backoff.next_s())
@@ -176,6 +177,7 @@ class GarlicFarmClient:
                 reply_timeout_s=self._options.reply_timeout_s,
                 window=self._options.in_flight_max,
                 queue_max=self._options.queue_max,
+                least_bytes_per_s=SLOWEST_LINK_BYTES_PER_S,
             )
             if not self._start(connection):
                 await trio.aclose_forcefully(dialed.stream)

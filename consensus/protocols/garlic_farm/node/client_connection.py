@@ -5,7 +5,9 @@
 No reply names its request, so the order is all there is. One lost reply or one too many would shift every later answer;
 the only safe reaction to an irregularity is to close the connection. The age of the oldest unanswered request reveals a
 peer that died silently, since TCP alone may need a quarter of an hour. A peer that answers on another connection in the
-meantime is alive (`prolong`): its disk may be slow.
+meantime is alive (`prolong`): its disk may be slow. Each reply is progress, too: the next request has its whole time
+from then on. That time grows with the request, at the least rate that is assumed of the network. Where no other
+connection shows that the peer lives, that is the rate of the slowest link.
 """
 
 from collections import deque
@@ -41,7 +43,7 @@ Answered = Callable[[Reply | Lost], None]
 
 class _Sent(NamedTuple):
     sent_s: float
-    due_s: float
+    size_bytes: int
     answered: Answered
 
 
@@ -56,6 +58,7 @@ class ClientConnection:
         reply_timeout_s: float,
         window: int = 256,
         queue_max: int = 1024,
+        least_bytes_per_s: float = _SLOWEST_BYTES_PER_S,
     ) -> None:
         self._stream = stream
         self._reader = ReplyReader()
@@ -63,9 +66,11 @@ class ClientConnection:
         self._reply_timeout_s = reply_timeout_s
         self._window = window
         self._queue_max = queue_max
+        self._least_bytes_per_s = least_bytes_per_s
         self._queue: deque[tuple[bytes, Answered]] = deque()
         self._in_flight: deque[_Sent] = deque()
         self._alive_until_s = -inf
+        self._replied_s = -inf
         self.posted_s = -inf
         """When the last request was posted."""
         self._work = trio.Event()
@@ -139,7 +144,7 @@ class ClientConnection:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return False
         now_s = trio.current_time()
-        self._in_flight.append(_Sent(now_s, now_s + self._reply_timeout_s, answered))
+        self._in_flight.append(_Sent(now_s, len(request), answered))
         self._patience.deadline = self._deadline()
         if stream.unsent_bytes:
             self._work.set()
@@ -159,8 +164,7 @@ class ClientConnection:
             while self._queue and len(self._in_flight) < self._window and len(batch) < _WRITE_BYTES:
                 request, answered = self._queue.popleft()
                 batch += request
-                due_s = now_s + self._reply_timeout_s + len(batch) / _SLOWEST_BYTES_PER_S
-                self._in_flight.append(_Sent(now_s, due_s, answered))
+                self._in_flight.append(_Sent(now_s, len(request), answered))
             self._patience.deadline = self._deadline()
             if not await self._send(bytes(batch), connection):
                 return
@@ -196,12 +200,18 @@ class ClientConnection:
         if not self._in_flight:
             raise GarlicFarmError(Fault.OUT_OF_TURN, "a reply arrived that answers no request")
         self.replies += 1
+        self._replied_s = trio.current_time()
         self._in_flight.popleft().answered(reply)
         if self._queue:
             self._work.set()
 
     def _deadline(self) -> float:
-        return max(self._in_flight[0].due_s, self._alive_until_s) if self._in_flight else inf
+        if not self._in_flight:
+            return inf
+        oldest = self._in_flight[0]
+        begun_s = max(oldest.sent_s, self._replied_s)
+        due_s = begun_s + self._reply_timeout_s + oldest.size_bytes / self._least_bytes_per_s
+        return max(due_s, self._alive_until_s)
 
     def _abandon(self) -> None:
         in_flight, self._in_flight = self._in_flight, deque()

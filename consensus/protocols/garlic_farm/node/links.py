@@ -19,6 +19,7 @@ another implementation gets no second connection.
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 
 import trio
@@ -26,6 +27,7 @@ import trio
 from consensus.core import messages as core
 from consensus.core.model import Index, ServerId, integer_id
 from consensus.net.backoff import Backoff
+from consensus.net.transfer_time import SLOWEST_LINK_BYTES_PER_S
 from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost
 from consensus.protocols.garlic_farm.node.dialer import Dialed, Dials, PeerAddress
 from consensus.protocols.garlic_farm.node.joining_peers import JoiningPeer
@@ -327,13 +329,18 @@ class _Link:
 
     def _opened(self, dialed: Dialed) -> ClientConnection:
         options = self._links.options
-        return ClientConnection(
+        made = partial(
+            ClientConnection,
             dialed.stream,
             dialed.trailing,
             reply_timeout_s=options.reply_timeout_s,
             window=options.in_flight_max,
             queue_max=options.queue_max,
         )
+        if dialed.extensions and self._peer not in self._links.joining_peers:
+            return made()
+        # No second connection for heartbeats shows that the peer lives while this one carries a large request.
+        return made(least_bytes_per_s=SLOWEST_LINK_BYTES_PER_S)
 
     def _begin(self, dialed: Dialed) -> ClientConnection:
         connection = self._opened(dialed)

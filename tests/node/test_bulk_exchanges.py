@@ -1,0 +1,228 @@
+"""All exchanges that carry bulk data: each completes over a link of 1 Mbit/s, and no new one is without its row.
+
+A deadline for a whole message makes a slow link a dead one, because what is cut is requested again and cut again. So
+every function that sends or receives under a deadline is in one of two tables here. `BULK` names the test that carries
+its data over a throttled link in simulated time. `SMALL` says why the data is small. A function in neither fails.
+"""
+
+import ast
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import httpcore
+import pytest
+import trio
+import trio.testing
+from httpcore._backends.trio import TrioStream
+
+from bridge.api.log import EntryKind, LogEntryView, LogPage
+from bridge.node.control import client as control_client
+from bridge.node.control import server as control_server
+from bridge.node.control.client import ControlClient, ControlError
+from consensus.core import messages as core
+from consensus.core.effects import Outcome
+from consensus.core.model import Entry, LogId
+from consensus.net.transfer_time import TransferTime
+from consensus.protocols.garlic_farm.node import client as farm_client
+from consensus.protocols.garlic_farm.node import links as farm_links
+from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
+from consensus.protocols.garlic_farm.node.links import PeerLinks
+from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
+from tests.node import test_kraft_slow_link
+from tests.node.garlic_farm_stage import ALICE, BOB, Host
+from tests.node.recorded_receiver import RecordedReceiver
+from tests.node.slow_link import MEGABIT_PER_S, Pipe, slow_pair
+from tests.node.test_control import FakeNode
+from tests.node.test_garlic_farm_slow_link import SlowStage, in_memory
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 900
+PAGE_BYTES = 4 * 2**20
+COMMAND_BYTES = 4_000_000
+TIMED = {"fail_after", "move_on_after", "fail_at", "move_on_at", "CancelScope"}
+MOVES_BYTES = {
+    *("send_all", "receive_some", "exchange", "_exchange", "call", "submit", "flush", "_flush", "do_handshake"),
+    *("_send", "_send_bytes", "_write"),
+}
+
+
+def slow_stage(nursery: trio.Nursery, own_id: int) -> SlowStage:
+    """A stage whose links carry 1 Mbit/s in each direction."""
+    return SlowStage(nursery, own_id, {number: Pipe(MEGABIT_PER_S) for number in (ALICE, BOB)})
+
+
+async def page_of_the_log(nursery: trio.Nursery, path: Path) -> None:
+    """`GET /v1/log` of a remote node: a page of the largest size."""
+    node = FakeNode()
+    entry = LogEntryView.of(1, 1, EntryKind.APPLICATION, 5, b"x" * PAGE_BYTES)
+
+    async def read_log(*_asked: int, linearizable: bool = False) -> LogPage:
+        await trio.lowlevel.checkpoint()
+        assert not linearizable
+        return LogPage(1, 1, 1, 2, (entry,))
+
+    node.read_log = read_log  # type: ignore[method-assign]
+    server = control_server.ControlServer(path / "control.sock", node)
+    ours, theirs = slow_pair(nursery, Pipe(MEGABIT_PER_S), Pipe(MEGABIT_PER_S))
+    nursery.start_soon(server._guarded, theirs, None)
+
+    class Backend(httpcore.AsyncNetworkBackend):
+        async def connect_unix_socket(self, *_: object, **__: object) -> httpcore.AsyncNetworkStream:
+            await trio.lowlevel.checkpoint()
+            return TrioStream(ours)
+
+    client = ControlClient(path / "control.sock")
+    client._http = httpcore.AsyncHTTPConnection(client._origin, uds="memory", network_backend=Backend())
+    client._http.is_idle = lambda: True  # type: ignore[method-assign]
+    page = await client.log()
+    assert page == LogPage(1, 1, 1, 2, (entry,))
+
+
+async def large_command(nursery: trio.Nursery, _path: Path) -> None:
+    """A client of a farm submits the largest kind of command."""
+    stage = slow_stage(nursery, ALICE)
+    host = stage.add(Host(BOB))
+    client = GarlicFarmClient(stage.dialer(None), stage.resolve, [BOB], random=Random(1))
+    await nursery.start(client.run)
+    submission = await client.submit([bytes(COMMAND_BYTES)])
+    assert submission.outcome is Outcome.COMMITTED
+    assert host.handler.asked_by_clients == [(bytes(COMMAND_BYTES),)]
+
+
+async def appends_to_another_make(nursery: trio.Nursery, _path: Path) -> None:
+    """A peer without extensions has one connection, so nothing shows that it lives while a large append arrives."""
+    stage, receiver = slow_stage(nursery, ALICE), RecordedReceiver()
+    incidents: list[Incident] = []
+    host = stage.add(Host(BOB))
+    links = PeerLinks(
+        stage.dialer(ALICE, offered=()), stage.resolve, metrics=Metrics(incidents.append), random=Random(3)
+    )
+    await nursery.start(links.run, receiver)
+    for number in range(1, 4):
+        entries = (Entry.command(3, bytes(1_000_000)),)
+        links.send(BOB, core.AppendEntries(3, ALICE, LogId(number, 3), entries, 0, number))
+    await receiver.wait_replies(3)
+    assert incidents == []
+    assert len(host.handler.asked) == len(receiver.replies)
+
+
+Exchange = Callable[[trio.Nursery, Path], Awaitable[None]]
+
+THROTTLED: dict[str, Exchange] = {
+    "control": page_of_the_log,
+    "farm-client": large_command,
+    "farm-links": appends_to_another_make,
+}
+BULK: dict[tuple[str, str], object] = {
+    ("bridge/node/control/client.py", "request"): THROTTLED["control"],
+    ("bridge/node/control/server.py", "_write"): THROTTLED["control"],
+    ("consensus/protocols/garlic_farm/node/client_connection.py", "_read"): THROTTLED["farm-links"],
+    ("consensus/protocols/garlic_farm/node/connection.py", "_receive"): THROTTLED["farm-client"],
+    ("consensus/protocols/kraft/node/connections/listener.py", "_respond_behind"): test_kraft_slow_link,
+}
+"""Functions that carry bulk data under a deadline, and the exchange above or the tests in which they do so."""
+
+SMALL: dict[tuple[str, str], str] = {
+    ("bridge/node/control/server.py", "_guarded"): "a handshake",
+    ("bridge/node/control/server.py", "_linger"): "what nobody reads",
+    ("bridge/node/control/server.py", "_read_request"): "a body of 256 KiB, for which 10 s are enough at 32 KiB/s",
+    ("bridge/node/router/i2cp_connection.py", "_send_bytes"): "a message to the router of this machine",
+    ("bridge/node/router/i2cp_connection.py", "say_goodbye"): "a message to the router of this machine",
+    ("bridge/node/router/i2pcontrol.py", "_request"): "an answer of the router of this machine",
+    ("bridge/node/tasks/reporting.py", "last_word"): "one report",
+    ("bridge/node/tasks/reporting.py", "run"): "one report",
+    ("consensus/net/tls_stream.py", "aclose"): "the alert that ends TLS",
+    ("consensus/protocols/garlic_farm/node/connection.py", "_send"): "replies of some 40 bytes",
+    ("consensus/protocols/garlic_farm/node/membership.py", "ask_to_leave"): "one request without entries",
+    ("consensus/protocols/garlic_farm/node/membership_client.py", "_ask"): "one server's name and address",
+    ("consensus/protocols/kraft/node/operators/quorum_client.py", "_exchange"): "a description of the quorum",
+    ("consensus/protocols/kraft/node/replica/identification.py", "identify"): "a description of the quorum",
+    ("consensus/protocols/zmq_raft/node/compaction.py", "compact"): "pipes to a program of this machine",
+}
+"""The others, and why what they carry is small."""
+
+
+def timed_transfers(source: str) -> Iterator[str]:
+    """The asynchronous functions that send or receive under a deadline."""
+    for function in ast.walk(ast.parse(source)):
+        if isinstance(function, ast.AsyncFunctionDef) and any(
+            _is_timed(block) and _moves_bytes(block) for block in ast.walk(function)
+        ):
+            yield function.name
+
+
+def _is_timed(block: ast.AST) -> bool:
+    return isinstance(block, ast.With) and any(
+        _called(call) in TIMED for item in block.items for call in ast.walk(item.context_expr)
+    )
+
+
+def _moves_bytes(block: ast.AST) -> bool:
+    return any(isinstance(each, ast.Await) and _called(each.value) in MOVES_BYTES for each in ast.walk(block))
+
+
+def _called(node: ast.AST) -> str:
+    if not isinstance(node, ast.Call):
+        return ""
+    match node.func:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
+
+
+def run_throttled(exchange: Exchange, path: Path) -> None:
+    """Carry one exchange over a link of 1 Mbit/s in simulated time."""
+
+    async def run() -> None:
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                await exchange(nursery, path)
+                nursery.cancel_scope.cancel()
+
+    in_memory(run)
+
+
+@pytest.mark.parametrize("name", THROTTLED)
+def test_bulk_exchange_over_one_megabit_completes(name: str, tmp_path: Path) -> None:
+    run_throttled(THROTTLED[name], tmp_path)
+
+
+def _no_time(_size_bytes: int) -> float:
+    return 0.0
+
+
+PLANTED: list[tuple[str, object, str, object]] = [
+    ("control", control_server, "time_for", _no_time),
+    ("control", control_client, "TransferTime", lambda _: TransferTime(0)),
+    ("farm-client", farm_client, "time_for", _no_time),
+    ("farm-client", farm_client, "SLOWEST_LINK_BYTES_PER_S", 1_000_000),
+    ("farm-links", farm_links, "SLOWEST_LINK_BYTES_PER_S", 1_000_000),
+]
+
+
+@pytest.mark.parametrize(("name", "module", "attribute", "planted"), PLANTED)
+def test_planted_fixed_deadline_is_found(
+    name: str, module: object, attribute: str, planted: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the time that the size or the arriving bytes give, each exchange fails."""
+    monkeypatch.setattr(module, attribute, planted)
+    failure = pytest.RaisesExc((AssertionError, ControlError, trio.TooSlowError))
+    with pytest.RaisesGroup(failure, allow_unwrapped=True, flatten_subgroups=True):
+        run_throttled(THROTTLED[name], tmp_path)
+
+
+def test_planted_transfer_under_a_deadline_is_collected() -> None:
+    source = "async def give(s, d):\n    with trio.fail_after(5):\n        await s.send_all(d)\n"
+    assert list(timed_transfers(source)) == ["give"]
+
+
+def test_transfer_under_a_deadline_without_a_row_is_found() -> None:
+    """Either it is carried over a throttled link here, or its data is small."""
+    found = {
+        (str(path.relative_to(ROOT)), name)
+        for part in ("bridge", "consensus", "gossip")
+        for path in (ROOT / part).rglob("*.py")
+        for name in timed_transfers(path.read_text(encoding="utf-8"))
+    }
+    assert found == {*BULK, *SMALL}
