@@ -7,6 +7,7 @@ its data over a throttled link in simulated time. `SMALL` says why the data is s
 
 import ast
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -23,18 +24,23 @@ from bridge.node.control.client import ControlClient, ControlError
 from consensus.core import messages as core
 from consensus.core.effects import Outcome
 from consensus.core.model import Entry, LogId
+from consensus.core.model import EntryKind as EntryKindOfCore
 from consensus.net.transfer_time import TransferTime
 from consensus.protocols.garlic_farm.node import client as farm_client
 from consensus.protocols.garlic_farm.node import links as farm_links
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.links import PeerLinks
 from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
+from consensus.protocols.zmq_raft.node import log_reader
+from consensus.protocols.zmq_raft.node.client import NoAnswerError, open_client
+from consensus.protocols.zmq_raft.node.client_links import ClientOptions, Receive
 from tests.node import test_kraft_slow_link
 from tests.node.garlic_farm_stage import ALICE, BOB, Host
 from tests.node.recorded_receiver import RecordedReceiver
 from tests.node.slow_link import MEGABIT_PER_S, Pipe, slow_pair
 from tests.node.test_control import FakeNode
 from tests.node.test_garlic_farm_slow_link import SlowStage, in_memory
+from tests.node.zmq_network import IDENT, EntryServer, MemoryNetwork, MemorySocket, url_of
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 900
@@ -52,17 +58,24 @@ def slow_stage(nursery: trio.Nursery, own_id: int) -> SlowStage:
     return SlowStage(nursery, own_id, {number: Pipe(MEGABIT_PER_S) for number in (ALICE, BOB)})
 
 
+class LargePages(FakeNode):
+    """A node whose log has one entry."""
+
+    def __init__(self, entry: LogEntryView) -> None:
+        super().__init__()
+        self.entry = entry
+
+    async def read_log(self, first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
+        """The entry."""
+        del first, limit, wait_ms, linearizable
+        await trio.lowlevel.checkpoint()
+        return LogPage(1, 1, 1, 2, (self.entry,))
+
+
 async def page_of_the_log(nursery: trio.Nursery, path: Path) -> None:
     """`GET /v1/log` of a remote node: a page of the largest size."""
-    node = FakeNode()
     entry = LogEntryView.of(1, 1, EntryKind.APPLICATION, 5, b"x" * PAGE_BYTES)
-
-    async def read_log(*_asked: int, linearizable: bool = False) -> LogPage:
-        await trio.lowlevel.checkpoint()
-        assert not linearizable
-        return LogPage(1, 1, 1, 2, (entry,))
-
-    node.read_log = read_log  # type: ignore[method-assign]
+    node = LargePages(entry)
     server = control_server.ControlServer(path / "control.sock", node)
     ours, theirs = slow_pair(nursery, Pipe(MEGABIT_PER_S), Pipe(MEGABIT_PER_S))
     nursery.start_soon(server._guarded, theirs, None)
@@ -107,12 +120,58 @@ async def appends_to_another_make(nursery: trio.Nursery, _path: Path) -> None:
     assert len(host.handler.asked) == len(receiver.replies)
 
 
+class SlowSocket(MemorySocket):
+    """Its messages come through a pipe, also those of requests that ended."""
+
+    def __init__(self, network: MemoryNetwork, url: str, receive: Receive, nursery: trio.Nursery, pipe: Pipe) -> None:
+        super().__init__(network, url, receive)
+        self._pipe = pipe
+        self._put, self._taken = trio.open_memory_channel[list[bytes]](1_000)
+        nursery.start_soon(self._carry)
+
+    def deliver(self, frames: list[bytes]) -> None:
+        """Put a message into the pipe."""
+        self._put.send_nowait(frames)
+
+    async def _carry(self) -> None:
+        async for frames in self._taken:
+            await self._pipe.carry(sum(map(len, frames)))
+            super().deliver(frames)
+
+
+class SlowNetwork(MemoryNetwork):
+    """One pipe towards the client."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        super().__init__()
+        self._nursery = nursery
+        self._pipe = Pipe(MEGABIT_PER_S)
+
+    def dealer(self, url: str, receive: Receive) -> MemorySocket:
+        """A DEALER behind the pipe."""
+        return SlowSocket(self, url, receive, self._nursery, self._pipe)
+
+
+async def entries_by_zmq(nursery: trio.Nursery, _path: Path, *, size_bytes: int = 65_000, ahead: int = 5) -> None:
+    """A client of ØMQ Raft reads the log. It sees whole messages only."""
+    network, server = SlowNetwork(nursery), EntryServer(4_000_000 // size_bytes, per_message=1)
+    server.entries = [Entry(1, EntryKindOfCore.COMMAND, bytes(size_bytes)) for _ in server.entries]
+    server.ahead = ahead
+    for peer in network.cluster(leader=1):
+        peer.script = server
+    async with open_client(network, [url_of(1)], IDENT, ClientOptions()) as client:
+        read = [item async for item in client.entries()]
+    assert len(read) == len(server.entries)
+
+
 Exchange = Callable[[trio.Nursery, Path], Awaitable[None]]
 
 THROTTLED: dict[str, Exchange] = {
     "control": page_of_the_log,
     "farm-client": large_command,
     "farm-links": appends_to_another_make,
+    "zmq-entries": entries_by_zmq,
+    "zmq-large-entries": partial(entries_by_zmq, size_bytes=1_000_000, ahead=1),
 }
 BULK: dict[tuple[str, str], object] = {
     ("bridge/node/control/client.py", "request"): THROTTLED["control"],
@@ -125,7 +184,7 @@ BULK: dict[tuple[str, str], object] = {
 
 SMALL: dict[tuple[str, str], str] = {
     ("bridge/node/control/server.py", "_guarded"): "a handshake",
-    ("bridge/node/control/server.py", "_linger"): "what nobody reads",
+    ("bridge/node/control/server.py", "_linger"): "what is not read",
     ("bridge/node/control/server.py", "_read_request"): "a body of 256 KiB, for which 10 s are enough at 32 KiB/s",
     ("bridge/node/router/i2cp_connection.py", "_send_bytes"): "a message to the router of this machine",
     ("bridge/node/router/i2cp_connection.py", "say_goodbye"): "a message to the router of this machine",
@@ -165,10 +224,7 @@ def _moves_bytes(block: ast.AST) -> bool:
 def _called(node: ast.AST) -> str:
     if not isinstance(node, ast.Call):
         return ""
-    match node.func:
-        case ast.Attribute(attr=name) | ast.Name(id=name):
-            return name
-    return ""
+    return str(getattr(node.func, "attr", getattr(node.func, "id", "")))
 
 
 def run_throttled(exchange: Exchange, path: Path) -> None:
@@ -198,6 +254,7 @@ PLANTED: list[tuple[str, object, str, object]] = [
     ("farm-client", farm_client, "time_for", _no_time),
     ("farm-client", farm_client, "SLOWEST_LINK_BYTES_PER_S", 1_000_000),
     ("farm-links", farm_links, "SLOWEST_LINK_BYTES_PER_S", 1_000_000),
+    ("zmq-large-entries", log_reader, "_MAX_DOUBLINGS", 0),
 ]
 
 
@@ -207,7 +264,7 @@ def test_planted_fixed_deadline_is_found(
 ) -> None:
     """Without the time that the size or the arriving bytes give, each exchange fails."""
     monkeypatch.setattr(module, attribute, planted)
-    failure = pytest.RaisesExc((AssertionError, ControlError, trio.TooSlowError))
+    failure = pytest.RaisesExc((AssertionError, ControlError, NoAnswerError, trio.TooSlowError))
     with pytest.RaisesGroup(failure, allow_unwrapped=True, flatten_subgroups=True):
         run_throttled(THROTTLED[name], tmp_path)
 

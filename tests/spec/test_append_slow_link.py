@@ -70,7 +70,7 @@ def test_entries_that_take_long_on_a_slow_link_are_not_taken_for_lost() -> None:
 
 @pytest.mark.parametrize("features", [GARLIC_FARM, ZMQ_RAFT], ids=["broken-connection", "lost-without-a-word"])
 def test_large_append_that_was_lost_is_repeated_within_a_second(features: Features) -> None:
-    """Its size gives it no time if its connection is lost, nor where nobody learns that one is."""
+    """Its size gives it no time if its connection is lost, nor where the loss of one is not noticed."""
     bench = Bench(1, voters=2, features=features, options=replace(lan(), check_invariants=False))
     bench.lead()
     for each in bench.appends(TWO):

@@ -157,6 +157,8 @@ class PeerLink:
         """Who needs the link although its peer may not lead."""
         self.served_s = -1.0
         """When the peer last did what only a leader does."""
+        self.leftover_s = -1.0
+        """When a reply to an ended request last came: the link is slow, and what follows waits behind it."""
         self._limits = limits
         self._counters = counters
         self._calls: dict[RequestId, Call] = {}
@@ -210,6 +212,7 @@ class PeerLink:
     def _receive(self, frames: list[bytes], _user: str | None) -> None:
         call = self._calls.get(frames[0])
         if call is None:
+            self.leftover_s = trio.current_time()
             self._counters["dropped, since it answers no request"] += 1
             return
         try:

@@ -15,10 +15,15 @@ Each request has an id of its own. A late message of an abandoned request belong
 a gap nor come twice. A confirmation that reaches a server after it has forgotten the request (5 to 7 seconds) is a new
 request to it, with answers that came already: a reader that is this late sends none, and begins anew.
 
+*Slow links.* libzmq shows whole messages only, so a message that takes long looks like silence. But what was given up
+comes in the end, before anything that was asked for later. While that comes, the reader waits on, and since it came
+late, the next messages get twice the time. So requests that were given up do not fill the link faster than it carries.
+
 Where the log is compacted the snapshot comes first, in pieces from offset 0 on. If its sender stops half-way, the next
 one sends its own snapshot from offset 0: two peers may have different ones, so what came of the first is void.
 """
 
+import math
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
@@ -45,6 +50,8 @@ from consensus.protocols.zmq_raft.wire.messages import (
 
 _PATIENCE_MAX: Final = 5
 """A peer that reads from a slow disk gets up to this many times the usual time, as in the package."""
+_MAX_DOUBLINGS: Final = 8
+"""Of the time for a message on a slow link: 128 s, in which a link of 1 Mbit/s carries the largest one."""
 
 
 class LogEntryKind(StrEnum):
@@ -147,10 +154,14 @@ class _EntryStream:
         self._arrived.set()
 
     async def next(self, ttl_s: float) -> EntriesReply | NoReply:
-        """The next message, or why there is none."""
-        if not self._kept and not self._is_cut:
+        """The next message, or why there is none. What is left of ended requests comes first, and prolongs the time."""
+        asked_s = trio.current_time()
+        while not self._kept and not self._is_cut:
+            due_s = max(asked_s, self.link.leftover_s) + ttl_s
+            if trio.current_time() >= due_s:
+                break
             self._arrived = trio.Event()
-            with trio.move_on_after(ttl_s):
+            with trio.move_on_at(due_s):
                 await self._arrived.wait()
         if self._kept:
             reply, size = self._kept.popleft()
@@ -197,6 +208,10 @@ class LogReader:
         self._deadline_s = trio.current_time() + patience_s
         self._is_done = False
         self._failures = 0
+        self._slowness = 0
+        """How often the time for a message was doubled, since what had been given up came late."""
+        self._gave_up_s = math.inf
+        """When silence last ended a request of which nothing has come since."""
 
     async def items(self) -> AsyncGenerator[LogItem, None]:
         """All that was asked for. Raises `NoProgressError` if nothing new comes for `patience_s`."""
@@ -231,13 +246,18 @@ class LogReader:
 
     async def _next(self, stream: _EntryStream) -> EntriesBatch | SnapshotPiece | None:
         """The next message, if it goes on where the one before ended. None: begin anew."""
-        ttl_s = self._options.response_ttl_s * min(1 + self._failures, _PATIENCE_MAX)
+        ttl_s = self._options.response_ttl_s * min(1 + self._failures, _PATIENCE_MAX) * 2**self._slowness
         reply = await stream.next(min(ttl_s, max(0.0, self._deadline_s - trio.current_time())))
+        if stream.link.leftover_s >= self._gave_up_s:
+            self._gave_up_s = math.inf
+            self._slowness = min(self._slowness + 1, _MAX_DOUBLINGS)
+            self._deadline_s = max(self._deadline_s, stream.link.leftover_s + self._patience_s)
         match reply:
             case NoReply.MOVED:
                 return None
             case NoReply.SILENT:
                 self._failures += 1
+                self._gave_up_s = trio.current_time()
                 self._leader.silent(stream.link, stream.sign_s)
                 return None
             case EntriesRedirect():
