@@ -24,8 +24,9 @@ import trio
 
 from consensus.core.effects import Outcome
 from consensus.core.model import Entry, Index, LogId
+from consensus.core.slow_link import SLOWEST_LINK_BYTES_PER_S
 from consensus.net.backoff import Backoff
-from consensus.net.transfer_time import SLOWEST_LINK_BYTES_PER_S, time_for
+from consensus.net.transfer_time import time_for
 from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost
 from consensus.protocols.garlic_farm.node.dialer import Dialer
 from consensus.protocols.garlic_farm.node.links import Resolve

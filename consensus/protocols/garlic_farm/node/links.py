@@ -26,8 +26,8 @@ import trio
 
 from consensus.core import messages as core
 from consensus.core.model import Index, ServerId, integer_id
+from consensus.core.slow_link import SLOWEST_LINK_BYTES_PER_S
 from consensus.net.backoff import Backoff
-from consensus.net.transfer_time import SLOWEST_LINK_BYTES_PER_S
 from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost
 from consensus.protocols.garlic_farm.node.dialer import Dialed, Dials, PeerAddress
 from consensus.protocols.garlic_farm.node.joining_peers import JoiningPeer
