@@ -254,7 +254,7 @@ PLANTED: list[tuple[str, object, str, object]] = [
     ("farm-client", farm_client, "time_for", _no_time),
     ("farm-client", farm_client, "SLOWEST_LINK_BYTES_PER_S", 1_000_000),
     ("farm-links", farm_links, "SLOWEST_LINK_BYTES_PER_S", 1_000_000),
-    ("zmq-large-entries", log_reader, "_MAX_DOUBLINGS", 0),
+    ("zmq-large-entries", log_reader, "_SLOWNESS_MAX", 1),
 ]
 
 

@@ -50,8 +50,8 @@ from consensus.protocols.zmq_raft.wire.messages import (
 
 _PATIENCE_MAX: Final = 5
 """A peer that reads from a slow disk gets up to this many times the usual time, as in the package."""
-_MAX_DOUBLINGS: Final = 8
-"""Of the time for a message on a slow link: 128 s, in which a link of 1 Mbit/s carries the largest one."""
+_SLOWNESS_MAX: Final = 256
+"""On a slow link up to this many times the usual time: 128 s, in which 1 Mbit/s carries the largest message."""
 
 
 class LogEntryKind(StrEnum):
@@ -208,8 +208,8 @@ class LogReader:
         self._deadline_s = trio.current_time() + patience_s
         self._is_done = False
         self._failures = 0
-        self._slowness = 0
-        """How often the time for a message was doubled, since what had been given up came late."""
+        self._slowness = 1
+        """A factor of the time for a message, doubled when what had been given up comes late."""
         self._gave_up_s = math.inf
         """When silence last ended a request of which nothing has come since."""
 
@@ -246,11 +246,11 @@ class LogReader:
 
     async def _next(self, stream: _EntryStream) -> EntriesBatch | SnapshotPiece | None:
         """The next message, if it goes on where the one before ended. None: begin anew."""
-        ttl_s = self._options.response_ttl_s * min(1 + self._failures, _PATIENCE_MAX) * 2**self._slowness
+        ttl_s = self._options.response_ttl_s * min(1 + self._failures, _PATIENCE_MAX) * self._slowness
         reply = await stream.next(min(ttl_s, max(0.0, self._deadline_s - trio.current_time())))
         if stream.link.leftover_s >= self._gave_up_s:
             self._gave_up_s = math.inf
-            self._slowness = min(self._slowness + 1, _MAX_DOUBLINGS)
+            self._slowness = min(2 * self._slowness, _SLOWNESS_MAX)
             self._deadline_s = max(self._deadline_s, stream.link.leftover_s + self._patience_s)
         match reply:
             case NoReply.MOVED:
