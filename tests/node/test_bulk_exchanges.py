@@ -174,7 +174,7 @@ THROTTLED: dict[str, Exchange] = {
     "zmq-large-entries": partial(entries_by_zmq, size_bytes=1_000_000, ahead=1),
 }
 BULK: dict[tuple[str, str], object] = {
-    ("bridge/node/control/client.py", "request"): THROTTLED["control"],
+    ("bridge/node/control/client.py", "_exchange"): THROTTLED["control"],
     ("bridge/node/control/server.py", "_write"): THROTTLED["control"],
     ("consensus/protocols/garlic_farm/node/client_connection.py", "_read"): THROTTLED["farm-links"],
     ("consensus/protocols/garlic_farm/node/connection.py", "_receive"): THROTTLED["farm-client"],

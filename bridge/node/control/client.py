@@ -11,7 +11,7 @@ TCP the node shows its certificate before it is sent the token (`bridge.node.con
 
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -280,15 +280,8 @@ class ControlClient:
         origin = self._origin
         url = httpcore.URL(scheme=origin.scheme, host=origin.host, port=origin.port, target=target)
         try:
-            due_s = timeout_s + WAIT_LIMIT_MS / 1000 * ("wait=" in target) + time_for(len(body))
-            with trio.fail_after(due_s) as patience:
-                transfer = TransferTime(timeout_s)
-
-                def arrived(count: int) -> None:
-                    transfer.arrived(count, trio.current_time(), patience.deadline)
-                    patience.deadline = max(patience.deadline, transfer.until_s)
-
-                answer = await exchange(self._http, method, url, headers, body, DOCUMENT_LIMIT_BYTES, arrived=arrived)
+            wait_s = WAIT_LIMIT_MS / 1000 * ("wait=" in target)
+            answer = await self._exchange(method, url, headers, body, wait_s, timeout_s)
         except trio.TooSlowError as error:
             raise ControlError(self._unanswered(method, timeout_s)) from error
         except AnswerTooLongError as error:
@@ -309,6 +302,25 @@ class ControlClient:
                 f" node ({READ_TOKEN}), and name it by --token-file"
             )
         return answer
+
+    async def _exchange(
+        self,
+        method: str,
+        url: httpcore.URL,
+        headers: Sequence[tuple[str, str]],
+        body: bytes,
+        wait_s: float,
+        timeout_s: float,
+    ) -> tuple[int, bytes]:
+        """One request and its whole answer, whose bytes prolong the time."""
+        with trio.fail_after(timeout_s + wait_s + time_for(len(body))) as patience:
+            transfer = TransferTime(timeout_s)
+
+            def arrived(count: int) -> None:
+                transfer.arrived(count, trio.current_time(), patience.deadline)
+                patience.deadline = max(patience.deadline, transfer.until_s)
+
+            return await exchange(self._http, method, url, headers, body, DOCUMENT_LIMIT_BYTES, arrived=arrived)
 
     def _unanswered(self, method: str, timeout_s: float) -> str:
         if isinstance(self.address, RemoteNode) and not self._tcp.is_connected:
