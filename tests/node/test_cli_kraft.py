@@ -84,7 +84,7 @@ def served(files: Files, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
     """Formats server 1 and runs `serve` on it up to where it would open; gives what it said, and what it understood."""
     asked: list[Asked] = []
 
-    async def noted(understood: Asked, _reporter: Reporter) -> None:
+    async def noted(understood: Asked, _reporter: Reporter, _deadline: object) -> None:
         asked.append(understood)
 
     monkeypatch.setattr(serve_command, "_serve", noted)

@@ -118,4 +118,4 @@ def test_fish_shows_the_whole_task_of_a_topic_beside_it(tmp_path: Path) -> None:
         "LANG": "C.UTF-8",
     }
     done = subprocess.run(asked, env=places, capture_output=True, text=True, check=True)
-    assert done.stdout == "servers\tadd, replace and remove routers\n"
+    assert done.stdout == "servers\tadd, replace and remove nodes\n"

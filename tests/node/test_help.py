@@ -54,7 +54,7 @@ def test_every_document_is_a_topic_of_one_name() -> None:
 def test_the_list_names_each_topic_with_its_task() -> None:
     code, told = asked()
     assert code == 0
-    assert re.search(r"^  servers +add, replace and remove routers$", told, re.MULTILINE)
+    assert re.search(r"^  servers +add, replace and remove nodes$", told, re.MULTILINE)
     assert "  explanation/storage " in told
     assert told.count("\n") > len(documents.topics(DOCS))
 

@@ -74,6 +74,6 @@ def test_restore_says_that_it_made_a_new_cluster_and_what_was_left_behind(tmp_pa
     assert done.exit_code == 0, done.output
     assert OLD_CLUSTER in done.stdout
     assert "in a new cluster" in done.stdout
-    assert "Do this on one router only" in done.stdout
+    assert "Do this on one node only" in done.stdout
     again = CliRunner().invoke(cli, ["restore", str(BACKUP), "--state-dir", str(tmp_path / "new")])
     assert again.exit_code == 1

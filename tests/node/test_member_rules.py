@@ -38,7 +38,7 @@ def test_a_router_whose_id_the_log_has_given_out_may_come_and_is_found_where_it_
 def test_an_id_that_the_log_has_not_given_out_is_refused_with_the_way_to_join() -> None:
     refusal = rules(1, 2, 3, known=None).may_add(FOURTH)
     assert isinstance(refusal, str)
-    assert "give the router the farm key and start it" in refusal
+    assert "give the node the farm key and start it" in refusal
 
 
 def test_no_server_joins_beyond_the_most_voters() -> None:

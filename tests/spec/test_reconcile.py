@@ -200,7 +200,7 @@ def test_of_two_routers_that_run_under_one_name_neither_is_to_be_approved() -> N
     story.admitted[1] = replace(story.admitted[1], name="node-4")
     story.live(3 * SETTLE_MS)
     [refused] = [text for text in story.decision.refused if "node-4" in text]
-    assert "two routers that run have the name node-4" in refused
+    assert "two nodes that run have the name node-4" in refused
     assert "approve nothing" in refused
 
 
