@@ -8,7 +8,8 @@
 
 One task owns the core. It takes what waits through the codec and the core, and carries the effects out in their order.
 Sends are synchronous, so nothing comes between the effects of one step, except the fsync that AdoptGeneration demands
-before anything else may be sent.
+before anything else may be sent. Keys are stored by a task of their own: a disk that hangs while they are replaced
+would make the node mute.
 
 Datagrams that wait together pass each stage together: all are opened and decoded, then the core steps through them,
 then all answers are sealed, then they are sent. One datagram passes more code than a processor's innermost cache holds;
@@ -78,6 +79,8 @@ from gossip.node.udp import DatagramSocket, Network, UdpNetwork, open_socket
 from gossip.wire.identity import Signer
 
 EVENTS_LIMIT: Final = 1_024
+KEYRING_WAIT_S: Final = 2.0
+"""A disk that takes longer is ill, and the change must not look as if it did not happen."""
 GroupEvent = MembershipChanged | Alarm | UserEventReceived | QueryReceived | KeyOffered | KeyringUpdateRefused
 
 
@@ -256,12 +259,14 @@ class Group:
     async def change_keyring(self, keyring: Keyring) -> None:
         """Have the whole group adopt a change that `keyring` allowed; returns when this node has adopted it.
 
-        Raises `KeyringError` for a keyring that no member and no state directory accepts.
+        Waits for the disk for `KEYRING_WAIT_S` at most; `keyring_is_stored` has the result. Raises `KeyringError` for
+        a keyring that no member and no state directory accepts.
         """
         if not keyring.is_sound():
             raise KeyringError(f"no member accepts {keyring}")
         self._requests.change_keyring(keyring)
         await self._requests.done.wait()
+        await self._keyring_keeper.settle(KEYRING_WAIT_S)
 
     async def leave(self) -> None:
         """Tell the others that this node leaves. To them the end of the block without it is a crash."""
@@ -368,17 +373,13 @@ class Group:
                 with trio.CancelScope(shield=True):  # a ring of the doorbell must not end the writing
                     await self._generation.adopt(generation, self._ring.append)
             case UseKeyring(keyring):
-                with trio.CancelScope(shield=True):
-                    await self._use(keyring)
+                self._transport.use(keyring)
+                self._keyring_keeper.keep(keyring)
             case _:
                 assert_never(effect)
 
     def _keys_stored(self, keyring: Keyring) -> None:
         self._core.keyring_stored(keyring)
-
-    async def _use(self, keyring: Keyring) -> None:
-        self._transport.use(keyring)
-        await self._keyring_keeper.keep(keyring)
 
 
 def open_group(

@@ -12,6 +12,8 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
+import trio
+
 from gossip.core.keyring import (
     DIGEST_BYTES,
     KEY_BYTES,
@@ -31,6 +33,9 @@ _CLOCKS_DIFFER_MS: Final = 1_000
 """After a forged clock, members accept a change once their own time of day allows it."""
 _SURVEYS: Final = 5
 """An answer is one datagram. If one in twenty is lost, three surveys in a row still miss a member now and then."""
+_STORE_SURVEYS: Final = 3
+_STORE_PAUSE_S: Final = 0.2
+"""A member answers before its disk has the keys, which takes some milliseconds."""
 _NOT_STORED: Final = bytes([False])
 _OPENING: Final = frozenset({KeyState.OPEN.value, KeyState.PRIMARY.value})
 
@@ -167,6 +172,11 @@ class KeyManager:
 
     async def _require_everywhere(self, name: str, step: str) -> None:
         listing = await self.list()
+        for _ in range(_STORE_SURVEYS):
+            if not (listing.is_everywhere and listing.unstored):
+                break
+            await trio.sleep(_STORE_PAUSE_S)
+            listing = await self.list()
         if not listing.is_everywhere or listing.unstored:
             behind = dict.fromkeys((*listing.differing, *listing.silent, *listing.unstored))
             raise NotEverywhereError(name, step, tuple(behind))

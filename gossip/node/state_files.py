@@ -350,7 +350,11 @@ def _damaged(path: Path) -> StateError:
 
 
 class KeyringKeeper:
-    """Stores each keyring that comes into use; one that cannot be stored is tried again until it is."""
+    """Stores the keyring in use, in a task of its own; one that cannot be stored is tried again until it is.
+
+    One task writes, and only the newest keyring: two writers could leave the older one in the file, and with it a node
+    that is refused after a restart. Nothing waits for the disk, so a node whose disk hangs goes on with its new keys.
+    """
 
     def __init__(
         self,
@@ -365,26 +369,62 @@ class KeyringKeeper:
         self._publish = publish
         self._stored = stored
         self._unstored: Keyring | None = None
-        self._failed = trio.Event()
+        self._given = trio.Event()
+        self._tried = trio.Event()
+        self._failed = False
 
-    async def keep(self, keyring: Keyring) -> None:
-        """Store a keyring that is in use, and report it to the application; raise an alarm if that fails."""
-        error = await self._store(keyring)
-        if error is not None:
+    def keep(self, keyring: Keyring) -> None:
+        """Have a keyring stored that is in use now, and report it to the application; an older one is ignored."""
+        if self._directory is None and self._keyring_changed is None:
+            self._stored(keyring)
+        elif self._unstored is None or _age(keyring) >= _age(self._unstored):
             self._unstored = keyring
-            self._failed.set()
-            self._publish(Alarm(AlarmKind.KEYRING_NOT_STORED, self._text(error)))
+            self._given.set()
+
+    async def settle(self, timeout_s: float) -> None:
+        """Return when the keyring is stored, or an attempt has failed, or time is up."""
+        with trio.move_on_after(timeout_s):
+            while self._unstored is not None and not self._failed:
+                await self._tried.wait()
 
     async def run(self) -> None:
-        """Try again what could not be stored, until cancelled."""
+        """Store each keyring until cancelled. The last one is tried once more then: a restart may follow."""
+        try:
+            await self._follow()
+        finally:
+            if self._unstored is not None:
+                with trio.CancelScope(shield=True):
+                    await self._try(self._unstored)
+
+    async def _follow(self) -> None:
+        pause_s = RETRY_FIRST_S
         while True:
-            await self._failed.wait()
-            pause_s = RETRY_FIRST_S
-            while self._unstored is not None:
-                await trio.sleep(pause_s)
+            if self._unstored is None:
+                await self._given.wait()
+                pause_s = RETRY_FIRST_S
+            self._given = trio.Event()
+            if self._unstored is not None and not await self._try(self._unstored):
+                with trio.move_on_after(pause_s):
+                    await self._given.wait()
                 pause_s = min(2 * pause_s, RETRY_LAST_S)
-                await self._store(self._unstored)
-            self._failed = trio.Event()
+
+    async def _try(self, keyring: Keyring) -> bool:
+        """Store a keyring; return False and raise an alarm if that fails."""
+        error = await self._store(keyring)
+        is_current = keyring is self._unstored
+        if error is not None and not self._failed:
+            self._failed = True
+            self._publish(Alarm(AlarmKind.KEYRING_NOT_STORED, self._text(error)))
+        elif error is None:
+            self._stored(keyring)
+            if is_current:
+                self._unstored = None
+            if is_current and self._failed:
+                self._failed = False
+                self._publish(Alarm(AlarmKind.KEYRING_NOT_STORED, "the group's keys are stored now", over=True))
+        self._tried.set()
+        self._tried = trio.Event()
+        return error is None
 
     async def _store(self, keyring: Keyring) -> str | None:
         """The reason why it could not be stored."""
@@ -399,11 +439,6 @@ class KeyringKeeper:
             await trio.to_thread.run_sync(store)
         except Exception as error:  # noqa: BLE001 - `keyring_changed` is the application's, and may raise anything
             return str(error) if isinstance(error, OSError | StateError) else f"{type(error).__name__}: {error}"
-        self._stored(keyring)
-        # A later keyring may have failed while this one was written: then that is still to be stored.
-        if self._unstored is not None and self._unstored.clock <= keyring.clock:
-            self._unstored = None
-            self._publish(Alarm(AlarmKind.KEYRING_NOT_STORED, "the group's keys are stored now", over=True))
         return None
 
     @staticmethod
@@ -413,6 +448,11 @@ class KeyringKeeper:
             "with its old key and be refused. Do not restart it. Make room on that disk; the node tries again by "
             f"itself, at least every {RETRY_LAST_S:.0f} s. If it must restart before, give it the current key first"
         )
+
+
+def _age(keyring: Keyring) -> tuple[int, int]:
+    """The order of keyrings that one node uses one after the other: an era begins its own clock."""
+    return keyring.era, keyring.clock
 
 
 def keep_peers(directory: Path, peers: tuple[Address, ...]) -> None:
