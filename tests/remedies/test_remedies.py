@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from itertools import combinations
 from pathlib import Path
+from random import Random
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,7 +19,20 @@ from msgspec.structs import replace
 from bridge.api.verdict import verdict_of
 from bridge.api.view import FarmView
 from bridge.cli.main import cli
-from bridge.core.formation.member import MemberStatus
+from bridge.core.formation.formation import Formation, FormationTuning
+from bridge.core.formation.founding import FormationNotice, FormationState
+from bridge.core.formation.member import FarmMember, MemberStatus
+from bridge.core.formation.messages import (
+    Advertise,
+    DeadlineReached,
+    Event,
+    MembersChanged,
+    Persist,
+    Persisted,
+    RequestRefused,
+    Started,
+    WithdrawRequested,
+)
 from bridge.node.control.operator_commands import is_voter_kept
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
@@ -26,8 +40,10 @@ from bridge.node.raft.submitting import entry_refusal
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.key_files import save_farm_key, save_master_key, save_signing_key
 from bridge.node.security.signing_keys import HeldKey, judge_key, key_alarm
+from bridge.node.settings.configuration import load_configuration
 from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
+from tests.members import farm_member
 from tests.node.test_cli_commands import Node, served
 from tests.operator_views import farm_view
 from tests.remedies.cases import APART, CASES, READS
@@ -259,6 +275,80 @@ def test_the_advice_about_a_signing_key_ends_its_alarm(tmp_path: Path, garlicfar
     assert held.renew(now_s)
     judge_key(held, now_s, key_alarm(alarms))
     assert alarms.standing() == ()
+
+
+# -- a founding that a stranger blocks ---------------------------------------------------------------------------------
+
+
+class Founders:
+    """Three founders that reach each other, and a stranger with the farm key that endorses nothing."""
+
+    IDS = tuple(bytes([0] * 7 + [number]) for number in (1, 2, 3))
+    STRANGER = bytes([0] * 7 + [9])
+
+    def __init__(self) -> None:
+        self.durable = dict.fromkeys(self.IDS, FormationState())
+        self.notices = dict.fromkeys((*self.IDS, self.STRANGER), FormationNotice())
+        self.refusals: list[str] = []
+        self.now_ms = 0
+        self.start({})
+
+    def start(self, founders: dict[bytes, frozenset[bytes]]) -> None:
+        """All of them, with the settings' lists."""
+        tuning = FormationTuning(settle_ms=50, patience_ms=2_000)
+        self.cores = {
+            each: Formation(each, 3, self.durable[each], Random(each[7]), founders=founders.get(each), tuning=tuning)
+            for each in self.IDS
+        }
+        for each in self.IDS:
+            self.step(each, Started())
+        began_ms = self.now_ms
+        for now_ms in range(began_ms, began_ms + 5_000, 50):
+            self.now_ms = now_ms
+            for each in self.IDS:
+                self.step(each, MembersChanged(self._members(each)))
+                self.step(each, DeadlineReached())
+
+    def step(self, node_id: bytes, event: Event) -> None:
+        """One event at a node; what it writes is durable behind all other effects."""
+        effects = self.cores[node_id].step(event, self.now_ms, 1_767_225_600_000 + node_id[7])
+        for effect in sorted(effects, key=lambda each: isinstance(each, Persist)):
+            match effect:
+                case Persist(number, state):
+                    self.durable[node_id] = state
+                    self.step(node_id, Persisted(number))
+                case Advertise(notice):
+                    self.notices[node_id] = notice
+                case RequestRefused(text):
+                    self.refusals.append(text)
+                case _:
+                    pass
+
+    def _members(self, of: bytes) -> tuple[FarmMember, ...]:
+        return tuple(farm_member(each, notice=notice) for each, notice in self.notices.items() if each != of)
+
+    def founded(self) -> set[bytes | None]:
+        """The clusters of the founders; None stands for those without one."""
+        return {None if state.founding is None else state.founding.cluster_id for state in self.durable.values()}
+
+
+@pytest.mark.parametrize("of", ["alarm", "refusal"])
+def test_the_advice_about_a_blocked_founding_founds_it(tmp_path: Path, of: str) -> None:
+    """Given a stranger that blocks the founding, when the list that is printed is set, then the farm is founded."""
+    farm, lists = Founders(), dict[bytes, frozenset[bytes]]()
+    for node_id in Founders.IDS:
+        [alarm] = farm.cores[node_id].alarms
+        assert "garlicfarm withdraw" not in alarm, "it is refused"
+        farm.step(node_id, WithdrawRequested())
+        [line] = re.findall(r"`(founders = [^`]+)`", alarm if of == "alarm" else farm.refusals[-1])
+        settings = tmp_path / f"{node_id.hex()}.toml"
+        settings.write_text(f'{line}\nfarm_key = "farm.key"\n[gossip]\nbind = "127.0.0.1:7668"\n')
+        lists[node_id] = load_configuration(settings).founders
+    assert len(farm.refusals) == 3
+    assert farm.founded() == {None}
+    farm.start(lists)
+    assert len(farm.founded() - {None}) == 1
+    assert None not in farm.founded()
 
 
 # -- guides ------------------------------------------------------------------------------------------------------------

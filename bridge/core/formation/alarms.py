@@ -193,9 +193,32 @@ def _unendorsed(situation: Situation, endorsed: Founding) -> str:
     reasons += [f"{_names(silent)} does not confirm the promises (does it run an older version?)"] if silent else []
     return (
         f"This node has seen the promises of {_names(endorsed.founders)}, and waits with the founding: "
-        f"{' and '.join(reasons) or 'the others found it'}. Start what is missing; stop or update what is no founder "
-        "and does not confirm. If one of the founders is gone for ever, or is none of your nodes, run "
-        f"`{WITHDRAW_COMMAND}` on every node that shows this alarm, one after the other, the founders first."
+        f"{' and '.join(reasons) or 'the others found it'}. {_way_out(missing, endorsed)}"
+    )
+
+
+def _way_out(missing: Sequence[bytes], endorsed: Founding) -> str:
+    """How the founding ends. A withdrawal is refused once all founders endorse it: then only a list of them helps."""
+    outside = [each for each in missing if each not in endorsed.founders]
+    if outside and len(outside) == len(missing):
+        return (
+            f"All founders confirm them, {_names(outside)} is no founder and blocks the founding. If it is a node of "
+            f"yours, stop or update it. If not, a stranger has the farm key. {list_founders(endorsed)}"
+        )
+    return (
+        "Start what is missing; stop or update what is no founder and does not confirm. If one of the founders is gone "
+        f"for ever, or is none of your nodes, run `{WITHDRAW_COMMAND}` on every node that shows this alarm, one after "
+        "the other, the founders first."
+    )
+
+
+def list_founders(endorsed: Founding) -> str:
+    """The way out of a founding that a node outside of it blocks: nodes that are not listed are not waited for."""
+    ids = ", ".join(f'"{each.hex()}"' for each in endorsed.founders)
+    return (
+        f"Compare {_names(endorsed.founders)} with your nodes; if all are yours, set `founders = [{ids}]` at the top of"
+        " the settings file of each, and start them again. If not, make a new farm key with `garlicfarm keys new-farm "
+        f"--expect {len(endorsed.founders)}`, and give it to all with empty state directories."
     )
 
 

@@ -38,7 +38,7 @@ accepts the founding that it endorsed, and no other that contains its promise, s
 nodes have the cluster id, from the key file or confirmed by an operator on this node. A node with neither fact raises
 an alarm, waits, and neither founds nor joins. A node that trusts a cluster id never founds. During the first founding
 no such fact exists: a holder of the farm key can then become a founder or block the founding. This is trust on first
-use; a new farm key is the remedy.
+use. The list of founders is the remedy, or a new farm key: a founding that all founders endorsed cannot be withdrawn.
 
 A withdrawal breaks (2), which is why only an operator can ask for it, on a node whose set cannot complete any more. It
 is safe while some founder of the withdrawn set has not promised or not endorsed it and will not; the alarm names the
@@ -53,7 +53,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import assert_never
 
-from bridge.core.formation.alarms import Situation, alarms_of
+from bridge.core.formation.alarms import Situation, alarms_of, list_founders
 from bridge.core.formation.founding import (
     CLOCK_LIMIT_MS,
     EXPECT_MAX,
@@ -437,7 +437,7 @@ class Formation:
         elif promise is None and self._durable.endorsed is None:
             refusal = "this node has promised nothing yet."
         elif self._pending is not None or self._is_about_to_exist():
-            refusal = "the founding is under way: all founders have promised. Look again in a moment."
+            refusal = f"the founding is under way: all founders have promised. {self._until_it_exists()}"
         elif max(len(self._durable.withdrawn), len(self._durable.revoked)) >= WITHDRAWALS_MAX:
             refusal = f"this node has withdrawn {WITHDRAWALS_MAX} times; give it a new state directory instead."
         if refusal is not None:
@@ -459,6 +459,17 @@ class Formation:
         """Return True if every founder of the endorsed founding endorsed it, as far as this node has seen."""
         endorsed = self._durable.endorsed
         return endorsed is not None and not set(endorsed.founders).intersection(self.unendorsed_by)
+
+    def _until_it_exists(self) -> str:
+        """What to do about a founding that all founders endorsed: it may have happened, so it cannot be withdrawn."""
+        blocking, endorsed = self.unendorsed_by, self._durable.endorsed
+        if self._pending is not None or endorsed is None or not blocking:
+            return "Look again in a moment."
+        names = ", ".join(each.hex() for each in blocking)
+        return (
+            f"{names} is no founder and does not confirm them: look again in a moment. If that lasts and it is a node"
+            f" of yours, stop or update it. If not, a stranger has the farm key. {list_founders(endorsed)}"
+        )
 
     def _confirm(self, cluster_id: bytes) -> None:
         asked = cluster_id.hex()
