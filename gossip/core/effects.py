@@ -156,7 +156,9 @@ EQUIVOCATORS_SHOWN: Final = 4
 
 
 def equivocation(members: Sequence[NodeId]) -> "Alarm":
-    """The alarm of members that signed two different descriptions of one incarnation."""
+    """The alarm of members that signed two different descriptions of one incarnation; over if there are none."""
+    if not members:
+        return Alarm(AlarmKind.EQUIVOCATION, "no member shows different nodes different descriptions now", over=True)
     shown = ", ".join(each.hex() for each in members[:EQUIVOCATORS_SHOWN])
     more = f" and {len(members) - EQUIVOCATORS_SHOWN} more" if len(members) > EQUIVOCATORS_SHOWN else ""
     return Alarm(

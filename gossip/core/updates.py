@@ -277,6 +277,10 @@ class Updates:
             return self._add(info, further=further)
         if weigh(info.incarnation, Status.ALIVE, entry.incarnation, entry.status) is Outcome.REPLACES:
             previous = entry.status
+            if info.incarnation.generation > entry.info.incarnation.generation:
+                # Signed by the member: it began again, and what it signed before says nothing of it now.
+                entry.equivocates = False
+                self._equivocation_is_over(entry.node_id)
             entry.info, entry.size_bytes = info, info_bytes(info)
             self._members.set_status(entry, info.incarnation, Status.ALIVE, now)
             self._suspicions.pop(info.node_id, None)
@@ -298,6 +302,11 @@ class Updates:
         self._context.emit(MembershipChanged(entry.info, entry.status, entry.status, equivocates=True))
         self._context.emit(equivocation(self._equivocators))
 
+    def _equivocation_is_over(self, node_id: NodeId) -> None:
+        if node_id in self._equivocators:
+            self._equivocators.remove(node_id)
+            self._context.emit(equivocation(self._equivocators))
+
     def _add(self, info: NodeInfo, *, further: bool) -> Entry | None:
         entry, evicted = self._members.insert(info, self._context.now)
         if entry is None:
@@ -305,6 +314,7 @@ class Updates:
         if evicted is not None:
             # Its suspicion would otherwise outlive it, and declare it dead when it is mentioned again.
             self._suspicions.pop(evicted, None)
+            self._equivocation_is_over(evicted)
         self._context.emit(MembershipChanged(info, Status.ALIVE, None))
         if further and evicted is None and not self._context.options.overlay:
             self._queue.add_alive(info, entry.size_bytes)
@@ -418,4 +428,5 @@ class Updates:
         """A member left the directory."""
         self.doubts.settle(node_id)
         self._suspicions.pop(node_id, None)
+        self._equivocation_is_over(node_id)
         self._queue.forget(node_id)

@@ -45,6 +45,25 @@ def test_two_descriptions_of_one_incarnation_are_an_equivocation() -> None:
     assert [*known.hear(described(2, says=b"third"), 2, first_hand=True)] == []
 
 
+def test_equivocation_at_a_later_generation_is_over() -> None:
+    known = connection_membership()
+    known.hear(B, 0, first_hand=True)
+    known.hear(described(2, says=b"other"), 1, first_hand=False)
+    found = [*known.hear(described(2, generation=2), 2, first_hand=False)]
+    assert [each.equivocates for each in found if isinstance(each, MembershipChanged)] == [False]
+    assert [(each.kind, each.over) for each in found if isinstance(each, Alarm)] == [(AlarmKind.EQUIVOCATION, True)]
+    assert [each.equivocates for each in known.members()] == [False]
+
+
+def test_equivocation_of_a_dropped_member_is_over() -> None:
+    known = connection_membership(most=1)
+    known.hear(B, 0, first_hand=True)
+    known.hear(described(2, says=b"other"), 1, first_hand=False)
+    known.look(SILENT_MS + 1, ())
+    found = [*known.hear(C, SILENT_MS + 2, first_hand=True)]
+    assert [each.over for each in found if isinstance(each, Alarm)] == [True]
+
+
 def test_a_connection_that_stands_is_life_without_any_introduction() -> None:
     known = connection_membership()
     known.hear(B, 0, first_hand=True)

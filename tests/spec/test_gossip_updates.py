@@ -115,6 +115,30 @@ def test_two_signed_descriptions_of_one_incarnation_are_an_equivocation() -> Non
     assert not [each for each in story.hear_news(2, AliveUpdate(other)) if isinstance(each, Alarm)]
 
 
+def test_equivocation_at_a_later_generation_is_over() -> None:
+    story = Story()
+    story.befriend(1, 2)
+    story.hear_news(2, AliveUpdate(replace(info_of(1), metadata=b"shown to another")))
+    same = story.hear_news(2, AliveUpdate(info_of(1, claim=1)))
+    assert [each.equivocates for each in same if isinstance(each, MembershipChanged)] == [True]
+    effects = story.hear_news(2, AliveUpdate(info_of(1, generation=2)))
+    assert [each.equivocates for each in effects if isinstance(each, MembershipChanged)] == [False]
+    assert [(each.kind, each.over) for each in effects if isinstance(each, Alarm)] == [(AlarmKind.EQUIVOCATION, True)]
+    again = story.hear_news(2, AliveUpdate(replace(info_of(1, generation=2), metadata=b"shown to another")))
+    assert [each.over for each in again if isinstance(each, Alarm)] == [False], "a second time is found as well"
+
+
+def test_equivocation_of_another_member_stays_an_alarm() -> None:
+    story = Story()
+    story.befriend(1, 2)
+    for number in (1, 2):
+        story.hear_news(2, AliveUpdate(replace(info_of(number), metadata=b"shown to another")))
+    [alarm] = [each for each in story.hear_news(2, AliveUpdate(info_of(1, generation=2))) if isinstance(each, Alarm)]
+    assert not alarm.over
+    assert node_id(2).hex() in alarm.text
+    assert node_id(1).hex() not in alarm.text
+
+
 def test_one_description_signed_twice_is_no_equivocation() -> None:
     story = Story()
     story.befriend(1, 2)

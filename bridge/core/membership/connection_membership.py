@@ -89,6 +89,11 @@ class ConnectionMembership:
         self, known: _ConnectedMember, info: NodeInfo, now: int, *, first_hand: bool, leaving: bool
     ) -> Sequence[Consequence]:
         newer = info.incarnation > known.info.incarnation
+        if known.equivocates and info.incarnation.generation > known.info.incarnation.generation:
+            # Signed by the member: it began again, and what it signed before says nothing of it now.
+            known.equivocates = False
+            told = self._hear_of_known(known, info, now, first_hand=first_hand, leaving=leaving)
+            return (*told, self._equivocation())
         if not newer and info.incarnation != known.info.incarnation:
             return ()
         if not leaving and known.status is not Status.LEFT and equivocate(info, known.info):
@@ -102,15 +107,17 @@ class ConnectionMembership:
         # A newer description of a dead server: it may have started again, so it counts as seen now.
         return self._becomes(known, Status.ALIVE, now, info, always=newer) if first_hand or newer else ()
 
-    @staticmethod
-    def _equivocates(known: _ConnectedMember) -> Sequence[Consequence]:
+    def _equivocates(self, known: _ConnectedMember) -> Sequence[Consequence]:
         if known.equivocates:
             return ()
         known.equivocates = True
         return (
             MembershipChanged(known.info, known.status, known.status, equivocates=True),
-            equivocation([known.info.node_id]),
+            self._equivocation(),
         )
+
+    def _equivocation(self) -> Alarm:
+        return equivocation([node_id for node_id, each in self._others.items() if each.equivocates])
 
     def look(self, now: int, connected: Collection[NodeId]) -> list[MembershipChanged]:
         """Update which servers are alive; to those in `connected` a Raft connection is open."""
@@ -153,17 +160,16 @@ class ConnectionMembership:
     def _welcome(self, info: NodeInfo, now: int, *, leaving: bool) -> Sequence[Consequence]:
         if leaving:
             return []
-        if len(self._others) >= self._most and not self._make_room():
-            self.left_out += 1
-            return []
+        ended: list[Alarm] = []
+        if len(self._others) >= self._most:
+            gone = [node_id for node_id, known in self._others.items() if known.status is not Status.ALIVE]
+            if not gone:
+                self.left_out += 1
+                return []
+            former = self._others.pop(min(gone, key=lambda node_id: self._others[node_id].heard_ms))
+            ended = [self._equivocation()] if former.equivocates else []
         self._others[info.node_id] = _ConnectedMember(info, Status.ALIVE, heard_ms=now, since_ms=now)
-        return [MembershipChanged(info, Status.ALIVE, None)]
-
-    def _make_room(self) -> bool:
-        gone = [node_id for node_id, known in self._others.items() if known.status is not Status.ALIVE]
-        if gone:
-            del self._others[min(gone, key=lambda node_id: self._others[node_id].heard_ms)]
-        return bool(gone)
+        return [MembershipChanged(info, Status.ALIVE, None), *ended]
 
     def _hear_of_self(self, info: NodeInfo, *, first_hand: bool) -> Sequence[Consequence]:
         own = self.own
