@@ -79,7 +79,7 @@ def test_request_ids_are_remembered_for_as_many_hours_as_the_operator_says(
     serve: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[PeerOptions] = []
-    monkeypatch.setattr(zmq_raft_serve, "_serve", lambda options, _: _noted(asked, options))
+    monkeypatch.setattr(zmq_raft_serve, "_serve", lambda options, *_: _noted(asked, options))
     for arguments in ((), ("--request-id-ttl", "24")):
         assert serve("--peer", "1=tcp://127.0.0.1:4000", *arguments).exit_code == 0
     assert [options.log.window for options in asked] == [Window(), Window.of_ttl(24 * 60 * 60 * 1000)]
