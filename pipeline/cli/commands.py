@@ -37,6 +37,7 @@ from pipeline.cli.options import (
 from pipeline.cli.queries import query, report, views
 from pipeline.cli.what_if import what_if
 from pipeline.feedback.farms import FarmsFeedback
+from pipeline.feedback.weighing import SERVERS_MAX
 from pipeline.generate import generate
 from pipeline.gold.tables import DEFAULT_WINDOW, last_rows
 from pipeline.load_model import LoadModel
@@ -282,6 +283,12 @@ def backfill(
 def generate_log(*, routers: int, days: float, seed: int, output: Path, labels: Path | None) -> None:
     """Write the log of a made-up farm, for load tests and demonstrations: read it with `run --directory`."""
     line = StatusLine()
+    if routers > SERVERS_MAX:
+        echo(
+            f"A farm holds {SERVERS_MAX} servers, so {routers} routers make a log that no farm can have. It is for load"
+            " tests of the tables; `what-if` and the weighing take only the servers that reported last.",
+            err=True,
+        )
     with told_plainly(line):
         model = LoadModel(routers, days, seed, None if labels is None else KINDS)
         done = generate(output, model, lambda entries: line.show(f"{entries} entries"))

@@ -18,7 +18,7 @@ from rich.table import Table
 from pipeline.cli.options import Finite, StatusLine, tables_option, told_plainly
 from pipeline.cli.queries import errors_told
 from pipeline.feedback.replay import Course, Past, ServerCourse
-from pipeline.feedback.weighing import HIGHEST, PRESENT, Setting
+from pipeline.feedback.weighing import HIGHEST, PRESENT, SERVERS_MAX, Setting
 from pipeline.serve.printing import echo, print_json, print_table, span
 
 DAY_MS = 86_400_000
@@ -89,6 +89,13 @@ def what_if(*, left_at: float, days: float, output: Path, as_json: bool, **asked
             " `garlicfarm pipeline run`, or `backfill` without --no-derived"
         )
     for farm, past in sorted(pasts.items()):
+        if len(past.health) > SERVERS_MAX:
+            echo(
+                f"Farm {farm} has {len(past.health):,} servers in these days. A farm holds {SERVERS_MAX} at a time, and"
+                f" the weighing takes the {SERVERS_MAX} that reported last: the figures of the others mean nothing."
+                " Choose fewer --days, or `generate` a log with fewer --routers",
+                err=True,
+            )
         if as_json:
             print_json(json.dumps(_document(farm, past)))
         else:

@@ -43,6 +43,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
+from bridge.core.state.farm_state import SERVERS_MAX
+
 FORMULA = "strain-1"
 LAG_WORST_MS = 1_000.0
 LOWEST, HIGHEST = 0.5, 2.0
@@ -58,7 +60,6 @@ ENDS_MS = 600_000
 
 SILENT_MS = 3_600_000
 ABSENT = 0.5
-SERVERS_MAX = 64
 LEAVES_PER_SERVER_MAX = 64
 LEAVES_MAX = 1_024
 

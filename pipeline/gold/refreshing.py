@@ -18,6 +18,7 @@ total order.
 A commit replaces the touched windows and carries the query and the batch: repeated, it changes nothing.
 """
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,7 +36,7 @@ from pipeline.spark.session import fit_to_size, rows_of_files
 from pipeline.spark.settings import is_local
 from pipeline.tables.current import last_rows
 from pipeline.tables.delta import StoredFile, Table, TableSpec, stored_files
-from pipeline.tables.files import DAY, DataFile, write_files
+from pipeline.tables.files import DAY, DataFile, check_files, write_files
 from pipeline.tables.lake import BASE_SPECS, EVENTS, EVENTS_SPEC
 from pipeline.tables.tasks import write_in_tasks
 
@@ -47,6 +48,17 @@ NO_EXTENSIONS: dict[str, str | bool | int | float | list[str]] = {
     "autoload_known_extensions": "false",
 }
 """DuckDB fetches no code from a network, whatever a query names."""
+OWN_FAULTS = (
+    duckdb.BinderException,
+    duckdb.CatalogException,
+    duckdb.ConversionException,
+    duckdb.InterruptException,
+    duckdb.OutOfMemoryException,
+    duckdb.OutOfRangeException,
+    duckdb.ParserException,
+    duckdb.SyntaxException,
+)
+"""Errors of DuckDB for a query. Any other may be the error for a damaged file, and its words name no remedy."""
 MACROS = (
     "CREATE MACRO unix_millis(moment) AS epoch_ms(moment)",
     "CREATE MACRO timestamp_millis(ms) AS make_timestamptz(ms * 1000)",
@@ -57,6 +69,7 @@ MACROS = (
     "CREATE MACRO array_except(these, those) AS list_filter(these, lambda each: NOT list_contains(those, each))",
     "CREATE MACRO collect_list(each) AS list(each)",
 )
+_PARQUET = re.compile(r"'((?:[^']|'')+\.parquet)'")
 WINDOW = ("farm", "window_start")
 _MOMENT = pa.timestamp("us", tz="UTC")
 _SOURCES = {**BASE_SPECS, EVENTS: EVENTS_SPEC}
@@ -289,7 +302,21 @@ def opened() -> Iterator[duckdb.DuckDBPyConnection]:
         connection.execute("SET temp_directory = ''")
         for macro in MACROS:
             connection.execute(macro)
-        yield connection
+        try:
+            yield connection
+        except duckdb.Error as error:
+            if not isinstance(error, OWN_FAULTS):
+                check_files(_files_of_views(connection))
+            raise
+
+
+def _files_of_views(connection: duckdb.DuckDBPyConnection) -> list[Path]:
+    """Return the files that the views of base tables read."""
+    try:
+        texts = connection.execute("SELECT sql FROM duckdb_views() WHERE NOT internal").fetchall()
+    except duckdb.Error:
+        return []
+    return [Path(path.replace("''", "'")) for (text,) in texts for path in _PARQUET.findall(text)]
 
 
 def source_view(connection: duckdb.DuckDBPyConnection, output: Path, name: str, files: Sequence[StoredFile]) -> None:
@@ -299,7 +326,11 @@ def source_view(connection: duckdb.DuckDBPyConnection, output: Path, name: str, 
     paths = ", ".join("'" + str(output / name / each.path).replace("'", "''") + "'" for each in files)
     read = f"UNION ALL BY NAME SELECT * FROM read_parquet([{paths}], union_by_name = true)" if files else ""  # noqa: S608 - own
     told = ", ".join(f'"{column}"' for column in schema.names)
-    connection.execute(f"CREATE VIEW all_{name} AS SELECT {told} FROM (SELECT * FROM _{name} {read})")  # noqa: S608 - own
+    try:
+        connection.execute(f"CREATE VIEW all_{name} AS SELECT {told} FROM (SELECT * FROM _{name} {read})")  # noqa: S608 - own
+    except duckdb.Error:
+        check_files(output / name / each.path for each in files)
+        raise
 
 
 def _earlier_uptimes(connection: duckdb.DuckDBPyConnection, job: _Job, told: pa.Table) -> pa.Table:

@@ -27,11 +27,11 @@ import duckdb
 import pyarrow as pa
 
 from pipeline.alerts.store import ALERTS_SPEC
-from pipeline.gold.refreshing import MACROS, NO_EXTENSIONS
+from pipeline.gold.refreshing import MACROS, NO_EXTENSIONS, OWN_FAULTS
 from pipeline.schemas import DERIVED, FLOODFILLS, arrow_schema
 from pipeline.tables.current import SPECS
 from pipeline.tables.delta import stored_files
-from pipeline.tables.files import DAY, TableDamagedError
+from pipeline.tables.files import DAY, TableDamagedError, check_files
 from pipeline.tables.lake import BASE_SPECS, EVENTS_SPEC
 from pipeline.watch.watching import TRANSITIONS_SPEC
 
@@ -89,13 +89,28 @@ def asked(output: Path, sql: str) -> Iterator[Answer]:
                 lost = error
                 continue
             except (duckdb.Error, TableDamagedError) as error:
+                _refuse_damaged(output, sql, error)
                 raise QueryError(_words(error)) from error
             try:
                 yield answer
             except duckdb.Error as error:
+                _refuse_damaged(output, sql, error)
                 raise QueryError(_words(error)) from error
             return
+    _refuse_damaged(output, sql, lost)
     raise QueryError(f"a file of the tables could not be read: {lost}") from lost
+
+
+def _refuse_damaged(output: Path, sql: str, error: Exception | None) -> None:
+    """Raise QueryError with the file and the remedy if a file of the tables is the cause of this error."""
+    if isinstance(error, OWN_FAULTS):
+        return
+    try:
+        for name in _read_by(sql) or frozenset(TABLES):
+            root = output.resolve() / name
+            check_files(root / file.path for file in (stored_files(root) if name in TABLES else ()))
+    except (TableDamagedError, OSError) as damage:
+        raise QueryError(_words(damage)) from error
 
 
 def _answer(connection: duckdb.DuckDBPyConnection, output: Path, sql: str) -> Answer:

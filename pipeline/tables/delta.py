@@ -68,6 +68,8 @@ class StoredFile:
     """The least `time_ms` of a row, in a table that has this column."""
     last_ms: int | None = None
     """The greatest one."""
+    written_ms: int | None = None
+    """Milliseconds since the epoch when the file was written, by the clock of the machine."""
 
 
 class Table:
@@ -270,6 +272,7 @@ def _files_of(delta: DeltaTable) -> list[StoredFile]:
         values(f"min.{BATCH}"),
         values("min.time_ms"),
         values("max.time_ms"),
+        values("modification_time"),
     )
     return [StoredFile(*each) for each in zip(*columns, strict=True)]
 

@@ -11,7 +11,7 @@ a thousand files a table. Rows lie sorted by farm, and the statistics of files a
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -133,13 +133,33 @@ def write_files(root: Path, schema: pa.Schema, rows: pa.Table) -> list[DataFile]
     return writer.close()
 
 
+def check_files(files: Iterable[Path]) -> None:
+    """Read each file; raise TableDamagedError for the first one that is missing or cannot be read."""
+    for file in files:
+        try:
+            found = pq.ParquetFile(file)
+            for group in range(found.num_row_groups):
+                found.read_row_group(group)
+        except FileNotFoundError as error:
+            raise TableDamagedError(f"{file} is missing: {FROM_THE_LOG}") from error
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(file, error) from error
+
+
+def _damaged(file: Path, error: Exception) -> OSError:
+    """Return the error for the operator. A system call that failed, such as for a missing right, is no damage."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error
+    # In one line: it may pass through the JVM, whose report is read by lines.
+    return TableDamagedError(f"{file} is damaged ({' '.join(str(error).split())}): {FROM_THE_LOG}")
+
+
 def read_file(file: Path, schema: pa.Schema, day: date | None = None) -> pa.Table:
     """The rows of a file with the columns of `schema`; one that it lacks is NULL. Raises TableDamagedError."""
     try:
         found = pq.ParquetFile(file).read()
-    except pa.ArrowException as error:
-        # In one line: it may pass through the JVM, whose report is read by lines.
-        raise TableDamagedError(f"{file} is damaged ({' '.join(str(error).split())}): {FROM_THE_LOG}") from error
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(file, error) from error
     columns = []
     for each in schema:
         if each.name == DAY:

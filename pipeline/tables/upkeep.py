@@ -46,7 +46,7 @@ class Upkeep:
 def tidy(table: Table, keep_ms: int | None) -> None:
     """Drops what is too old, and merges what is small, of one table."""
     files = table.files()
-    old = too_old(files, keep_ms)
+    old = too_old(files, keep_ms, time.time_ns() // 1_000_000)
     table.drop(old)
     by_day: dict[date | None, list[StoredFile]] = defaultdict(list)
     for file in files:
@@ -59,10 +59,11 @@ def tidy(table: Table, keep_ms: int | None) -> None:
                 break
 
 
-def too_old(files: Iterable[StoredFile], keep_ms: int | None) -> list[StoredFile]:
+def too_old(files: Iterable[StoredFile], keep_ms: int | None, now_ms: int) -> list[StoredFile]:
     """Those without a row that is younger than `keep_ms` before the youngest of all; never the youngest.
 
-    Rows without log time are as old as the batch that wrote them: their files go with the files of that batch.
+    Rows without log time are as old as the batch that wrote them: their files go with the files of that batch. In a
+    table whose rows name no batch, their files go `keep_ms` after they were written (`now_ms`: the machine's clock).
     """
     timed: list[StoredFile] = []
     untimed: list[StoredFile] = []
@@ -75,4 +76,9 @@ def too_old(files: Iterable[StoredFile], keep_ms: int | None) -> list[StoredFile
     old = [file for file in timed if file.youngest is not None and file.youngest < limit]
     kept = [file.batch for file in timed if file not in old and file.batch is not None]
     first_kept = min(kept, default=0)
-    return [*old, *(file for file in untimed if file.batch is not None and file.batch < first_kept)]
+    def is_old(file: StoredFile) -> bool:
+        if file.batch is not None:
+            return file.batch < first_kept
+        return file.written_ms is not None and file.written_ms < now_ms - keep_ms
+
+    return [*old, *filter(is_old, untimed)]

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from pipeline.tables.current import CurrentState, last_rows, read
 from pipeline.tables.delta import Table, TableSpec, stored_files, stored_rows
 from pipeline.tables.files import TableDamagedError, write_files
 from pipeline.tables.lake import BASE_SPECS, LOG
-from pipeline.tables.upkeep import tidy
+from pipeline.tables.upkeep import tidy, too_old
 from tests.pipeline.made_tables import knew, rows_of, wrote
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -99,6 +100,23 @@ def test_what_is_older_than_is_kept_is_dropped_by_whole_files_and_what_has_no_ti
     wrote(tmp_path, "clocks", 12, [{"index": 5}])
     tidy(table, 500_000)
     assert indexes(tmp_path) == [5, 600, 700, 800, 900, 1000, 1100]
+
+
+def test_rows_without_a_time_go_with_their_batch_or_after_the_time(tmp_path: Path) -> None:
+    for batch in range(12):
+        wrote(tmp_path, "clocks", batch, [clock(batch * 100)])
+    wrote(tmp_path, "clocks", 12, [{"index": 5}])
+    files = stored_files(tmp_path / "clocks")
+    (untimed,) = (file for file in files if file.youngest is None)
+    assert untimed.written_ms is not None
+    assert untimed not in too_old(files, 500_000, untimed.written_ms + 500_000)
+    assert untimed in too_old(files, 500_000, untimed.written_ms + 500_001)
+    # a batch tells more than the clock of the machine
+    numbered = [replace(file, batch=number) for number, file in enumerate(sorted(files, key=lambda each: each.rows))]
+    late = untimed.written_ms + 86_400_000
+    first, last = (replace(untimed, batch=batch) for batch in (-1, 99))
+    assert first in too_old([*numbered, first], 500_000, late)
+    assert last not in too_old([*numbered, last], 500_000, late)
 
 
 def test_statistics_tell_which_files_have_rows_of_a_time(tmp_path: Path) -> None:

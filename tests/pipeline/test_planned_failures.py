@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline.cli.commands import pipeline
+from pipeline.feedback.weighing import SERVERS_MAX
 from pipeline.load_model import EPOCH_MS, PERIOD_MS, LoadModel
 from pipeline.planned_failures import APART_MS, DAY_MS, KINDS, Kind, Label, Signal
 
@@ -117,3 +118,10 @@ def test_generate_writes_the_labels_beside_the_log_and_the_same_ones_again(tmp_p
     assert generated("two") == text
     (first, *_) = (json.loads(line) for line in text.splitlines())
     assert set(first) == {"serverId", "kind", "signal", "beginsAtMs", "failsAtMs", "endsAtMs"}
+
+
+@pytest.mark.parametrize(("routers", "is_warned"), [(SERVERS_MAX, False), (SERVERS_MAX + 1, True)])
+def test_generate_warns_of_more_servers_than_a_farm_holds(routers: int, tmp_path: Path, *, is_warned: bool) -> None:
+    arguments = ["generate", "--routers", str(routers), "--days", "0.001", "--output", str(tmp_path / "farm")]
+    result = CliRunner().invoke(pipeline, arguments)
+    assert (result.exit_code, "no farm can have" in result.stderr) == (0, is_warned)

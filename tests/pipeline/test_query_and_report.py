@@ -13,7 +13,9 @@ from click.testing import CliRunner
 
 from pipeline.cli.doctor import doctor, examine
 from pipeline.cli.queries import query as query_command
+from pipeline.gold.refreshing import opened, source_view
 from pipeline.gold.tables import last_rows
+from pipeline.serve.query import QueryError, documents
 from pipeline.serve.query import asked as asked_for
 from pipeline.tables.delta import stored_files
 from pipeline.tables.files import TableDamagedError
@@ -181,6 +183,51 @@ def test_a_damaged_file_of_a_daily_table_is_an_error_that_says_which_and_what_to
     file.write_bytes(b"no Parquet")
     with pytest.raises(TableDamagedError, match=f"{file} is damaged"):
         last_rows(tmp_path, 10)
+
+
+def broken(file: Path, way: str) -> None:
+    whole = file.read_bytes()
+    match way:
+        case "empty":
+            file.write_bytes(b"")
+        case "no Parquet":
+            file.write_bytes(b"no Parquet, and long enough to be one")
+        case "missing":
+            file.unlink()
+        case _:
+            # Pages, behind the mark at the start; the end of the file still tells what is in it.
+            file.write_bytes(whole[:4] + b"\xff" * (len(whole) // 4) + whole[4 + len(whole) // 4 :])
+
+
+@pytest.mark.parametrize("way", ["empty", "no Parquet", "missing", "pages"])
+def test_query_of_a_damaged_file_names_it_and_the_remedy(way: str, tmp_path: Path) -> None:
+    rows = [{"window_start": NOON + timedelta(minutes=minute), "server_id": minute} for minute in range(2_000)]
+    derived(tmp_path, "router_health", rows)
+    stored = stored_files(tmp_path / "router_health")[0]
+    broken(tmp_path / "router_health" / stored.path, way)
+    with pytest.raises(QueryError, match=rf"{stored.path} is (damaged|missing).*: restore it from a backup, or make"):
+        documents(tmp_path, "SELECT * FROM router_health")
+
+
+@pytest.mark.parametrize("way", ["empty", "no Parquet", "missing", "pages"])
+def test_derived_tables_name_a_damaged_file_and_the_remedy(way: str, tmp_path: Path) -> None:
+    wrote(tmp_path, "clocks", 0, [{"index": each, "log_time": NOON} for each in range(2_000)])
+    stored = stored_files(tmp_path / "clocks")[0]
+    broken(tmp_path / "clocks" / stored.path, way)
+
+    def read() -> None:
+        with opened() as connection:
+            source_view(connection, tmp_path, "clocks", [stored])
+            connection.execute("SELECT * FROM all_clocks").fetchall()
+
+    with pytest.raises(TableDamagedError, match=r"is (damaged|missing).*: restore it"):
+        read()
+
+
+def test_query_error_of_its_own_is_no_damage(tmp_path: Path) -> None:
+    derived(tmp_path, "router_health", [{"window_start": NOON, "server_id": 1}])
+    with pytest.raises(QueryError, match="Conversion"):
+        documents(tmp_path, "SELECT CAST('x' AS INTEGER) FROM router_health")
 
 
 def test_the_names_behind_the_pseudonyms_are_for_the_owner_alone(tmp_path: Path) -> None:

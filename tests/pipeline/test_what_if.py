@@ -231,6 +231,12 @@ def test_the_command_tells_both_settings_and_each_server(output: Path) -> None:
     assert f"{told['asked']['entries']}" in shown
 
 
+def test_more_servers_than_a_farm_holds_are_reported(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(output, "--gain", "6").stderr == ""
+    monkeypatch.setattr("pipeline.cli.what_if.SERVERS_MAX", len(SERVERS) - 1)
+    assert f"has {len(SERVERS)} servers in these days" in asked(output, "--gain", "6").stderr
+
+
 def test_of_a_shorter_past_fewer_days_are_weighed(output: Path) -> None:
     hour = json.loads(asked(output, "--gain", "6", "--days", f"{1 / 24}", "--json").stdout)
     assert (hour["days"], hour["windows"]) == (pytest.approx(1 / 24, abs=1e-3), pytest.approx(60, abs=1))
