@@ -76,6 +76,7 @@ def too_old(files: Iterable[StoredFile], keep_ms: int | None, now_ms: int) -> li
     old = [file for file in timed if file.youngest is not None and file.youngest < limit]
     kept = [file.batch for file in timed if file not in old and file.batch is not None]
     first_kept = min(kept, default=0)
+
     def is_old(file: StoredFile) -> bool:
         if file.batch is not None:
             return file.batch < first_kept
