@@ -43,7 +43,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from bridge.core.state.farm_state import SERVERS_MAX
+from bridge.core.state import farm_state
 
 FORMULA = "strain-1"
 LAG_WORST_MS = 1_000.0
@@ -60,6 +60,8 @@ ENDS_MS = 600_000
 
 SILENT_MS = 3_600_000
 ABSENT = 0.5
+SERVERS_MAX = farm_state.SERVERS_MAX
+"""Servers that a farm holds at a time."""
 LEAVES_PER_SERVER_MAX = 64
 LEAVES_MAX = 1_024
 
