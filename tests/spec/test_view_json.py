@@ -52,7 +52,7 @@ raft.links raft.links.raftId raft.links.name raft.links.connected raft.links.ext
 raft.followers.lastContactMs raft.counters raft.transferTarget raft.counters.elections_started
 members.nodeId members.name members.status members.generation members.number members.address members.isSelf
 members.isPeer members.rttMs members.peerCount members.capacity members.raftId members.endpoint members.serverRole
-members.statusAgeMs members.certificate
+members.statusAgeMs members.certificate members.evicted
 publishing.master publishing.publisherId publishing.publisherName publishing.reason publishing.publishedS
 publishing.expiresS publishing.secondsToExpiry publishing.leaseSetFile publishing.entries
 publishing.entries.destination publishing.entries.name publishing.entries.cost publishing.entries.endS
@@ -66,7 +66,7 @@ reports.leaves.master reports.leaves.healthy reports.leaves.load reports.leaves.
 weights.excluded weights.excluded.destination weights.excluded.name weights.costs weights.costs.destination
 weights.costs.name weights.costs.factor weights.factors weights.factors.destination weights.factors.name
 weights.factors.factor weights.factors.said weights.factors.ageMs weights.throughIndex weights.formula
-alarms.kind alarms.text alarms.action events.timeMs events.kind events.text counters.control_requests
+alarms.kind alarms.severity alarms.text alarms.action events.timeMs events.kind events.text counters.control_requests
 """
 
 
