@@ -11,7 +11,7 @@ import sys
 import click
 
 from bridge import VERSION
-from bridge.cli.failure import REFUSED, fail, reason_of
+from bridge.cli.failure import REFUSED, fail, failure_lines, reason_of
 from bridge.cli.help.lazy_group import LazyCommand, LazyGroup
 from bridge.cli.printing import echo, guard_output
 from bridge.cli.serving.standard_streams import guard_streams
@@ -106,7 +106,12 @@ def _forbid_core_dumps() -> None:
 
 def _show(error: click.ClickException) -> None:
     """What click shows, harmlessly: it quotes arguments, and with them names of files that others chose."""
-    context = error.ctx if isinstance(error, click.UsageError) else None
+    if not isinstance(error, click.UsageError):
+        # A refusal, as every other command ends with one.
+        for line in failure_lines(error.format_message()):
+            echo(line, err=True)
+        return
+    context = error.ctx
     if context is not None:
         for line in context.get_usage().splitlines():
             echo(line, err=True)

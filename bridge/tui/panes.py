@@ -463,7 +463,7 @@ def _detail(state: ViewState, seen: Seen, canvas: Canvas, *, unicode: bool) -> l
     history = seen.history.members.get(member.node_id, MemberHistory())
     report = next((each for each in seen.farm.reports if each.raft_id == member.raft_id), None)
     facts = [*_identity(member, seen.farm), *_figures(member, seen.farm, history, canvas, unicode=unicode)]
-    facts += _report_facts(report)
+    facts += _report_facts(report, demo=seen.farm.farm.demo)
     facts += [("states", f"{clock_text(at_ms)} UTC {status.value}") for at_ms, status in reversed(history.states)]
     columns = [Column("", 14), Column("", canvas.width)]
     lines = [canvas.line((f" {member.name}", canvas.palette.title))]
@@ -509,11 +509,12 @@ def _last(values: Sequence[float | None]) -> float | None:
     return values[-1] if values else None
 
 
-def _report_facts(report: ReportView | None) -> list[tuple[str, str]]:
+def _report_facts(report: ReportView | None, *, demo: bool) -> list[tuple[str, str]]:
     if report is None:
         return [("report", "none")]
     health = f"{report.healthy_destinations} of {report.destinations} leaves healthy"
-    router = "router attached" if report.attached else "no router"
+    # A file stands for the router in a demonstration.
+    router = "no router (demonstration)" if demo else "router attached" if report.attached else "no router"
     clock = ", clock off" if report.clock_off else ""
     age = f"{duration(report.age_ms)} old{' (stale)' if report.stale else ''}"
     facts = [("report", f"{age}, {health}, {router}{clock}")]

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from bridge.api.outputs import CheckResult
 from bridge.cli.failure import reason_of
 from bridge.cli.main import cli
+from bridge.node.doctor import checks
 from bridge.node.doctor.checks import (
     RELEASED_S,
     clock_check,
@@ -21,7 +22,6 @@ from bridge.node.doctor.checks import (
     java_check,
     python_check,
     signing_key_check,
-    spark_check,
     state_directory_check,
 )
 from bridge.node.security.key_files import save_farm_key, save_signing_key
@@ -144,9 +144,11 @@ def test_an_old_python_is_a_problem() -> None:
     assert python_check((3, 11)).result is CheckResult.OK
 
 
-def test_spark_is_only_needed_by_the_pipeline() -> None:
-    assert spark_check(installed=False).result is CheckResult.WARNING
-    assert spark_check(installed=True).result is CheckResult.OK
+def test_without_the_pipeline_no_java_and_no_spark_is_missed(
+    configuration: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "find_spec", lambda name: None if name == "pyspark" else name)
+    assert {"java", "spark"}.isdisjoint(results("--config", str(configuration))[1])
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@ import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import click
 import pytest
 import trio
 from click.testing import CliRunner, Result
 
+from bridge.cli import main as main_module
 from bridge.cli import run as run_command
 from bridge.cli import up as up_command
 from bridge.cli.main import cli
@@ -186,3 +188,18 @@ def test_a_cluster_that_cannot_be_confirmed_is_refused_with_the_reason(
     result = confirm_cluster(tmp_path, cluster_id)
     assert result.exit_code == 1
     assert says in result.stderr
+
+
+def test_refusal_of_the_pipeline_begins_as_those_of_all_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_given: object, **_options: object) -> None:
+        raise click.ClickException("no such table\nLINE 1: x")
+
+    monkeypatch.setattr(main_module, "cli", refused)
+    monkeypatch.setattr(main_module, "guard_streams", lambda: None)
+    monkeypatch.setattr(main_module, "guard_output", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        main_module.main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == "garlicfarm: no such table\n  LINE 1: x\n"

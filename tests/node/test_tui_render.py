@@ -396,3 +396,10 @@ def test_without_a_leader_no_log_time_is_shown() -> None:
     assert "log time" in screen(view)
     assert "log time" not in screen(alone)
     assert "no leader, this node is a follower" in screen(alone)
+
+
+def test_demonstration_has_no_router_in_the_detail_of_a_member() -> None:
+    view = farm_view()
+    text = drawn(draw(ViewState(pane=Pane.DETAIL), Seen(view, History()), 120, 40, color=False), 120, 40)
+    assert "no router (demonstration)" in text
+    assert "router attached" not in text

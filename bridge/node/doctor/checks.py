@@ -68,7 +68,9 @@ def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
     checks.append(state_directory_check(state_dir))
     checks.extend(running_checks(state_dir))
     checks.append(disk_check(state_dir))
-    checks.extend((java_check(java_version()), spark_check(installed=find_spec("pyspark") is not None)))
+    if find_spec("pyspark") is not None:
+        # Of the pipeline alone: where it is not installed, a node is as well as it can be.
+        checks.extend((java_check(java_version()), Check("spark", CheckResult.OK, "installed")))
     return checks
 
 
@@ -275,15 +277,3 @@ def java_check(version: str | None) -> Check:
     if not major.isdigit() or int(major) < JAVA_LEAST:
         return Check("java", CheckResult.WARNING, f"{version}: older than {JAVA_LEAST}", action)
     return Check("java", CheckResult.OK, version)
-
-
-def spark_check(*, installed: bool) -> Check:
-    """The pipeline's extra is installed; nodes do not need it."""
-    if installed:
-        return Check("spark", CheckResult.OK, "installed")
-    return Check(
-        "spark",
-        CheckResult.WARNING,
-        "not installed",
-        f"only the pipeline needs it: {INSTALL_PIPELINE}",
-    )
