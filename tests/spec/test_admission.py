@@ -11,8 +11,10 @@ from bridge.core.membership.admission import (
     AdmissionRefused,
     Admitted,
     ServerAdmitted,
+    Standing,
     admit,
     of_founders,
+    with_room,
 )
 from tests.authored import AuthoredFarm
 
@@ -59,6 +61,30 @@ def test_the_table_is_bounded_and_full_it_still_knows_its_own() -> None:
     assert admit(full, Admission(full[7].node_id, "seven", server_id=7))[1] == ServerAdmitted(
         7, full[7].node_id, "seven"
     )
+
+
+def full_table(**standings: Standing) -> dict[int, Admitted]:
+    """A full table; `n5=RETIRED` gives id 5 that standing."""
+    rows = {number: Admitted(number.to_bytes(8, "big")) for number in range(1, ADMITTED_MAX + 1)}
+    for name, standing in standings.items():
+        number = int(name[1:])
+        rows[number] = replace(rows[number], standing=standing)
+    return rows
+
+
+def test_full_table_drops_retired_before_evicted() -> None:
+    table = full_table(n5=Standing.EVICTED, n9=Standing.RETIRED, n12=Standing.RETIRED)
+    assert table.keys() - with_room(table).keys() == {9}
+
+
+def test_full_table_without_retired_drops_an_evicted() -> None:
+    table = full_table(n5=Standing.EVICTED, n9=Standing.EVICTED)
+    assert table.keys() - with_room(table).keys() == {5}
+
+
+def test_full_table_keeps_the_highest_id() -> None:
+    table = full_table(**{f"n{ADMITTED_MAX}": Standing.RETIRED})
+    assert with_room(table) == table
 
 
 def test_a_snapshot_of_before_there_were_admissions_still_knows_the_founders() -> None:

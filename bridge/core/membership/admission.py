@@ -29,7 +29,8 @@ refused and does not retire the router that the first has just approved.
 
 *Shares.* From `BOUNDS_LEVEL` on an identity counts on the leader that signed its admission, while it is a member. One
 leader has at most `ADMITTED_OF_LEADER_MAX` such members. Retired and evicted identities count on no leader; in a full
-table the one with the lowest Raft id gives way. Its id stays used, as after a lapse.
+table the retired one with the lowest Raft id gives way, and the evicted ones only if none is retired: an identity without
+a row could be admitted again, and an eviction is meant to last. Its id stays used, as after a lapse.
 
 An admission carries the identity's public key, of which its NodeId is a hash. So each member can seal data for it that
 no other member can open, whether it runs or not.
@@ -272,10 +273,15 @@ def share_refusal(admitted: Mapping[int, Admitted], node_id: bytes, share: Leade
 
 def with_room(admitted: Mapping[int, Admitted]) -> Mapping[int, Admitted]:
     """The table with room for one more identity, if one that is out can give way; the highest id is kept."""
-    out = [server_id for server_id, each in admitted.items() if each.is_out and server_id != max(admitted)]
-    if len(admitted) < ADMITTED_MAX or not out:
+    if len(admitted) < ADMITTED_MAX:
         return admitted
-    return {server_id: each for server_id, each in admitted.items() if server_id != min(out)}
+    highest = max(admitted)
+    out = [server_id for server_id, each in admitted.items() if each.is_out and server_id != highest]
+    if not out:
+        return admitted
+    # An evicted identity without a row could come back; a retired one is a router that has a new identity.
+    first = min(out, key=lambda server_id: (admitted[server_id].standing is Standing.EVICTED, server_id))
+    return {server_id: each for server_id, each in admitted.items() if server_id != first}
 
 
 def admit(
