@@ -29,8 +29,8 @@ refused and does not retire the router that the first has just approved.
 
 *Shares.* From `BOUNDS_LEVEL` on an identity counts on the leader that signed its admission, while it is a member. One
 leader has at most `ADMITTED_OF_LEADER_MAX` such members. Retired and evicted identities count on no leader; in a full
-table the retired one with the lowest Raft id gives way, and the evicted ones only if none is retired: an identity without
-a row could be admitted again, and an eviction is meant to last. Its id stays used, as after a lapse.
+table the retired one with the lowest Raft id gives way, and an evicted one only if none is retired: an identity
+without a row could be admitted again, and an eviction is meant to last. Its id stays used, as after a lapse.
 
 An admission carries the identity's public key, of which its NodeId is a hash. So each member can seal data for it that
 no other member can open, whether it runs or not.
