@@ -68,6 +68,9 @@ _REDIRECT_ADDRESSES: Final = 4
 _ENDS_OF_A_SPLIT: Final = 2
 _UNREADABLE_BEFORE: Final = 3
 _UNREADABLE_SOURCES: Final = 4
+_UNREADABLE_ASKED_PER_SECOND: Final = 0.5
+_UNREADABLE_ASKED_BURST: Final = 2
+"""JoinReqs to such senders: fewer than the joins that may be under way, so the seeds are still tried."""
 _UNREADABLE_STANDS_MS: Final = 120_000
 """Members announce themselves every half minute or so."""
 
@@ -98,8 +101,18 @@ class _Join:
     tries: int = 0
     tokens: int = 0
     redirects: int = 0
+    answers_unreadable: bool = False
+    """One JoinReq only: its address may be forged, and each datagram must not make this node send several there."""
     tried: set[Address] = field(default_factory=set)
     alternatives: deque[Address] = field(default_factory=lambda: deque(maxlen=_ALTERNATIVES_LIMIT))
+
+
+@dataclass(slots=True)
+class _Sender:
+    """A sender of unreadable datagrams."""
+
+    seen_at: int
+    count: int = 0
 
 
 class Joiner:
@@ -123,8 +136,11 @@ class Joiner:
         """When the last peer was lost; None before the first one, and while there is one."""
         self._had_peer = False
         self._alarmed_of_key = False
-        self._unreadable: dict[Address, int] = {}
+        self._unreadable: dict[Address, _Sender] = {}
         """Datagrams of this farm under a key that this node lacks, by sender, while it has no peer."""
+        self._to_ask: list[Address] = []
+        """Their senders that get a JoinReq next."""
+        self._asks_of_unreadable = TokenBucket(_UNREADABLE_ASKED_PER_SECOND, _UNREADABLE_ASKED_BURST)
         self._unreadable_until: int | None = None
         """When the alarm about them ends; None without one."""
         self._rewirings = TokenBucket(1, 1)
@@ -151,6 +167,8 @@ class Joiner:
         if self._alone_since is not None and not self._alarmed:
             times.append(self._alone_since + self._alone_limit_ms)
         if self._has_free:
+            if self._to_ask:
+                times.append(self._context.now)
             times.extend(seed.next_at for seed in self._seeds.values())
             if self._members.is_short:
                 times.append(self._next_seek_at)
@@ -200,18 +218,22 @@ class Joiner:
         """A node of this farm seals with a key that this node lacks.
 
         A node without peers may be the one with the wrong key. If its key is retired, a member says so in answer to a
-        JoinReq, so the sender becomes a hint; to a key that the farm never had nothing answers, so the alarm comes here
-        as well. The label is in clear, so the datagram may be forged: few senders are remembered.
+        JoinReq; to a key that the farm never had nothing answers, so the alarm comes here as well. The label is in
+        clear, so the datagram may be forged: it causes one JoinReq at most, and few senders are remembered.
         """
         if len(self._members.links) > 0:
             return
-        count = self._unreadable.get(source, 0) + 1
-        if count == 1 and len(self._unreadable) >= _UNREADABLE_SOURCES:
+        now = self._context.now
+        sender = self._unreadable.get(source)
+        if sender is None:
+            if len(self._unreadable) >= _UNREADABLE_SOURCES and not self._drop_sender():
+                return
+            sender = self._unreadable[source] = _Sender(now)
+        sender.seen_at, sender.count = now, sender.count + 1
+        if sender.count < _UNREADABLE_BEFORE:
             return
-        self._unreadable[source] = count
-        if count < _UNREADABLE_BEFORE:
-            return
-        self.add_seeds((source,), is_hint=True)
+        if source not in self._joins and source not in self._to_ask and self._asks_of_unreadable.take(now):
+            self._to_ask.append(source)
         if self._unreadable_until is not None:
             self._unreadable_until = self._context.now + _UNREADABLE_STANDS_MS
         elif not self._alarmed_of_key:
@@ -223,8 +245,18 @@ class Joiner:
             )
             self._context.emit(Alarm(AlarmKind.KEY_RETIRED, text))
 
+    def _drop_sender(self) -> bool:
+        """Make room for a sender: one that was asked already, or was not received for long, gives way."""
+        old = self._context.now - _UNREADABLE_STANDS_MS
+        for address, sender in self._unreadable.items():
+            if sender.count >= _UNREADABLE_BEFORE or sender.seen_at <= old:
+                del self._unreadable[address]
+                return True
+        return False
+
     def _forget_unreadable(self) -> None:
         self._unreadable.clear()
+        self._to_ask.clear()
         if self._unreadable_until is not None:
             self._unreadable_until = None
             if not self._alarmed_of_key:
@@ -240,6 +272,8 @@ class Joiner:
             if join.next_at <= now:
                 self._retry(join)
         self._check_isolation()
+        while self._to_ask and self._has_free:
+            self._begin(self._to_ask.pop(0), answers_unreadable=True)
         due = [(address, seed) for address, seed in self._seeds.items() if seed.next_at <= now]
         self._random.shuffle(due)
         for address, seed in due:
@@ -277,12 +311,12 @@ class Joiner:
 
     # -- joins ---------------------------------------------------------------------------------------------------------
 
-    def _begin(self, address: Address, seed: Address | None = None) -> bool:
+    def _begin(self, address: Address, seed: Address | None = None, *, answers_unreadable: bool = False) -> bool:
         if not self._has_free or address in self._joins:
             return False
         if address == self._local.info.address or self._local.leaving:
             return False
-        self._send(_Join(address, seed, self._context.now))
+        self._send(_Join(address, seed, self._context.now, answers_unreadable=answers_unreadable))
         return True
 
     def _send(self, join: _Join) -> None:
@@ -295,7 +329,7 @@ class Joiner:
         self._context.send(join.address, request, None)
 
     def _retry(self, join: _Join) -> None:
-        if join.tries < self._options.join_tries:
+        if join.tries < (1 if join.answers_unreadable else self._options.join_tries):
             self._send(join)
         else:
             self._move_on(join)
@@ -322,7 +356,7 @@ class Joiner:
             seed.next_at = now + self._backoff_ms(seed.failures)
             if seed.is_hint and seed.failures >= _HINT_FAILURES:
                 del self._seeds[join.seed]
-        if join.seed is None:
+        if join.seed is None and not join.answers_unreadable:
             self._fruitless += 1
             self._next_seek_at = now + self._seek_pause_ms()
         self._check_isolation()

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from gossip.core.effects import Alarm, AlarmKind, Announce, Effect, OfferToken
+from gossip.core.effects import Alarm, AlarmKind, Announce, Effect, KeyOffered, OfferToken
 from gossip.core.events import LeaveRequested, SeedsGiven, Unreadable
 from gossip.core.member import Status
 from gossip.core.messages import (
@@ -422,3 +422,52 @@ def test_forged_unreadable_gossip_fills_four_places() -> None:
             story.step(Unreadable(address_of(number)))
     requests = sent(story.pass_time(10_000), JoinReq)
     assert len({target for target, _ in requests}) <= 4
+
+
+def unreadable(story: Story, number: int, count: int = 3) -> list[Effect]:
+    """Receive datagrams of one sender, ten seconds apart; everything that follows."""
+    effects: list[Effect] = []
+    for _ in range(count):
+        effects += story.step(Unreadable(address_of(number)))
+        effects += story.pass_time(10_000)
+    return effects
+
+
+def test_unreadable_datagram_causes_one_joinreq_at_most() -> None:
+    story = Story()
+    for count in (3, 1, 1):
+        assert len(sent(unreadable(story, 1, count), JoinReq)) == 1
+    assert sent(story.pass_time(600_000), JoinReq) == []
+
+
+def test_unreadable_sender_after_four_forged_ones_is_asked() -> None:
+    story = Story()
+    for number in range(1, 5):
+        unreadable(story, number)
+    requests = sent(unreadable(story, 5), JoinReq)
+    assert {target for target, _ in requests} == {address_of(5)}
+    effects = story.step(Unreadable(address_of(5)))
+    effects += story.pass_time(100)
+    refusal = JoinNak(DOMAIN, RefusalCode.KEY_RETIRED, b"the new key", receiver_generation=1)
+    assert [each for each in story.hear(5, refusal) if isinstance(each, KeyOffered)]
+
+
+def test_unreadable_sender_replaces_those_of_long_ago() -> None:
+    story = Story()
+    for number in range(1, 5):
+        story.step(Unreadable(address_of(number)))
+    story.pass_time(120_000)
+    assert sent(unreadable(story, 5), JoinReq)
+
+
+def test_unreadable_senders_leave_room_for_the_seeds() -> None:
+    story = Story()
+    story.step(SeedsGiven((address_of(9),)))
+    targets = {target for target, _ in sent([*forged_from_many(story), *story.pass_time(2_000)], JoinReq)}
+    assert address_of(9) in targets
+
+
+def forged_from_many(story: Story) -> list[Effect]:
+    return [
+        effect for number in range(20, 60) for _ in range(3) for effect in story.step(Unreadable(address_of(number)))
+    ]
