@@ -31,7 +31,7 @@ def test_it_installs_a_command_a_user_a_service_documents_and_completions(machin
     assert machine.run("stat", "-c", "%U:%G %a", CONFIGURATION).stdout.strip() == "root:root 644"
     assert machine.run("dpkg", "--verify", "garlicfarm").stdout == ""
     assert (machine.root / "etc/systemd/system/multi-user.target.wants/garlicfarm.service").is_symlink()
-    assert "Add, replace and remove routers" in machine.run("garlicfarm", "help", "servers").stdout
+    assert "Add, replace and remove nodes" in machine.run("garlicfarm", "help", "servers").stdout
     for path in ("bash-completion/completions/garlicfarm", "zsh/vendor-completions/_garlicfarm"):
         assert "_GARLICFARM_COMPLETE" in (machine.root / "usr/share" / path).read_text()
     assert (machine.root / "usr/share/man/man5/garlicfarm.toml.5.gz").exists()
