@@ -19,6 +19,7 @@ from consensus.protocols.kraft import (
     Service,
     open_listener,
 )
+from consensus.protocols.kraft.node.connections.service import Caller
 from consensus.protocols.kraft.wire import messages_groups as groups
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.codec import decode_response, encode_response
@@ -69,11 +70,11 @@ async def committed(service: GroupService, offset: int, member: tuple[str, int] 
     return response.topics[0].partitions[0].error_code
 
 
-async def noted(service: GroupService, group: str = "g") -> int:
+async def noted(service: GroupService, group: str = "g", client: Caller | None = None) -> int:
     asked = groups.OffsetFetchRequestGroup(
         group_id=group, topics=(groups.OffsetFetchRequestTopic(name="farm", partition_indexes=(0,)),)
     )
-    response = await service.offset_fetch(groups.OffsetFetchRequest(groups=(asked,)), caller(9))
+    response = await service.offset_fetch(groups.OffsetFetchRequest(groups=(asked,)), client or caller(9))
     assert response.groups[0].error_code == ErrorCode.NONE
     return response.groups[0].topics[0].partitions[0].committed_offset
 
@@ -464,7 +465,7 @@ async def test_requests_of_another_user_about_a_group_are_refused(autojump_clock
     ]
     # Then all of it is refused, and alice's member reads on
     assert told == [ErrorCode.GROUP_AUTHORIZATION_FAILED] * len(told)
-    assert await noted(service) == -1
+    assert await noted(service, client=replace(alice, api_version=9)) == -1
     assert (await service.heartbeat(beat, alice)).error_code == ErrorCode.NONE
 
 
@@ -474,7 +475,56 @@ async def test_a_group_without_members_keeps_its_user() -> None:
     await service.offset_commit(commit_of(7), alice)
     commit = await service.offset_commit(commit_of(900), bob)
     assert commit.topics[0].partitions[0].error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
-    assert await noted(service) == 7
+    assert await noted(service, client=alice) == 7
+
+
+@pytest.mark.parametrize("version", [1, 9])
+async def test_offset_fetch_of_another_users_group_is_refused(version: int) -> None:
+    service = GroupService(coordinating())
+    alice, bob = (replace(caller(version), principal=f"User:{name}") for name in ("alice", "bob"))
+    await service.offset_commit(commit_of(7), alice)
+    topics = (groups.OffsetFetchRequestTopic(name="farm", partition_indexes=(0,)),)
+    one = groups.OffsetFetchRequestGroup(group_id="g", topics=topics)
+    asked = (
+        groups.OffsetFetchRequest(groups=(one,))
+        if version == 9
+        else groups.OffsetFetchRequest(group_id="g", topics=topics)
+    )
+    answer = await service.offset_fetch(asked, bob)
+    found = answer.groups[0] if version == 9 else answer
+    assert found.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    [part] = found.topics[0].partitions
+    assert (part.committed_offset, part.error_code) == (-1, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+
+
+async def test_groups_of_another_user_are_not_described(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    service = GroupService(coordinating())
+    alice, bob = (replace(caller(3), principal=f"User:{name}") for name in ("alice", "bob"))
+    await service.join_group(join_of(), alice)
+    await service.offset_commit(commit_of(7, group="offsets"), alice)
+    asked = groups.DescribeGroupsRequest(groups=("g", "offsets", "none"))
+    found = (await service.describe_groups(asked, bob)).groups
+    refused = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert [each.error_code for each in found] == [refused, refused, ErrorCode.NONE]
+    assert [each.members for each in found] == [(), (), ()]
+    assert (await service.describe_groups(asked, alice)).groups[0].members
+
+
+async def test_groups_of_another_user_are_not_listed(autojump_clock: trio.testing.MockClock) -> None:
+    del autojump_clock
+    service = GroupService(coordinating())
+    alice, bob = (replace(caller(3), principal=f"User:{name}") for name in ("alice", "bob"))
+    await service.join_group(join_of(), alice)
+    await service.offset_commit(commit_of(7, group="offsets"), alice)
+    await service.offset_commit(commit_of(7, group="of bob"), bob)
+    listed = {
+        client.principal: [
+            each.group_id for each in (await service.list_groups(groups.ListGroupsRequest(), client)).groups
+        ]
+        for client in (alice, bob)
+    }
+    assert listed == {"User:alice": ["g", "offsets"], "User:bob": ["of bob"]}
 
 
 async def test_one_user_cannot_take_every_place_for_groups(autojump_clock: trio.testing.MockClock) -> None:

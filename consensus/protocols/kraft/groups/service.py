@@ -291,18 +291,18 @@ class GroupService:
         """How far groups have read."""
         if caller.api_version >= _FIRST_OFFSET_FETCH_OF_SEVERAL:
             return groups.OffsetFetchResponse(
-                groups=tuple(self._offsets_of(each.group_id, each.topics) for each in request.groups)
+                groups=tuple(self._offsets_of(each.group_id, each.topics, caller.principal) for each in request.groups)
             )
-        one = self._offsets_of(request.group_id, request.topics)
+        one = self._offsets_of(request.group_id, request.topics, caller.principal)
         return groups.OffsetFetchResponse(
             topics=tuple(groups.OffsetFetchResponseTopic(name=it.name, partitions=it.partitions) for it in one.topics),
             error_code=one.error_code,
         )
 
     def _offsets_of(
-        self, group_id: str, asked: tuple[groups.OffsetFetchRequestTopic, ...] | None
+        self, group_id: str, asked: tuple[groups.OffsetFetchRequestTopic, ...] | None, principal: str | None
     ) -> groups.OffsetFetchResponseGroup:
-        error, offsets = self._coordinator.refusal(), self._topic.groups()
+        error, offsets = self._coordinator.refusal_to(group_id, principal), self._topic.groups()
         known: Mapping[str, CommittedOffset] = {}
         if error is ErrorCode.NONE and offsets is not None:
             known = offsets.committed(group_id)
@@ -330,9 +330,8 @@ class GroupService:
 
         Clients send this to every broker and merge the lists, and most of them fail if one broker returns an error. So
         a server that coordinates nothing has no groups, as in Kafka. A coordinator that is not ready yet is an error:
-        its list would lack groups.
+        its list would lack groups. Groups of another user are left out, as what this one may not describe.
         """
-        del caller
         match self._coordinator.refusal():
             case ErrorCode.NONE:
                 pass
@@ -350,7 +349,9 @@ class GroupService:
                     group_id=name, protocol_type=protocol_type, group_state=state.value, group_type=_CLASSIC
                 )
                 for name, state, protocol_type in sorted(found, key=lambda each: each[0])
-                if _has(states, state.value) and _has(types, _CLASSIC)
+                if _has(states, state.value)
+                and _has(types, _CLASSIC)
+                and self._coordinator.refusal_to(name, caller.principal) is ErrorCode.NONE
             )
         )
 
@@ -358,12 +359,10 @@ class GroupService:
         self, request: groups.DescribeGroupsRequest, caller: Caller
     ) -> groups.DescribeGroupsResponse:
         """Members and what they read."""
-        error = self._coordinator.refusal()
-        return groups.DescribeGroupsResponse(
-            groups=tuple(self._described(name, error, caller.api_version) for name in request.groups)
-        )
+        return groups.DescribeGroupsResponse(groups=tuple(self._described(name, caller) for name in request.groups))
 
-    def _described(self, group_id: str, error: ErrorCode, version: int) -> groups.DescribeGroupsResponseGroup:
+    def _described(self, group_id: str, caller: Caller) -> groups.DescribeGroupsResponseGroup:
+        error = self._coordinator.refusal_to(group_id, caller.principal)
         group = self._coordinator.group(group_id) if error is ErrorCode.NONE else None
         if group is not None:
             return _described_group(group)
@@ -372,7 +371,7 @@ class GroupService:
             return groups.DescribeGroupsResponseGroup(error_code=error, group_state="", **fields)
         if group_id in _names(self._topic.groups()):
             return groups.DescribeGroupsResponseGroup(group_state=GroupState.EMPTY.value, **fields)
-        if version >= _FIRST_DESCRIBE_WITH_NOT_FOUND:
+        if caller.api_version >= _FIRST_DESCRIBE_WITH_NOT_FOUND:
             text = f"there is no group {group_id!r}"
             return groups.DescribeGroupsResponseGroup(
                 error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=text, group_state=_DEAD, **fields
