@@ -47,6 +47,18 @@ def test_heartbeat_that_overtakes_entries_sends_none_of_them_again() -> None:
     assert not progress.overtook(heartbeat, 100)
 
 
+def test_answered_bytes_give_later_requests_no_time() -> None:
+    """Under load one request is always open; its time must not grow with all that was ever sent."""
+    progress = Progress(1, state=ProgressState.REPLICATING)
+    progress.sent(0, 0, 1, 0, 0, FULL)
+    first = progress.oldest_sent_ms()
+    for number in range(1, 1_000):
+        progress.sent(number, number, number + 1, 0, 0, FULL)
+        progress.answered(number - 1)
+    assert progress.bytes_under_way == FULL
+    assert (first or 0) < (progress.oldest_sent_ms() or 0) < 3 * (first or 0)
+
+
 @pytest.mark.parametrize(("size_bytes", "now"), [(1_000, 100), (1_000_000, 60_000)])
 def test_refused_heartbeat_behind_lost_entries_counts(size_bytes: int, now: int) -> None:
     """Small entries, and large ones after their time, are not on their way any more."""

@@ -61,6 +61,8 @@ class SentAppend:
     """The round of `confirm` in which it was sent."""
     transfer_ms: Milliseconds = 0
     """What the slowest link needs for the entries that were under way with it, its own among them."""
+    size_bytes: int = 0
+    """Of its entries; 0 once its connection is lost."""
 
     @property
     def carries_entries(self) -> bool:
@@ -93,7 +95,7 @@ class Progress:
 
     sent_ms: Milliseconds | None = None
     bytes_under_way: int = 0
-    """Of entries that were sent since none was under way."""
+    """Of the entries that were sent and not answered."""
     newest: int = 0
     """The correlation of the newest request, with or without entries, or a chunk of the snapshot."""
     sent_commit: Index = 0
@@ -193,9 +195,9 @@ class Progress:
         size_bytes: int = 0,
     ) -> None:
         """Remember a request of so many bytes of entries; while replicating, `next` runs ahead."""
-        self.bytes_under_way = size_bytes + (self.bytes_under_way if self.appends_in_flight else 0)
+        self.bytes_under_way += size_bytes
         transfer_ms = slow_link_ms(self.bytes_under_way) if size_bytes else 0
-        self.in_flight[correlation] = SentAppend(previous, last, now, round_number, transfer_ms)
+        self.in_flight[correlation] = SentAppend(previous, last, now, round_number, transfer_ms, size_bytes)
         self.appends_in_flight += last > previous
         self.sent_ms, self.asked_round, self.newest = now, round_number, correlation
         if self.state is ProgressState.REPLICATING:
@@ -207,7 +209,7 @@ class Progress:
         """The connection that carried what is under way is gone, and with it perhaps the requests."""
         self.bytes_under_way = 0
         for sent in self.in_flight.values():
-            sent.transfer_ms = 0
+            sent.transfer_ms = sent.size_bytes = 0
 
     def answered(self, correlation: int) -> SentAppend | None:
         """The request that this answers, once; None if the answer is stale or foreign."""
@@ -215,6 +217,7 @@ class Progress:
         if sent is None:
             return self.expired.pop(correlation, None)
         self.appends_in_flight -= sent.last > sent.previous
+        self.bytes_under_way -= sent.size_bytes
         return sent
 
     def oldest_sent_ms(self) -> Milliseconds | None:
