@@ -1,5 +1,6 @@
 """The state behind a voter's log: what a snapshot of it holds, and when there is none."""
 
+import json
 from collections.abc import AsyncIterator, Iterable
 
 import pytest
@@ -72,6 +73,20 @@ def test_a_producer_keeps_its_owner_over_epochs_and_snapshots() -> None:
         await restored.restore(LogId(2, 1), stream(machine.snapshot()))
         assert restored.producers == machine.producers
         assert restored.producers[1].owner == owner_of("User:alice")
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize(("principal", "columns"), [(None, 4), ("User:alice", 5)])
+def test_earlier_versions_read_a_row_without_an_owner(principal: str | None, columns: int) -> None:
+    """They read rows of four columns."""
+
+    async def run() -> None:
+        machine = QuorumLog(MAX_BYTES)
+        await machine.apply(1, (asking(principal), *commands(b"a", producer=1, sequence=0)))
+        text = b"".join(machine.snapshot()).decode("latin-1")
+        (_, rows), _ = json.JSONDecoder().raw_decode(text, text.index("[1000,[[1,"))
+        assert [len(row) for row in rows] == [columns]
 
     trio.run(run)
 
