@@ -39,12 +39,12 @@ from bridge.node.raft.connecting import bound_port, load_transport
 from bridge.node.raft.handover import hand_over_before_stop, until_removed
 from bridge.node.raft.replica import RequestGateway
 from bridge.node.settings.configuration import NodeConfiguration
-from consensus.storage import STOP_SECONDS
+from consensus.storage import PROCESS_STOP_SECONDS
 
 END_SECONDS = 40.0
 """For what a node does for the farm before it ends: its last report, the handover, and the wait for its removal."""
-CLOSE_SECONDS = STOP_SECONDS + 1.0
-"""For closing what is open: a little longer than the server waits for its disk, so that it can say what hangs."""
+CLOSE_SECONDS = PROCESS_STOP_SECONDS
+"""For closing what is open: longer than the server waits for its disk, so that it can say what hangs."""
 
 EndsWithin = Callable[[float | None], None]
 """Sets the deadline of the process, in seconds from now; None: it has none."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         open_storage,
     )
     from consensus.storage.disk import (
-        STOP_SECONDS,
+        PROCESS_STOP_SECONDS,
         DamagedStorageError,
         DiskHangsError,
         DiskOperation,
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from consensus.storage.verification import StorageVerdict, Verification, verify_storage
 
 __all__ = [
+    "PROCESS_STOP_SECONDS",
     "SEGMENT_HEADER_BYTES",
     "STATE_FILE",
-    "STOP_SECONDS",
     "DamagedStorageError",
     "Directory",
     "DiskHangsError",
@@ -92,7 +92,7 @@ _HOMES: Final = {
         "DiskOperation",
         "DiskReader",
         "ForeignStorageError",
-        "STOP_SECONDS",
+        "PROCESS_STOP_SECONDS",
         "StorageError",
         "StorageInUseError",
     ),

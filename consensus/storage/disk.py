@@ -90,6 +90,9 @@ class DiskReader(Protocol):
 
 STOP_SECONDS = 5.0
 """How long a server that stops waits for a disk that does not answer. A slow disk needs less; a hung one never ends."""
+PROCESS_STOP_SECONDS = 12.0
+"""How long a process may take to close: its server waits for a write, then for the mark of a clean stop, each so long.
+An end before both are over would take a disk that is slow for one that hangs."""
 
 
 class StorageError(Exception):

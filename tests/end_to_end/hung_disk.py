@@ -1,5 +1,7 @@
 """A disk that stops to answer, for processes of the tests: a sync waits for as long as a file exists.
 
+If the file has a number, each sync takes so many seconds: a disk that is slow.
+
 The variable `GARLICFARM_TEST_HUNG_DISK` names the file. Only syncs hang, as on a disk with a full queue: what is read
 comes from the page cache.
 """
@@ -21,6 +23,9 @@ def install_if_wanted() -> None:
 
     def wait() -> None:
         while file.exists():
+            if text := file.read_text(encoding="ascii"):
+                time.sleep(float(text))
+                return
             time.sleep(_POLL_S)
 
     def hanging_sync(descriptor: int) -> None:

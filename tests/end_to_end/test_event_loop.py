@@ -163,9 +163,9 @@ def test_node_goes_on_while_its_disk_hangs_and_stops_in_time(tmp_path: Path, far
     began = time.monotonic()
     node.process.send_signal(signal.SIGTERM)
     assert node.ended(END_BOUND_S) == 1
-    assert time.monotonic() - began < 3 * CLOSE_SECONDS
+    assert time.monotonic() - began < 2 * CLOSE_SECONDS
     # Either the log's disk is what hangs first, or another file.
-    assert re.search("has not finished a write within 5 s|did not end within 6 s", tail(node.log_file))
+    assert re.search("has not finished a write within 5 s|did not end within 12 s", tail(node.log_file))
 
 
 def test_second_signal_ends_a_node_whose_disk_hangs(tmp_path: Path, farm: Farm) -> None:
@@ -177,3 +177,16 @@ def test_second_signal_ends_a_node_whose_disk_hangs(tmp_path: Path, farm: Farm) 
     node.process.send_signal(signal.SIGINT)
     assert node.ended(END_BOUND_S) == 1
     assert "Traceback" not in tail(node.log_file)
+
+
+def test_node_with_a_slow_disk_stops_in_order(tmp_path: Path, farm: Farm) -> None:
+    """Given a disk whose syncs take 2 s, when its node is told to stop, then it ends with exit code 0."""
+    node, other, _ = farm.nodes
+    led_by(farm, node)
+    (tmp_path / "new").write_text("2")
+    (tmp_path / "new").replace(tmp_path / "hang")
+    for number in range(3):
+        assert other.submit({"mark": f"slow-{number}"}).outcome.value == "committed"
+    assert node.process is not None
+    node.process.send_signal(signal.SIGTERM)
+    assert node.ended(END_BOUND_S) == 0, tail(node.log_file)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import trio
 import trio.testing
 
 from bridge.api.view import AlarmView
-from bridge.node.events.alarms import Alarms
+from bridge.node.events.alarms import AddressNotHereError, Alarms
 from bridge.node.events.event_log import EventLog
+from bridge.node.membership import begin_anew
 from bridge.node.membership.address_watch import (
     GONE_ALARM,
     LOOK_EVERY_S,
@@ -19,8 +21,11 @@ from bridge.node.membership.address_watch import (
     AddressChangedError,
     AddressWatch,
     addresses_of,
+    chosen_anew,
     moved,
 )
+from bridge.node.membership.begin_anew import live_and_begin_anew
+from bridge.node.raft.connecting import bound_port
 from bridge.node.settings.configuration import NodeConfiguration, Overrides, load_configuration
 from bridge.node.settings.machine import Machine, Network, choose_address
 from gossip import Address
@@ -210,6 +215,67 @@ def test_broadcast_that_is_switched_off_stays_off_after_a_move(tmp_path: Path) -
     found = moved(stage.configuration, choose_address(Network(lambda: [ELSEWHERE], lambda: None)))
     assert found.gossip is not None
     assert found.gossip.broadcast is None
+
+
+class Lives:
+    """A node that moves after its first life; so many times its new address cannot be opened."""
+
+    def __init__(self, stage: Stage, unopened: int, *, moves: bool = True) -> None:
+        self.stage = stage
+        self.unopened = unopened
+        self.moves = moves
+        self.began: list[tuple[str, float]] = []
+
+    async def live(self, configuration: NodeConfiguration, _: NodeConfiguration) -> None:
+        """One life."""
+        self.began.append((configuration.consensus.bind.host, trio.current_time()))
+        if self.moves and len(self.began) == 1:
+            new = choose_address(Network(lambda: [NEW], lambda: None))
+            raise AddressChangedError(OLD.host, new, moved(configuration, new))
+        if self.unopened:
+            self.unopened -= 1
+            raise AddressNotHereError("consensus.bind cannot be opened")
+
+
+async def test_new_address_that_is_not_there_is_tried_again(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given an address that cannot be opened yet after a move, then the node begins again, ever more seldom."""
+    del autojump_clock
+    monkeypatch.setattr(begin_anew, "chosen_anew", lambda configuration: configuration)
+    lives, begun = Lives(Stage(tmp_path), 8), list[None]()
+    await live_and_begin_anew(lives.stage.configuration, lives.live, lambda: begun.append(None))
+    hosts, times = zip(*lives.began, strict=True)
+    assert hosts == (OLD.host, *[NEW.host] * 9)
+    assert len(begun) == 9
+    pauses = [later - sooner for sooner, later in pairwise(times[1:])]
+    assert pauses == sorted(pauses)
+    assert 0 < pauses[0] < pauses[-1] == LOOK_EVERY_S
+
+
+async def test_configured_address_that_is_not_there_ends(tmp_path: Path) -> None:
+    lives = Lives(Stage(tmp_path), 8, moves=False)
+    with pytest.raises((AddressNotHereError, ExceptionGroup)):
+        await live_and_begin_anew(lives.stage.configuration, lives.live, lambda: None)
+    assert len(lives.began) == 1
+
+
+async def test_port_of_a_missing_address_names_it() -> None:
+    with pytest.raises(AddressNotHereError, match=r"consensus\.bind = 203\.0\.113\.7:7669"):
+        async with bound_port(Address("203.0.113.7", 7669)):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "host"),
+    [((NEW,), NEW.host), ((), OLD.host), ((TAILSCALE,), OLD.host)],
+    ids=["another", "none", "only-vpn"],
+)
+def test_address_is_chosen_anew_by_the_rule_of_the_watch(
+    tmp_path: Path, interfaces: tuple[LanInterface, ...], host: str
+) -> None:
+    configuration = chosen_anew(Stage(tmp_path).configuration, Network(lambda: list(interfaces), lambda: None))
+    assert configuration.consensus.bind.host == host
 
 
 def _addresses_in(value: object, path: str) -> Iterator[tuple[str, Address]]:

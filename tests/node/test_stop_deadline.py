@@ -1,6 +1,8 @@
 """A process that was told to stop ends in time, whatever else hangs; and one that goes on is left alone."""
 
+import re
 import threading
+from pathlib import Path
 
 import pytest
 import trio
@@ -8,6 +10,9 @@ import trio.testing
 
 from bridge.cli.serving import stop_deadline
 from bridge.cli.serving.stop_deadline import StopDeadline
+from bridge.node.app import CLOSE_SECONDS, END_SECONDS
+from consensus.server.server import CLEAN_STOP_SECONDS
+from consensus.storage.disk import STOP_SECONDS
 
 
 class Process:
@@ -61,3 +66,14 @@ async def test_cancelled_task_sets_the_deadline(process: Process, monkeypatch: p
         assert not process.ended.is_set()
         nursery.cancel_scope.cancel()
     assert process.ended.wait(10)
+
+
+def test_deadline_is_later_than_both_waits_for_a_disk() -> None:
+    """A server waits for its write, then a while for its mark, and then for what the disk has begun of that."""
+    assert stop_deadline.CLOSE_SECONDS == CLOSE_SECONDS > 2 * STOP_SECONDS + CLEAN_STOP_SECONDS
+
+
+def test_service_manager_waits_longer_than_a_node_may_take() -> None:
+    unit = (Path(__file__).parents[2] / "deploy" / "debian" / "garlicfarm.service").read_text()
+    [seconds] = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
+    assert int(seconds) > END_SECONDS + CLOSE_SECONDS

@@ -19,10 +19,10 @@ from typing import Final
 import trio
 
 from bridge.cli.failure import REFUSED
-from consensus.storage import STOP_SECONDS
+from consensus.storage import PROCESS_STOP_SECONDS
 
-CLOSE_SECONDS: Final = STOP_SECONDS + 1.0
-"""For closing what is open: a little longer than a server waits for its disk, so that the server can say it."""
+CLOSE_SECONDS: Final = PROCESS_STOP_SECONDS
+"""For closing what is open: longer than a server waits for its disk, so that the server can say it."""
 TEXT: Final = (
     "this process did not end within {:.0f} s of the stop, and is ended now: a disk, a name server or another part of"
     " the system does not answer. What was acknowledged is durable. Check the disk of the state, then start again"

@@ -24,6 +24,10 @@ class NodeStopped(Exception):  # noqa: N818 - it is an end, told in words, not a
     """The node cannot go on; the text says why and what to do."""
 
 
+class AddressNotHereError(NodeStopped):
+    """This machine does not have an address that the node listens on."""
+
+
 class Alarms:
     """The board."""
 

@@ -120,8 +120,7 @@ class AddressWatch:
                 GONE_ALARM, f"{_lost(chosen.host, interfaces)}, which this node uses; {error}", WAIT_ACTION
             )
             return
-        if reach_of(new.interface) is not Reach.LAN and reach_of(chosen.interface) is Reach.LAN:
-            # It would stay there when the LAN comes back.
+        if not _may_follow(chosen, new):
             text = f"{_lost(chosen.host, interfaces)}, which this node uses; what is left is {new.host} of {new}"
             self._alarms.set(GONE_ALARM, text, f"{WAIT_ACTION}; to use {new.host} instead, restart the node")
             return
@@ -163,6 +162,23 @@ class AddressWatch:
             f"this machine has another address than the configuration names: {told}",
             "write the new address into the configuration: the next start would fail with the old one",
         )
+
+
+def chosen_anew(configuration: NodeConfiguration, network: Network | None = None) -> NodeConfiguration:
+    """The configuration of a node that moved, with the address that this machine has now, if it may use it."""
+    chosen = None if configuration.gossip is None else configuration.gossip.chosen
+    if chosen is None:
+        return configuration
+    try:
+        new = choose_address(network or Network())
+    except (NoAddressError, OSError):
+        return configuration
+    return moved(configuration, new) if _may_follow(chosen, new) else configuration
+
+
+def _may_follow(old: ChosenAddress, new: ChosenAddress) -> bool:
+    """Return False for a way out of the LAN: the node would stay there when the LAN comes back."""
+    return reach_of(new.interface) is Reach.LAN or reach_of(old.interface) is not Reach.LAN
 
 
 def addresses_of(configuration: NodeConfiguration) -> dict[str, Address]:

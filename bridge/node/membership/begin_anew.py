@@ -3,11 +3,13 @@
     remembered name ──▶ live(settings, written) ──▶ returns: the node has ended
                               ▲             └─▶ NameTakenError      note the other name, and take it
                               │             └─▶ AddressChangedError take the settings with the other address
+                              │             └─▶ AddressNotHereError only after a change: wait, and look again
                               └── other settings ──┘
 
 To change a part that runs is the other way: each of gossip, Raft, the control endpoint, ØMQ and Kafka would need a way
 to move, and a forgotten part would keep the old name or address. Both may change at the same time. Then the other
-settings have both changes.
+settings have both changes. A new address may not be there yet when the node listens on it (IPv6 looks for duplicates
+first), or not any more. A node that cannot listen on an address that the operator wrote ends, and its text names it.
 
 A module of its own: the composition root decides nothing, and the name and the address are two subjects.
 """
@@ -15,14 +17,19 @@ A module of its own: the composition root decides nothing, and the name and the 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from typing import Final
 
 import trio
 
-from bridge.node.membership.address_watch import AddressChangedError
+from bridge.node.events.alarms import AddressNotHereError
+from bridge.node.membership.address_watch import LOOK_EVERY_S, AddressChangedError, chosen_anew
 from bridge.node.membership.own_name import NameTakenError, note_name, remembered_name
 from bridge.node.settings.configuration import NodeConfiguration
+from consensus.net import Backoff
 
 LOG = logging.getLogger("garlicfarm")
+
+RETRY_FIRST_S: Final = 0.25
 
 Live = Callable[[NodeConfiguration, NodeConfiguration], Awaitable[None]]
 """Runs a node with the first settings until it ends; the second ones are those before any address changed."""
@@ -31,11 +38,17 @@ Live = Callable[[NodeConfiguration, NodeConfiguration], Awaitable[None]]
 async def live_and_begin_anew(configuration: NodeConfiguration, live: Live, begins: Callable[[], None]) -> None:
     """Run `live` until it returns. `begins` is called before each further life."""
     written = configuration = await trio.to_thread.run_sync(remembered_name, configuration)
+    has_moved = False
+    pauses = Backoff(RETRY_FIRST_S, LOOK_EVERY_S)
     while True:
         reasons: list[BaseException] = []
         try:
             await live(configuration, written)
         except* (NameTakenError, AddressChangedError) as group:
+            reasons += _leaves_of(group)
+        except* AddressNotHereError as group:
+            if not has_moved:
+                raise
             reasons += _leaves_of(group)
         if not reasons:
             return
@@ -47,6 +60,11 @@ async def live_and_begin_anew(configuration: NodeConfiguration, live: Live, begi
                 configuration = replace(configuration, name=reason.name)
             elif isinstance(reason, AddressChangedError):
                 configuration = replace(reason.configuration, name=configuration.name)
+                has_moved = True
+                pauses.reset()
+            else:
+                await trio.sleep(pauses.next_s())
+                configuration = await trio.to_thread.run_sync(chosen_anew, configuration)
 
 
 def _leaves_of(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

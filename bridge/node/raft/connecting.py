@@ -14,10 +14,11 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from errno import EADDRNOTAVAIL
 
 import trio
 
-from bridge.node.events.alarms import Alarms, NodeStopped
+from bridge.node.events.alarms import AddressNotHereError, Alarms, NodeStopped
 from bridge.node.raft.users import UserFiles, Users, read_files, read_password
 from bridge.node.security.certificates import watch_certificate
 from bridge.node.security.farm_keys import FarmKeys
@@ -99,12 +100,15 @@ def load_transport(settings: NodeConfiguration) -> Transport:
 async def bound_port(bind: Address) -> AsyncIterator[Sequence[trio.SocketListener]]:
     """The Raft port, bound before this node sends anything; NodeStopped if the address cannot be had.
 
+    AddressNotHereError if this machine does not have it.
+
     A node that cannot listen must end before gossip counts a start of it and shows other members a node that dies.
     """
     try:
         listeners = await trio.open_tcp_listeners(bind.port, host=bind.host)
     except OSError as error:
-        raise NodeStopped(
+        kind = AddressNotHereError if error.errno == EADDRNOTAVAIL else NodeStopped
+        raise kind(
             f"consensus.bind = {bind.host}:{bind.port} cannot be opened ({error.strerror or error}): choose an"
             " address of this machine and a port that no other process uses",
         ) from error
