@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bridge.cli.log import verify
+from bridge.cli.main import cli
 from consensus.core.effects import Compact, Persist
 from consensus.core.entry_data import ENTRY_HEAD
 from consensus.core.model import Configuration, Entry, HardState, LogId, Server
@@ -51,7 +51,7 @@ def compacted(path: Path) -> Path:
 
 
 def look(path: Path) -> tuple[int, str]:
-    result = CliRunner().invoke(verify, [str(path)])
+    result = CliRunner().invoke(cli, ["log", "verify", str(path)])
     return result.exit_code, " ".join(result.output.split())
 
 
@@ -185,7 +185,7 @@ def test_a_live_directory_is_looked_at_without_its_lock_and_the_words_say_what_t
 
 def test_the_same_as_json(tmp_path: Path) -> None:
     path = compacted(tmp_path / "raft")
-    found = json.loads(CliRunner().invoke(verify, [str(path), "--json"]).stdout)
+    found = json.loads(CliRunner().invoke(cli, ["log", "verify", str(path), "--json"]).stdout)
     assert found["verdict"] == "sound"
     assert (found["entries"], found["firstIndex"], found["lastIndex"], found["snapshotIndex"]) == (92, 59, 150, 100)
     assert found["faults"] == []

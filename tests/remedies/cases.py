@@ -2,23 +2,26 @@
 
     READS            typed at a node that serves: exit code 0
     HELP             typed: the document and its section are there
-    a test           typed there in the situation that advises it, with the outcome asserted
+    file::test       typed by this test in the situation that advises it, with the outcome asserted
 
 The key is the command without its values: its path and its options. A remedy without a case fails `test_remedies.py`;
-so does a case whose test is gone, or no longer types the command.
+so does a case whose test is gone, or no longer types the command (`typing.py`).
 """
 
 from typing import Final
 
 READS: Final = "typed at a node that serves"
 HERE: Final = "tests/remedies/test_remedies.py"
-LEADER: Final = "tests/node/test_cli_leader.py"
-CONTROL: Final = "tests/node/test_cli_management.py"
+DECIDED: Final = "tests/node/test_cli_management.py::test_what_operators_decide_is_told_to_the_node"
+LOST: Final = (
+    "tests/end_to_end/test_identities.py::"
+    "test_a_router_that_lost_its_state_comes_back_from_a_backup_once_it_is_approved"
+)
 
 CASES: Final[dict[str, str]] = {
     "status": READS,
     "status --json": READS,
-    "status --node": "tests/node/test_cli_commands.py",
+    "status --node": "tests/node/test_cli_commands.py::test_a_stopped_node_ends_a_command_after_the_timeout",
     "farm": READS,
     "servers": READS,
     "servers list": READS,
@@ -28,62 +31,74 @@ CASES: Final[dict[str, str]] = {
     "keys list": READS,
     "log": READS,
     "log-time show": READS,
-    "backup": "tests/end_to_end/test_identities.py::"
-    "test_a_router_that_lost_its_state_comes_back_from_a_backup_once_it_is_approved",
-    "completion": "tests/node/test_completion.py",
-    "config": "tests/node/test_cli_config.py",
-    "config show": "tests/node/test_cli_config.py",
-    "config show --config": "tests/node/test_cli_config.py",
-    "debug": "tests/node/test_cli_debug.py",
-    "doctor": "tests/node/test_cli_doctor.py",
-    "doctor --config": "tests/node/test_cli_doctor.py",
-    "event": "tests/node/test_cli_event.py",
-    "keys export": f"{HERE}::test_the_advice_about_the_key_file_ends_its_alarm",
-    "keys export --replace": f"{HERE}::test_the_advice_about_the_key_file_ends_its_alarm",
-    "keys kafka-user": "tests/node/test_kafka_users.py",
-    "keys kafka-user --name --scope": "tests/node/test_kafka_users.py",
+    "backup": LOST,
+    "completion": "tests/node/test_completion.py::test_the_script_of_a_shell_is_one_that_it_reads",
+    "config": "tests/node/test_cli_config.py::test_a_router_gets_a_valid_configuration_with_its_own_name_key_and_leaf",
+    "config show": "tests/node/test_cli_config.py::test_a_configuration_is_shown_complete_and_without_secrets",
+    "config show --config": "tests/node/test_cli_config.py::test_a_configuration_is_shown_complete_and_without_secrets",
+    "debug": "tests/node/test_cli_debug.py::test_the_file_has_what_a_node_says_and_a_summary_of_what_it_does_not",
+    "doctor": "tests/node/test_cli_doctor.py::test_people_are_told_what_to_do",
+    "doctor --config": "tests/node/test_cli_doctor.py::test_people_are_told_what_to_do",
+    "event": "tests/node/test_cli_event.py::test_an_event_is_sent_with_its_payload",
+    "keys export": "tests/node/test_cli_keys.py::test_the_current_key_file_is_exported_for_its_owner_only",
+    "keys export --replace": "tests/node/test_cli_keys.py::test_the_current_key_file_is_exported_for_its_owner_only",
+    "keys kafka-user": "tests/node/test_kafka_users.py::"
+    "test_a_command_makes_the_line_of_a_user_and_a_password_that_is_not_in_it",
+    "keys kafka-user --name --scope": "tests/node/test_kafka_users.py::"
+    "test_a_command_makes_the_line_of_a_user_and_a_password_that_is_not_in_it",
     "keys new-client": f"{HERE}::test_the_guide_to_client_keys_works_as_it_is_written",
     "keys new-client --name": f"{HERE}::test_the_guide_to_client_keys_works_as_it_is_written",
-    "keys new-curve": "tests/node/test_cli_keys.py",
-    "keys new-curve --name": "tests/node/test_cli_keys.py",
-    "keys new-destination": "tests/node/test_cli_destination_keys.py",
-    "keys new-farm": "tests/node/test_cli_keys.py",
-    "keys new-farm --expect": "tests/node/test_cli_keys.py",
+    "keys new-curve": "tests/node/test_zmq_keys.py::test_the_commands_make_a_key_and_show_its_public_half_alone",
+    "keys new-curve --name": "tests/node/test_zmq_keys.py::test_the_commands_make_a_key_and_show_its_public_half_alone",
+    "keys new-destination": "tests/node/test_cli_destination_keys.py::"
+    "test_a_new_destination_is_a_private_file_and_an_address",
+    "keys new-farm": "tests/node/test_cli_commands.py::"
+    "test_a_new_farm_key_can_be_read_by_its_owner_only_and_is_not_printed",
+    "keys new-farm --expect": "tests/node/test_cli_commands.py::"
+    "test_a_new_farm_key_can_be_read_by_its_owner_only_and_is_not_printed",
     "keys offline": f"{HERE}::test_the_advice_about_a_signing_key_ends_its_alarm",
     "keys offline --master --out": f"{HERE}::test_the_advice_about_a_signing_key_ends_its_alarm",
-    "keys replace": "tests/end_to_end/test_keys.py",
-    "keys rotate": "tests/node/test_rotation_command.py",
-    "keys show-curve": "tests/node/test_cli_keys.py",
-    "leave": "tests/node/test_cli_commands.py",
-    "lease-set show": "tests/node/test_cli_lease_set.py",
-    "log verify": "tests/node/test_log_verify.py",
-    "log-time back": CONTROL,
-    "monitor": "tests/node/test_cli_watching.py",
+    "keys replace": "tests/end_to_end/test_keys.py::"
+    "test_replaced_keys_make_a_copied_key_file_worthless_and_leave_every_node_in_place",
+    "keys rotate": "tests/node/test_cli_keys.py::test_rotate_tells_its_steps_and_the_key_file_to_hand_out",
+    "keys show-curve": "tests/node/test_zmq_keys.py::test_the_commands_make_a_key_and_show_its_public_half_alone",
+    "leave": "tests/node/test_cli_commands.py::test_leave_names_the_node",
+    "lease-set show": "tests/node/test_cli_lease_set.py::test_a_structure_that_verifies_ends_with_zero",
+    "log verify": "tests/node/test_log_verify.py::test_a_sound_directory_is_told_with_counts_and_stays_as_it_is",
+    "log-time back": DECIDED,
+    "monitor": "tests/node/test_cli_watching.py::test_monitor_tells_the_events_of_all_nodes_as_one_story",
     "node admit-client": f"{HERE}::test_the_guide_to_client_keys_works_as_it_is_written",
-    "node approve": "tests/end_to_end/test_identities.py",
-    "node clients": CONTROL,
-    "node evict": LEADER,
-    "node list": LEADER,
+    "node approve": LOST,
+    "node clients": "tests/node/test_json_documents.py::test_what_a_command_prints_has_the_keys_that_it_had",
+    "node evict": "tests/node/test_cli_leader.py::test_a_follower_that_is_named_leads_to_the_leader_beside_it",
+    "node list": LOST,
     "node remove-client": f"{HERE}::test_the_guide_to_client_keys_works_as_it_is_written",
-    "publish cost": CONTROL,
-    "publish exclude": CONTROL,
-    "publish force": CONTROL,
-    "recover": "tests/end_to_end/test_survivor.py",
-    "recover --from": "tests/end_to_end/test_survivor.py",
-    "recover --cut-after --from": "tests/node/test_recovering_poisoned.py",
-    "recover --farm-key --from --reset": "tests/node/test_recovering.py",
-    "recover --from --state-dir": "tests/node/test_made_before.py",
-    "restore": "tests/end_to_end/test_identities.py",
-    "run": "tests/end_to_end/test_run.py",
-    "run --config": "tests/end_to_end/test_run.py",
+    "publish cost": DECIDED,
+    "publish exclude": DECIDED,
+    "publish force": DECIDED,
+    "recover": "tests/end_to_end/test_survivor.py::test_the_survivor_publishes_alone_and_recover_makes_a_farm_of_it",
+    "recover --from": "tests/end_to_end/test_survivor.py::"
+    "test_the_survivor_publishes_alone_and_recover_makes_a_farm_of_it",
+    "recover --cut-after --from": "tests/node/test_recovering_poisoned.py::"
+    "test_a_level_that_no_server_supports_names_its_entry_and_the_cut_with_which_the_farm_goes_on",
+    "recover --farm-key --from --reset": "tests/node/test_recovering_poisoned.py::"
+    "test_eras_begin_again_in_state_keyring_and_key_file",
+    "recover --from --state-dir": "tests/node/test_made_before.py::"
+    "test_its_backup_goes_on_in_a_new_cluster_with_the_state_that_all_servers_shared",
+    "restore": LOST,
+    "run": "tests/end_to_end/test_run.py::test_a_node_alone_founds_publishes_nothing_and_ends_by_a_signal_or_leaves",
+    "run --config": "tests/end_to_end/test_run.py::"
+    "test_a_node_alone_founds_publishes_nothing_and_ends_by_a_signal_or_leaves",
     "servers remove": f"{HERE}::test_the_advice_after_a_loss_is_never_refused",
-    "servers restore": CONTROL,
+    "servers restore": DECIDED,
     "submit": f"{HERE}::test_the_guide_to_client_keys_works_as_it_is_written",
-    "top": "tests/node/test_top.py",
-    "transfer": "tests/node/test_cli_commands.py",
-    "transfer --to": "tests/node/test_cli_commands.py",
-    "up": "tests/end_to_end/test_up.py",
-    "up --servers": "tests/end_to_end/test_up.py",
+    "top": "tests/node/test_cli_terminals.py::test_the_live_view_is_drawn_where_the_terminal_lacks_letters",
+    "transfer": "tests/node/test_cli_commands.py::test_transfer_names_the_new_leader_or_the_reason",
+    "transfer --to": "tests/node/test_cli_commands.py::test_transfer_names_the_new_leader_or_the_reason",
+    "up": "tests/end_to_end/test_up.py::"
+    "test_up_ends_with_0_once_a_structure_verifies_that_names_every_healthy_destination",
+    "up --servers": "tests/end_to_end/test_up.py::"
+    "test_up_ends_with_0_once_a_structure_verifies_that_names_every_healthy_destination",
 }
 APART: Final = ("help", "kraft", "zmq-raft", "pipeline", "simulate")
 """`help` is typed, all of it. The others act on no farm: they are parsed here, and typed in their own tests."""

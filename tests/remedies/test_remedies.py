@@ -47,8 +47,9 @@ from tests.members import farm_member
 from tests.node.test_cli_commands import Node, served
 from tests.operator_views import farm_view
 from tests.remedies.cases import APART, CASES, READS
-from tests.remedies.collect import ROOT, Remedy, in_alarms, in_guide, in_guides, in_module, in_sources
+from tests.remedies.collect import Remedy, in_alarms, in_guide, in_guides, in_module, in_sources
 from tests.remedies.parsing import fault_of, found_command
+from tests.remedies.typing import fault_of_case, words_typed
 
 ADVISED = tuple(dict.fromkeys((*in_sources(), *in_alarms())))
 GUIDES = tuple(dict.fromkeys(in_guides()))
@@ -87,13 +88,8 @@ def test_each_advised_command_has_a_case() -> None:
 
 @pytest.mark.parametrize("key", [key for key, case in CASES.items() if case is not READS])
 def test_the_test_of_a_case_types_its_command(key: str) -> None:
-    """Given a case of another test, then that test is there, and its module has the words of the command."""
-    file, _, name = CASES[key].partition("::")
-    source = (ROOT / file).read_text(encoding="utf-8")
-    assert not name or re.search(rf"^(async )?def {name}\(", source, re.MULTILINE)
-    words = [each for each in key.split() if not each.startswith("--")]
-    helpers = "".join(path.read_text(encoding="utf-8") for path in (ROOT / file).parent.glob("*.py"))
-    assert all(re.search(rf"[\"' ]{re.escape(word)}[\"' ]", source + helpers) for word in words)
+    """Given a case, then its test is there, and its own source types each word of the command."""
+    assert fault_of_case(key, CASES[key]) is None
 
 
 @pytest.fixture
@@ -142,6 +138,40 @@ def test_a_planted_command_that_does_not_exist_is_found(source: str, says: str) 
     faults = [fault for each in in_module(source, "planted.py") if (fault := fault_of(each)) is not None]
     assert len(faults) == 1
     assert says in faults[0]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "tests/node/test_cli_keys.py",
+        "tests/node/test_gone.py::test_rotate_tells_its_steps_and_the_key_file_to_hand_out",
+        "tests/node/test_cli_keys.py::test_gone",
+        "tests/node/test_cli_keys.py::keys",
+        "tests/node/test_cli_keys.py::test_the_ring_is_listed_by_ids_with_the_nodes_that_have_it",
+        "tests/node/test_rotation_command.py::test_a_rotation_installs_uses_and_removes_and_says_where_it_is",
+    ],
+    ids=["file", "no-file", "no-test", "fixture", "another-test", "another-way"],
+)
+def test_a_planted_case_of_a_wrong_test_is_found(case: str) -> None:
+    assert fault_of_case("keys rotate", CASES["keys rotate"]) is None
+    assert fault_of_case("keys rotate", case) is not None
+
+
+@pytest.mark.parametrize(
+    ("source", "is_typed"),
+    [
+        ('def test_a():\n    call("keys", "rotate")', True),
+        ('def test_a(typed):\n    pass\ndef typed():\n    call("keys rotate")', True),
+        ("def test_a():\n    invoke(cli)\n    CliRunner().invoke(rotate, ['keys'])", True),
+        ('def test_a():\n    pass\ndef test_b():\n    call("keys", "rotate")', False),
+        ('def test_a():\n    """Calls keys rotate."""\n    # keys rotate', False),
+        ('def test_a():\n    assert "garlicfarm keys rotate" in text', False),
+        ("", False),
+    ],
+    ids=["own", "fixture", "invoked", "another", "described", "looked-for", "empty"],
+)
+def test_words_that_a_test_types_are_its_own(source: str, *, is_typed: bool) -> None:
+    assert ({"keys", "rotate"} <= words_typed(source, "test_a")) is is_typed
 
 
 def test_a_planted_line_of_a_guide_is_found() -> None:

@@ -1,0 +1,79 @@
+"""The words that a test types: those of its own source, not of its file.
+
+    its function, decorators too   string constants, split at blanks; no docstring, nothing that an output must have
+    what it names in its module    fixtures, helpers and methods, and what those name
+    a guide that it names          the commands of that guide
+    `invoke(command, …)`           the name of the command
+
+A word that stands anywhere in the folder of the test says nothing: another test typed it.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from tests.remedies.collect import ROOT, in_guide
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+_GUIDE = re.compile(r"^([\w-]+\.md):?$")
+
+
+@cache
+def functions_of(source: str) -> dict[str, Function]:
+    """The functions of a module, and the methods of its classes, by name."""
+    return {each.name: each for each in ast.walk(ast.parse(source)) if isinstance(each, Function)}
+
+
+def words_typed(source: str, name: str) -> set[str]:
+    """The words that the test of this name types; none without such a test."""
+    functions = functions_of(source)
+    found, todo, done = set[str](), [name] * (name in functions), {name}
+    while todo:
+        function = functions[todo.pop()]
+        found.update(_words(function))
+        named = {*_named(function)} & functions.keys() - done
+        todo += sorted(named)
+        done |= named
+    return found
+
+
+def fault_of_case(key: str, case: str) -> str | None:
+    """Why the case does not show that the command is typed; None if it does."""
+    file, _, name = case.partition("::")
+    if not name.startswith("test_") or not (ROOT / file).is_file():
+        return f"{key}: {case} is no test"
+    missing = {*key.split()} - words_typed((ROOT / file).read_text(encoding="utf-8"), name)
+    return f"{key}: {case} does not type {' '.join(sorted(missing))}" if missing else None
+
+
+def _named(function: Function) -> Iterator[str]:
+    yield from (each.arg for each in function.args.args + function.args.kwonlyargs)
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value  # `usefixtures`
+
+
+def _words(function: Function) -> Iterator[str]:
+    looked_for = {
+        id(node.left)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn)
+    }
+    texts = {id(node.value) for node in ast.walk(function) if isinstance(node, ast.Expr)}
+    for node in ast.walk(function):
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in looked_for | texts:
+                yield from text.split()
+                if guide := _GUIDE.match(text):
+                    path = ROOT / "docs" / "how-to" / guide[1]
+                    for remedy in in_guide(path.read_text(encoding="utf-8"), path.name):
+                        yield from remedy.words
+            case ast.Call(func=ast.Attribute(attr="invoke"), args=[ast.Name(id=command), *_]):
+                yield command.replace("_", "-")
+            case _:
+                pass
