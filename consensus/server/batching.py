@@ -28,7 +28,7 @@ import trio
 from consensus.core.effects import Outcome, ProposalAccepted, ProposalResolved
 from consensus.core.events import Proposed
 from consensus.core.model import LogId
-from consensus.server.callbacks import run_callback
+from consensus.server.callbacks import log_failure
 from consensus.server.interfaces import next_call
 from consensus.server.options import ServerOptions
 from consensus.server.pending_calls import PendingCalls
@@ -93,7 +93,10 @@ class Proposal:
     def accept(self, position: LogId) -> None:
         """Tell the client, if it still waits, that its last command stands there."""
         if self._accepted is not None and self._answered is not None:
-            run_callback(self._accepted, position)
+            try:
+                self._accepted(position)
+            except Exception as error:  # noqa: BLE001 - logged
+                log_failure(self._accepted, error)
 
     def admit(self) -> None:
         """It counts from now on until it is answered, or abandoned before the core has it."""
@@ -105,7 +108,10 @@ class Proposal:
         self._leave()
         answered, self._answered = self._answered, None
         if answered is not None:
-            run_callback(answered, answer)
+            try:
+                answered(answer)
+            except Exception as error:  # noqa: BLE001 - logged
+                log_failure(answered, error)
 
     def abandon(self) -> None:
         """The caller has given up. Not yet submitted, it never takes effect; submitted, it still may."""

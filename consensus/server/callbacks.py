@@ -20,17 +20,21 @@ def run_callback(callback: Callable[P, object], *arguments: P.args, **options: P
     """Call a function of another part; an error in it is logged, and raised no further."""
     try:
         callback(*arguments, **options)
-    except Exception:
-        LOG.exception(_FAULT, _name(callback))
+    except Exception as error:  # noqa: BLE001 - logged
+        log_failure(callback, error)
 
 
 async def run_task(task: Callable[P, Awaitable[object]], *arguments: P.args, **options: P.kwargs) -> None:
     """Run a task without a waiting caller; an error in it is logged, and does not end the process."""
     try:
         await task(*arguments, **options)
-    except Exception:
-        LOG.exception(_FAULT, _name(task))
+    except Exception as error:  # noqa: BLE001 - logged
+        log_failure(task, error)
 
 
-def _name(called: object) -> str:
-    return getattr(called, "__qualname__", type(called).__name__)
+def log_failure(called: object, error: Exception) -> None:
+    """Log an error that this function has raised.
+
+    For calls that are made with each message: a handler costs nothing there, `run_callback` one more call.
+    """
+    LOG.error(_FAULT, getattr(called, "__qualname__", type(called).__name__), exc_info=error)

@@ -22,7 +22,7 @@ import trio
 
 from consensus.core.effects import ConfigurationResolved, ProposalResolved, ReadReady, ReadRefused, TransferEnded
 from consensus.core.messages import Reply
-from consensus.server.callbacks import run_callback
+from consensus.server.callbacks import log_failure
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.interfaces import next_call
 from consensus.server.options import ServerOptions
@@ -110,7 +110,10 @@ class PendingCalls:
         if waiting is not None:
             kind, answered = waiting
             kind.waiting -= 1
-            run_callback(answered, answer)
+            try:
+                answered(answer)
+            except Exception as error:  # noqa: BLE001 - logged
+                log_failure(answered, error)
 
     def forget(self, number: int) -> None:
         """The caller no longer waits for this answer."""

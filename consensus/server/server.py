@@ -73,7 +73,7 @@ from consensus.core.model import Configuration, Entry, Index, LogId, Server, Ser
 from consensus.core.status import Outline
 from consensus.server.applying import Applying
 from consensus.server.batching import Batches, Proposal, ProposalLimit
-from consensus.server.callbacks import run_callback
+from consensus.server.callbacks import log_failure, run_callback
 from consensus.server.errors import HaltedError, NotLeaderError, ServerBusyError, ServerStoppedError
 from consensus.server.event_loop import EventLoop, now_ms
 from consensus.server.executor import Executor
@@ -499,7 +499,10 @@ class ConsensusServer:
     def _send(self, send: Send) -> None:
         message = send.message
         if _is_request(message):
-            run_callback(self._transport.send, send.recipient, message)
+            try:
+                self._transport.send(send.recipient, message)
+            except Exception as error:  # noqa: BLE001 - logged
+                log_failure(self._transport.send, error)
         else:
             self._calls.answer(message.correlation, message)
 

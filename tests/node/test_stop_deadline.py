@@ -2,17 +2,25 @@
 
 import re
 import threading
+from collections.abc import Callable
+from math import inf
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import trio
 import trio.testing
+from click.testing import CliRunner
 
+from bridge.cli.kraft import serve as kraft_serve
+from bridge.cli.main import cli
 from bridge.cli.serving import stop_deadline
 from bridge.cli.serving.stop_deadline import StopDeadline
+from bridge.cli.zmq_raft import serve as zmq_serve
 from bridge.node.app import CLOSE_SECONDS, END_SECONDS
 from consensus.server.server import CLEAN_STOP_SECONDS
 from consensus.storage.disk import STOP_SECONDS
+from tests.node.kraft_processes import Files
 
 
 class Process:
@@ -77,3 +85,31 @@ def test_service_manager_waits_longer_than_a_node_may_take() -> None:
     unit = (Path(__file__).parents[2] / "deploy" / "debian" / "garlicfarm.service").read_text()
     [seconds] = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
     assert int(seconds) > END_SECONDS + CLOSE_SECONDS
+
+
+@pytest.mark.parametrize("module", [zmq_serve, kraft_serve], ids=["zmq-raft", "kraft"])
+def test_failed_server_leaves_no_deadline(module: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The deadline of the failed server would otherwise end the process that called the command."""
+    made: list[StopDeadline] = []
+
+    def deadline(say: Callable[[str], object]) -> StopDeadline:
+        made.append(StopDeadline(say, end=lambda _status: None))
+        return made[0]
+
+    async def serve(_options: object, _reporter: object, given: StopDeadline) -> None:
+        await trio.lowlevel.checkpoint()
+        given.within(1_000)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "StopDeadline", deadline)
+    monkeypatch.setattr(module, "_serve", serve)
+    if module is zmq_serve:
+        arguments = ["zmq-raft", "serve", "--id", "1", "--peer", "1=tcp://127.0.0.1:4000", "--ident", "test"]
+        arguments += ["--directory", str(tmp_path / "peer")]
+    else:
+        files = Files(tmp_path, 1)
+        files.format(1)
+        arguments = ["kraft", "serve", "-c", str(files.config(1))]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 1, result.output
+    assert made[0]._at_s == inf

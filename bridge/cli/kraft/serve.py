@@ -234,8 +234,10 @@ def serve(
     deadline = StopDeadline(partial(echo, err=True))
     try:
         with written_apart():
-            trio.run(_serve, asked, reporter, deadline)
-            deadline.within(None)
+            try:
+                trio.run(_serve, asked, reporter, deadline)
+            finally:
+                deadline.within(None)
     except* (*known, StorageError, HaltedError, OSError) as group:
         ends.extend(reasons(group))
     except* KeyboardInterrupt:

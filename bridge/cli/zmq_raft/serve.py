@@ -224,8 +224,10 @@ def serve(*, as_json: bool, **asked: Any) -> None:
     deadline = StopDeadline(partial(echo, err=True))
     try:
         with written_apart():
-            trio.run(_serve, options, reporter, deadline)
-            deadline.within(None)
+            try:
+                trio.run(_serve, options, reporter, deadline)
+            finally:
+                deadline.within(None)
     except* (protocol.PeerError, StorageError, HaltedError, OSError) as group:
         ends.extend(reasons(group))
     except* KeyboardInterrupt:
