@@ -96,6 +96,11 @@ class Canvas:
         return self.row(columns, [(column.heading, style) for column in columns])
 
 
+def dimmed(line: Text, style: str) -> Text:
+    """Return a line in one style, as in an old picture: no color of it indicates that something is well now."""
+    return _text(line.plain, style)
+
+
 def _text(said: str = "", style: str = "") -> Text:
     return Text(said, style=style, no_wrap=True, overflow="ellipsis", end="")
 

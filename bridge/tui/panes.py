@@ -13,7 +13,6 @@ events on the right. Below, they stand one above the other, and the less importa
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, assert_never
 
 from rich.cells import cell_len
@@ -35,6 +34,7 @@ from bridge.tui.layout import (
     Column,
     Part,
     Want,
+    dimmed,
     marked,
     rows,
     share,
@@ -126,7 +126,7 @@ def draw(state: ViewState, seen: Seen, width: int, height: int, *, color: bool =
     room = _room(lines, footer, height)
     body = _body(state, seen, canvas, room, unicode=unicode)[:room]
     if seen.is_old:
-        body = [_dimmed(canvas, line) for line in body]
+        body = [dimmed(line, canvas.palette.dim) for line in body]
     lines = [*lines, *body, *(Text("", end="") for _ in range(room - len(body)))][: max(1, height - len(footer))]
     lines += footer[: height - len(lines)]
     return Group(Text("\n", end="").join(lines))
@@ -155,13 +155,8 @@ def _header(seen: Seen, canvas: Canvas) -> list[Text]:
         since = f"not live since {clock_text(seen.farm.taken_at_ms)} UTC: {seen.reason}. The picture below is old"
         style = f"{canvas.palette.title} {canvas.palette.bad}".strip()
         lines = [canvas.line((each, style)) for each in _wrapped(since, canvas)]
-        return [*lines, *map(partial(_dimmed, canvas), farm_header(seen.farm, canvas))]
+        return [*lines, *(dimmed(line, canvas.palette.dim) for line in farm_header(seen.farm, canvas))]
     return farm_header(seen.farm, canvas)
-
-
-def _dimmed(canvas: Canvas, line: Text) -> Text:
-    """A line of an old picture: no colour of it says that something is well now."""
-    return Text(line.plain, style=canvas.palette.dim, no_wrap=True, overflow="ellipsis", end="")
 
 
 def _footer(state: ViewState, canvas: Canvas) -> list[Text]:
