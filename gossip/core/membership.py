@@ -46,6 +46,9 @@ class Entry:
     """Whether this node ever received a message of the member itself. Naming a member costs others nothing."""
     proved: Address | None = None
     """Its address, once it answered there to a secret of this node: a token, or the number of a ping."""
+    proved_before: Address | None = None
+    """The address that it proved before. A second instance with its identity may be what answers at the newer one, and
+    the first one learns of it by updates only if it still receives them."""
     equivocates: bool = False
     """Whether it signed two different descriptions of one incarnation."""
     departure: bytes = b""
@@ -232,19 +235,19 @@ class Membership:
         self.links.pop(node_id, None)
         entry = self._entries.pop(node_id)
         self._unstand(entry)
-        self._unprove(entry)
+        self._unprove(entry, entry.proved)
+        self._unprove(entry, entry.proved_before)
 
     def prove(self, entry: Entry, source: Address) -> None:
         """The member answered from `source` to a secret of this node; it counts if that is its own address."""
         if source == entry.address and entry.proved != source:
-            self._unprove(entry)
-            entry.proved = source
+            self._unprove(entry, entry.proved_before)
+            entry.proved_before, entry.proved = entry.proved, source
             self.proved[source.host, source.port] = entry.node_id
 
-    def _unprove(self, entry: Entry) -> None:
-        proved = entry.proved
-        if proved is not None and self.proved.get((proved.host, proved.port)) == entry.node_id:
-            del self.proved[proved.host, proved.port]
+    def _unprove(self, entry: Entry, address: Address | None) -> None:
+        if address is not None and self.proved.get((address.host, address.port)) == entry.node_id:
+            del self.proved[address.host, address.port]
 
     def _stand(self, entry: Entry) -> None:
         standing = self._standing[entry.status]
