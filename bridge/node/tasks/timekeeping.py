@@ -133,9 +133,6 @@ class TimekeepingTask:
         is_old = self._applies_old_entries(state.log_time_ms)
         if not context.applied_state.quorum.moved:
             return
-        if is_old:
-            self._noticed.clear()
-            return
         judgement = context.applied_state.log_time.judge(*self._own_reading(), state.clocks)
         own = own_clock_text(judgement, own_id, self._name_of)
         others = other_clocks_text(judgement, own_id, self._name_of) if leads else None
@@ -145,6 +142,10 @@ class TimekeepingTask:
         self._noticed = {kind for kind, found in noticed.items() if found is not None}
         for kind in noticed.keys() - self._noticed:
             context.alarms.clear(kind)
+        if is_old:
+            # What old entries show raises nothing; what they no longer show is over all the same.
+            self._noticed.clear()
+            return
         if own is not None and CLOCK_ALARM in lasting:
             context.alarms.set(CLOCK_ALARM, own, NTP_ACTION)
         if others is not None and OTHER_CLOCKS_ALARM in lasting:
