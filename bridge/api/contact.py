@@ -1,15 +1,15 @@
 """Where gossip (UDP) and Raft (TCP) disagree about a server: one of the two ways between the nodes is blocked.
 
     gossip                  Raft and the log                            what it is
-    dead, or not heard of   answers the leader, is the leader, or has   UDP is blocked: `udp_blocked`
+    dead, or not received   answers the leader, is the leader, or has   UDP is blocked: `udp_blocked`
                             reported since gossip gave it up
     alive                   does not answer the leader                  down for the quorum (`bridge.api.verdict`)
     alive                   answers, and has not reported lately        its entries do not arrive: `not_reporting`
 
 A process that has just ended looks like the first row for a moment: gossip gives it up within seconds, and its last
 answer is not much older. So the verdict of gossip must have stood for `patience_ms`, while the answer is newer than an
-election timeout. Without this comparison each source would be taken for the truth in turn, and a farm whose nodes are
-all well would be told to start its servers again.
+election timeout. Without this comparison the verdict follows one source after the other, and advises operators of a
+healthy farm to start its servers again.
 """
 
 from collections.abc import Iterable, Sequence

@@ -39,7 +39,7 @@ def faults_text(faults: Iterable[str] | UnsetType) -> str:
 
 
 def fault_actions(faults: Iterable[str]) -> str:
-    """What to do about each."""
+    """The remedy of each fault."""
     return "; ".join(_in_order(_ACTIONS, faults))
 
 

@@ -14,10 +14,10 @@ from bridge.api.json import Record
 from bridge.api.trace import TraceEvent
 
 APART_MS: Final = 15_000
-"""What happened longer before belongs to something else."""
+"""Earlier events belong to another change."""
 PUBLISHED: Final = "published"
 ACCEPTED: Final = "publication-accepted"
-"""The log lets a server publish: what the other servers know of it, since the publisher alone tells that it has."""
+"""The log permits a publication. Other servers record this step only; the publisher alone records its success."""
 
 
 class Step(Record, frozen=True):
@@ -46,8 +46,8 @@ def changes_take_over(events: Iterable[TraceEvent]) -> bool:
 def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
     """From the first suspicion to the publication: the last time that leader or publisher changed, step by step.
 
-    Only steps that were seen are told, in the order of their time. Empty: there was none. What stands before a
-    publication that was over when the leader or publisher changed belongs to an earlier take-over.
+    Returns the recorded steps in the order of their time; empty if there was no change. Steps before a publication
+    that ended before the change belong to an earlier take-over.
     """
     ordered = sorted(events, key=lambda event: event.time_ms)
     core = [event for event in ordered if event.kind in _STEPS]

@@ -54,7 +54,7 @@ GRAVE_ALARMS = frozenset(
 )
 """With these alarms the node cannot do its work."""
 WAITING_ALARMS = ("key-retired", "formation", "not-admitted", "isolated")
-"""What a node waits for, the first cause first: with a wrong key nothing is heard that formation could go by."""
+"""Alarms about a wait, the first cause first: with a wrong key no message arrives that formation could use."""
 NO_QUORUM_ACTION = (
     "start the others again, or mend the network between them; if a majority is gone for good, stop this node and make"
     " a farm of it with `garlicfarm recover`; see `garlicfarm help recover`"

@@ -41,12 +41,12 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def node_option(command: F) -> F:
-    """The options that say which node is asked, and how long to wait for it; the command gets `node`."""
+    """Add the options for the node and for the time limit of its response; the command gets `node`."""
     return patient_node_option(_timeout_option(command))
 
 
 def patient_node_option(command: F) -> F:
-    """The same without --timeout, for a command whose own --timeout bounds more than one answer."""
+    """Add the option for the node alone, for a command whose own --timeout bounds more than one response."""
     named = click.option(
         "--node",
         "node",

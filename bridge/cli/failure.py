@@ -37,7 +37,7 @@ def fail(reason: str) -> NoReturn:
 
 
 def failure_lines(reason: str) -> list[str]:
-    """Return the lines that tell the reason of a failure, harmlessly."""
+    """Return the printable lines with the reason of a failure."""
     first, *more = reason.split("\n")
     return [printable(f"garlicfarm: {first}"), *(printable(f"  {line}") for line in more)]
 

@@ -302,7 +302,7 @@ def remove(key: str, node: str | None, *, force: bool, yes: bool, as_json: bool)
     if as_json:
         print_json(KeyAnswer(key))
     else:
-        echo(f"Key {key} is removed: a node that has only this one is refused, and told so.")
+        echo(f"Key {key} is removed: a node that has only this one is refused, and raises the alarm key-retired.")
 
 
 @keys.command("rotate")

@@ -4,9 +4,9 @@
 
 Each step waits until every member that runs has confirmed it, and that it is stored: a member that could not store the
 new key would come back with the old one after a restart, and be refused once that is removed. Wherever a rotation ends,
-the farm goes on: until the last step the old key opens, so that no member is cut off. The same command again takes up
-where it ended, which the ages of the keys tell: one installed after the sealing key was chosen was to be used next, and
-one that still opens although it is older than the sealing key was to be removed.
+the farm goes on: until the last step the old key opens, so that no member is cut off. The same command continues
+where it ended. The ages of the keys show the next step: a key that is newer than the sealing key is used next, and an
+older one that still opens is removed.
 """
 
 from collections.abc import Callable
