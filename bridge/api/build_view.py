@@ -42,6 +42,7 @@ from bridge.api.view import (
     WeightsView,
 )
 from bridge.core.formation.member import MemberStatus, NodeMetadata
+from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import LeafStatus, Publication
 from bridge.core.log.weights import THOUSANDTHS
@@ -196,6 +197,7 @@ def _members(inputs: ViewInputs) -> tuple[MemberView, ...]:
         raft_id=node.raft_id,
         endpoint=inputs.endpoint,
         server_role=roles.get(bytes.fromhex(node.node_id), ServerRole.NONE),
+        level=SUPPORTED_LEVEL,
     )
     members = [own]
     evicted = frozenset[bytes]() if inputs.log is None else _evicted(inputs.log)
@@ -257,6 +259,7 @@ def _member(
         status_age_ms=max(0, now_ms - member.since_ms) if now_ms else None,
         certificate=None if metadata is None or metadata.fingerprint is None else metadata.fingerprint.hex(),
         evicted=evicted,
+        level=None if metadata is None else metadata.feature_level,
     )
 
 

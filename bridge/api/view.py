@@ -203,6 +203,8 @@ class MemberView(Record, frozen=True):
     """The SHA-256 of its TLS certificate, in hexadecimal; null if it has not told."""
     evicted: bool = False
     """The log has evicted this identity: it is not a part of the farm, and no surface counts it."""
+    level: int | None = None
+    """The highest feature level that it supports, as it says itself; null if its metadata is not known."""
 
 
 class OtherFarmView(Record, frozen=True):

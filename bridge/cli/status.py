@@ -8,6 +8,7 @@ import click
 import trio
 
 from bridge.api.leaf_words import health_text
+from bridge.api.level_words import level_words
 from bridge.api.outputs import MembersOutput, RoundTripsOutput, RoundTripView
 from bridge.api.requests import QUERY_TIMEOUT_MS, QueryRequest
 from bridge.api.round_trips import ROUND_TRIPS_QUERY, read_round_trips
@@ -66,7 +67,7 @@ def _node_facts(view: FarmView) -> list[tuple[str, str]]:
         ("", f"state in {node.state_directory}"),
         *((kind, f"clients read the log at {address}") for kind, address in endpoints if address is not None),
         ("farm", f"{farm.cluster}, label {farm.label}, {farm.expect} founders{demo}"),
-        ("", f"cluster id {known(farm.cluster_id)}, feature level {known(farm.level)}"),
+        ("", f"cluster id {known(farm.cluster_id)}, feature level {known(level_words(view))}"),
         ("members", ", ".join(f"{counts[each]} {each.value}" for each in MemberStatus if counts[each]) or "none"),
     ]
 

@@ -24,6 +24,7 @@ from bridge.core.state.farm_state import FarmState
 from bridge.node.joined_node import JoinedNode
 from bridge.node.membership.farm_peers import KnownFarm
 from bridge.node.membership.identities import Identities, IdentityParts
+from bridge.node.membership.level_raising import LevelRaising
 from bridge.node.membership.reconciling import Reconciling, ReconcilingParts, settings_of
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
@@ -64,6 +65,7 @@ class FoundedFarm:
     background_tasks: BackgroundTasks
     reconciling: Reconciling
     identities: Identities
+    level_raising: LevelRaising
     notices: RaftNotices
     """What the Raft server has told of itself."""
     answered_within_ms: int
@@ -186,6 +188,7 @@ async def open_founded_farm(
         nursery.start_soon(orders.run)
         nursery.start_soon(notices.run)
         nursery.start_soon(farm.identities.run)
+        nursery.start_soon(farm.level_raising.run)
         nursery.start_soon(known.admissions.follow, known.applied_state)
         nursery.start_soon(node.peers.follow, farm.known, connecting.end_refused)
         nursery.start_soon(farm.reconciling.run)
@@ -259,12 +262,14 @@ def _founded_farm(
                 admissions=known.admissions,
                 replica=replica,
                 applied_state=known.applied_state,
-                signer=signer,
                 halt=halt,
                 end_connections=end_connections,
                 trace=local.trace,
                 alarms=local.alarms,
             )
+        ),
+        level_raising=LevelRaising(
+            replica, node.member_directory, lambda: known.applied_state.state, signer, local.alarms
         ),
         notices=notices,
         answered_within_ms=local.profile.answered_within_ms,

@@ -11,7 +11,16 @@ def partial_farm(applied_state: Any, **parts: Any) -> FoundedFarm:
     """Any part that is not given is None."""
     reconciling = SimpleNamespace(losing_vote=frozenset(), waits=())
     rest: dict[str, Any] = dict.fromkeys(
-        ("replica", "signer", "submitting", "background_tasks", "identities", "notices", "answered_within_ms")
+        (
+            "replica",
+            "signer",
+            "submitting",
+            "background_tasks",
+            "identities",
+            "level_raising",
+            "notices",
+            "answered_within_ms",
+        )
     )
     nothing: Any = None
     known = KnownFarm(nothing, nothing, applied_state)

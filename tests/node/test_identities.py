@@ -86,7 +86,6 @@ class Router:
             "admissions": SimpleNamespace(node_id_of=lambda _: None, out=out),
             "replica": SimpleNamespace(server=SimpleNamespace(describe=lambda: raft), leads=False),
             "applied_state": self,
-            "signer": None,
         }
         self.identities = Identities(
             IdentityParts(

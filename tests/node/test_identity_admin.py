@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from bridge.api.control import Refused
-from bridge.core.log.feature_level import BOUNDS_LEVEL, KAFKA_LEVEL, SUPPORTED_LEVEL
+from bridge.core.log.feature_level import BOUNDS_LEVEL, FIRST_LEVEL, KAFKA_LEVEL, SUPPORTED_LEVEL
 from bridge.core.log.records import Eviction, KeyReplacement, Level, Scope
 from bridge.core.membership.admission import Admitted, Standing
 from bridge.core.membership.client_keys import Client
@@ -222,11 +222,19 @@ async def test_a_hostile_voter_cannot_hold_back_its_eviction(stolen_tells: int |
     assert leader.state.level == BOUNDS_LEVEL
 
 
+async def test_a_hostile_voter_cannot_hold_the_first_level() -> None:
+    leader = FakeLeader()
+    leader.state = replace(leader.state, level=FIRST_LEVEL)
+    leader.admin._member_directory = members_at({2: SUPPORTED_LEVEL, 3: SUPPORTED_LEVEL, STOLEN: FIRST_LEVEL})
+    await asked(leader.admin)
+    assert leader.state.admitted[STOLEN].standing is Standing.EVICTED
+
+
 async def test_an_eviction_below_its_level_names_the_update() -> None:
     leader = FakeLeader()
     leader.state = replace(leader.state, rekeying=Rekeying(era=LAST_ERA), level=KAFKA_LEVEL)
     leader.admin._member_directory = members_at({2: KAFKA_LEVEL, 3: SUPPORTED_LEVEL, STOLEN: SUPPORTED_LEVEL})
-    with pytest.raises(Refused, match="update the voters that run an older version"):
+    with pytest.raises(Refused, match=r"node-2 announces level 4\. Update these voters"):
         await asked(leader.admin)
 
 

@@ -41,6 +41,15 @@ def test_a_node_of_a_healthy_farm_is_all_right() -> None:
     assert {check.result for check in checks.values()} == {CheckResult.OK}
 
 
+def test_voter_at_an_old_level_is_named() -> None:
+    view = healthy()
+    levels = {"node-2": 5, "node-3": 4}
+    members = tuple(replace(each, level=levels.get(each.name, 5)) for each in view.members)
+    check = found(replace(view, farm=replace(view.farm, level=4), members=members))["feature level"]
+    assert (check.result, check.text) == (CheckResult.OK, "4; node-3 announces no higher one")
+    assert "help upgrade" in check.action
+
+
 @pytest.mark.parametrize(
     ("ahead_ms", "result", "words"),
     [

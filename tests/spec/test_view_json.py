@@ -52,7 +52,7 @@ raft.links raft.links.raftId raft.links.name raft.links.connected raft.links.ext
 raft.followers.lastContactMs raft.counters raft.transferTarget raft.counters.elections_started
 members.nodeId members.name members.status members.generation members.number members.address members.isSelf
 members.isPeer members.rttMs members.peerCount members.capacity members.raftId members.endpoint members.serverRole
-members.statusAgeMs members.certificate members.evicted
+members.statusAgeMs members.certificate members.evicted members.level
 publishing.master publishing.publisherId publishing.publisherName publishing.reason publishing.publishedS
 publishing.expiresS publishing.secondsToExpiry publishing.leaseSetFile publishing.entries
 publishing.entries.destination publishing.entries.name publishing.entries.cost publishing.entries.endS

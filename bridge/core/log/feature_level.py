@@ -17,7 +17,7 @@ stops a server nor permits entries that servers do not understand. JSON objects 
 level.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from bridge.core.log.records import (
     Approval,
@@ -39,6 +39,9 @@ from bridge.core.log.records import (
 FIRST_LEVEL = 1
 """The level of an empty log: reports, clock, publications, admissions."""
 
+EVICTION_LEVEL = 2
+"""From this level on, operators' entries about identities and publishing have an effect."""
+
 REQIDS_LEVEL = 3
 """From here on the state has a table of updates by ØMQ Raft (`bridge.core.state.reqids`). It decides which of several
 copies of an entry counts, so servers without it must not apply such a log."""
@@ -59,7 +62,8 @@ VERSION_OF = dict.fromkeys(range(FIRST_LEVEL, SUPPORTED_LEVEL + 1), "0.1.0")
 
 _VERSION_CHARACTERS = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz.+-")
 _NEEDED: dict[type, int] = dict.fromkeys(
-    (Approval, ClientKey, Correction, Eviction, Exclusion, CostFactor, Force, Factors, KeyReplacement, Removal), 2
+    (Approval, ClientKey, Correction, Eviction, Exclusion, CostFactor, Force, Factors, KeyReplacement, Removal),
+    EVICTION_LEVEL,
 ) | dict.fromkeys((ProducerStart, GroupOffset), KAFKA_LEVEL)
 
 
@@ -75,6 +79,22 @@ def next_level(current: int, voters: Collection[int | None]) -> Level | None:
     supported = min((FIRST_LEVEL if each is None else each for each in voters), default=FIRST_LEVEL)
     following = current + 1
     return Level(following, VERSION_OF[following]) if following <= min(supported, SUPPORTED_LEVEL) else None
+
+
+def holding_back(current: int, voters: Mapping[int, int | None]) -> frozenset[int]:
+    """Return the voters that support no higher level than `current`; empty if this version does not either."""
+    if current >= SUPPORTED_LEVEL:
+        return frozenset()
+    return frozenset(each for each, level in voters.items() if level is None or level <= current)
+
+
+def held_back_text(current: int, holding: Mapping[str, int | None]) -> str:
+    """Return why the farm stays at a level; `holding`: the level that each named server announces."""
+    reasons = "; ".join(
+        f"{name} announces {'no level yet' if level is None else f'level {level}'}"
+        for name, level in sorted(holding.items())
+    )
+    return f"the farm stays at feature level {current}, and this node supports level {SUPPORTED_LEVEL}: {reasons}"
 
 
 def may_raise(current: int, level: Level) -> bool:

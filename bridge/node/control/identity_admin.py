@@ -29,7 +29,15 @@ from bridge.api.control import (
 )
 from bridge.api.requests import NodeRequest, ReplaceKeysRequest
 from bridge.core.formation.member import FarmMember
-from bridge.core.log.feature_level import BOUNDS_LEVEL, SUPPORTED_LEVEL, needed_level, next_level
+from bridge.core.log.feature_level import (
+    BOUNDS_LEVEL,
+    EVICTION_LEVEL,
+    SUPPORTED_LEVEL,
+    held_back_text,
+    holding_back,
+    needed_level,
+    next_level,
+)
 from bridge.core.log.records import Admission, Approval, Eviction, IdentityRecord, KeyReplacement
 from bridge.core.membership.admission import (
     Admitted,
@@ -40,6 +48,7 @@ from bridge.core.membership.admission import (
     next_raft_id,
     raft_id_of,
     refusal,
+    server_name,
     share_refusal,
     with_room,
 )
@@ -49,6 +58,7 @@ from bridge.node.control.era_sealing import eras_behind, is_era_left, not_admitt
 from bridge.node.control.routes import Answer, Handler, Request, body_of, is_check, json_answer
 from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
+from bridge.node.membership.level_raising import announced_levels
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.membership.membership_provider import MembershipProvider
 from bridge.node.membership.reconciling import PASSING, group_of
@@ -268,8 +278,8 @@ class IdentityAdmin:
         try:
             if obstacle is None and server_id is not None and vote_goes_first(group.voters, server_id, expect):
                 await self._take_vote(farm, server_id)
-            await self._catch_up_eras(farm)
             await self._raise_level_for_eviction(farm, server_id)
+            await self._catch_up_eras(farm)
             eviction, left_out = self._eviction(farm.state, node_id)
             await self._commit(farm, eviction)
         finally:
@@ -349,24 +359,23 @@ class IdentityAdmin:
         return server_id is not None and state.admitted[server_id].standing is Standing.EVICTED
 
     async def _raise_level_for_eviction(self, farm: FoundedFarm, server_id: int | None) -> None:
-        """Without an era, evictions take `BOUNDS_LEVEL`: raise the level without the word of the evicted server.
+        """Raise the level as far as the eviction takes, without the word of the evicted server.
 
         A hostile voter could otherwise keep the farm below that level by the level that it announces.
         """
-        if farm.state.rekeying.era != LAST_ERA:
-            return
-        supported = {each.metadata.raft_id: each.metadata.feature_level for each in self._member_directory.members()}
-        group = farm.replica.server.describe().raft
-        supported[integer_id(group.server_id)] = SUPPORTED_LEVEL
-        voters = [supported.get(each) for each in map(integer_id, group.configuration.voter_ids) if each != server_id]
-        while farm.state.level < BOUNDS_LEVEL:
-            before, level = farm.state.level, next_level(farm.state.level, voters)
+        needed = BOUNDS_LEVEL if farm.state.rekeying.era == LAST_ERA else EVICTION_LEVEL
+        levels = announced_levels(farm.replica, farm.state, self._member_directory)
+        voters = {each: level for each, level in levels.items() if each != server_id}
+        while farm.state.level < needed:
+            before, level = farm.state.level, next_level(farm.state.level, voters.values())
             if level is not None:
                 await self._commit(farm, level)
             if farm.state.level == before:
+                held = {server_name(farm.state.admitted, each): voters[each] for each in holding_back(before, voters)}
+                why = f": {NO_ERA_LEFT}" if needed == BOUNDS_LEVEL else ""
                 text = (
-                    f"the farm is at feature level {before}, and {NO_ERA_LEFT}. Without new keys an eviction takes"
-                    f" level {BOUNDS_LEVEL}: update the voters that run an older version, and start those that are down"
+                    f"this eviction takes feature level {needed}{why}. {held_back_text(before, held)}. Update these"
+                    " voters, and start those that are down"
                 )
                 raise Refused(409, "level", text)
 
@@ -471,8 +480,8 @@ class IdentityAdmin:
             raise Refused(
                 409,
                 "level",
-                f"the farm is at feature level {level}, and this takes {needed_level(record)}: a voter runs an older"
-                " version, or its word has not come yet. Update it, or wait a moment",
+                f"the farm is at feature level {level}, and this takes {needed_level(record)}: a voter announces no"
+                " higher level, or its announcement is not here yet. Wait; `garlicfarm doctor` names the voters",
             )
         try:
             entry = farm.signer.sign(encode(record))

@@ -89,7 +89,8 @@ class OperatorCommands:
                 409,
                 "level-too-low",
                 "not all servers of the farm understand this entry yet: the leader raises the feature level by itself"
-                " once every voter runs a version that does; wait a moment, or update the others",
+                " once every voter runs a version that does; wait a moment, or update the others, which"
+                " `garlicfarm doctor` names",
             )
         return kind, command, text
 

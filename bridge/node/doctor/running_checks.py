@@ -6,6 +6,7 @@ the clocks of all servers, so no time server is needed.
 
 from pathlib import Path
 
+from bridge.api.level_words import level_words, voters_at_level
 from bridge.api.outputs import Check, CheckResult
 from bridge.api.verdict import alarm_severity
 from bridge.api.view import FarmView, Phase, Severity, counted_members
@@ -39,7 +40,7 @@ def checks_of(view: FarmView) -> list[Check]:
     """The same out of a picture."""
     node = Check("node", CheckResult.OK, f"{view.node.name} runs, version {view.node.version}, {view.node.phase.value}")
     in_farm = view.node.phase in {Phase.FOUNDED, Phase.OBSERVER} and view.raft.log_time_ms is not None
-    of_farm = [*_log_time_checks(view), _members_check(view)] if in_farm else []
+    of_farm = [*_log_time_checks(view), _members_check(view), *_level_checks(view)] if in_farm else []
     return [node, _verdict_check(view), *of_farm, *_alarm_checks(view)]
 
 
@@ -76,6 +77,13 @@ def _members_check(view: FarmView) -> Check:
         return Check("members", CheckResult.WARNING, f"not reached: {', '.join(lost)}", action)
     alive = sum(member.status is MemberStatus.ALIVE for member in others)
     return Check("members", CheckResult.OK, f"{alive} other members are reached")
+
+
+def _level_checks(view: FarmView) -> list[Check]:
+    # An upgrade looks so for a while, so this is no warning; the alarm is one.
+    text = level_words(view)
+    action = "update these voters: `garlicfarm help upgrade`" if voters_at_level(view) else ""
+    return [] if text is None else [Check("feature level", CheckResult.OK, text, action)]
 
 
 def _alarm_checks(view: FarmView) -> list[Check]:

@@ -1,10 +1,9 @@
-"""What a node does about identities while it runs: its own standing, the keys of an era, the farm's feature level.
+"""What a node does about identities while it runs: its own standing, and the keys of an era.
 
     log: this node is retired or evicted ─────▶ it stops, and says why
     log: an era of keys begins ───────────────▶ its own box opened ─▶ gossip and Raft port change keys at once
     gossip: a member refuses our key, and offers the new one ─▶ enough members vouch for it ─▶ likewise
     gossip: a node comes with an old key ─────▶ an admitted identity is offered the new one, sealed for it
-    this node leads, all voters know more ────▶ the feature level is raised
 
 *A router that was away while the keys were replaced* has only old ones, which open nothing. If the leader can reach it,
 it gets the log over its own Raft port, whose certificate its peers know, and in it its box. If not, it knocks at the
@@ -20,14 +19,12 @@ by itself, since no gossip carries keys: there an eviction ends them.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import trio
 
 from bridge.api.trace import Scalar
-from bridge.core.log.feature_level import SUPPORTED_LEVEL, next_level
 from bridge.core.membership.admission import Admitted, Standing, out_refusal, raft_id_of
 from bridge.core.membership.eviction import sponsors_needed
 from bridge.core.state.farm_state import FarmState
@@ -36,18 +33,15 @@ from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.node.membership.admissions import AdmissionStore
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.raft.applied_state import AppliedState
-from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import Replica
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.wire.keys.box import EraKey, KeyBoxError, open_key, read_offer, seal_key, sign_offer
-from bridge.wire.log.entries import encode
-from consensus import ServerStoppedError, integer_id
+from consensus import integer_id
 from gossip import AlarmKind, ClockBound, Group, KeyOffered, Keyring
 
 OFFERS_MAX: Final = 8
 """Keys for which some members vouch, but not enough."""
 END_CONNECTIONS_AFTER_S: Final = 2.0
-LEVEL_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +55,6 @@ class IdentityParts:
     admissions: AdmissionStore
     replica: Replica
     applied_state: AppliedState
-    signer: EntrySigner
     halt: Callable[[str], None]
     """Ends this node for the reason that it is given."""
     end_connections: Callable[[], None]
@@ -87,7 +80,6 @@ class Identities:
         """Works until cancelled."""
         parts = self._parts
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._raise_level)
             while True:
                 if self._is_thrown_out():
                     return
@@ -203,24 +195,6 @@ class Identities:
             if node_id is not None and node_id != parts.node_id and (each is None or each.is_member):
                 voters.add(node_id)
         return frozenset(voters)
-
-    # -- the feature level ---------------------------------------------------------------------------------------------
-
-    async def _raise_level(self) -> None:
-        replica, members = self._parts.replica, self._parts.member_directory.members
-        while True:
-            await trio.sleep(LEVEL_EVERY_S)
-            if not replica.leads:
-                continue
-            told = {each.metadata.raft_id: each.metadata.feature_level for each in members()}
-            told[replica.server_id] = SUPPORTED_LEVEL
-            voters = map(integer_id, replica.server.describe().raft.configuration.voter_ids)
-            level = next_level(self._state.level, [told.get(each) for each in voters])
-            if level is not None:
-                answer = await replica.server.propose((self._parts.signer.sign(encode(level)),))
-                if answer.position is not None:
-                    with suppress(ServerStoppedError):
-                        await replica.server.wait_applied(answer.position.index)
 
 
 async def _after_a_moment(end_connections: Callable[[], None]) -> None:

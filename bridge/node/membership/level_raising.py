@@ -1,0 +1,103 @@
+"""The farm's feature level: this node raises it as the leader, and raises an alarm if it stays where it is.
+
+    this node leads, every voter supports more ──▶ {"level": …}, one step at a time
+    the level stays for `PATIENCE_S`           ──▶ alarm `feature-level`, on each node that supports more
+
+Each voter announces its own level, so a hostile one can announce an old one and keep what a new level brings from the
+farm. A voter that is not upgraded yet looks the same, so only time tells them apart: an upgrade of all nodes takes
+minutes to hours, and `garlicfarm doctor` names the voters from the first moment. If no voter holds the level back, the
+leader does. So each node looks, and not the leader alone.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final
+
+import trio
+
+from bridge.core.log.feature_level import SUPPORTED_LEVEL, held_back_text, holding_back, next_level
+from bridge.core.membership.admission import server_name
+from bridge.core.state.farm_state import FarmState
+from bridge.node.events.alarms import Alarms
+from bridge.node.membership.member_directory import MemberDirectory
+from bridge.node.raft.entry_signer import EntrySigner
+from bridge.node.raft.replica import Replica
+from bridge.wire.log.entries import encode
+from consensus import ServerStoppedError, integer_id
+
+LOOK_EVERY_S: Final = 1.0
+PATIENCE_S: Final = 6 * 3600.0
+ALARM: Final = "feature-level"
+ACTION: Final = (
+    "install this version of garlicfarm on the servers named, and start those that are down: `garlicfarm help upgrade`;"
+    " one that runs it already is in other hands: `garlicfarm node evict` with its name, at the leader (of the leader"
+    " itself: `garlicfarm transfer` first)"
+)
+
+
+class LevelRaising:
+    """Of one node, while it is a server of a farm. `run` it once."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        member_directory: MemberDirectory,
+        state: Callable[[], FarmState],
+        signer: EntrySigner,
+        alarms: Alarms,
+    ) -> None:
+        self._replica = replica
+        self._member_directory = member_directory
+        self._state = state
+        self._signer = signer
+        self._alarms = alarms
+        self._level = 0
+        self._since_s = 0.0
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            announced = announced_levels(self._replica, self._state(), self._member_directory)
+            self._review(announced)
+            level = next_level(self._state().level, announced.values()) if self._replica.leads else None
+            if level is not None:
+                answer = await self._replica.server.propose((self._signer.sign(encode(level)),))
+                if answer.position is not None:
+                    with suppress(ServerStoppedError):
+                        await self._replica.server.wait_applied(answer.position.index)
+
+    def _review(self, announced: Mapping[int, int | None]) -> None:
+        state, now_s = self._state(), trio.current_time()
+        if state.level != self._level:
+            self._level, self._since_s = state.level, now_s
+        if state.level >= SUPPORTED_LEVEL or now_s - self._since_s < PATIENCE_S:
+            self._alarms.clear(ALARM)
+            return
+        held = holding_back(state.level, announced)
+        if held:
+            named = {server_name(state.admitted, each): announced[each] for each in held}
+            self._alarms.set(ALARM, held_back_text(state.level, named), ACTION)
+            return
+        leader = self._replica.server.role.leader
+        if leader is not None:
+            name = server_name(state.admitted, integer_id(leader))
+            text = (
+                f"the farm stays at feature level {state.level}: each voter supports more, and the leader, {name}, does"
+            )
+            self._alarms.set(ALARM, f"{text} not raise it", ACTION)
+
+
+def announced_levels(replica: Replica, state: FarmState, directory: MemberDirectory) -> dict[int, int | None]:
+    """Return the level that each voter announces, by Raft id; None for a voter whose announcement is not known.
+
+    An announcement is that of the identity that the log has admitted under the id: any other member may name the id.
+    """
+    levels = {each.node_id: each.metadata.feature_level for each in directory.members()}
+    group = replica.server.describe().raft
+    own = integer_id(group.server_id)
+    found: dict[int, int | None] = {}
+    for voter in sorted(map(integer_id, group.configuration.voter_ids)):
+        admitted = state.admitted.get(voter)
+        found[voter] = SUPPORTED_LEVEL if voter == own else None if admitted is None else levels.get(admitted.node_id)
+    return found
