@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from hashlib import sha256
 from random import Random
 from typing import Any
 
@@ -9,7 +10,18 @@ import msgspec
 import pytest
 
 from bridge.core.log.hashes import hash_of
-from bridge.core.log.records import ClientKey, CostFactor, Exclusion, Factors, Force, Scope
+from bridge.core.log.records import (
+    ClientKey,
+    CostFactor,
+    Exclusion,
+    Factors,
+    Force,
+    LeafFault,
+    Measurement,
+    Publication,
+    RouterStatus,
+    Scope,
+)
 from bridge.wire.log.snapshot import FarmSnapshot, FarmSnapshotError, decode_farm, encode_farm
 from tests.spec.farm_stories import MASTER, Log, leaf, report
 
@@ -64,6 +76,20 @@ async def test_all_that_operators_and_the_pipeline_said_comes_back() -> None:
     assert any(each.report for each in state.numbers.values())
     back = await decode_farm(chunks(*encode_farm(snapshot_of(log))))
     assert back.farm == state
+
+
+def test_snapshot_has_the_recorded_bytes() -> None:
+    """A restored state must be equal on servers of all versions, so each record keeps its names in MessagePack."""
+    log = eventful()
+    router = RouterStatus(True, 1, 2.5, 3, 4, 5, 6, 7.5, 8.5, "AAAA")  # noqa: FBT003 - by place in the record
+    failed = replace(leaf("leaf07"), faults=(LeafFault.SERVICE,))
+    measured = (Measurement(hash_of("other"), reachable=True, fetch_ms=5),)
+    log.append(replace(report(2), router=router, destinations=(failed,), remote_metas=measured))
+    state = log.farm.state
+    published = replace(state.masters[MASTER], publication=Publication(MASTER, 1, 1_767_225_600, "c" * 43))
+    farm = replace(state, level=5, masters={**state.masters, MASTER: published})
+    [document] = encode_farm(FarmSnapshot(farm, log.farm.tuning.period_ms, log.farm.sessions.dump()))
+    assert sha256(document).hexdigest() == "fa5aba08a00e0d7653e46fe8039890cedcca1e2f263659fef94e55989ab58203"
 
 
 def first_format(log: Log) -> bytes:
