@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+# The limits of a test that is no part of `make test`; pyproject.toml has the others.
+HOURS := --timeout 3600 -o faulthandler_timeout=4000
 
 .PHONY: run requirements test compiled test-compiled dist test-packages soak soak-upgrade soak-kills soak-cluster watch-loop check interop interop-zmq interop-kafka bench \
 	simulate simulate-large pipeline docs gallery reference clean
@@ -86,12 +88,12 @@ dist: $(VENV)/all.stamp
 # Installs the Debian package in scratch copies of this machine, one alone and three on a LAN, and runs the image's steps:
 # as root, on Debian. What a test lacks here (mmdebstrap, lintian) it names when it is skipped.
 test-packages: dist
-	$(BIN)/python -m pytest -q -m packages tests/packages
+	$(BIN)/python -m pytest -q $(HOURS) -m packages tests/packages
 
 # What takes minutes, or much time of all processors: rolling restarts until every refresh has come round, the pipeline's
 # feedback with real processes, and the slowest of the other stories.
 soak: $(VENV)/all.stamp
-	$(BIN)/python -m pytest -q -s -m soak
+	$(BIN)/python -m pytest -q -s $(HOURS) -m soak
 
 check: $(VENV)/all.stamp
 	$(BIN)/ruff check .
@@ -107,7 +109,7 @@ build/java/%-$(JAVA_I2P).jar:
 	mvn -q -B dependency:copy -Dartifact=net.i2p:$*:$(JAVA_I2P) -DoutputDirectory=$(abspath build/java)
 
 interop: $(VENV)/all.stamp build/java/i2p-$(JAVA_I2P).jar build/java/router-$(JAVA_I2P).jar
-	$(BIN)/python -m pytest -m interop tests/interop --ignore tests/interop/zmq --ignore tests/interop/kafka
+	$(BIN)/python -m pytest $(HOURS) -m interop tests/interop --ignore tests/interop/zmq --ignore tests/interop/kafka
 
 # Our ØMQ Raft beside the npm package zmq-raft, on loopback; needs Node, a C++ compiler and the headers of libzmq. The
 # package names zeromq.js 5.2.8, which Node 20 does not load, and does not name `debug`, which it needs: our package.json
@@ -131,7 +133,7 @@ $(ZMQ_PACKAGE).stamp: benchmarks/zmq_raft_js/package.json
 	@touch $@
 
 interop-zmq: $(VENV)/all.stamp $(ZMQ_PACKAGE).stamp
-	$(BIN)/python -m pytest -s -m interop tests/interop/zmq tests/end_to_end/test_zmq_how_to.py
+	$(BIN)/python -m pytest -s $(HOURS) -m interop tests/interop/zmq tests/end_to_end/test_zmq_how_to.py
 
 # Our KRaft and our topic in the hands of Apache Kafka's servers, tools and clients, on loopback; needs Maven and a Java
 # development kit. The jars (54 MB) and their versions are those of the pom; librdkafka comes with an extra of ours.
@@ -184,7 +186,7 @@ $(KAFKA_BUILD)/python.stamp: tests/interop/kafka/python/requirements.txt
 interop-kafka: $(VENV)/interop-kafka.stamp $(KAFKA_BUILD)/classes/KafkaTools.class $(KAFKA_BUILD)/readers.stamp \
 		$(KAFKA_BUILD)/go/stories $(KAFKA_BUILD)/js.stamp $(KAFKA_BUILD)/python.stamp
 	@command -v kcat >/dev/null || echo "no kcat on this machine: its tests are skipped (Debian: apt-get install kcat)"
-	$(BIN)/python -m pytest -s -m interop tests/interop/kafka
+	$(BIN)/python -m pytest -s $(HOURS) -m interop tests/interop/kafka
 
 # The documents as a site with search, in build/site; a link that leads nowhere fails.
 $(VENV)/docs.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/base.stamp

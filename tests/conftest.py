@@ -6,6 +6,9 @@ Processes that the tests start find the project compiled, also where the environ
 modules. Each node of a farm would otherwise compile some three hundred modules before its first step, which takes as
 long as everything else that it does in a short test.
 
+A run in the background (`make test &`, `nohup`, some CI systems) inherits signals that are ignored, and so would each
+child process: a node that ignores SIGINT never ends. A handler, even one that does nothing, is the default in a child.
+
 Several workers share the tests by group. A file is a group, since its tests share farms and worlds that take long to
 make; so is the whole pipeline, so that one JVM starts and is warm for all but the first of its tests. Groups start in
 the order of collection, and the long ones are put first, so that none is left to run alone at the end. (`--dist
@@ -13,6 +16,7 @@ loadgroup` would be the ordinary way; its marks have no effect with pytest 9.2.)
 """
 
 import os
+import signal
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -20,11 +24,17 @@ import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from tests.loop_watch.findings import described, findings_in, not_allowed, watched_environment
 from tests.loop_watch.watch import ENVIRONMENT
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 settings.register_profile("garlicfarm", deadline=None, print_blob=True)
 settings.load_profile("garlicfarm")
@@ -33,6 +43,8 @@ PIPELINE = "tests/pipeline"
 LONG_FARMS = ("keys", "survivor", "membership", "pipeline_run", "i2p_transport")
 LONG = (PIPELINE, *(f"tests/end_to_end/test_{name}.py" for name in LONG_FARMS))
 """The groups that take longest, the longest first."""
+STARTED_TESTS = 2
+"""A worker of xdist runs a test when the next one is known, so it gets more work while it has so few."""
 
 
 def _group(nodeid: str) -> str:
@@ -46,10 +58,37 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
-    """Gives a worker one group after the other."""
+    """Give a worker one group after the other.
+
+    After the end of a worker, xdist 3.8 queues its finished groups again: another worker gets them as work without a
+    test and waits for ever. It also gives the next worker a single test, which that worker does not begin before it
+    has a second one, and runs again the test that ended the worker.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         return _group(nodeid)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Return the test that ended the worker, and queue the tests after it."""
+        waiting = {
+            group: {test: done for test, done in tests.items() if not done}
+            for group, tests in self.assigned_work.pop(node).items()
+        }
+        fatal = next((test for tests in waiting.values() for test in tests), None)
+        if fatal is not None:
+            del waiting[_group(fatal)][fatal]
+        self.workqueue.update({group: tests for group, tests in waiting.items() if tests})
+        for other in self.nodes:
+            self._reschedule(other)
+        return fatal
+
+    def _reschedule(self, node: WorkerController) -> None:
+        if node.shutting_down or node not in self.registered_collections:
+            return
+        while self.workqueue and self._pending_of(self.assigned_work[node]) <= STARTED_TESTS:
+            self._assign_work_unit(node)
+        if not self.workqueue:
+            node.shutdown()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:

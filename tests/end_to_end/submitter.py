@@ -9,6 +9,7 @@ from typing import Self
 from bridge.api.control import SubmitOutcome
 from bridge.node.control.client import ControlError
 from tests.end_to_end.farm import POLL_S, Farm, Node
+from tests.processes import END_S
 
 
 class Submitter:
@@ -31,7 +32,7 @@ class Submitter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join()
+        self._thread.join(END_S)
 
     def _run(self) -> None:
         number = 0

@@ -22,6 +22,7 @@ from tests.end_to_end.farm import Node, wait_until
 from tests.end_to_end.settings import free_port
 from tests.node import fake_i2cp_router
 from tests.node.fake_i2cp_router import FakeRouter
+from tests.processes import END_S
 
 pytestmark = pytest.mark.processes
 PASSWORD = "a-word-that-is-nowhere-else"  # noqa: S105 - of a router that is none
@@ -51,7 +52,7 @@ def listening(router: FakeRouter) -> Iterator[int]:
         yield ports[0]
     finally:
         token[0].run_sync_soon(stop.set)
-        thread.join()
+        thread.join(END_S)
 
 
 def test_a_node_publishes_through_its_router_and_its_password_is_nowhere(

@@ -16,6 +16,7 @@ from bridge.node.local.farm_files import REPORTING_PERIOD_MS
 from tests.end_to_end.farm import START_BOUND_S, Farm, local_farm, seeded
 from tests.end_to_end.layout import Read, read_meta_lease_set
 from tests.end_to_end.submitter import Submitter
+from tests.processes import END_S
 
 pytestmark = pytest.mark.processes
 
@@ -60,7 +61,7 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join()
+        self._thread.join(END_S)
 
     def _run(self) -> None:
         while not self._stop.wait(LOOK_S):

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from consensus.protocols import zmq_raft
 from consensus.protocols.zmq_raft import LogEntry, LogEntryKind
 from tests.end_to_end.farm import START_BOUND_S, Node
 from tests.end_to_end.test_zmq_endpoint import BOUND_S, IDENT, READER, lone_farm
+from tests.processes import child
 
 pytestmark = pytest.mark.processes
 
@@ -88,7 +88,7 @@ def node_js(directory: Path, text: str, url: str, keys: dict[str, str] | None = 
     file.write_text(text)
     (directory / "node_modules").symlink_to(PACKAGE / "node_modules")
     command = ["node", str(file), url, IDENT]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(keys or {})}) as reader:
+    with child(command, env={**os.environ, **(keys or {})}) as reader:
         assert reader.stdout is not None
         # A program that prints nothing would be waited for without end.
         bound = Timer(BOUND_S, reader.kill)
@@ -97,7 +97,6 @@ def node_js(directory: Path, text: str, url: str, keys: dict[str, str] | None = 
             yield iter(reader.stdout)
         finally:
             bound.cancel()
-            reader.kill()
 
 
 @pytest.mark.interop

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from bridge.wire.i2p.structures import base64_encode
+from tests.processes import END_S
 
 VERSION: Final = "2.7.0"
 LIBRARIES: Final = Path(__file__).parents[2] / "build" / "java"
@@ -91,4 +92,4 @@ def loopback_router(directory: Path, port: int | None = None, password: str | No
             yield LoopbackRouter(process, port)
         finally:
             process.kill()
-            process.communicate()
+            process.communicate(timeout=END_S)

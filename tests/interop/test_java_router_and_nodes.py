@@ -18,6 +18,7 @@ from bridge.wire.keys.farm_key import new_farm_key
 from tests.end_to_end.farm import Node, wait_until
 from tests.end_to_end.settings import free_port
 from tests.interop import java_i2p
+from tests.processes import END_S
 
 pytestmark = [
     pytest.mark.interop,
@@ -96,7 +97,7 @@ def test_a_farm_publishes_through_real_java_routers_through_restarts_and_a_chang
 
     # When that router is killed and comes back at the same port, its node hands the structure over again.
     routers[first].process.kill()
-    routers[first].process.wait()
+    routers[first].process.wait(END_S)
     again = stack.enter_context(java_i2p.loopback_router(tmp_path / "router-again", routers[first].port))
     wait_until(lambda: held(again) or held(routers[1 - first]), PATIENCE_S, "a router holds a structure again", logs)
 

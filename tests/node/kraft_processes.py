@@ -22,6 +22,7 @@ from click.testing import CliRunner, Result
 from bridge.cli.main import cli
 from consensus.protocols.kraft import new_uuid, uuid_text
 from tests.interop.kafka.jvm import listening_ports
+from tests.processes import child
 
 LOOPBACK = "127.0.0.1"
 WAIT_S = 30.0
@@ -132,13 +133,6 @@ def served(files: Files, node_id: int, *arguments: str) -> Iterator[ServeProcess
     errors = files.path / f"{node_id}.err"
     command = (*COMMAND, "serve", "-c", files.config(node_id), "--json", *arguments)
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    with (
-        errors.open("a") as stderr,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment) as process,
-    ):
+    with errors.open("a") as stderr, child(command, stderr=stderr, env=environment) as process:
         assert process.stdout is not None
-        try:
-            yield ServeProcess(node_id, process, process.stdout, errors)
-        finally:
-            if process.poll() is None:
-                process.kill()
+        yield ServeProcess(node_id, process, process.stdout, errors)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.node.certificates import Authority
 from tests.node.kraft_processes import LOOPBACK, kraft
+from tests.processes import END_S
 
 UUID_TEXT = "AAAAAAAAAAAAAAAAAAAABw"
 COMMANDS = {
@@ -40,7 +41,7 @@ def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
             yield f"{LOOPBACK}:{listening.getsockname()[1]}"
         finally:
             listening.shutdown(socket.SHUT_RDWR)
-            thread.join()
+            thread.join(END_S)
 
 
 def said(command: str, option: str, address: str) -> str:

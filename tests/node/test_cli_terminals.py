@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.test_cli_commands import Node, served
+from tests.processes import END_S
 
 MODULE = [sys.executable, "-m", "bridge.cli.main"]
 SCREEN_S = 20.0
@@ -51,7 +52,7 @@ def on_a_terminal(arguments: list[str], environment: dict[str, str], until: byte
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
-            process.wait()
+            process.wait(END_S)
         os.close(terminal)
 
 

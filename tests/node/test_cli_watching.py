@@ -20,6 +20,7 @@ from bridge.api.log import EntryKind, LogEntryView, LogPage
 from bridge.cli import log as log_command
 from tests.node.test_cli_commands import garlicfarm, served
 from tests.node.test_control import FakeNode
+from tests.processes import child
 
 __all__ = ["garlicfarm"]
 PATIENCE_S = 20.0
@@ -201,8 +202,7 @@ def test_monitor_tells_the_events_of_all_nodes_as_one_story(tmp_path: Path) -> N
     with ExitStack() as stack, served(sockets[0], nodes[0]) as token:
         with served(sockets[1], nodes[1]):
             environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-            monitor = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment))
-            stack.callback(monitor.kill)
+            monitor = stack.enter_context(child(command, env=environment))
             assert monitor.stdout is not None
             first = monitor.stdout.readline()
             trio.from_thread.run_sync(
@@ -227,7 +227,7 @@ def test_it_is_told_at_once_that_nothing_has_a_kind_that_is_waited_for(
     node.events.append("member-dead", {"member": "node-3", "id": "33"})
     arguments = [*command, "--kind", "member-dad", "--node", str(tmp_path / "control.sock")]
     program = [sys.executable, "-m", "bridge.cli.main", *arguments]
-    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as waiting:
+    with child(program, stderr=subprocess.PIPE) as waiting:
         assert waiting.stderr is not None
         said = waiting.stderr.readline()
         waiting.send_signal(signal.SIGINT)

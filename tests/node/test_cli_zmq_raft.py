@@ -44,6 +44,7 @@ from consensus.protocols.zmq_raft.wire.messages import (
 )
 from tests.node.test_cli_terminals import NO_KEY, UNSTYLED, on_a_terminal
 from tests.node.zmq_network import IDENT, EntryServer, LoopbackPeer, Respond, state
+from tests.processes import child
 
 LEADER = (True, "1")
 DEAD = Peer("2", "tcp://127.0.0.1:1")
@@ -344,7 +345,7 @@ def test_without_the_extra_the_command_says_how_to_get_it() -> None:
 def test_following_prints_entries_as_they_are_committed_until_it_is_interrupted(cluster: Cluster) -> None:
     arguments = ["zmq-raft", "follow", "--from", "2", "--seed", cluster.urls[0], "--ident", "cluster"]
     program = f"import sys; sys.argv[1:] = {arguments!r}; from bridge.cli.main import main; main()"
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+    with child([sys.executable, "-c", program]) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(2)]
         cluster.log.append()

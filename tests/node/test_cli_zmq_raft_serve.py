@@ -17,6 +17,7 @@ from consensus import ConfigurationChanged, ContentRejected, DiskFull, Role, Rol
 from consensus.core.model import Configuration
 from consensus.protocols.zmq_raft import Compacted, CompactionFailed, PeerNotice, PeerOptions, Window
 from tests.node.test_zmq_raft_open_peer import free_peers
+from tests.processes import child
 
 WAIT_S = 20
 
@@ -37,7 +38,7 @@ def test_a_peer_serves_an_update_and_stops_when_it_is_told_to(tmp_path: Path) ->
     (peer,) = free_peers(1)
     command = [sys.executable, "-m", "bridge.cli.main", "zmq-raft"]
     given = ["--id", "1", "--peer", f"1={peer.url}", "--ident", "test", "--directory", str(tmp_path / "peer"), "--json"]
-    with subprocess.Popen([*command, "serve", *given], stdout=subprocess.PIPE, text=True) as process:
+    with child([*command, "serve", *given]) as process:
         assert process.stdout is not None
         first = json.loads(process.stdout.readline())
         facts = {key: first[key] for key in ("schema", "event", "peer", "url", "logEntries")}

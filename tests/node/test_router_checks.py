@@ -20,6 +20,7 @@ from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
 from tests.node import fake_i2cp_router
 from tests.node.fake_i2cp_router import NOW_S, FakeRouter
 from tests.node.fake_i2pcontrol import FakeControl
+from tests.processes import END_S
 
 
 @contextmanager
@@ -47,7 +48,7 @@ def behind_ports(router: FakeRouter, control: FakeControl) -> Iterator[tuple[int
         yield ports[0], ports[1]
     finally:
         token[0].run_sync_soon(stop.set)
-        thread.join()
+        thread.join(END_S)
 
 
 def checks(

@@ -16,6 +16,8 @@ from select import select
 
 import pytest
 
+from tests.processes import END_S
+
 ENTER_SCREEN = b"\x1b[?1049h"
 LEAVE_SCREEN = b"\x1b[?1049l"
 PATIENCE_S = 60.0
@@ -63,7 +65,7 @@ class Terminal:
         """End the process if it still runs."""
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait()
+        self.process.wait(END_S)
         os.close(self._outer)
         os.close(self.inner)
 

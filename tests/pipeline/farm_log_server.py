@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from bridge.core.log.hashes import hash_of
 from pipeline.decode.columns import ARROW_SCHEMA, record_batches
 from pipeline.schemas import ENTRIES
+from tests.processes import END_S
 
 EPOCH_MS = 1_767_225_600_000
 """2026-01-01T00:00:00Z."""
@@ -228,5 +229,5 @@ def served(log: MadeUpLog, path: Path) -> Iterator[str]:
             yield str(path)
         finally:
             server.shutdown()
-            thread.join()
+            thread.join(END_S)
             path.unlink()

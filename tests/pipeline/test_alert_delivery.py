@@ -29,6 +29,7 @@ from pipeline.alerts.silences import SILENCES_FILE, Silences, SilencesError
 from pipeline.cli.alerts import silence
 from pipeline.cli.commands import run
 from tests.pipeline.test_alerts import DOWN
+from tests.processes import END_S
 
 MESSAGE = b'{"id": "abc-silent"}'
 WITH_SECRETS = "https://user:pass%20word@hooks.example.invalid:8443/services/T0/SECRET?token=SECRET"
@@ -58,7 +59,7 @@ def listening(answer: Callable[[BaseHTTPRequestHandler, bytes], None], *, tls: P
             yield f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}/hook?a=1"
         finally:
             server.shutdown()
-            thread.join()
+            thread.join(END_S)
 
 
 def status(code: int, **headers: str) -> Callable[[BaseHTTPRequestHandler, bytes], None]:

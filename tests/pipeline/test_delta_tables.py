@@ -1,8 +1,6 @@
 """Tables have each batch once whatever is repeated or killed, keep their rows when merged, and are read by others."""
 
 import os
-import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -22,6 +20,7 @@ from pipeline.tables.files import TableDamagedError, write_files
 from pipeline.tables.lake import BASE_SPECS, LOG
 from pipeline.tables.upkeep import tidy, too_old
 from tests.pipeline.made_tables import knew, rows_of, wrote
+from tests.processes import child
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CLOCKS = BASE_SPECS["clocks"]
@@ -147,12 +146,10 @@ def test_a_run_that_is_killed_at_any_moment_loses_and_doubles_no_row(tmp_path: P
     for attempt in range(KILLS):
         begin = Table(tmp_path, CLOCKS).committed(LOG)
         command = [sys.executable, "-c", WRITING, str(tmp_path), str(begin)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with child(command) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             time.sleep(0.15 + attempt * 0.07)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
         # what the killed run had begun, it or the next one repeats
         last = Table(tmp_path, CLOCKS).committed(LOG)
         assert indexes(tmp_path) == sorted([*range(last + 1), *range(last + 1)]), f"kill {attempt}"

@@ -19,6 +19,7 @@ from pipeline.source.endpoint import Credentials, Endpoint
 from pipeline.source.log_client import FarmLog, FarmLogError
 from pipeline.source.traces import EVENTS_LOST, NodeTrace, same_place
 from tests.pipeline.farm_log_server import EPOCH_MS, served, three_servers
+from tests.processes import END_S
 
 CLUSTER = "00112233445566778899aabbccddeeff"
 """That of `three_servers`."""
@@ -67,7 +68,7 @@ def answering(path: Path, answer: Answer) -> Iterator[str]:
             yield str(path)
         finally:
             server.shutdown()
-            thread.join()
+            thread.join(END_S)
 
 
 def log_of(page: dict[str, Any] | bytes) -> Answer:
@@ -186,7 +187,7 @@ def test_a_node_that_hangs_holds_nothing_up_while_another_answers(
     log, end_of_test = three_servers(minutes=1), threading.Event()
 
     def hang(_: str) -> bytes:
-        end_of_test.wait()
+        end_of_test.wait(END_S)
         return b"too late"
 
     monkeypatch.setattr(endpoint, "TIMEOUT_SECONDS", 3_600.0)

@@ -20,6 +20,7 @@ from pipeline.source.farms import ManyFarms, Unread
 from pipeline.source.log_client import FarmLogError, FarmSilentError
 from pipeline.source.shares import TASKS_MAX, Span, fair_shares, packed
 from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
+from tests.processes import END_S
 
 ALL = ReadAllAvailable()
 
@@ -61,7 +62,7 @@ def hanging(path: Path) -> Iterator[None]:
 
     class Silent(MadeUpLog):
         def page(self, first: int, limit: int) -> dict[str, object]:
-            ended.wait()
+            ended.wait(END_S)
             return super().page(first, limit)
 
     with served(Silent(), path):

@@ -11,6 +11,7 @@ import pytest
 from pipeline.source.log_client import FarmLogError
 from pipeline.spark import scratch
 from pipeline.tables import lake
+from tests.processes import END_S
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +32,7 @@ def other_run(code: str, place: Path) -> "subprocess.Popen[str]":
 
 def killed(process: "subprocess.Popen[str]") -> None:
     process.send_signal(signal.SIGKILL)
-    process.communicate()
+    process.communicate(timeout=END_S)
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next_and_what_a_living_one_has_is_not(tmp_path: Path) -> None:

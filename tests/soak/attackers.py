@@ -47,6 +47,7 @@ from gossip.node.settings import ConfigError
 from gossip.node.state_files import StateError, load_identity
 from tests.end_to_end.farm import Farm, Node
 from tests.end_to_end.settings import LOOPBACK, addresses
+from tests.processes import END_S
 
 HALF_OPEN_AT_ONCE = 100
 DRIPPING_AT_ONCE = 20
@@ -143,7 +144,7 @@ class Attackers:
         if self._token is not None:
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self._scope.cancel)
-        self._thread.join()
+        self._thread.join(END_S)
 
     @property
     def alive(self) -> bool:

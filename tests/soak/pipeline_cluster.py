@@ -24,6 +24,7 @@ from pathlib import Path
 import pyspark
 
 from pipeline.spark.java import find_java
+from tests.processes import END_S
 from tests.soak.pipeline_tables import (
     differences,
     finished,
@@ -116,7 +117,7 @@ def standalone(directory: Path, environment: dict[str, str]) -> Iterator[str]:
                 process.wait(20)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                process.wait(END_S)
 
 
 def run(directory: Path, *, routers: int, days: float, batch: int) -> list[str]:

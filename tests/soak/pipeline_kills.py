@@ -23,6 +23,7 @@ from random import Random
 
 from pipeline.load_model import EPOCH_MS
 from pipeline.run import CHECKPOINT, EVENTS_CHECKPOINT
+from tests.processes import END_S
 from tests.soak.pipeline_tables import (
     differences,
     finished,
@@ -77,7 +78,7 @@ def live_until_killed(command: list[str], output: Path, log: Path, random: Rando
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            process.wait(END_S)
 
 
 def made_up_events(seed: int) -> list[str]:

@@ -30,6 +30,7 @@ from bridge.node.control.client import ControlClient
 from bridge.wire.log.entries import decode
 from tests.end_to_end.farm import Farm, Node, command, local_farm, tail, wait_until
 from tests.end_to_end.layout import read_meta_lease_set
+from tests.processes import END_S
 
 pytestmark = [pytest.mark.soak]
 
@@ -91,7 +92,7 @@ def slowed_down(node: Node) -> Iterator[None]:
         yield
     finally:
         over.set()
-        thread.join()
+        thread.join(END_S)
         os.kill(node.pid, signal.SIGCONT)
 
 

@@ -32,6 +32,7 @@ from urllib.parse import urlencode
 
 from bridge.node.control.client import ControlClient, ControlError, ask
 from tests.end_to_end.farm import LOG_TAIL_BYTES, Node
+from tests.processes import END_S
 from tests.structure.raft_rules import ROOT
 
 NODES = 3
@@ -270,7 +271,7 @@ def story(directory: Path, old: Path, new: Path) -> list[str]:
             time.sleep(AFTER_S)
         finally:
             load.stop.set()
-            thread.join()
+            thread.join(END_S)
         wait_until(nodes, lambda: agree(nodes), "the new farm agrees")
         wrong = check(nodes, load)
         level = nodes[0].json("GET", "/v1/view")["farm"]["level"]

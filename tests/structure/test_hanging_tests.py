@@ -1,0 +1,104 @@
+"""A run of tests ends whatever a test does: one that hangs, that ends its worker, or a run with ignored signals.
+
+One small run has all of these; each test here reads one result of it. The run starts as `nohup` and `make test &` do it
+in a shell without job control: SIGINT and SIGHUP are ignored.
+"""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes import END_S
+
+ROOT = Path(__file__).parents[2]
+SUITE = {
+    "a_first": "def test_runs(): pass",
+    "b_hangs": """
+        import threading
+        def test_hangs(): threading.Event().wait()
+        def test_follows(): pass
+    """,
+    "c_ends_worker": """
+        import os
+        def test_precedes(): pass
+        def test_ends(): os._exit(1)
+        def test_follows(): pass
+    """,
+    "d_hangs_after_limit": """
+        import subprocess, threading
+        def test_hangs():
+            with subprocess.Popen(["sleep", "60"]):
+                threading.Event().wait()
+        def test_follows(): pass
+    """,
+    "e_signals": """
+        import pytest, signal, subprocess
+        @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+        def test_child_ends(number):
+            process = subprocess.Popen(["sleep", "60"])
+            process.send_signal(number)
+            assert process.wait(10) == -number
+    """,
+    **{f"f_last_{number}": "def test_runs(): pass" for number in range(3)},
+}
+LIMITS = ("timeout=1", "faulthandler_timeout=3", "faulthandler_exit_on_timeout=true")
+START = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[1:]])
+"""
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Return the outcomes of each test by file and name."""
+    directory = tmp_path_factory.mktemp("suite")
+    for name, text in SUITE.items():
+        lines = text.strip("\n").splitlines()
+        indent = len(lines[0]) - len(lines[0].lstrip())
+        (directory / f"test_{name}.py").write_text("\n".join(line[indent:] for line in lines))
+    (directory / "pytest.ini").write_text("[pytest]\n")
+    options = ["-p", "tests.conftest", "-n", "2", "-v", "-p", "no:cacheprovider", *(f"-o{limit}" for limit in LIMITS)]
+    command = [sys.executable, "-c", START, *options, f"--rootdir={directory}", str(directory)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=2 * END_S)
+    found: dict[str, list[str]] = {}
+    for line in run.stdout.splitlines():
+        reported = re.match(r"\[gw\d+\].*? (PASSED|FAILED|ERROR) (?:.*/)?test_(\S+)\.py::test_(\S+)", line)
+        if reported:
+            found.setdefault(f"{reported[2]}.{reported[3]}", []).append(reported[1])
+    assert found, run.stdout + run.stderr
+    return found
+
+
+def test_run_executes_every_test(outcomes: dict[str, list[str]]) -> None:
+    expected = {f"{name}.{test}" for name, text in SUITE.items() for test in re.findall(r"def test_(\w+)", text)}
+    assert {each.partition("[")[0] for each in outcomes} == expected
+
+
+def test_hanging_test_fails_and_the_next_one_runs(outcomes: dict[str, list[str]]) -> None:
+    assert outcomes["b_hangs.hangs"] == ["FAILED"]
+    assert outcomes["b_hangs.follows"] == ["PASSED"]
+
+
+def test_fatal_test_fails_once_and_the_next_one_runs(outcomes: dict[str, list[str]]) -> None:
+    assert outcomes["c_ends_worker.ends"] == ["FAILED"]
+    assert outcomes["c_ends_worker.follows"] == ["PASSED"]
+
+
+def test_finished_test_of_an_ended_worker_runs_once(outcomes: dict[str, list[str]]) -> None:
+    assert outcomes["c_ends_worker.precedes"] == ["PASSED"]
+
+
+def test_hang_after_the_limit_ends_its_worker_alone(outcomes: dict[str, list[str]]) -> None:
+    assert outcomes["d_hangs_after_limit.hangs"] == ["FAILED"]
+    assert outcomes["d_hangs_after_limit.follows"] == ["PASSED"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_child_of_a_background_run_obeys_signals(outcomes: dict[str, list[str]], number: signal.Signals) -> None:
+    assert outcomes[f"e_signals.child_ends[{number}]"] == ["PASSED"]
