@@ -39,6 +39,7 @@ from consensus.protocols.kraft.wire.mapping import (
 from consensus.protocols.kraft.wire.messages_clients import FetchRequest, FetchResponse, FetchResponseTopic
 from consensus.protocols.kraft.wire.messages_quorum import (
     BeginQuorumEpochResponse,
+    EndQuorumEpochResponse,
     FetchSnapshotResponseTopic,
     VoteRequest,
     VoteResponse,
@@ -166,8 +167,18 @@ def test_a_reason_of_refusal_survives_the_wire_but_for_one_that_has_no_code_of_i
             reply = BeginQuorumEpochReply(4, None, 7, reason)
         case _:
             reply = EndQuorumEpochReply(4, None, 7, reason)
-    expected = RefusalReason.IMPLAUSIBLE if reason is RefusalReason.ANOTHER_LEADER else reason
+    expected = RefusalReason.STALE_TERM if reason is RefusalReason.ANOTHER_LEADER else reason
     assert answered(asked, reply, Answering(None)) == replace(reply, error=expected)
+
+
+@pytest.mark.parametrize("reply", [BeginQuorumEpochReply, EndQuorumEpochReply])
+def test_reply_to_a_leader_of_former_days_does_not_end_it(
+    reply: type[BeginQuorumEpochReply | EndQuorumEpochReply],
+) -> None:
+    """A controller of Kafka ends at INVALID_REQUEST: it announced the end of the epoch that it led before a restart."""
+    response = reply_to_wire(reply(4, None, 7, RefusalReason.ANOTHER_LEADER), Answering(None), Names(TWO))
+    assert isinstance(response, BeginQuorumEpochResponse | EndQuorumEpochResponse)
+    assert response.topics[0].partitions[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
 def test_a_pre_vote_is_asked_for_and_granted_in_the_epoch_of_the_candidate() -> None:

@@ -75,10 +75,12 @@ FIRST_PRE_VOTE_VERSION: Final = 2
 _CODES: Final[Mapping[RefusalReason, ErrorCode]] = MappingProxyType(
     {
         RefusalReason.FOREIGN_CLUSTER: ErrorCode.INCONSISTENT_CLUSTER_ID,
+        # KIP-595 has INVALID_REQUEST, at which a controller of Kafka ends: one that led before its restart sends
+        # EndQuorumEpoch of that epoch to voters that no longer follow it.
+        RefusalReason.ANOTHER_LEADER: ErrorCode.FENCED_LEADER_EPOCH,
         RefusalReason.STALE_TERM: ErrorCode.FENCED_LEADER_EPOCH,
         RefusalReason.NEWER_TERM: ErrorCode.UNKNOWN_LEADER_EPOCH,
         RefusalReason.NOT_LEADER: ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        RefusalReason.ANOTHER_LEADER: ErrorCode.INVALID_REQUEST,
         RefusalReason.INCONSISTENT_VOTERS: ErrorCode.INCONSISTENT_VOTER_SET,
         RefusalReason.SNAPSHOT_UNKNOWN: ErrorCode.SNAPSHOT_NOT_FOUND,
         RefusalReason.OFFSET_OUT_OF_RANGE: ErrorCode.POSITION_OUT_OF_RANGE,
@@ -87,7 +89,7 @@ _CODES: Final[Mapping[RefusalReason, ErrorCode]] = MappingProxyType(
     }
 )
 _REASONS: Final[Mapping[int, RefusalReason]] = MappingProxyType({int(code): reason for reason, code in _CODES.items()})
-"""The last reason of a code: INVALID_REQUEST is IMPLAUSIBLE, which says what ANOTHER_LEADER says to the core."""
+"""The last reason of a code: FENCED_LEADER_EPOCH is STALE_TERM, which the core treats as ANOTHER_LEADER."""
 
 
 @dataclass(frozen=True, slots=True)
