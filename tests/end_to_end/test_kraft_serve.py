@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from http.client import HTTPConnection
 from pathlib import Path
@@ -28,6 +28,8 @@ pytestmark = [
 TOPIC = "__cluster_metadata"
 RECORDS = 400
 KILL_AT = 100
+ELECTED_S = 20.0
+"""Within which two living servers elect and commit: ten fetch timeouts, on a machine that does other work."""
 JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="{}" password="{}";'
 
 
@@ -58,6 +60,40 @@ class Quorum:
         """The node.id of the leader, once there is one."""
         return int(json.loads(self.ask("describe", "--json"))["leaderId"])
 
+    def replace(self, node_id: int, settings: Mapping[str, str]) -> ServeProcess:
+        """Stop a server, write its settings, and start it again."""
+        self.running.pop(node_id).end()
+        self.files.write(node_id, settings)
+        return self.start(node_id)
+
+    def recorded(self, address: str) -> bool:
+        """Return True if the voters' record of the leader has this address."""
+        return f'"CONTROLLER://{address}"' in self.ask("describe")
+
+    def wait_recorded(self, address: str) -> None:
+        """Wait until the voters' record has this address."""
+        deadline = time.monotonic() + WAIT_S
+        while not self.recorded(address):
+            assert time.monotonic() < deadline, self.ask("describe")
+            time.sleep(0.1)
+
+    def lose(self, leader: int) -> None:
+        """Kill the leader, and wait until one of the others leads both of them and has committed a record.
+
+        Their metrics are at an address that no setting of the quorum names, so a wrong one does not matter here.
+        """
+        committed = self.figures(leader)["kafka_raft_high_watermark"]
+        self.running.pop(leader).end(signal.SIGKILL)
+        began = time.monotonic()
+        while not self._agree_beyond(committed):
+            assert time.monotonic() < began + ELECTED_S, {each: self.figures(each) for each in self.running}
+            time.sleep(0.1)
+
+    def _agree_beyond(self, committed: float) -> bool:
+        found = [self.figures(node_id) for node_id in self.running]
+        leaders = {each["kafka_raft_current_leader"] for each in found}
+        return len(leaders) == 1 and leaders <= self.running.keys() and _all_beyond(found, committed)
+
     def wait_until(self, holds: Callable[[dict[int, dict[str, Any]]], bool]) -> None:
         """Wait until the replicas, by their ids, are so."""
         deadline = time.monotonic() + WAIT_S
@@ -74,6 +110,10 @@ class Quorum:
         finally:
             connection.close()
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
+
+
+def _all_beyond(found: list[dict[str, float]], committed: float) -> bool:
+    return all(each["kafka_raft_high_watermark"] > committed for each in found)
 
 
 @pytest.fixture(autouse=True)
@@ -174,6 +214,38 @@ def test_a_leader_that_is_told_to_stop_hands_over_first(quorum: Quorum) -> None:
 
 def _leads(quorum: Quorum, server: ServeProcess) -> bool:
     return server.node_id == quorum.leader()
+
+
+def advertised(address: str) -> dict[str, str]:
+    """The setting that has the other servers look for a server at an address."""
+    return {"advertised.listeners": f"CONTROLLER://{address}"}
+
+
+def test_two_servers_elect_beside_a_refused_address(quorum: Quorum) -> None:
+    """The leader does not record where nothing listens, so its loss leaves a quorum."""
+    leader = quorum.leader()
+    wrong = next(each for each in quorum.running if each != leader)
+    nowhere, right = f"{LOOPBACK}:{listening_ports(1)[0]}", quorum.files.address(wrong)
+    assert quorum.replace(wrong, advertised(nowhere)).event("address-refused")["address"] == nowhere
+    assert quorum.recorded(right)
+    quorum.lose(leader)
+    quorum.replace(wrong, {})
+    quorum.wait_recorded(right)
+
+
+def test_two_servers_elect_beside_a_recorded_wrong_address(quorum: Quorum) -> None:
+    """A voter moves back, and advertises where it was; no leader tries that address again before the leader is lost."""
+    leader = quorum.leader()
+    wrong = next(each for each in quorum.running if each != leader)
+    left, right = f"{LOOPBACK}:{listening_ports(1)[0]}", quorum.files.address(wrong)
+    quorum.replace(wrong, {"listeners": f"CONTROLLER://{left}"})
+    quorum.wait_recorded(left)
+    quorum.replace(wrong, advertised(left))
+    quorum.wait_until(lambda rows: rows[wrong]["lag"] == 0)
+    assert quorum.recorded(left)
+    quorum.lose(leader)
+    quorum.replace(wrong, {})
+    quorum.wait_recorded(right)
 
 
 def test_an_observer_becomes_a_voter_and_a_voter_leaves(quorum: Quorum) -> None:

@@ -66,7 +66,6 @@ from bridge.node.security.local_trust import (
     facts_about_node,
     peer_user_id,
 )
-from bridge.wire.keys.backup import BACKUP_LIMIT_BYTES
 from consensus.net import TransferTime, time_for
 
 ANSWER_TIMEOUT_S = 5.0
@@ -214,11 +213,8 @@ class ControlClient:
         return decode(await self._post(f"/v1/debug?seconds={seconds}"), DebugAnswer)
 
     async def backup(self) -> bytes:
-        """Return the bytes of a backup file, which is no document of JSON and may be larger."""
-        status, answer = await self.request("POST", "/v1/backup", limit_bytes=BACKUP_LIMIT_BYTES)
-        if status not in DONE:
-            raise self._refused(status, answer)
-        return answer
+        """The bytes of a backup file."""
+        return await self._post("/v1/backup")
 
     async def keys(self) -> KeysAnswer:
         """The farm's key ring, and which members have it."""
@@ -262,9 +258,7 @@ class ControlClient:
             return ControlError(f"the node at {self.address} answered {status} and gave no reason")
         return ControlError(f"the node refused: {text}")
 
-    async def request(
-        self, method: str, target: str, body: bytes = b"", *, limit_bytes: int = DOCUMENT_LIMIT_BYTES
-    ) -> tuple[int, bytes]:
+    async def request(self, method: str, target: str, body: bytes = b"") -> tuple[int, bytes]:
         """One question and its answer: status and body. `ControlError` when there is none.
 
         An order may take long, so that its silence alone proves nothing. A node that has answered nothing yet is asked
@@ -287,7 +281,7 @@ class ControlClient:
         url = httpcore.URL(scheme=origin.scheme, host=origin.host, port=origin.port, target=target)
         try:
             wait_s = WAIT_LIMIT_MS / 1000 * ("wait=" in target)
-            answer = await self._exchange(method, url, headers, body, wait_s, timeout_s, limit_bytes)
+            answer = await self._exchange(method, url, headers, body, wait_s, timeout_s)
         except trio.TooSlowError as error:
             raise ControlError(self._unanswered(method, timeout_s)) from error
         except AnswerTooLongError as error:
@@ -299,7 +293,7 @@ class ControlClient:
                 unknown = "; whether it did what was asked is unknown" if method == "POST" else ""
                 lost = f"the node at {self.address} closed the connection without an answer{unknown}"
                 raise ControlError(lost) from error
-            return await self.request(method, target, body, limit_bytes=limit_bytes)
+            return await self.request(method, target, body)
         self._has_answered = True
         status, _ = answer
         if status == UNAUTHORIZED and isinstance(self.address, RemoteNode):
@@ -317,7 +311,6 @@ class ControlClient:
         body: bytes,
         wait_s: float,
         timeout_s: float,
-        limit_bytes: int,
     ) -> tuple[int, bytes]:
         """One request and its whole answer, whose bytes prolong the time."""
         with trio.fail_after(timeout_s + wait_s + time_for(len(body))) as patience:
@@ -327,7 +320,7 @@ class ControlClient:
                 transfer.arrived(count, trio.current_time(), patience.deadline)
                 patience.deadline = max(patience.deadline, transfer.until_s)
 
-            return await exchange(self._http, method, url, headers, body, limit_bytes, arrived=arrived)
+            return await exchange(self._http, method, url, headers, body, DOCUMENT_LIMIT_BYTES, arrived=arrived)
 
     def _unanswered(self, method: str, timeout_s: float) -> str:
         if isinstance(self.address, RemoteNode) and not self._tcp.is_connected:

@@ -20,7 +20,7 @@ from bridge.api.control import (
     SubmitAnswer,
     SubmitOutcome,
 )
-from bridge.api.log import PAGE_LIMIT_BYTES, LogPage, fitting, log_entry
+from bridge.api.log import LogPage, log_entry
 from bridge.api.trace import EventPage
 from bridge.api.view import FarmView, VerdictKind, VerdictView, VoterView
 from bridge.core.log.records import Removal
@@ -38,6 +38,7 @@ from bridge.wire.log.entries import decode, is_plainly_foreign
 from consensus import Entry, Histogram, NotLeaderError, ServerBusyError, ServerStoppedError
 from consensus.sessions import RequestId
 
+PAGE_LIMIT_BYTES = 4 * 1024 * 1024
 QUORUM_PATIENCE_S = 2.0
 """Without a quorum an order waits so long for one. A client gives up after 5 s on a node that does not answer."""
 
@@ -133,7 +134,7 @@ class NodePort:
         start = max(start, kept)
         readable = max(0, min(limit, applied - start + 1))
         entries = await self._read(farm.replica, start, readable) if readable else ()
-        shown = fitting(
+        shown = tuple(
             log_entry(start + offset, entry, applied_state.log_time_at(start + offset))
             for offset, entry in enumerate(entries)
         )

@@ -39,6 +39,7 @@ from consensus.protocols.kraft import (
     KafkaConnectionError,
     LogRecord,
     QuorumClient,
+    QuorumClientError,
     Record,
     RecordBatch,
     format_directory,
@@ -216,6 +217,31 @@ class MixedQuorum:
         text, before = server.properties.read_text(encoding="utf-8"), server.voter.address
         server.port = self.jvm.others[node_id] = listening_ports(1)[0]
         server.properties.write_text(text.replace(before, server.voter.address), encoding="utf-8")
+
+    async def advertise(self, node_id: int, port: int) -> None:
+        """Restart a server whose settings say that it is found at a port."""
+        server, name = self.server(node_id), "advertised.listeners"
+        where = f"CONTROLLER://{LOOPBACK}:{port}"
+        await self.kill(node_id)
+        if isinstance(server, KafkaServer):
+            server.write_settings({name: where})
+        else:
+            lines = server.properties.read_text(encoding="utf-8").splitlines()
+            kept = [line for line in lines if not line.startswith(name)]
+            server.properties.write_text("\n".join([*kept, f"{name}={where}", ""]), encoding="utf-8")
+        await self.start(node_id)
+
+    async def recorded(self, node_id: int, port: int) -> None:
+        """Wait until the voters' record says that a voter is at a port."""
+        found: set[int] = set()
+        with trio.move_on_after(CAUGHT_UP_S):
+            while port not in found:
+                with suppress(QuorumClientError):
+                    state = await QuorumClient([(LOOPBACK, each) for each in self._ports()], OPTIONS).describe()
+                    found = {each.port for each in state.listeners.get(node_id, ())}
+                await trio.sleep(WATCH_S)
+            return
+        raise AssertionError(f"the record has voter {node_id} at {found}, not at {port}")
 
     async def wipe(self, node_id: int) -> None:
         """Take the log from a server that does not run; it keeps its id, and its directory's id."""

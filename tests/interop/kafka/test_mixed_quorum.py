@@ -16,6 +16,7 @@ from tests.interop.kafka.jvm import (
     KafkaServer,
     has_downloaded_snapshot,
     has_snapshot,
+    listening_ports,
     running_jvm_servers,
     snapshots_taken,
 )
@@ -181,6 +182,40 @@ async def test_a_controller_that_stands_by_lives_without_being_registered(tmp_pa
             await quorum.make_lead([3])
             await quorum.progress()
             print(f"\n{tried} tries to register in {took_s:.0f} s")
+            await quorum.equal_logs()
+
+
+@pytest.mark.parametrize(
+    ("ours", "wrong", "leaders"),
+    [((1, 2), 3, (1, 2)), ((1, 2), 2, (3,)), ((1,), 1, (2, 3)), ((1,), 2, (3,))],
+    ids=["theirs-under-ours", "one-of-two-under-theirs", "ours-under-theirs", "theirs-under-theirs"],
+)
+async def test_two_elect_beside_a_wrong_address(
+    tmp_path: Path, ours: tuple[int, ...], wrong: int, leaders: tuple[int, ...]
+) -> None:
+    """A follower is restarted with a wrong advertised.listeners, and then the leader is killed."""
+    theirs = tuple(node_id for node_id in (1, 2, 3) if node_id not in ours)
+    with trio.fail_after(STORY_S):
+        async with (
+            running_jvm_servers(tmp_path) as jvm,
+            running_mixed_quorum(jvm, ours, theirs, is_dynamic=True) as quorum,
+        ):
+            leader = await quorum.make_lead(leaders)
+            right, nowhere = quorum.server(wrong).port, listening_ports(1)[0]
+            await quorum.advertise(wrong, nowhere)
+            await quorum.caught_up(wrong)
+            if leader in jvm.servers:
+                await quorum.recorded(wrong, nowhere)
+            else:
+                await trio.sleep(WATCHED_S)
+                await quorum.recorded(wrong, right)
+            await quorum.kill(leader)
+            began = trio.current_time()
+            await quorum.progress()
+            print(f"\nafter {trio.current_time() - began:.1f} s, {quorum.told()}")
+            await quorum.advertise(wrong, right)
+            await quorum.recorded(wrong, right)
+            await quorum.start(leader)
             await quorum.equal_logs()
 
 
