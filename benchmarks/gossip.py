@@ -97,7 +97,7 @@ async def converge_in_one_process(count: int) -> float:
     async with trio.open_nursery() as nursery:
 
         async def run(*seeds: gossip.Group, task_status: trio.TaskStatus[gossip.Group]) -> None:
-            opened = gossip.open(
+            opened = gossip.open_group(
                 Address("127.0.0.1", 0),
                 key=key,
                 seeds=tuple(endpoint(seed.info.address) for seed in seeds),

@@ -16,21 +16,9 @@ from typing import Protocol
 
 from benchmarks.gossip_group import GroupError
 from gossip import Address, Incarnation, JoinNak, Keyring, NodeInfo
+from gossip.core import AliveUpdate, JoinAck, JoinReq, Payload, PingRequest, PingResponse
 from gossip.node import Identity, parse_endpoint
-from gossip.wire import (
-    SECRETS_BYTES,
-    AliveUpdate,
-    Code,
-    JoinAck,
-    JoinReq,
-    Payload,
-    PingRequest,
-    PingResponse,
-    RefusedError,
-    SecureCodec,
-    Signer,
-    sign,
-)
+from gossip.wire import SECRETS_BYTES, Code, RefusedError, SecureCodec, Signer, sign
 
 PEERS = 30
 OUTSTANDING = 2

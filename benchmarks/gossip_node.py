@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--quiet", action="store_true", help="say nothing of changes")
     options = parser.parse_args()
     tuning = replace(TIMINGS[options.timing](), directory_limit=options.directory_limit)
-    opened = gossip.open(
+    opened = gossip.open_group(
         Address("127.0.0.1", 0),
         key=None if options.insecure else BENCHMARK_KEY,
         insecure=options.insecure,

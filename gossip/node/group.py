@@ -1,4 +1,4 @@
-"""`async with gossip.open(...) as group`: one node's part in a group, and the task that owns the core.
+"""`async with gossip.open_group(...) as group`: one node's part in a group, and the task that owns the core.
 
     socket -----+                            +--> socket           Send, Announce, OfferToken
                 |                            |
@@ -108,7 +108,7 @@ class StartupState:
 
 
 class Group:
-    """One node's part in a group. Made by `gossip.open`; methods that are not async return at once."""
+    """One node's part in a group. Made by `gossip.open_group`; methods that are not async return at once."""
 
     def __init__(
         self, settings: GroupSettings, startup: StartupState, socket: DatagramSocket, discovery: Discovery | None

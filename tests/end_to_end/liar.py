@@ -58,7 +58,7 @@ class Liar:
 
 async def lie(key_file: Path, metadata: bytes, seeds: list[str]) -> None:
     """Be a member until the standard input ends."""
-    opened = gossip.open(
+    opened = gossip.open_group(
         Address(LOOPBACK, 0),
         key=load_farm_key(key_file).key_ring,
         seeds=tuple(seeds),

@@ -79,7 +79,7 @@ class Farm:
     async def _run(self, settings: dict[str, Any], task_status: Any) -> None:
         ended = trio.Event()
         with trio.CancelScope() as scope:
-            async with gossip.open(**settings, network=self._network) as agent:
+            async with gossip.open_group(**settings, network=self._network) as agent:
                 self._scopes[agent], self._ended[agent] = scope, ended
                 task_status.started(agent)
                 await trio.sleep_forever()

@@ -28,7 +28,6 @@ from consensus.protocols.garlic_farm.node.links import PeerLinks
 from consensus.protocols.garlic_farm.node.listener import GarlicFarmServer
 from consensus.protocols.garlic_farm.node.membership import MemberRequests, Members
 from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
-from consensus.protocols.garlic_farm.node.plain_peers import PlainDialer, PlainListener, PlainPeers
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.nonces import NonceBook
 from consensus.protocols.garlic_farm.wire.peers import ListedPeers
@@ -45,6 +44,7 @@ from consensus.sessions.table import DEFAULT_LIMITS, SessionLimits
 from consensus.storage.directory import open_storage
 from consensus.storage.planner import StorageOptions
 from tests.node.garlic_farm_stage import CREDENTIALS, SERVER_KEYS, key_of, peers_of
+from tests.node.plain_peers import PlainDialer, PlainListener, PlainPeers
 
 PATIENT = Options(
     election_timeout_min_ms=300,

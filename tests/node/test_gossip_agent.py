@@ -365,7 +365,7 @@ async def test_two_agents_do_not_share_a_state_directory(tmp_path: Path) -> None
     async with running_farm(MemoryNetwork()) as farm:
         await farm.start(state_directory=tmp_path)
         with pytest.raises(StateError, match="in use"):
-            async with gossip.open("127.0.0.1", key=RING, state_directory=tmp_path, network=MemoryNetwork()):
+            async with gossip.open_group("127.0.0.1", key=RING, state_directory=tmp_path, network=MemoryNetwork()):
                 pass
 
 
@@ -373,9 +373,9 @@ async def test_two_agents_do_not_share_a_state_directory(tmp_path: Path) -> None
 async def test_a_port_that_is_taken_is_named() -> None:
     network = MemoryNetwork()
     address = Address("127.0.0.1", 7946)
-    async with gossip.open(address, key=RING, network=network):
+    async with gossip.open_group(address, key=RING, network=network):
         with pytest.raises(ConfigError, match=r"bind = 127\.0\.0\.1:7946 cannot be opened"):
-            async with gossip.open(address, key=RING, network=network):
+            async with gossip.open_group(address, key=RING, network=network):
                 pass
 
 

@@ -33,8 +33,8 @@ async def standing_still(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[gossi
     """A group of two that knows of each other, and from then on a core that decides nothing any more."""
     network = MemoryNetwork()
     async with (
-        gossip.open(HOME, key=RING, network=network) as alice,
-        gossip.open(HOME, key=RING, seeds=seed_of(alice), network=network) as boris,
+        gossip.open_group(HOME, key=RING, network=network) as alice,
+        gossip.open_group(HOME, key=RING, seeds=seed_of(alice), network=network) as boris,
     ):
         await until_member(alice, boris)
         with monkeypatch.context() as patched:
@@ -65,14 +65,14 @@ async def test_the_list_of_keys_comes_also_when_the_core_stands_still(monkeypatc
 async def test_seeds_can_be_added_in_every_form_in_which_they_can_be_given() -> None:
     network = MemoryNetwork()
     network.names["seed.farm.example"] = [HOME]
-    async with gossip.open(gossip.Address(HOME, 7946), key=RING, network=network) as alice:
+    async with gossip.open_group(gossip.Address(HOME, 7946), key=RING, network=network) as alice:
         for seed in (
             f"{HOME}:7946",
             "seed.farm.example:7946",
             alice.info.address,
             gossip.Address("seed.farm.example", 7946),
         ):
-            async with gossip.open(HOME, key=RING, network=network) as joiner:
+            async with gossip.open_group(HOME, key=RING, network=network) as joiner:
                 joiner.add_seeds(seed)
                 await until_member(joiner, alice)
 
@@ -90,7 +90,7 @@ async def test_seeds_can_be_added_in_every_form_in_which_they_can_be_given() -> 
 )
 @in_simulated_time
 async def test_a_seed_that_cannot_be_reached_is_refused_at_the_call(seed: Any, words: str) -> None:
-    async with gossip.open(HOME, key=RING, network=MemoryNetwork()) as group:
+    async with gossip.open_group(HOME, key=RING, network=MemoryNetwork()) as group:
         with pytest.raises(gossip.ConfigError, match=words):
             group.add_seeds(f"{HOME}:1", seed)
         await trio.sleep(5)
@@ -98,7 +98,7 @@ async def test_a_seed_that_cannot_be_reached_is_refused_at_the_call(seed: Any, w
 
 @in_simulated_time
 async def test_only_so_many_names_are_followed() -> None:
-    async with gossip.open(HOME, key=RING, network=MemoryNetwork()) as group:
+    async with gossip.open_group(HOME, key=RING, network=MemoryNetwork()) as group:
         group.add_seeds(*[f"seed-{number}.example:1" for number in range(256)])
         group.add_seeds("seed-0.example:1")
         with pytest.raises(gossip.ConfigError, match="more than 256 seeds by name"):
@@ -123,14 +123,14 @@ async def test_a_joiner_for_which_admit_fails_is_refused_with_an_alarm_and_the_m
     admit: Callable[[gossip.NodeInfo], Any],
 ) -> None:
     network = MemoryNetwork()
-    async with gossip.open(HOME, key=RING, admit=admit, network=network) as alice:
-        async with gossip.open(HOME, key=RING, seeds=seed_of(alice), metadata=b"\xff", network=network):
+    async with gossip.open_group(HOME, key=RING, admit=admit, network=network) as alice:
+        async with gossip.open_group(HOME, key=RING, seeds=seed_of(alice), metadata=b"\xff", network=network):
             alarm = await until_alarm(alice)
             await trio.sleep(30)
             assert (alarm.kind, alice.members()) == (gossip.AlarmKind.ADMIT_FAILED, ())
             assert "`admit` did not decide" in alarm.text
             assert alice.describe().wire.dropped["admit-failed"] > 1
-        async with gossip.open(HOME, key=RING, seeds=seed_of(alice), network=network) as carol:
+        async with gossip.open_group(HOME, key=RING, seeds=seed_of(alice), network=network) as carol:
             await until_member(alice, carol)
             assert (await until_alarm(alice, over=True)).kind is gossip.AlarmKind.ADMIT_FAILED
         events: list[GroupEvent] = []
@@ -146,8 +146,8 @@ async def test_whom_admit_refuses_with_a_nak_of_its_own_stays_outside_without_an
     network = MemoryNetwork()
     nak = gossip.JoinNak("ourrules", 7, b"not blue")
     async with (
-        gossip.open(HOME, key=RING, admit=lambda _joiner: nak, network=network) as alice,
-        gossip.open(HOME, key=RING, seeds=seed_of(alice), network=network),
+        gossip.open_group(HOME, key=RING, admit=lambda _joiner: nak, network=network) as alice,
+        gossip.open_group(HOME, key=RING, seeds=seed_of(alice), network=network),
     ):
         await trio.sleep(30)
         assert alice.members() == ()
@@ -161,8 +161,8 @@ async def test_a_ring_changed_that_raises_is_an_alarm_and_the_member_goes_on() -
 
     network = MemoryNetwork()
     async with (
-        gossip.open(HOME, key=RING, keyring_changed=keyring_changed, network=network) as alice,
-        gossip.open(HOME, key=RING, seeds=seed_of(alice), network=network) as boris,
+        gossip.open_group(HOME, key=RING, keyring_changed=keyring_changed, network=network) as alice,
+        gossip.open_group(HOME, key=RING, seeds=seed_of(alice), network=network) as boris,
     ):
         await until_member(alice, boris)
         name = await gossip.KeyManager(boris).install()

@@ -12,7 +12,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```\s+```text\n(.*?)```", DOCUMENT.read_
 
 
 def test_there_is_one_example_for_the_group_and_one_for_the_core_alone() -> None:
-    assert ["gossip.open" in code for code, _ in EXAMPLES] == [True, False]
+    assert ["gossip.open_group" in code for code, _ in EXAMPLES] == [True, False]
     assert ["Swim(" in code for code, _ in EXAMPLES] == [False, True]
 
 

@@ -413,5 +413,5 @@ async def test_a_key_file_that_others_may_read_stops_the_start_with_the_command_
 
 
 async def _start_alone(directory: Path) -> None:
-    async with gossip.open("127.0.0.1", key=RING, state_directory=directory, network=MemoryNetwork()):
+    async with gossip.open_group("127.0.0.1", key=RING, state_directory=directory, network=MemoryNetwork()):
         pass

@@ -22,7 +22,7 @@ host, target, others = sys.argv[1], sys.argv[2], int(sys.argv[3])
 
 async def main():
     settings = {"broadcast": gossip.Address(target, 7946), "interface": "eth0"}
-    async with gossip.open(gossip.Address(host, 7946), key=b"k" * 32, **settings) as group:
+    async with gossip.open_group(gossip.Address(host, 7946), key=b"k" * 32, **settings) as group:
         async for event in group.events():
             if len(group.members()) == others:
                 print("found", *sorted(each.info.address.host for each in group.members()), flush=True)

@@ -1,4 +1,4 @@
-"""What `gossip.open` refuses: always a `ConfigError`, at once, with what was given and what is expected."""
+"""What `gossip.open_group` refuses: always a `ConfigError`, at once, with what was given and what is expected."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_a_wrong_argument_is_refused_at_once_with_what_is_expected(
     settings: dict[str, Any], given: str, expected: str
 ) -> None:
     with pytest.raises(gossip.ConfigError) as caught:
-        gossip.open(**{"bind": HOME, "key": KEY, **settings})
+        gossip.open_group(**{"bind": HOME, "key": KEY, **settings})
     assert given in str(caught.value)
     assert expected in str(caught.value)
     assert KEY.decode() not in str(caught.value), "a key is never printed"
@@ -79,7 +79,7 @@ def test_every_setting_has_its_kind() -> None:
 
 @in_simulated_time
 async def test_what_the_kinds_allow_opens(tmp_path: Path) -> None:
-    async with gossip.open(
+    async with gossip.open_group(
         HOME, key=gossip.Keyring.of(KEY), state_directory=tmp_path, network=MemoryNetwork()
     ) as group:
         assert group.info.address == HOME
@@ -87,7 +87,7 @@ async def test_what_the_kinds_allow_opens(tmp_path: Path) -> None:
 
 @in_simulated_time
 async def test_text_instead_of_bytes_is_refused_where_it_is_said_and_harms_nothing() -> None:
-    async with gossip.open(HOME, key=KEY, network=MemoryNetwork()) as group:
+    async with gossip.open_group(HOME, key=KEY, network=MemoryNetwork()) as group:
         text: Any = "text"
         for say in (group.set_metadata, lambda body: group.send_event("word", body)):
             with pytest.raises(TypeError, match="must be bytes, not str"):
@@ -96,11 +96,11 @@ async def test_text_instead_of_bytes_is_refused_where_it_is_said_and_harms_nothi
 
 
 def test_seeds_may_be_a_list() -> None:
-    gossip.open(HOME, key=KEY, seeds=["10.0.0.2:7946"])
+    gossip.open_group(HOME, key=KEY, seeds=["10.0.0.2:7946"])
 
 
 @in_simulated_time
 async def test_a_name_that_is_no_text_is_refused_in_those_words() -> None:
-    async with gossip.open(HOME, key=KEY, network=MemoryNetwork()) as group:
+    async with gossip.open_group(HOME, key=KEY, network=MemoryNetwork()) as group:
         with pytest.raises(TypeError, match=r"must be text, not int"):
             group.send_event(5, b"")  # type: ignore[arg-type]

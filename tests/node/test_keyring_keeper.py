@@ -138,8 +138,8 @@ async def test_group_with_a_hung_disk_goes_on(tmp_path: Path, slow_disk: SlowDis
     network = MemoryNetwork()
     with trio.fail_after(BOUND_S):
         async with (
-            gossip.open(HOME, key=RING, state_directory=tmp_path, network=network) as alice,
-            gossip.open(HOME, key=RING, seeds=seed_of(alice), network=network) as boris,
+            gossip.open_group(HOME, key=RING, state_directory=tmp_path, network=network) as alice,
+            gossip.open_group(HOME, key=RING, seeds=seed_of(alice), network=network) as boris,
         ):
             await until_member(alice, boris)
             name = await gossip.KeyManager(boris).install()

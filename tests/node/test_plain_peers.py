@@ -10,12 +10,12 @@ import trio
 from consensus.net.receive_budget import Account, ReceiveBudget
 from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
-from consensus.protocols.garlic_farm.node.plain_peers import PlainDialer, PlainListener, PlainPeers
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.codec import ReplyReader, encode_request
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from tests.node.garlic_farm_stage import ScriptedHandler
+from tests.node.plain_peers import PlainDialer, PlainListener, PlainPeers
 
 OURS, THEIRS, OTHERS = 1, 4, 5
 LISTED = PlainPeers({THEIRS: ("127.0.0.1", 9004), OTHERS: ("127.0.0.2", 9005)})

@@ -78,8 +78,8 @@ def seed_of(group: gossip.Group) -> tuple[str]:
 async def two_nodes(story: Callable[[Node, Node], Any]) -> None:
     network = MemoryNetwork()
     async with (
-        gossip.open(HOME, key=RING, metadata=metadata("oslo"), network=network) as first,
-        gossip.open(HOME, key=RING, metadata=metadata("kyoto"), seeds=seed_of(first), network=network) as second,
+        gossip.open_group(HOME, key=RING, metadata=metadata("oslo"), network=network) as first,
+        gossip.open_group(HOME, key=RING, metadata=metadata("kyoto"), seeds=seed_of(first), network=network) as second,
         trio.open_nursery() as nursery,
     ):
         oslo, kyoto = Node(first, "oslo"), Node(second, "kyoto")
@@ -162,7 +162,7 @@ async def test_a_query_that_no_node_knows_is_noted_and_not_answered() -> None:
 
 @in_simulated_time
 async def test_what_gossip_would_not_carry_is_refused_with_the_reason() -> None:
-    async with gossip.open(HOME, key=RING, network=MemoryNetwork()) as group:
+    async with gossip.open_group(HOME, key=RING, network=MemoryNetwork()) as group:
         messages = Node(group, "oslo").messages
         for name, payload, reason in (
             ("", "", "the name of .* has 1 to 32 characters, not 0"),
@@ -182,7 +182,7 @@ async def test_what_gossip_would_not_carry_is_refused_with_the_reason() -> None:
 
 
 async def test_a_node_alone_has_its_own_answer_at_once() -> None:
-    async with gossip.open(HOME, key=RING, network=MemoryNetwork()) as group:
+    async with gossip.open_group(HOME, key=RING, network=MemoryNetwork()) as group:
         with trio.fail_after(5):
             answer = await Node(group, "oslo").messages.ask("ping", "", 20.0)
     assert [(each.node, each.payload) for each in answer.answers] == [("oslo", "oslo")]

@@ -320,7 +320,7 @@ class Attackers:
         seeds = [f"{host}:{port}" for host, port in (each.gossip for each in self._prey.targets)]
         self.deeds["invented members"] += 1
         with suppress(ConfigError, StateError):
-            async with gossip.open(
+            async with gossip.open_group(
                 Address(LOOPBACK, 0), key=self._prey.key.key_ring, seeds=seeds, metadata=self._random.randbytes(64)
             ) as group:
                 with trio.move_on_after(2):

@@ -98,7 +98,7 @@ async def open_membership(
     """The membership of one node while the block lasts. Introductions are made from `introduce` on."""
     if settings.gossip is not None:
         chosen = settings.gossip
-        async with gossip.open(
+        async with gossip.open_group(
             chosen.bind,
             key=keys.key_ring,
             advertise=chosen.advertise,

@@ -200,7 +200,7 @@ class ServerConnection:
         self._quota = None if proven is not None and proven.is_member and voucher is None else quota
         self._budget = budget or ReceiveBudget()
         self._connection = trio.CancelScope()
-        # A plain peer (`plain_peers`) has no key: its address identifies it.
+        # A peer without a handshake (`tests.node.plain_peers`) has no key: its address identifies it.
         known = proven is not None and proven.is_member and proven.public_key
         owner = f"key {proven.public_key.hex()}" if proven is not None and known else source
         if voucher is not None:

@@ -1,0 +1,19 @@
+from .accepting import (
+    AcceptOptions as AcceptOptions,
+    AcceptQueue as AcceptQueue,
+    DropReason as DropReason,
+    KnownSources as KnownSources,
+    source_of as source_of,
+)
+from .backoff import Backoff as Backoff
+from .memory import MEMORY as MEMORY, MemoryNetwork as MemoryNetwork
+from .tls import (
+    CERTIFICATE_FILE as CERTIFICATE_FILE,
+    CertificateError as CertificateError,
+    NodeCertificate as NodeCertificate,
+    client_context as client_context,
+    load_or_create_certificate as load_or_create_certificate,
+    operators_certificate as operators_certificate,
+)
+from .tls_stream import TlsStream as TlsStream
+from .transfer_time import TransferTime as TransferTime, time_for as time_for

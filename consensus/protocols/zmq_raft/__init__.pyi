@@ -1,0 +1,64 @@
+from .node.bound_endpoint import (
+    BoundEndpoint as BoundEndpoint,
+    EndpointAddress as EndpointAddress,
+    FollowedLog as FollowedLog,
+    ListedClients as ListedClients,
+    bound_endpoint as bound_endpoint,
+)
+from .node.client import (
+    ClientError as ClientError,
+    ConfigRefusedError as ConfigRefusedError,
+    NoAnswerError as NoAnswerError,
+    RequestExpiredError as RequestExpiredError,
+    ZmqRaftClient as ZmqRaftClient,
+    connect as connect,
+)
+from .node.client_links import ClientOptions as ClientOptions
+from .node.compaction import (
+    CommandCompactor as CommandCompactor,
+    Compacted as Compacted,
+    CompactionFailed as CompactionFailed,
+    CompactionOptions as CompactionOptions,
+)
+from .node.log_reader import (
+    LogEntry as LogEntry,
+    LogEntryKind as LogEntryKind,
+    LogItem as LogItem,
+    SnapshotPart as SnapshotPart,
+)
+from .node.open_peer import (
+    PeerError as PeerError,
+    PeerNotice as PeerNotice,
+    PeerOptions as PeerOptions,
+    ZmqRaftPeer as ZmqRaftPeer,
+    open_peer as open_peer,
+)
+from .node.replicated_log import LogOptions as LogOptions
+from .node.served_log import LogDescription as LogDescription, ServedLog as ServedLog
+from .node.sockets import (
+    CurveClient as CurveClient,
+    SocketKind as SocketKind,
+    ZmqSocket as ZmqSocket,
+    zmq_context as zmq_context,
+)
+from .wire.frames import (
+    DEFAULT_LIMITS as DEFAULT_LIMITS,
+    REQUEST_ID_BYTES as REQUEST_ID_BYTES,
+    Limits as Limits,
+    ZmqRaftError as ZmqRaftError,
+)
+from .wire.messages import (
+    ChangeRefused as ChangeRefused,
+    ChangeReply as ChangeReply,
+    ChangeRequest as ChangeRequest,
+    ConfigReply as ConfigReply,
+    LogInfoReply as LogInfoReply,
+    Peer as Peer,
+    UpdateAccepted as UpdateAccepted,
+    UpdateCommitted as UpdateCommitted,
+    UpdateExpired as UpdateExpired,
+    UpdateRedirect as UpdateRedirect,
+    UpdateReply as UpdateReply,
+    UpdateRequest as UpdateRequest,
+)
+from .wire.request_ids import Window as Window

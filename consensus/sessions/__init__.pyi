@@ -1,0 +1,23 @@
+from .client import (
+    ExactlyOnceClient as ExactlyOnceClient,
+    SessionExpiredError as SessionExpiredError,
+    Submission as Submission,
+    Submitter as Submitter,
+)
+from .dedup_state_machine import (
+    OPENING_ENTRY as OPENING_ENTRY,
+    DedupStateMachine as DedupStateMachine,
+    clock_entry as clock_entry,
+    request_entry as request_entry,
+)
+from .log_time_clock import SessionClock as SessionClock
+from .request_numbers import RequestNumbers as RequestNumbers
+from .table import (
+    DEFAULT_LIMITS as DEFAULT_LIMITS,
+    RequestId as RequestId,
+    RequestStatus as RequestStatus,
+    SessionLimits as SessionLimits,
+    SessionTable as SessionTable,
+    SessionTableError as SessionTableError,
+    parse_request_id as parse_request_id,
+)

@@ -1,0 +1,20 @@
+from .discovery import LanInterface as LanInterface, lan_interfaces as lan_interfaces
+from .endpoints import (
+    endpoint as endpoint,
+    is_private as is_private,
+    may_gossip as may_gossip,
+    numeric as numeric,
+    parse_endpoint as parse_endpoint,
+)
+from .settings import DEFAULT_CAPACITY as DEFAULT_CAPACITY, SEEDS_LIMIT as SEEDS_LIMIT
+from .state_files import (
+    GenerationKeeper as GenerationKeeper,
+    Identity as Identity,
+    begin_generation as begin_generation,
+    exclusive as exclusive,
+    keep_generation as keep_generation,
+    known_keyring as known_keyring,
+    load_identity as load_identity,
+    reset_stored_era as reset_stored_era,
+    save_identity as save_identity,
+)
