@@ -193,7 +193,9 @@ def resolves(name: str) -> bool:
         if place.with_suffix(".py").exists():
             return not rest or rest in definitions(place.with_suffix(".py"))
         if place.is_dir():
-            return not rest or rest.split(".")[0] in (place / "__init__.py").read_text(encoding="utf-8")
+            stub = place / "__init__.pyi"
+            face = stub if stub.is_file() else place / "__init__.py"
+            return not rest or rest.split(".")[0] in face.read_text(encoding="utf-8")
     return False
 
 

@@ -63,14 +63,15 @@ MODULES = {dotted(path): path for package in PACKAGES for path in sorted((ROOT /
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The modules of these packages that a file names in any import statement."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    """Yield each module of these packages that a file imports. A stub declares the imports of its package."""
+    stub = path.with_suffix(".pyi")
+    for node in ast.walk(ast.parse((stub if stub.exists() else path).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in MODULES)
         elif isinstance(node, ast.ImportFrom) and node.module:
+            source = f"{dotted(path)}.{node.module}" if node.level else node.module
             for alias in node.names:
-                submodule = f"{node.module}.{alias.name}"
-                yield from [name for name in (submodule, node.module) if name in MODULES][:1]
+                yield from [name for name in (f"{source}.{alias.name}", source) if name in MODULES][:1]
 
 
 GRAPH = {name: {other for other in imported(path) if other != name} for name, path in MODULES.items()}
