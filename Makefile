@@ -13,7 +13,7 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "garlicfarm needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'
 	$(PYTHON) -m venv $(VENV)
 
-# The base: every byte of it is named by its hash, and the project is built by the build backend that is named as well.
+# pip verifies each file of the base, of the extras that run in production and of the build backend by its SHA-256.
 # Modules are compiled once here; otherwise each of the first processes of `make run` would compile all of them.
 HASHED := requirements/build.txt requirements/base.txt
 $(VENV)/base.stamp: $(BIN)/python pyproject.toml $(HASHED)
@@ -22,13 +22,13 @@ $(VENV)/base.stamp: $(BIN)/python pyproject.toml $(HASHED)
 	$(BIN)/python -m compileall -q bridge consensus gossip
 	@touch $@
 
-# The extras have versions without hashes: they are hundreds of megabytes for each platform, and no node runs them.
-$(VENV)/all.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/base.stamp
+# The packages that only tests, benchmarks and documents need have versions without hashes: no node runs them.
+$(VENV)/all.stamp: constraints.txt $(VENV)/pipeline.stamp
 	$(PIP) install -e '.[pipeline,zmq,kafka,test]' -c constraints.txt
-	@touch $@ $(VENV)/pipeline.stamp
+	@touch $@
 
-$(VENV)/pipeline.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/base.stamp
-	$(PIP) install -e '.[pipeline]' -c constraints.txt
+$(VENV)/pipeline.stamp: requirements/extras.txt $(VENV)/base.stamp
+	$(PIP) install --require-hashes $(HASHED:%=-r %) -r $<
 	@touch $@
 
 # After a change of the dependencies or of constraints.txt: asks the index for the hashes of all files.
@@ -36,7 +36,7 @@ requirements: $(BIN)/python
 	$(BIN)/python requirements/pin.py
 	$(BIN)/python -m deploy.platforms
 
-# What `garlicfarm pipeline` needs beside the base.
+# The base and the extras `pipeline`, `zmq` and `kafka`.
 pipeline: $(VENV)/pipeline.stamp
 
 # A farm of three routers on loopback; Ctrl-C stops it. FOR=60 stops it after 60 seconds.
@@ -208,7 +208,7 @@ reference: $(VENV)/all.stamp
 	$(BIN)/python -m tests.reference
 
 # What the benchmarks compare with: a client for etcd, and PySyncObj; and ØMQ, whose sockets are measured.
-$(VENV)/bench.stamp: $(BIN)/python pyproject.toml constraints.txt | $(VENV)/base.stamp
+$(VENV)/bench.stamp: constraints.txt $(VENV)/pipeline.stamp
 	$(PIP) install -e '.[bench,zmq,kafka]' -c constraints.txt
 	@touch $@
 

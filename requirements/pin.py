@@ -1,13 +1,14 @@
-"""Writes the hashed requirements: what the base install and the build backend are made of, byte for byte.
+"""Write the hashed requirements: each package that runs in production, with the SHA-256 of its files.
 
-    base.txt    every package that `pip install .` needs, at the version that constraints.txt has
-    build.txt   the build backend of pyproject.toml, likewise
+    base.txt     every package that `pip install .` needs, at the version that constraints.txt has
+    extras.txt   every further package that the extras of EXTRAS need, likewise
+    build.txt    the build backend of pyproject.toml, likewise
 
-For each package stand the SHA-256 of its source archive and of its wheels for the Pythons and platforms below; on any
-other, pip builds from the source archive. Run by `make requirements` after constraints.txt or pyproject.toml has
-changed; what it writes is reviewed and committed. pip's own machinery asks the index that the machine is configured
-for, and pip tells which packages are needed. It has no public words for "all files of a release", hence its internals
-here: a newer pip may need another `_files`. Nothing but this script depends on them.
+Each package has the SHA-256 of its source archive and of its wheels for the Pythons and platforms below. On any other
+platform, pip builds from the source archive. `make requirements` runs this script after a change of constraints.txt or
+pyproject.toml; its output is reviewed and committed. pip resolves the packages and reads the index that the machine is
+configured for. It has no public interface for "all files of a release", so `_files` uses its internals: a newer pip
+may need another `_files`. Only this script depends on them.
 """
 
 import json
@@ -15,7 +16,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pip._internal.commands import create_command
@@ -29,46 +30,46 @@ from pip._vendor.packaging.utils import (
     parse_sdist_filename,
     parse_wheel_filename,
 )
+from pip._vendor.packaging.version import InvalidVersion
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
+EXTRAS = ("pipeline", "zmq", "kafka")
 PYTHONS = ("cp311", "cp312", "cp313", "cp314")
 PLATFORM = re.compile(r"any|manylinux\w+_(x86_64|aarch64)|macosx_\w+_(x86_64|arm64|universal2)")
 HEAD = "# Written by requirements/pin.py (`make requirements`) from {sources}; see there.\n"
 
 
 def main() -> int:
-    """Write both files."""
+    """Write the three files."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    pinned = ["-c", str(ROOT / "constraints.txt")]
-    for file, wanted, sources in (
-        ("base.txt", project["project"]["dependencies"], "pyproject.toml and constraints.txt"),
-        ("build.txt", project["build-system"]["requires"], "the build-system of pyproject.toml and constraints.txt"),
-    ):
-        packages = _resolved([*pinned, *wanted])
-        blocks = [_block(name, version) for name, version in sorted(packages.items())]
-        (HERE / file).write_text(HEAD.format(sources=sources) + "".join(blocks))
-        sys.stdout.write(f"requirements/{file}: {len(packages)} packages\n")
+    needed: list[str] = project["project"]["dependencies"]
+    optional: dict[str, list[str]] = project["project"]["optional-dependencies"]
+    base = _resolved(needed)
+    extras = _resolved([*needed, *(each for extra in EXTRAS for each in optional[extra])])
+    _write("base.txt", base.items(), "pyproject.toml and constraints.txt")
+    _write(
+        "extras.txt",
+        extras.items() - base.items(),
+        f"the extras {', '.join(EXTRAS)} of pyproject.toml, without base.txt,",
+    )
+    _write("build.txt", _resolved(project["build-system"]["requires"]).items(), "the build-system of pyproject.toml")
     return 0
 
 
 def _resolved(wanted: list[str]) -> dict[str, str]:
-    """What pip would install: names as pip compares them, and versions."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--dry-run",
-        "--ignore-installed",
-        "--report",
-        "-",
-        *wanted,
-    ]
+    """Return the packages that pip would install: normalized names with versions."""
+    command = [sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", "--report", "-"]
+    command += ["-c", str(ROOT / "constraints.txt"), *wanted]
     report = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)  # noqa: S603 - pip
     found = (each["metadata"] for each in report["install"])
     return {canonicalize_name(each["name"]): each["version"] for each in found}
+
+
+def _write(file: str, packages: Iterable[tuple[str, str]], sources: str) -> None:
+    blocks = [_block(name, version) for name, version in sorted(packages)]
+    (HERE / file).write_text(HEAD.format(sources=sources) + "".join(blocks))
+    sys.stdout.write(f"requirements/{file}: {len(blocks)} packages\n")
 
 
 def _block(name: str, version: str) -> str:
@@ -80,7 +81,7 @@ def _block(name: str, version: str) -> str:
 
 
 def _files(name: str) -> Iterator[Link]:
-    """Every file that the index has of a package."""
+    """Yield every file that the index has of a package."""
     command = create_command("download")
     options, _ = command.parse_args([])
     with command.main_context():
@@ -99,7 +100,7 @@ def _is_wanted(link: Link, name: str, version: str) -> bool:
             package, found = parse_sdist_filename(link.filename)
             return (package, str(found)) == (name, version)
         package, found, _, tags = parse_wheel_filename(link.filename)
-    except (InvalidSdistFilename, InvalidWheelFilename):
+    except (InvalidSdistFilename, InvalidWheelFilename, InvalidVersion):  # an index may have files of any name
         return False
     return (package, str(found)) == (name, version) and any(map(_fits, tags))
 
@@ -108,7 +109,7 @@ def _fits(tag: Tag) -> bool:
     if PLATFORM.fullmatch(tag.platform) is None:
         return False
     if tag.abi == "abi3":
-        return int(tag.interpreter.removeprefix("cp3") or 0) <= int(PYTHONS[0].removeprefix("cp3"))
+        return int(tag.interpreter.removeprefix("cp3") or 0) <= int(PYTHONS[-1].removeprefix("cp3"))
     return tag.interpreter == "py3" or (tag.interpreter in PYTHONS and tag.abi == tag.interpreter)
 
 

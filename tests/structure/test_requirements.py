@@ -1,4 +1,4 @@
-"""What is installed is named once: versions in constraints.txt, and for the base the bytes themselves."""
+"""Versions are declared in constraints.txt; what runs in production is installed by hash."""
 
 import re
 import tomllib
@@ -13,6 +13,9 @@ ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(
     r"^(?P<name>[a-z0-9.-]+)==(?P<version>\S+)(?P<hashes>(?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE
 )
+
+
+FILES = ("base.txt", "extras.txt", "build.txt")
 
 
 def canonical(name: str) -> str:
@@ -33,22 +36,34 @@ def hashed(file: str) -> dict[str, str]:
     return {each["name"]: each["version"] for each in found}
 
 
-@pytest.mark.parametrize("file", ["base.txt", "build.txt"])
-def test_every_hashed_package_has_the_version_of_the_constraints(file: str) -> None:
+@pytest.mark.parametrize("file", FILES)
+def test_hashed_packages_have_the_versions_of_the_constraints(file: str) -> None:
     known = constraints()
     assert hashed(file) == {name: known.get(name) for name in hashed(file)}, "run `make requirements`"
 
 
-def test_the_hashed_base_is_all_that_the_base_needs_and_no_more() -> None:
-    base, needed = hashed("base.txt"), names(project()["project"]["dependencies"])
-    assert needed <= set(base), "run `make requirements`"
+def test_hashed_base_is_exactly_what_the_base_needs() -> None:
+    assert set(hashed("base.txt")) == closure(project()["project"]["dependencies"], hashed("base.txt"))
+
+
+def test_hashed_extras_are_exactly_what_extras_add_to_the_base() -> None:
+    base, added = hashed("base.txt"), hashed("extras.txt")
+    optional = project()["project"]["optional-dependencies"]
+    needed = closure([each for extra in ("pipeline", "zmq", "kafka") for each in optional[extra]], base | added)
+    assert set(added) == needed - set(base)
+
+
+def closure(requirements: Iterable[str], listed: Iterable[str]) -> set[str]:
+    """Return the packages of `listed` that these requirements need, with all that each of them needs."""
+    needed = names(requirements)
+    assert needed <= set(listed), "run `make requirements`"
     waiting = list(needed)
     while waiting:
-        # What needs a condition that does not hold, as another system, is not in the list.
-        further = (names(distribution(waiting.pop()).requires or []) & set(base)) - needed
+        # A requirement whose condition does not hold here, such as another system, is not listed.
+        further = (names(distribution(waiting.pop()).requires or []) & set(listed)) - needed
         needed |= further
         waiting += further
-    assert set(base) == needed
+    return needed
 
 
 def project() -> dict[str, Any]:
@@ -65,8 +80,7 @@ def test_the_build_backend_is_hashed() -> None:
 
 def test_no_file_names_a_registry_by_its_host() -> None:
     for file in (
-        "requirements/base.txt",
-        "requirements/build.txt",
+        *(f"requirements/{each}" for each in FILES),
         "requirements/pin.py",
         "Makefile",
         "constraints.txt",
