@@ -22,7 +22,7 @@ from pipeline.gold.answers import answer_sql
 from pipeline.serve.charts import nothing
 from pipeline.serve.page import cut, maybe, table
 from pipeline.serve.printing import span
-from pipeline.serve.verdict import Ask
+from pipeline.serve.query import Ask
 from pipeline.watch.machine import HEALTHY, SILENT
 
 FAST_BURN, SLOW_BURN = 14.4, 6.0

@@ -11,17 +11,18 @@ Rows are handed on as they are found: an answer may be larger than the memory. W
 to group, may be `MEMORY_LIMIT` and is never put on the disk.
 
 While the pipeline runs, files are merged and replaced; a query that loses a file before it has given rows is repeated
-with the files of that moment.
+with the files of that moment. A report asks many questions, and its page is to be of one moment. So `of_one_version`
+opens the log of each table once and answers all of them on one connection.
 
 An empty answer does not say why it is empty. So an answer names those of the tables that it reads which have no rows.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -35,6 +36,9 @@ from pipeline.tables.files import DAY, TableDamagedError, check_files
 from pipeline.tables.lake import BASE_SPECS, EVENTS_SPEC
 from pipeline.watch.watching import TRANSITIONS_SPEC
 
+Read = TypeVar("Read")
+Ask: TypeAlias = Callable[[str], list[dict[str, Any]]]
+"""Returns the rows of a small answer to one SELECT."""
 ATTEMPTS = 5
 ROWS_AT_ONCE = 4_096
 MEMORY_LIMIT = "1GB"
@@ -65,9 +69,17 @@ class Answer:
 
 
 def documents(output: Path, sql: str) -> list[dict[str, Any]]:
-    """All rows of a small answer. Raises QueryError."""
+    """Return all rows of a small answer. Raises QueryError."""
     with asked(output, sql) as answer:
         return list(answer.documents())
+
+
+def of_one_version(output: Path, read: Callable[[Ask], Read]) -> Read:
+    """Return the result of `read`, whose questions all see one version of each table. Raises QueryError."""
+    with _begun(
+        output, frozenset(TABLES), lambda tables: read(lambda sql: [*tables.answer(sql).documents()])
+    ) as result:
+        return result
 
 
 def refuse_without_tables(output: Path) -> None:
@@ -78,68 +90,93 @@ def refuse_without_tables(output: Path) -> None:
 
 @contextmanager
 def asked(output: Path, sql: str) -> Iterator[Answer]:
-    """Answers one SELECT over the tables below `output`. Raises QueryError, also while rows are taken."""
+    """Yield the answer to one SELECT over the tables below `output`. Raises QueryError, also while rows are taken."""
+    with _begun(output, _read_by(sql) or frozenset(TABLES), lambda tables: tables.answer(sql)) as answer:
+        yield answer
+
+
+@contextmanager
+def _begun(output: Path, names: Collection[str], begin: Callable[["_OpenTables"], Read]) -> Iterator[Read]:
+    """Yield the result of `begin`, repeated with newer versions of the tables when a file is gone."""
     refuse_without_tables(output)
     lost: Exception | None = None
     for _ in range(ATTEMPTS):
         with duckdb.connect(":memory:", config=NO_EXTENSIONS) as connection:
             try:
-                answer = _answer(connection, output, sql)
+                result = begin(_OpenTables(connection, output, names))
             except duckdb.IOException as error:
                 lost = error
                 continue
             except (duckdb.Error, TableDamagedError) as error:
-                _refuse_damaged(output, sql, error)
+                _refuse_damaged(output, names, error)
                 raise QueryError(_words(error)) from error
             try:
-                yield answer
+                yield result
             except duckdb.Error as error:
-                _refuse_damaged(output, sql, error)
+                _refuse_damaged(output, names, error)
                 raise QueryError(_words(error)) from error
             return
-    _refuse_damaged(output, sql, lost)
+    _refuse_damaged(output, names, lost)
     raise QueryError(f"a file of the tables could not be read: {lost}") from lost
 
 
-def _refuse_damaged(output: Path, sql: str, error: Exception | None) -> None:
-    """Raise QueryError with the file and the remedy if a file of the tables is the cause of this error."""
+def _refuse_damaged(output: Path, names: Collection[str], error: Exception | None) -> None:
+    """Raise QueryError with the file and the remedy if a file of these tables is the cause of this error."""
     if isinstance(error, OWN_FAULTS):
         return
     try:
-        for name in _read_by(sql) or frozenset(TABLES):
-            root = output.resolve() / name
-            check_files(root / file.path for file in (stored_files(root) if name in TABLES else ()))
+        for root in (output.resolve() / name for name in names if name in TABLES):
+            check_files(root / file.path for file in stored_files(root))
     except (TableDamagedError, OSError) as damage:
         raise QueryError(_words(damage)) from error
 
 
-def _answer(connection: duckdb.DuckDBPyConnection, output: Path, sql: str) -> Answer:
+class _OpenTables:
+    """Tables on one connection, each at the version that it had when this was constructed.
+
+    A view is made when a question names its table first: to make all of them would open every file of every table.
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, output: Path, names: Collection[str]) -> None:
+        self._connection = connection
+        self._files = {name: _paths(output.resolve() / name) for name in TABLES if name in names}
+        self._without_view = set(self._files)
+        _lock(connection, [*chain.from_iterable(self._files.values())])
+
+    def answer(self, sql: str) -> Answer:
+        """Answer one SELECT. Raises QueryError or duckdb.Error; taking rows raises duckdb.Error."""
+        named = _read_by(sql)
+        statements = self._connection.extract_statements(sql)
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            raise QueryError("a query is one statement that selects; the tables can only be read")
+        for name in self._without_view & (named or self._files.keys()):
+            _make_view(self._connection, name, self._files[name], TABLES[name])
+            self._without_view.remove(name)
+        empty = tuple(name for name, files in self._files.items() if name in named and not files)
+        with _interruptible():
+            found = self._connection.execute(statements[0])
+
+        def following() -> list[tuple[Any, ...]]:
+            with _interruptible():
+                return found.fetchmany(ROWS_AT_ONCE)
+
+        columns = _told_apart([column[0] for column in found.description or ()])
+        # Whether all files are there is known when the first rows are.
+        first = following()
+        rest = iter(following, [])
+        return Answer(columns, chain(first, chain.from_iterable(rest)), empty, bool(first))
+
+
+def _paths(table: Path) -> list[str]:
+    return [str(table / file.path) for file in stored_files(table)]
+
+
+def _read_by(sql: str) -> frozenset[str]:
+    """Return the tables that a query names; none if DuckDB cannot parse it, or it reads files. Raises QueryError."""
     try:
         sql.encode()
     except UnicodeEncodeError as error:
         raise QueryError("the query is no text in UTF-8") from error
-    statements = connection.extract_statements(sql)
-    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        raise QueryError("a query is one statement that selects; the tables can only be read")
-    named = _read_by(sql)
-    _prepare(connection, output, named or frozenset(TABLES))
-    empty = tuple(name for name in TABLES if name in named and not stored_files(output / name))
-    with _interruptible():
-        found = connection.execute(statements[0])
-
-    def following() -> list[tuple[Any, ...]]:
-        with _interruptible():
-            return found.fetchmany(ROWS_AT_ONCE)
-
-    columns = _told_apart([column[0] for column in found.description or ()])
-    # Whether all files are there is known when the first rows are.
-    first = following()
-    rest = iter(following, [])
-    return Answer(columns, chain(first, chain.from_iterable(rest)), empty, bool(first))
-
-
-def _read_by(sql: str) -> frozenset[str]:
-    """The tables that a query names; none if it cannot be told, such as of one that reads files."""
     # In a connection without the views, of which it would name nothing, and closed to files, which it would open.
     with duckdb.connect(":memory:", config={"enable_external_access": "false", **NO_EXTENSIONS}) as apart:
         _make_macros(apart)
@@ -169,22 +206,14 @@ def _told_apart(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(taken)
 
 
-def _prepare(connection: duckdb.DuckDBPyConnection, output: Path, named: Collection[str]) -> None:
-    """Make the views of the named tables, and lock everything else."""
+def _lock(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> None:
+    """Limit the connection to these files, and to the settings here."""
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
     connection.execute("SET temp_directory = ''")
     _make_macros(connection)
     connection.execute("CREATE SCHEMA bare")
-    opened: list[str] = []
-    for name, schema in TABLES.items():
-        if name not in named:
-            continue
-        table = output.resolve() / name
-        files = [str(table / file.path) for file in stored_files(table)]
-        _make_view(connection, name, files, schema)
-        opened += files
-    connection.execute("SET allowed_paths = $files", {"files": opened})
+    connection.execute("SET allowed_paths = $files", {"files": files})
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
 

@@ -4,9 +4,10 @@
                                     ├▶ named answers (`answer_sections.py`)    ─┤
                                     └▶ charts as SVG (`charts.py`)             ─┘
 
-Each section asks the tables one question, so the page shows nothing that a query would not. What goes wrong comes
-first: the verdict, then what burns its error budget, then the servers, the worst at the top. A page of a large farm
-stays small, because it shows the worst of everything and says what it left out.
+Each section asks the tables one question, so the page shows nothing that a query would not. All questions see one
+version of each table, so the sections agree with each other while a run writes. What goes wrong comes first: the
+verdict, then what burns its error budget, then the servers, the worst at the top. A page of a large farm stays small,
+because it shows the worst of everything and says what it left out.
 
 The page has no script and loads nothing. Its Content-Security-Policy allows the one style sheet in it, by its hash,
 and forbids everything else, even if a text in the tables gets a browser to try. On a narrow screen a table becomes a
@@ -39,8 +40,8 @@ from pipeline.serve.answer_sections import (
 from pipeline.serve.charts import Bar, Series, lines, nothing, strips, timeline
 from pipeline.serve.page import STYLE, cut, maybe, section, table
 from pipeline.serve.printing import printable, span
-from pipeline.serve.query import documents
-from pipeline.serve.verdict import Ask, FarmEnd, Server, State, count, farm_ends, servers_now
+from pipeline.serve.query import Ask, of_one_version
+from pipeline.serve.verdict import FarmEnd, Server, State, count, farm_ends, servers_now
 from pipeline.tables.names import read_names
 
 SERVERS_SHOWN, DESTINATIONS_SHOWN, DETECTIONS_SHOWN, RUNS_SHOWN, NAMED = 200, 200, 100, 300, 10
@@ -72,14 +73,14 @@ longer than any reporting period, the farm as a whole stood still: a gap, which 
 def make_report(
     output: Path, made_at: datetime, *, show_destinations: bool, objective_percent: float = OBJECTIVE_PERCENT
 ) -> str:
-    """The page as text. Raises QueryError."""
+    """Return the page as text, of one version of each table. Raises QueryError."""
+    names = read_names(output) if show_destinations else {}
+    return of_one_version(output, lambda ask: _page(ask, names, made_at, objective_percent))
 
-    def ask(sql: str) -> list[dict[str, Any]]:
-        return documents(output, sql)
 
+def _page(ask: Ask, names: dict[str, str], made_at: datetime, objective_percent: float) -> str:
     ends = farm_ends(ask)
     servers = servers_now(ask, ends)
-    names = read_names(output) if show_destinations else {}
     page = _Page(ask, names, several=len({each.farm for each in servers} | ends.keys()) > 1)
     hashed = b64encode(sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{hashed}'; base-uri 'none'; form-action 'none'"

@@ -11,13 +11,14 @@ Log time stands still when a whole farm does. So a farm whose tables end longer 
 be silent, and half a minute for the pipeline, is *stale*: how its servers were at the end is no statement about now.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from itertools import groupby
 from typing import Any
 
+from pipeline.serve.query import Ask
 from pipeline.watch.machine import (
     HEALTHY,
     SILENT,
@@ -31,7 +32,6 @@ from pipeline.watch.machine import (
 
 PIPELINE_MS = 30_000
 """How long an entry may be on its way into the tables of a pipeline that works: a trigger and a batch."""
-Ask = Callable[[str], list[dict[str, Any]]]
 
 
 class State(Enum):

@@ -19,7 +19,7 @@ from pipeline.cli import doctor
 from pipeline.cli.commands import pipeline
 from pipeline.cli.options import told_plainly
 from pipeline.cli.queries import query, report
-from pipeline.serve.query import _answer
+from pipeline.serve.query import _OpenTables
 from pipeline.source.log_client import FarmLogError
 from pipeline.spark.java import Java, use_java
 from pipeline.tables.names import NAMES_FILE, SALT_FILE, read_names, remember_names, salt_of
@@ -93,9 +93,10 @@ class Interrupted:
 
 @pytest.mark.parametrize("where", ["execute", "fetchmany"])
 def test_ctrl_c_while_duckdb_works_is_ctrl_c(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.serve.query._prepare", lambda *_: None)
+    monkeypatch.setattr("pipeline.serve.query._lock", lambda *_: None)
+    tables = _OpenTables(cast("duckdb.DuckDBPyConnection", Interrupted(where)), tmp_path, ())
     with pytest.raises(KeyboardInterrupt):
-        _answer(cast("duckdb.DuckDBPyConnection", Interrupted(where)), tmp_path, "SELECT 1")
+        tables.answer("SELECT 1")
 
 
 # -- what is asked -----------------------------------------------------------------------------------------------------

@@ -13,12 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline.cli.queries import report as report_command
+from pipeline.tables.delta import StoredFile, stored_files
 from pipeline.tables.names import remember_names
 from tests.pipeline.made_tables import derived, knew, wrote
 from tests.pipeline.test_warnings import DAY_SLOTS, health_rows, rising_from
 
 pytest.importorskip("vl_convert", reason="the extra `pipeline` of an older version is installed")
-from pipeline.serve import charts, report
+from pipeline.serve import charts, query, report
 from pipeline.serve import page as parts
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -208,6 +209,32 @@ def test_servers_with_one_number_in_two_farms_are_told_apart(tmp_path: Path) -> 
     assert "Where the tables end, 1 of 2 servers could be called healthy" in told
     assert f"1 unhealthy: {'a' * 12} · server 1" in told
     assert f"{'b' * 12}: The tables reach to entry 4711 of the log, at log time 2026-01-01 11:00:00 UTC" in told
+
+
+def test_a_report_opens_the_log_of_each_table_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    knew(tmp_path, 0, {"farm": [farm()], "routers": [last_report(1)]})
+    opened: list[str] = []
+
+    def counted(root: Path) -> list[StoredFile]:
+        opened.append(root.name)
+        return stored_files(root)
+
+    monkeypatch.setattr(query, "stored_files", counted)
+    made(tmp_path)
+    assert sorted(opened) == sorted(query.TABLES)
+
+
+def test_a_report_shows_one_version_of_a_table_that_a_run_changes(tmp_path: Path) -> None:
+    knew(tmp_path, 0, {"farm": [farm()], "routers": [last_report(1)]})
+
+    def servers(ask: query.Ask) -> list[list[dict[str, Any]]]:
+        """The servers before and after a commit."""
+        before = ask("SELECT server_id FROM current_routers")
+        knew(tmp_path, 1, {"routers": [last_report(2)]})
+        return [before, ask("SELECT server_id, index FROM current_routers")]
+
+    assert query.of_one_version(tmp_path, servers) == [[{"server_id": 1}], [{"server_id": 1, "index": 1}]]
+    assert len(query.documents(tmp_path, "SELECT server_id FROM current_routers")) == 2
 
 
 def test_tables_without_a_report_give_no_verdict(tmp_path: Path) -> None:
