@@ -17,8 +17,8 @@ import click
 from bridge import VERSION
 from bridge.cli.help.documents import documents_directory, topics
 from bridge.cli.main import COMMANDS, cli
-from bridge.node.settings.table import SETTINGS
-from deploy.example_configuration import CONFIGURATION_DIRECTORY, STATE_DIRECTORY, kind_of
+from bridge.node.settings.configuration import SETTINGS
+from deploy.example_configuration import CONFIGURATION_DIRECTORY, STATE_DIRECTORY, kind_and_default
 
 MANUAL = "Garlic Farm"
 HANDED_ON = frozenset({"pipeline"})
@@ -162,15 +162,11 @@ def _settings() -> str:
         r"\fBgarlicfarm config show\fR prints all settings with their defaults.",
     ]
     table = None
-    for key, setting in SETTINGS.items():
-        own_table = key.rpartition(".")[0]
-        if own_table != table:
-            table = own_table
+    for path, each in SETTINGS.items():
+        if each.table != table:
+            table = each.table
             lines.append(f'.SH "{table.upper() or "AT THE TOP OF THE FILE"}"')
-        told = setting.told or str(setting.default).lower()
-        default = told if told == "required" else f"default: {told}"
-        lines += [".TP", rf"\fB{_plain(key)}\fR"]
-        lines.append(f"{_marked(setting.meaning)} ({_plain(kind_of(setting))}; {_marked(default)})")
+        lines += [".TP", rf"\fB{_plain(path)}\fR", _marked(f"{each.setting.meaning} ({kind_and_default(each)})")]
     lines += [".SH SEE ALSO", r"\fBgarlicfarm\fR(1), \fBgarlicfarm\-run\fR(1), \fBgarlicfarm\-config\fR(1)"]
     return "\n".join(lines) + "\n"
 

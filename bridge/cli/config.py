@@ -29,10 +29,10 @@ from bridge.node.security.key_files import (
     save_farm_key,
     write_private_file,
 )
+from bridge.node.settings.bundle import BundleError, bundle_text, parse_bundle, shared_settings, toml_text
 from bridge.node.settings.configuration import ConfigurationError, Overrides, load_configuration
-from bridge.node.settings.written import settings_table
+from bridge.node.settings.declared import written
 from bridge.wire.i2p.structures import Destination
-from bridge.wire.keys.bundle import BundleError, bundle_text, parse_bundle, shared_settings, toml_text
 from consensus.storage import replace_file
 
 WRONG = (ConfigurationError, KeyFileError, BundleError, OSError)
@@ -56,7 +56,7 @@ def show(path: Path, *, as_json: bool) -> None:
     """Show a configuration with every default, as a file would say it. Keys are named by their files."""
     with failures(*WRONG):
         configuration = load_configuration(path)
-    settings = settings_table(configuration)
+    settings = written(configuration)
     if as_json:
         print_json(ConfigurationOutput(settings))
         return

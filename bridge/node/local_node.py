@@ -35,6 +35,7 @@ from bridge.node.security.signing_keys import HeldKey
 from bridge.node.settings.choices import Pace as PaceSetting
 from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.masters import Masters, load_masters
+from bridge.node.settings.router import FileRouterSettings
 from bridge.node.settings.timing import Profile, profile_of
 from bridge.wire.i2p.destination_keys import SigningKey
 from bridge.wire.keys.farm_key import FarmKey, FarmKeyError, check_founders
@@ -132,7 +133,7 @@ def make_router(
 ) -> "FileRouter | I2cpRouter":
     """The router that the settings name, not running yet; raises `KeyFileError` where a password cannot be used."""
     settings, leaves = configuration.router, configuration.leaves
-    if settings.i2cp is None:
+    if isinstance(settings, FileRouterSettings):
         return FileRouter(settings.directory, leaves, host, lag, demo=configuration.demo)
     from bridge.node.router.i2cp_router import I2cpRouter  # noqa: PLC0415 - of nodes with a router only, a megabyte
 
@@ -140,7 +141,7 @@ def make_router(
         # Asked each time: a renewed key counts at once.
         return next((held.key for held in keys if held.master_hash == master_hash), None)
 
-    return I2cpRouter(settings.i2cp.access(), leaves, host, lag, alarms, signing_key_of=signing_key_of)
+    return I2cpRouter(settings.access(), leaves, host, lag, alarms, signing_key_of=signing_key_of)
 
 
 def structure_files(router: "FileRouter | I2cpRouter", keys: Sequence[HeldKey]) -> dict[str, str]:
@@ -176,7 +177,8 @@ def _begin(configuration: NodeConfiguration) -> Beginning:
             f"a node already runs with the state directory {state_dir}: look at it with `garlicfarm status"
             f" --node {state_dir}`, or give this one another state_dir and ports",
         )
-    configuration.router.directory.mkdir(parents=True, exist_ok=True)
+    if isinstance(configuration.router, FileRouterSettings):
+        configuration.router.directory.mkdir(parents=True, exist_ok=True)
     # Before another node hears this process: if a copy spoke first, the original could take itself for the copy.
     check_place(state_dir / RAFT_DIRECTORY)
     identity = load_identity(state_dir)

@@ -11,7 +11,7 @@ from bridge.node.kafka.listed_users import ListedUsers
 from bridge.node.kafka.producing import Producing
 from bridge.node.raft.replica import Replica
 from bridge.node.raft.submitting import Submitting
-from bridge.node.settings.kafka import KafkaSettings
+from bridge.node.settings.clients import KafkaSettings
 from consensus.protocols.kraft.wire.record_batches import read_batches
 from consensus.protocols.kraft.wire.records import RecordBatch
 from gossip import Address

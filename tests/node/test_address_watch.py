@@ -289,7 +289,7 @@ def _addresses_in(value: object, path: str) -> Iterator[tuple[str, Address]]:
             yield from _addresses_in(getattr(value, each.name), f"{path}.{each.name}".strip("."))
 
 
-REMOTE = {"gossip.broadcast", "router.i2cp", "router.control", "transport.proxy.address"}
+REMOTE = {"gossip.broadcast", "proxy.address"}
 """Addresses of others."""
 
 

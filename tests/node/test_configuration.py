@@ -14,6 +14,7 @@ from bridge.node.settings.configuration import (
 )
 from bridge.node.settings.machine import Machine, Network
 from bridge.node.settings.masters import MasterSettings
+from bridge.node.settings.router import FileRouterSettings
 from bridge.wire.i2p.destination_keys import new_demo_leaf
 from consensus.protocols.garlic_farm.wire.proxy import ProxyMode
 from gossip.core.member import Address
@@ -55,7 +56,7 @@ def test_on_a_lan_the_farm_key_is_enough() -> None:
     assert configuration.gossip.broadcast == Address("192.168.7.255", 7668)
     assert configuration.consensus.bind == configuration.consensus.advertise == Address("192.168.7.5", 7669)
     assert configuration.state_dir == Path("/var/state")
-    assert configuration.router.directory == Path("/var/state/published")
+    assert configuration.router == FileRouterSettings(directory=Path("/var/state/published"))
     assert configuration.masters == ()
     assert configuration.publishing.reporting_period_ms == 30_000
 
@@ -120,24 +121,37 @@ def test_every_setting_of_the_file_arrives(tmp_path: Path) -> None:
     assert (consensus.voters_max, consensus.grace_ms) == (7, 60_000)
     assert (publishing.pace, publishing.reporting_period_ms) == (Pace.REPORTING_PERIOD, 2000)
     assert configuration.masters == (MasterSettings(publish=PublishConfig.ON, signing_key=Path("/keys/signing.key")),)
-    assert configuration.router.directory == tmp_path / "published"
+    assert configuration.router == FileRouterSettings(directory=tmp_path / "published")
     assert [(each.destination.address, each.probe) for each in configuration.leaves] == [
         (leaf.address, ("127.0.0.1", 8080))
     ]
+
+
+@pytest.mark.parametrize(("probe", "expected"), [("localhost:80", ("localhost", 80)), ("[::1]:65535", ("::1", 65535))])
+def test_probe_of_leaf_is_a_host_and_a_port(tmp_path: Path, probe: str, expected: tuple[str, int]) -> None:
+    text = f'farm_key = "k"\n[[leaf]]\ndestination = "{new_demo_leaf().base64}"\nprobe = "{probe}"'
+    assert load(tmp_path, text).leaves[0].probe == expected
+
+
+@pytest.mark.parametrize("probe", ["localhost", "localhost:0", "localhost:65536", ":80", "a b:80", "::1:80", "h:8x"])
+def test_probe_of_leaf_without_host_and_port_is_refused(tmp_path: Path, probe: str) -> None:
+    text = f'farm_key = "k"\n[[leaf]]\ndestination = "{new_demo_leaf().base64}"\nprobe = "{probe}"'
+    [problem] = problems(tmp_path, text)
+    assert problem.startswith(f"leaf[0].probe: probe {probe!r} is not host:port")
 
 
 def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     overrides = Overrides(farm_key=Path("/k"), state_dir=Path("/s"), name="other")
     configuration = load(tmp_path, 'name = "node-1"\nfarm_key = "f"\nstate_dir = "d"', overrides)
     assert (configuration.farm_key, configuration.state_dir, configuration.name) == (Path("/k"), Path("/s"), "other")
-    assert configuration.router.directory == Path("/s/published")
+    assert configuration.router == FileRouterSettings(directory=Path("/s/published"))
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("nmae = 'x'", "nmae: no such setting; did you mean 'name'?"),
-        ("[gossip]\nwibble = 1", "gossip.wibble: no such setting; there are allow_wan, advertise, bind"),
+        ("[gossip]\nwibble = 1", "gossip.wibble: no such setting; there are broadcast, bind, advertise"),
         ("[gosip]\nbind = 'x'", "gosip: no such setting; did you mean 'gossip'?"),
         (
             "[publishing]\nreporting_period = 5",
@@ -246,8 +260,8 @@ def test_with_i2p_there_is_no_gossip_and_everything_is_patient(tmp_path: Path) -
     assert configuration.consensus.advertise == Address(NAME, 7669)
     assert configuration.consensus.timing is Timing.I2P
     assert configuration.publishing.reporting_period_ms == 60_000
-    assert configuration.transport.seeds == (Address("farm.i2p", 7669),)
-    proxy = configuration.transport.proxy
+    assert configuration.consensus.seeds == (Address("farm.i2p", 7669),)
+    proxy = configuration.proxy
     assert proxy is not None
     assert (proxy.address, proxy.mode, proxy.user) == (Address("127.0.0.1", 4444), ProxyMode.ABSOLUTE_URI, None)
 
@@ -303,4 +317,4 @@ def test_with_an_authority_a_server_may_be_named(tmp_path: Path) -> None:
     text = 'farm_key = "k"\n[consensus]\nca_file = "ca.pem"\ncertificate = "node.pem"\nadvertise = "one.example:7669"'
     configuration = load(tmp_path, text)
     assert configuration.consensus.advertise == Address("one.example", 7669)
-    assert configuration.transport.ca_file == tmp_path / "ca.pem"
+    assert configuration.consensus.ca_file == tmp_path / "ca.pem"

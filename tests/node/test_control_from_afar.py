@@ -28,7 +28,7 @@ from bridge.node.control.node_address import NodeAddressError, RemoteNode, remot
 from bridge.node.control.server import ControlServer
 from bridge.node.events.event_log import clock_ms
 from bridge.node.security.control_socket import ControlSocketError
-from bridge.node.settings.control import ControlSettings
+from bridge.node.settings.configuration import ControlSettings
 from gossip import Address
 from tests.node.test_control import FakeNode
 

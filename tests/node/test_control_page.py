@@ -25,7 +25,7 @@ from bridge.node.control.access import open_remote_access
 from bridge.node.control.page import show_page
 from bridge.node.control.routes import Request
 from bridge.node.control.server import ControlLimits, ControlServer
-from bridge.node.settings.control import ControlSettings
+from bridge.node.settings.configuration import ControlSettings
 from gossip import Address
 from tests.node.test_control import FakeNode
 

@@ -12,8 +12,7 @@ import trio.testing
 from bridge.node.control.access import Access, RemoteAccess, open_remote_access
 from bridge.node.control.server import ControlLimits, ControlServer
 from bridge.node.security.control_socket import ControlSocketError
-from bridge.node.settings.configuration import ConfigurationError, load_configuration
-from bridge.node.settings.control import ControlSettings
+from bridge.node.settings.configuration import ConfigurationError, ControlSettings, load_configuration
 from gossip.core.member import Address
 from pipeline.source.endpoint import CredentialError, Credentials, Endpoint, load_credentials
 from pipeline.source.log_client import FarmLog, FarmLogError

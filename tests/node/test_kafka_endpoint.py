@@ -15,7 +15,7 @@ from bridge.node.founded_farm import CurrentFarm
 from bridge.node.kafka.endpoint import CERTIFICATE_ALARM, READ_BYTES, FarmListener
 from bridge.node.kafka.opening import kafka_listener
 from bridge.node.local_node import LocalNode
-from bridge.node.settings.kafka import KafkaSettings
+from bridge.node.settings.clients import KafkaSettings
 from bridge.wire.keys.scram_text import new_credential
 from consensus.protocols.kraft import (
     ClientSecurity,

@@ -12,7 +12,7 @@ from bridge.node.events.alarms import NodeStopped
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.kafka import opening
 from bridge.node.local_node import LocalNode
-from bridge.node.settings.kafka import KafkaSettings
+from bridge.node.settings.clients import KafkaSettings
 from gossip import Address
 
 ROOT = Path(__file__).parents[2]

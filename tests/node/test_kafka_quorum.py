@@ -6,7 +6,7 @@ import pytest
 
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.kafka.farm_quorum import quorum_of
-from bridge.node.settings.kafka import KafkaPeer
+from bridge.node.settings.clients import KafkaPeer
 from consensus.core.model import Configuration, Server
 from consensus.core.replication.progress import ProgressState
 from consensus.core.status import FollowerProgress

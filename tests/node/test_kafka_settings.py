@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from bridge.node.settings.clients import KafkaPeer, KafkaSettings
 from bridge.node.settings.configuration import ConfigurationError, load_configuration
-from bridge.node.settings.kafka import KafkaPeer, KafkaSettings
 from bridge.node.settings.machine import Machine, Network
 from gossip import Address
 from gossip.node.discovery import LanInterface
@@ -49,6 +49,7 @@ def test_all_of_it(tmp_path: Path) -> None:
     assert found == KafkaSettings(
         listen=Address("0.0.0.0", 9092),  # noqa: S104 - compared, not bound
         advertise=Address("router-1.example", 9092),
+        allow_network=True,
         topic="log",
         write=True,
         groups=True,

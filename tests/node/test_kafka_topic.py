@@ -16,7 +16,7 @@ from bridge.node.kafka.farm_batches import CONTROL_TYPE, batches_of, key_of
 from bridge.node.kafka.farm_topic import PRESENT_S, FarmTopic
 from bridge.node.kafka.producing import Producing
 from bridge.node.raft.submitting import sealed
-from bridge.node.settings.kafka import KafkaPeer
+from bridge.node.settings.clients import KafkaPeer
 from bridge.wire.log.entries import encode
 from consensus import FollowerProgress, ServerStoppedError
 from consensus.core.entry_data import configuration_entry, no_op_entry

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from bridge.node.router.host import HostSampler, LoopLag
-from bridge.node.router.router import FileRouter, Leaf, Router, RouterError, leaf_from_settings
+from bridge.node.router.router import FileRouter, Leaf, Router, RouterError
 from bridge.wire.i2p.destination_keys import MasterKey, new_demo_leaf, new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, build, decode, encode, sign, verify
 
@@ -222,25 +222,6 @@ async def test_the_router_status_holds_host_figures_and_unknown_for_the_rest(tmp
     assert status.exploratory_tunnels is None
     assert status.participating_tunnels is None
     assert status.configured_bandwidth_bytes_per_s is None
-
-
-def test_leaves_are_read_from_the_texts_of_a_configuration_file() -> None:
-    assert leaf_from_settings(LEAF.base64, None) == Leaf(LEAF)
-    assert leaf_from_settings(LEAF.base64, "localhost:80") == Leaf(LEAF, ("localhost", 80))
-    assert leaf_from_settings(LEAF.base64, "[::1]:65535") == Leaf(LEAF, ("::1", 65535))
-
-
-@pytest.mark.parametrize(
-    "probe", ["", "localhost", "localhost:0", "localhost:65536", ":80", "a b:80", "::1:80", "h:8x"]
-)
-def test_a_probe_that_is_not_host_and_port_is_named(probe: str) -> None:
-    with pytest.raises(RouterError, match="is not host:port"):
-        leaf_from_settings(LEAF.base64, probe)
-
-
-def test_a_leaf_that_is_no_destination_is_named() -> None:
-    with pytest.raises(RouterError, match="leaf destination 'example'"):
-        leaf_from_settings("example", None)
 
 
 @pytest.mark.parametrize(

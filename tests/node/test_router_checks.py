@@ -14,8 +14,7 @@ from bridge.node.doctor.router_checks import router_checks
 from bridge.node.router.link import Link, Software
 from bridge.node.router.router import Leaf
 from bridge.node.security.key_files import save_signing_key, write_private_file
-from bridge.node.settings.choices import RouterKind
-from bridge.node.settings.router import I2cpSettings, RouterSettings
+from bridge.node.settings.router import ControlUrl, FileRouterSettings, I2cpRouterSettings
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
 from tests.node import fake_i2cp_router
 from tests.node.fake_i2cp_router import NOW_S, FakeRouter
@@ -62,15 +61,14 @@ def checks(
     if not word.exists():
         write_private_file(word, "word\n")
     with behind_ports(router, control or FakeControl()) as (i2cp_port, control_port):
-        settings = I2cpSettings(
+        url = ControlUrl(Link("127.0.0.1", control_port), is_encrypted=False, path="/jsonrpc/")
+        settings = I2cpRouterSettings(
             software=software,
-            link=Link("127.0.0.1", i2cp_port),
-            control=None if control is None else Link("127.0.0.1", control_port),
-            control_path="/jsonrpc/",
-            control_password_file=None if control is None else word,
+            i2cp=Link("127.0.0.1", i2cp_port),
+            i2pcontrol=None if control is None else url,
+            i2pcontrol_password_file=None if control is None else word,
         )
-        access = RouterSettings(directory=tmp_path, kind=RouterKind.I2CP, i2cp=settings)
-        found = router_checks(access, list(tmp_path.glob("*.key")), leaves)
+        found = router_checks(settings, list(tmp_path.glob("*.key")), leaves)
     return {check.name: check for check in found}
 
 
@@ -124,7 +122,7 @@ def test_a_transient_key_with_i2pd_is_a_problem(tmp_path: Path) -> None:
 
 
 def test_no_router_at_all_is_a_warning(tmp_path: Path) -> None:
-    [check] = router_checks(RouterSettings(directory=tmp_path), [])
+    [check] = router_checks(FileRouterSettings(directory=tmp_path), [])
     assert check.result is CheckResult.WARNING
 
 
@@ -140,9 +138,8 @@ def test_each_leaf_has_a_line_with_its_faults(tmp_path: Path) -> None:
     assert "its service does not answer the probe" in lines[2].text
 
 
-def test_the_leaves_of_a_router_that_is_down_name_it(tmp_path: Path) -> None:
+def test_the_leaves_of_a_router_that_is_down_name_it() -> None:
     leaf = new_demo_leaf()
-    nothing_there = I2cpSettings(software=Software.JAVA, link=Link("127.0.0.1", 1))
-    settings = RouterSettings(directory=tmp_path, kind=RouterKind.I2CP, i2cp=nothing_there)
+    settings = I2cpRouterSettings(i2cp=Link("127.0.0.1", 1))
     *_, line = router_checks(settings, [], (Leaf(leaf),))
     assert "no router answers" in line.text

@@ -12,10 +12,9 @@ from bridge.node.router.i2cp_router import I2cpRouter
 from bridge.node.router.link import Link, Software
 from bridge.node.router.router import FileRouter
 from bridge.node.security.key_files import KeyFileError, write_private_file
-from bridge.node.settings.choices import RouterKind
 from bridge.node.settings.configuration import ConfigurationError, NodeConfiguration, load_configuration
 from bridge.node.settings.machine import Machine, Network
-from bridge.node.settings.router import I2cpSettings
+from bridge.node.settings.router import ControlUrl, I2cpRouterSettings
 from gossip.node.discovery import LanInterface
 
 LAN = LanInterface("eth0", "192.168.7.5", "192.168.7.255")
@@ -34,15 +33,14 @@ def problems(tmp_path: Path, router: str, first: str = "") -> str:
     return str(caught.value).replace(f"{tmp_path / 'node.toml'}: ", "")
 
 
-def i2cp(tmp_path: Path, more: str = "") -> I2cpSettings:
+def i2cp(tmp_path: Path, more: str = "") -> I2cpRouterSettings:
     found = load(tmp_path, f'kind = "i2cp"\n{more}').router
-    assert found.kind is RouterKind.I2CP
-    assert found.i2cp is not None
-    return found.i2cp
+    assert isinstance(found, I2cpRouterSettings)
+    return found
 
 
 def test_a_java_router_on_this_machine_needs_the_kind_alone(tmp_path: Path) -> None:
-    assert i2cp(tmp_path) == I2cpSettings(software=Software.JAVA, link=Link("127.0.0.1", 7654))
+    assert i2cp(tmp_path) == I2cpRouterSettings(software=Software.JAVA, i2cp=Link("127.0.0.1", 7654))
 
 
 def test_all_of_it(tmp_path: Path) -> None:
@@ -53,14 +51,14 @@ def test_all_of_it(tmp_path: Path) -> None:
         'i2cp_username = "farm"\ni2cp_password_file = "i2cp.password"\n'
         'i2pcontrol = "https://127.0.0.1:7650"\ni2pcontrol_password_file = "control.password"\n',
     )
-    assert found == I2cpSettings(
+    assert found == I2cpRouterSettings(
         software=Software.I2PD,
-        link=Link("10.0.0.2", 7655, tmp_path / "router.pem"),
-        username="farm",
-        password_file=tmp_path / "i2cp.password",
-        control=Link("127.0.0.1", 7650, unchecked_tls=True),
-        control_path="/",
-        control_password_file=tmp_path / "control.password",
+        i2cp=Link("10.0.0.2", 7655),
+        i2cp_certificate=tmp_path / "router.pem",
+        i2cp_username="farm",
+        i2cp_password_file=tmp_path / "i2cp.password",
+        i2pcontrol=ControlUrl(Link("127.0.0.1", 7650), is_encrypted=True, path="/"),
+        i2pcontrol_password_file=tmp_path / "control.password",
     )
 
 
@@ -77,7 +75,9 @@ def test_the_path_of_i2pcontrol_is_the_kinds_own_unless_it_is_told(
     tmp_path: Path, software: str, url: str, path: str
 ) -> None:
     told = f'software = "{software}"\ni2pcontrol = "{url}"\ni2pcontrol_password_file = "word"'
-    assert i2cp(tmp_path, told).control_path == path
+    found = i2cp(tmp_path, told).i2pcontrol
+    assert found is not None
+    assert found.path == path
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`config show` prints a file that says the same: its keys are those that a file may have."""
+"""The settings that `config show` prints are a file with the same meaning."""
 
 import tomllib
 from collections.abc import Mapping
@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge.node.settings.configuration import load_configuration
-from bridge.node.settings.table import SETTINGS
-from bridge.node.settings.written import settings_table
+from bridge.node.settings.bundle import toml_text
+from bridge.node.settings.configuration import SETTINGS, load_configuration
+from bridge.node.settings.declared import written
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
-from bridge.wire.keys.bundle import toml_text
 
 LEAF, MASTER = new_demo_leaf(), new_master_key().destination
 PLAIN = 'farm_key = "farm.key"\nstate_dir = "state"\n[gossip]\nbind = "127.0.0.1:7668"\n'
@@ -46,22 +45,10 @@ def _keys(tables: Mapping[str, object]) -> set[str]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_is_shown_is_a_file_that_says_the_same_with_keys_that_files_have(name: str, tmp_path: Path) -> None:
+def test_written_configuration_reads_as_the_same(name: str, tmp_path: Path) -> None:
     file, shown = tmp_path / "node.toml", tmp_path / "shown.toml"
     file.write_text(FILES[name])
     configuration = load_configuration(file)
-    shown.write_text(toml_text(settings_table(configuration)))
+    shown.write_text(toml_text(written(configuration)))
     assert load_configuration(shown) == replace(configuration, is_named_by_host=False)
     assert _keys(tomllib.loads(shown.read_text())) <= SETTINGS.keys()
-
-
-def test_every_setting_of_a_file_can_be_shown(tmp_path: Path) -> None:
-    written: set[str] = set()
-    for number, text in enumerate(FILES.values()):
-        file = tmp_path / f"{number}.toml"
-        file.write_text(text)
-        written |= _keys(settings_table(load_configuration(file)))
-    certificates = {"router.i2cp_certificate", "router.i2pcontrol_certificate", "control.certificate"}
-    not_used = {"gossip.advertise", "zmq.broadcast", "zmq.ident", "kafka.certificate", "kafka.client_ca", "kafka.users"}
-    moved = {"publishing.publish", "publishing.signing_key"}  # they stand in the one [[master]]
-    assert SETTINGS.keys() - written == certificates | not_used | moved

@@ -9,7 +9,6 @@ from bridge.node.events.event_log import EventLog
 from bridge.node.raft.users import ALARM, Users, UsersError, read_files, read_password
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.key_files import load_farm_key, save_farm_key
-from bridge.node.settings.transport import UserSettings
 from bridge.wire.keys.farm_key import new_farm_key
 from consensus.protocols.garlic_farm.wire.digest import Credentials
 
@@ -20,11 +19,6 @@ def farm_keys(tmp_path: Path) -> FarmKeys:
     return FarmKeys(tmp_path / "farm.key", load_farm_key(tmp_path / "farm.key"))
 
 
-def users_of(farm_keys: FarmKeys, settings: UserSettings) -> Users:
-    """Of a node that starts with these settings."""
-    return Users(farm_keys, settings, read_files(settings))
-
-
 def private(path: Path, text: str) -> Path:
     path.write_text(text)
     path.chmod(0o600)
@@ -32,7 +26,7 @@ def private(path: Path, text: str) -> Path:
 
 
 def test_without_files_every_server_shows_and_accepts_what_the_farms_key_makes(farm_keys: FarmKeys) -> None:
-    users = users_of(farm_keys, UserSettings())
+    users = Users(farm_keys, read_files())
     (own,) = users.credentials()
     assert users.password_of(own.user) == own.password
     assert users.password_of("stranger") is None
@@ -42,7 +36,7 @@ def test_without_files_every_server_shows_and_accepts_what_the_farms_key_makes(f
 def test_a_server_with_users_of_its_own_accepts_these_and_no_other(tmp_path: Path, farm_keys: FarmKeys) -> None:
     users_file = private(tmp_path / "users", "# routers of the north\nnorth:one:two\n\nclient:three\n")
     logins_file = private(tmp_path / "logins", "10.0.0.1:7669 north:secret\nname.b32.i2p:7669  south:words\n")
-    users = users_of(farm_keys, UserSettings(users_file=users_file, logins_file=logins_file))
+    users = Users(farm_keys, read_files(users_file=users_file, logins_file=logins_file))
     assert (users.password_of("north"), users.password_of("client")) == ("one:two", "three")
     assert users.password_of(users.credentials()[0].user) is None
     assert users.login("10.0.0.1:7669") == Credentials("north", "secret")
@@ -63,14 +57,14 @@ def test_a_file_with_a_mistake_is_named_with_its_line(
     tmp_path: Path, farm_keys: FarmKeys, text: str, told: str
 ) -> None:
     with pytest.raises(UsersError, match=told):
-        users_of(farm_keys, UserSettings(users_file=private(tmp_path / "users", text)))
+        Users(farm_keys, read_files(users_file=private(tmp_path / "users", text)))
 
 
 def test_files_with_passwords_must_be_private_and_there(tmp_path: Path, farm_keys: FarmKeys) -> None:
     open_to_all = private(tmp_path / "users", "a:b")
     open_to_all.chmod(0o640)
     with pytest.raises(UsersError, match="chmod 600"):
-        users_of(farm_keys, UserSettings(users_file=open_to_all))
+        Users(farm_keys, read_files(users_file=open_to_all))
     with pytest.raises(UsersError, match="does not exist"):
         read_password(tmp_path / "nothing")
     with pytest.raises(UsersError, match="one line"):
@@ -83,7 +77,7 @@ async def test_a_user_is_refused_from_the_moment_that_its_line_is_gone_and_a_bro
 ) -> None:
     alarms = Alarms(EventLog("node", lambda: 0))
     users_file = private(tmp_path / "users", "north:one\nsouth:two\n")
-    users = users_of(farm_keys, UserSettings(users_file=users_file))
+    users = Users(farm_keys, read_files(users_file=users_file))
     private(users_file, "south:two\n")
     await users.look(alarms)
     assert (users.password_of("north"), users.password_of("south")) == (None, "two")

@@ -17,7 +17,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from bridge.node.events.alarms import NodeStopped
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.local_node import LocalNode
-from bridge.node.settings.zmq import ZmqSettings
+from bridge.node.settings.clients import ZmqSettings
 from bridge.node.zmq import opening
 from bridge.node.zmq.endpoint import READ_BYTES, WRITE_BYTES, open_endpoint
 from consensus.core.model import Entry, Index

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from bridge.node.settings.clients import ZmqSettings
 from bridge.node.settings.configuration import ConfigurationError, load_configuration
 from bridge.node.settings.machine import Machine, Network
-from bridge.node.settings.zmq import ZmqSettings
 from gossip import Address
 from gossip.node.discovery import LanInterface
 
@@ -46,6 +46,7 @@ def test_all_of_it(tmp_path: Path) -> None:
     )
     assert found == ZmqSettings(
         listen=Address("192.168.7.5", 7670),
+        allow_network=True,
         write=True,
         ident="farm",
         broadcast=Address("192.168.7.5", 7671),

@@ -10,9 +10,8 @@ import click
 import pytest
 
 from bridge.cli.main import COMMANDS, cli
-from bridge.node.settings.configuration import load_configuration
+from bridge.node.settings.configuration import SETTINGS, load_configuration
 from bridge.node.settings.machine import Machine, Network
-from bridge.node.settings.table import SETTINGS
 from deploy import deb, example_configuration, man_pages, platforms
 from deploy.environment import MACHINES, RELEASES, PackagingError, own_wheel, target
 from deploy.oci import lay_out
@@ -102,7 +101,7 @@ def test_the_configuration_names_every_setting_once_and_is_toml_without_its_mark
 
 def test_a_line_without_its_mark_is_a_default_or_an_example_of_the_right_kind() -> None:
     table = tomllib.loads(re.sub(r"^#(?=[\w\[])", "", example_configuration.text(), flags=re.MULTILINE))
-    assert table["gossip"]["capacity"] == SETTINGS["gossip.capacity"].default
+    assert table["gossip"]["capacity"] == SETTINGS["gossip.capacity"].value
     assert table["gossip"]["seeds"] == ["192.168.1.11:7668", "192.168.1.12:7668"]
     assert table["demo"] is False
 

@@ -1,6 +1,8 @@
-"""docs/reference/settings.md out of the table of settings."""
+"""docs/reference/settings.md out of the declared settings."""
 
-from bridge.node.settings.table import SETTINGS, Kind, Setting
+from itertools import groupby
+
+from bridge.node.settings.configuration import LISTS, SETTINGS
 
 HEAD = """# Settings
 
@@ -12,54 +14,14 @@ See also: [key files](key-files.md), [routers](routers.md), [handshake and users
 [control endpoint over TCP](control-endpoint.md#over-tcp), [several masters](../how-to/several-masters.md),
 [over I2P](../how-to/over-i2p.md).
 """
-TABLES = {
-    "": "At the top of the file",
-    "gossip": "`[gossip]`",
-    "consensus": "`[consensus]`",
-    "proxy": "`[proxy]`",
-    "publishing": "`[publishing]`",
-    "master": "`[[master]]`",
-    "router": "`[router]`",
-    "leaf": "`[[leaf]]`",
-    "control": "`[control]`",
-    "log": "`[log]`",
-    "zmq": "`[zmq]`",
-    "kafka": "`[kafka]`",
-}
 
 
 def page() -> str:
     """The document."""
     parts = [HEAD]
-    for table, heading in TABLES.items():
-        rows = [each for key, each in SETTINGS.items() if key.rpartition(".")[0] == table]
-        parts += [f"\n## {heading}\n\n| key | type | default | meaning |\n|---|---|---|---|\n", *map(_row, rows)]
+    for table, settings in groupby(SETTINGS.values(), key=lambda each: each.table):
+        heading = "At the top of the file" if not table else f"`[[{table}]]`" if table in LISTS else f"`[{table}]`"
+        parts += [f"\n## {heading}\n\n| key | type | default | meaning |\n|---|---|---|---|\n"]
+        for each in settings:
+            parts.append(f"| `{each.path}` | {each.kind_text} | {each.default_text} | {each.setting.meaning} |\n")
     return "".join(parts)
-
-
-def _row(setting: Setting) -> str:
-    return f"| `{setting.key}` | {_type(setting)} | {_default(setting)} | {setting.meaning} |\n"
-
-
-def _type(setting: Setting) -> str:
-    match setting.kind:
-        case Kind.INTEGER:
-            return f"{setting.least:,} to {setting.most:,}"
-        case Kind.WORD:
-            return ", ".join(f'`"{word}"`' for word in setting.words)
-        case Kind.TEXTS:
-            return f"{setting.kind.value}, at most {setting.most}"
-        case _:
-            return str(setting.kind.value)
-
-
-def _default(setting: Setting) -> str:
-    if setting.told:
-        return setting.told
-    match setting.default:
-        case bool(value):
-            return f"`{str(value).lower()}`"
-        case int(value):
-            return str(value)
-        case value:
-            return f'`"{value}"`'

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.node.settings.table import SETTINGS
+from bridge.node.settings.configuration import SETTINGS
 from tests.reference import site
 from tests.structure.raft_rules import ROOT, definitions_in
 

@@ -3,8 +3,8 @@
 import pytest
 
 from bridge.api.control import FarmKeyAnswer
+from bridge.node.settings.bundle import _Bundle
 from bridge.wire.i2p.destination_keys import _File as DestinationKeyDocument
-from bridge.wire.keys.bundle import _Bundle
 from bridge.wire.keys.client_key import _File as ClientKeyDocument
 from bridge.wire.keys.farm_key import _File as FarmKeyDocument
 from gossip.wire.codec import _DatedKey, _Keyring

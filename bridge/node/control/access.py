@@ -22,7 +22,7 @@ from pathlib import Path
 from bridge.node.control.control_certificate import control_certificate
 from bridge.node.security.control_socket import ControlSocketError
 from bridge.node.security.key_files import KeyFileError, read_private_file
-from bridge.node.settings.control import ControlSettings
+from bridge.node.settings.configuration import ControlSettings
 from consensus.net import CertificateError, operators_certificate
 from consensus.storage import replace_file
 from gossip import Address

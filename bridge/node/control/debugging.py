@@ -28,7 +28,7 @@ from bridge.api.control import Refused
 from bridge.api.debug import DebugAnswer, MemorySnapshot, ProcessorProfile, RunningStack, SampledStack, TypeCount
 from bridge.node.control.routes import Answer, Handler, Request, json_answer, numbers_of
 from bridge.node.settings.configuration import NodeConfiguration
-from bridge.node.settings.written import settings_table
+from bridge.node.settings.declared import written
 
 SECONDS_DEFAULT: Final = 5
 SECONDS_MOST: Final = 60
@@ -85,7 +85,7 @@ class Debugging:
                 node=self._configuration.name,
                 versions=await trio.to_thread.run_sync(versions),
                 compiled=is_compiled(),
-                settings=without_users(settings_table(self._configuration)),
+                settings=without_users(written(self._configuration)),
                 profile=profile,
                 threads=thread_stacks(),
                 tasks=task_stacks(),

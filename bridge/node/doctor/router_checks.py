@@ -18,7 +18,7 @@ from bridge.node.router.i2pcontrol import I2PControl
 from bridge.node.router.link import ControlAccess, RouterLost, Software
 from bridge.node.router.router import Leaf
 from bridge.node.security.key_files import KeyFileError, load_signing_key
-from bridge.node.settings.router import RouterSettings
+from bridge.node.settings.router import FileRouterSettings, RouterSettings
 
 ROUTER, STATUS = "router", "router status"
 
@@ -30,17 +30,17 @@ def router_checks(
 
     In a demonstration a file stands for the router, and nothing is behind the leaves.
     """
-    if settings.i2cp is None:
+    if isinstance(settings, FileRouterSettings):
         action = 'for a real one set [router] kind = "i2cp"; `garlicfarm help attach-a-router` tells how'
         text = f"none: structures are kept in {settings.directory}, and outside a demonstration no leaf is healthy"
         checks = [Check(ROUTER, CheckResult.WARNING, text, action)]
         return checks if demo else [*checks, *trio.run(leaf_checks, leaves, None)]
     try:
-        access = settings.i2cp.access()
+        access = settings.access()
     except KeyFileError as error:
         return [Check(ROUTER, CheckResult.PROBLEM, str(error), "write the password into that file, with mode 0600")]
     checks = trio.run(_ask, access.i2cp, access.control, leaves)
-    if settings.i2cp.software is Software.I2PD and any(_is_offline(path) for path in signing_keys):
+    if settings.software is Software.I2PD and any(_is_offline(path) for path in signing_keys):
         text = "i2pd makes no session for a transient key, so this node cannot publish through it"
         action = "take a Java router, or the master key itself as the signing key (`garlicfarm help signing-keys`)"
         checks.append(Check("router key", CheckResult.PROBLEM, text, action))

@@ -11,7 +11,7 @@ from bridge.node.raft.users import UsersError, read_files, read_password
 from bridge.node.security.certificates import RENEW_KAFKA, RENEW_SIGNED, validity_of
 from bridge.node.security.key_files import KeyFileError
 from bridge.node.settings.configuration import NodeConfiguration
-from bridge.node.settings.transport import ProxySettings
+from bridge.node.settings.network import ProxySettings
 from bridge.node.zmq.listed_keys import read_listed_keys
 from bridge.node.zmq.opening import INSTALL, is_installed
 from consensus.net import CERTIFICATE_FILE, CertificateError, NodeCertificate, operators_certificate
@@ -42,13 +42,13 @@ def _judged(certificate: NodeCertificate) -> Check:
 
 
 def _certificate_checks(configuration: NodeConfiguration) -> Iterator[Check]:
-    transport = configuration.transport
-    if transport.certificate is not None:
+    certificate = configuration.consensus.certificate
+    if certificate is not None:
         try:
-            yield _judged(operators_certificate(transport.certificate))
+            yield _judged(operators_certificate(certificate))
         except CertificateError as error:
             yield Check("certificate", CheckResult.PROBLEM, str(error), RENEW_SIGNED)
-    elif transport.proxy is None and (path := configuration.state_dir / CERTIFICATE_FILE).exists():
+    elif configuration.proxy is None and (path := configuration.state_dir / CERTIFICATE_FILE).exists():
         try:
             NodeCertificate(path, b"").dates()
         except CertificateError as error:
@@ -59,11 +59,11 @@ def _certificate_checks(configuration: NodeConfiguration) -> Iterator[Check]:
 
 
 def _users_checks(configuration: NodeConfiguration) -> Iterator[Check]:
-    users = configuration.transport.users
-    named = [str(path) for path in (users.users_file, users.logins_file) if path is not None]
+    files = configuration.consensus.users_file, configuration.consensus.logins_file
+    named = [str(path) for path in files if path is not None]
     if named:
         try:
-            read_files(users)
+            read_files(*files)
         except UsersError as error:
             yield Check(
                 "users", CheckResult.PROBLEM, str(error), "mend the file; `garlicfarm help transports` has its form"
@@ -73,9 +73,8 @@ def _users_checks(configuration: NodeConfiguration) -> Iterator[Check]:
 
 
 def _proxy_checks(configuration: NodeConfiguration) -> Iterator[Check]:
-    proxy = configuration.transport.proxy
-    if proxy is not None:
-        yield _proxy_check(proxy)
+    if configuration.proxy is not None:
+        yield _proxy_check(configuration.proxy)
 
 
 def _zmq_checks(configuration: NodeConfiguration) -> Iterator[Check]:

@@ -41,8 +41,8 @@ from bridge.node.kafka.producing import ALARM, Producing
 from bridge.node.local_node import LocalNode
 from bridge.node.security.certificates import RENEW_KAFKA, validity_of
 from bridge.node.security.key_files import FILE_ACTION
+from bridge.node.settings.clients import KafkaSettings
 from bridge.node.settings.descriptors import descriptor_shares
-from bridge.node.settings.kafka import KafkaSettings
 from consensus.net import CertificateError, NodeCertificate
 from consensus.protocols.kraft import (
     ConfigsService,

@@ -13,7 +13,7 @@ A module of its own, because the topic is for clients, and this is for operators
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
 from bridge.node.kafka.farm_batches import epoch_of
 from bridge.node.kafka.farm_topic import NO_ID, listeners_of
-from bridge.node.settings.kafka import KafkaSettings
+from bridge.node.settings.clients import KafkaSettings
 from consensus import FollowerProgress, Server, integer_id
 from consensus.protocols.kraft import QuorumView, ReplicaView
 from gossip.node import parse_endpoint

@@ -26,7 +26,7 @@ from uuid import UUID
 from bridge.node.founded_farm import NO_SERVER, CurrentFarm, FoundedFarm
 from bridge.node.kafka.farm_batches import EPOCH_MAX, batches_of, epoch_of, timestamp_of
 from bridge.node.kafka.producing import BATCH_RECORDS, Producing
-from bridge.node.settings.kafka import KafkaSettings
+from bridge.node.settings.clients import KafkaSettings
 from consensus import ServerBusyError, ServerStoppedError, integer_id
 from consensus.protocols.kraft import (
     BatchCache,

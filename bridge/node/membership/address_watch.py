@@ -26,8 +26,9 @@ from typing import Any, Final, TypeVar
 import trio
 
 from bridge.node.events.alarms import Alarms
-from bridge.node.settings.configuration import WILDCARDS, NodeConfiguration
+from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.machine import (
+    WILDCARDS,
     ChosenAddress,
     Network,
     NoAddressError,

@@ -18,7 +18,8 @@ from bridge.node.membership.introductions import Introductions, Others
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.raft.connecting import Connecting, HandshakeWords
 from bridge.node.settings.choices import Timing
-from bridge.node.settings.configuration import GossipSettings, NodeConfiguration
+from bridge.node.settings.configuration import NodeConfiguration
+from bridge.node.settings.network import GossipSettings
 from bridge.node.settings.timing import profile_of
 from consensus.protocols.garlic_farm import Metrics, PeerAddress
 from gossip import (
@@ -188,7 +189,7 @@ def _introductions(settings: NodeConfiguration, metadata: bytes, metrics: Metric
         Signer(identity.key),
         GenerationKeeper(directory, identity.node_id, generation),
         metrics,
-        seeds=[PeerAddress(seed.host, seed.port, None) for seed in settings.transport.seeds],
+        seeds=[PeerAddress(seed.host, seed.port, None) for seed in consensus.seeds],
         advertised=PeerAddress(consensus.advertise.host, consensus.advertise.port, None),
         period_s=period_s,
         hurried_s=hurried_s,

@@ -38,7 +38,7 @@ from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import UNKNOWN_ENDPOINT, Replica
 from bridge.node.settings.choices import Admit as AdmitSetting
-from bridge.node.settings.configuration import ConsensusSettings
+from bridge.node.settings.network import ConsensusSettings
 from bridge.node.settings.timing import profile_of
 from bridge.wire.log.entries import encode
 from bridge.wire.membership.metadata import ADMISSIONS_LIMIT

@@ -24,8 +24,8 @@ from bridge.node.security.certificates import watch_certificate
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.descriptors import DescriptorShares, descriptor_shares
+from bridge.node.settings.network import ProxySettings
 from bridge.node.settings.timing import profile_of
-from bridge.node.settings.transport import ProxySettings
 from bridge.wire.log.proof import ends_like_proof
 from consensus.net import AcceptOptions, NodeCertificate, load_or_create_certificate, operators_certificate
 from consensus.protocols.garlic_farm import (
@@ -82,15 +82,15 @@ class Transport:
 
 def load_transport(settings: NodeConfiguration) -> Transport:
     """Raises CertificateError, UsersError and DescriptorError, before this node says or opens anything."""
-    shares, users = descriptor_shares(), read_files(settings.transport.users)
-    transport = settings.transport
-    if transport.proxy is not None:
+    consensus = settings.consensus
+    shares, users = descriptor_shares(), read_files(consensus.users_file, consensus.logins_file)
+    if settings.proxy is not None:
         return Transport(
-            I2pConnector(_proxy(transport.proxy), os.urandom), None, signed=False, users=users, shares=shares
+            I2pConnector(_proxy(settings.proxy), os.urandom), None, signed=False, users=users, shares=shares
         )
-    if transport.ca_file is not None and transport.certificate is not None:
-        connector = TlsConnector(authority_context(transport.ca_file))
-        own = operators_certificate(transport.certificate)
+    if consensus.ca_file is not None and consensus.certificate is not None:
+        connector = TlsConnector(authority_context(consensus.ca_file))
+        own = operators_certificate(consensus.certificate)
         return Transport(connector, own, signed=True, users=users, shares=shares)
     own = load_or_create_certificate(settings.state_dir)
     return Transport(TlsConnector(), own, signed=False, users=users, shares=shares)
@@ -139,7 +139,7 @@ class Connecting:
         self._identity = identity
         self._words = words
         self._i2p_name = settings.consensus.advertise.host
-        self._users = Users(farm_keys, settings.transport.users, transport.users)
+        self._users = Users(farm_keys, transport.users)
         self._cluster = farm_keys.filed.cluster
         profile, shares = profile_of(settings.consensus.timing), transport.shares
         self._dial_s = profile.dial_s

@@ -19,7 +19,6 @@ from bridge.node.events.alarms import Alarms
 from bridge.node.security import key_files
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.key_files import FILE_ACTION, KeyFileError, read_private_file
-from bridge.node.settings.transport import UserSettings
 from consensus.protocols.garlic_farm import Credentials, GarlicFarmError
 
 ALARM = "users"
@@ -35,9 +34,8 @@ class UsersError(Exception):
 class Users:
     """The credentials of one node's servers. `files` is what `read_files` found at the start."""
 
-    def __init__(self, farm_keys: FarmKeys, settings: UserSettings, files: "UserFiles") -> None:
+    def __init__(self, farm_keys: FarmKeys, files: "UserFiles") -> None:
         self._farm_keys = farm_keys
-        self._settings = settings
         self._files = files
 
     def credentials(self) -> tuple[Credentials, ...]:
@@ -57,7 +55,7 @@ class Users:
 
     async def watch(self, alarms: Alarms) -> None:
         """Take over changed files, until cancelled."""
-        if self._settings == UserSettings():
+        if self._files.paths == (None, None):
             return
         while True:
             await trio.sleep(LOOK_EVERY_S)
@@ -66,7 +64,7 @@ class Users:
     async def look(self, alarms: Alarms) -> None:
         """Read the files again."""
         try:
-            self._files = await trio.to_thread.run_sync(read_files, self._settings)
+            self._files = await trio.to_thread.run_sync(read_files, *self._files.paths)
         except UsersError as error:
             alarms.set(ALARM, f"{error}; what was read before still holds", FILE_ACTION)
         else:
@@ -79,20 +77,22 @@ class UserFiles:
 
     users: Mapping[str, Credentials] | None
     logins: Mapping[str, Credentials]
+    paths: tuple[Path | None, Path | None]
+    """The files of users and of logins."""
 
 
-def read_files(settings: UserSettings) -> "UserFiles":
-    """What the files hold; raises UsersError."""
+def read_files(users_file: Path | None = None, logins_file: Path | None = None) -> UserFiles:
+    """Read the files that are named; raises UsersError."""
     users = logins = None
-    if settings.users_file is not None:
-        found = [_credentials(settings.users_file, number, line) for number, line in _lines(settings.users_file)]
+    if users_file is not None:
+        found = [_credentials(users_file, number, line) for number, line in _lines(users_file)]
         users = {each.user: each for each in found}
-    if settings.logins_file is not None:
+    if logins_file is not None:
         logins = {}
-        for number, line in _lines(settings.logins_file):
+        for number, line in _lines(logins_file):
             address, _, pair = line.partition(" ")
-            logins[address] = _credentials(settings.logins_file, number, pair.strip())
-    return UserFiles(users, logins or {})
+            logins[address] = _credentials(logins_file, number, pair.strip())
+    return UserFiles(users, logins or {}, (users_file, logins_file))
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:

@@ -15,7 +15,6 @@ healthy, whatever their probes say. In a demonstration the file stands for the r
 local service, asked by a real TCP connection, or simply healthy where the demonstration has no service.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,14 +34,12 @@ from bridge.wire.i2p.meta_lease_set import (
     decode,
     verify,
 )
-from bridge.wire.i2p.structures import Destination, I2pError, address_of, destination_from_base64
+from bridge.wire.i2p.structures import Destination, address_of
 from consensus.storage import replace_file, sync_directory
 
 PROBE_TIMEOUT_S: Final = 2.0
 LOOK_EVERY_S: Final = 5.0
 STRUCTURE_SUFFIX: Final = ".meta-ls2"
-_PROBE = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9._-]{1,253})):([1-9][0-9]{0,4})")
-_PORT_LIMIT: Final = 65_535
 
 
 class RouterError(Exception):
@@ -97,20 +94,6 @@ class Router(Protocol):
     async def stop_publishing_meta_lease_set(self, master_hash: bytes) -> None:
         """Stop publishing what this node handed over; harmless if there is nothing."""
         ...
-
-
-def leaf_from_settings(destination: str, probe: str | None, master_hash: bytes | None = None) -> Leaf:
-    """Make a leaf from the texts of a configuration file (`destination=…`, `probe=host:port`)."""
-    try:
-        parsed = destination_from_base64(destination)
-    except I2pError as error:
-        raise RouterError(f"leaf destination {destination[:16]!r}…: {error}") from None
-    if probe is None:
-        return Leaf(parsed, master_hash=master_hash)
-    found = _PROBE.fullmatch(probe)
-    if found is None or int(found[3]) > _PORT_LIMIT:
-        raise RouterError(f"probe {probe[:60]!r} of leaf {parsed.address} is not host:port, e.g. 127.0.0.1:8080")
-    return Leaf(parsed, (found[1] or found[2], int(found[3])), master_hash)
 
 
 async def answers(host: str, port: int, timeout_s: float) -> bool:

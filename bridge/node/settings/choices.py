@@ -20,13 +20,6 @@ class Timing(Enum):
     """Servers that reach each other by tunnels, where an answer takes seconds."""
 
 
-class GossipTiming(Enum):
-    """The same for gossip, which does not run over I2P."""
-
-    LAN = "lan"
-    LOCAL = "local"
-
-
 class Admit(Enum):
     """Which newcomers the node admits while it leads."""
 

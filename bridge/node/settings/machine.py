@@ -28,6 +28,7 @@ from gossip.node import LanInterface, is_private, lan_interfaces, may_gossip
 ELSEWHERE = (("192.0.2.1", 9), ("2001:db8::1", 9))
 """Addresses for documentation: connecting a UDP socket to one sends nothing and shows the route."""
 LOOPBACK = "127.0.0.1"
+WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 _OF_THIS_MACHINE = (
     *("docker", "br-", "veth", "virbr", "vnet", "lxc", "lxd", "incus", "cni", "flannel", "cali", "cilium", "podman"),
     *("kube", "nodelocaldns", "weave", "vxlan", "genev", "ovs", "vmnet", "vboxnet", "vEthernet"),

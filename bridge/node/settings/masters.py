@@ -17,30 +17,148 @@ Which master a key file belongs to is only known by reading it, hence two steps:
 
 import base64
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
+from typing import Annotated, Final
 
 from bridge.core.log.hashes import HASH_CHARACTERS
 from bridge.core.log.records import MetaStatus, PublishConfig
 from bridge.node.router.router import Leaf
 from bridge.node.security.signing_keys import HeldKey
+from bridge.node.settings.choices import Pace
+from bridge.node.settings.declared import Setting
 from bridge.node.settings.reader import Section
 from bridge.wire.i2p.structures import Destination, I2pError, address_of, destination_from_base64
+from gossip import Address
+from gossip.node import endpoint
 
+REPORTING_PERIOD_MS: Final = 30_000
+REPORTING_PERIOD_I2P_MS: Final = 60_000
 ADDRESS = re.compile(rf"([a-z2-7]{{{HASH_CHARACTERS}}})(?:\.b32\.i2p)?")
+_PROBE = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([A-Za-z0-9._-]{1,253})):([1-9][0-9]{0,4})")
+_PORT_LIMIT: Final = 65_535
+_BASE64: Final = attrgetter("base64")
 
 
 class MasterError(ValueError):
     """The masters and leaves of a configuration do not fit together; the text says how."""
 
 
+def _leaf_destination(text: str) -> Destination:
+    try:
+        return destination_from_base64(text)
+    except I2pError as error:
+        raise ValueError(f"leaf destination {text[:16]!r}…: {error}") from error
+
+
+def _probe(text: str) -> tuple[str, int]:
+    found = _PROBE.fullmatch(text)
+    if found is None or int(found[3]) > _PORT_LIMIT:
+        raise ValueError(f"probe {text[:60]!r} is not host:port, e.g. 127.0.0.1:8080")
+    return found[1] or found[2], int(found[3])
+
+
+def _probe_text(probe: tuple[str, int]) -> str:
+    return endpoint(Address(*probe))
+
+
+def _master_hash(text: str) -> bytes:
+    found = ADDRESS.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text[:60]!r} is not the address of a master, {HASH_CHARACTERS} letters and .b32.i2p")
+    return base64.b32decode(found[1].upper() + "====")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MasterSettings:
-    """One master: the key file that signs for it, or, without a key, what it is."""
+    """`[[master]]`: the key file that signs for a master, or, without a key, its destination."""
 
-    publish: PublishConfig = PublishConfig.AUTO
-    signing_key: Path | None = None
-    destination: Destination | None = None
+    signing_key: Annotated[
+        Path | None, Setting("one of several masters (at most 8), in place of `publishing.signing_key`: its key")
+    ] = None
+    destination: Annotated[
+        Destination | None,
+        Setting(
+            "or, where this node has no key of it, the master's destination (base64)",
+            example="base64 of the master's destination",
+            parse=destination_from_base64,
+            show=_BASE64,
+        ),
+    ] = None
+    publish: Annotated[PublishConfig, Setting("as `publishing.publish`, for this master")] = PublishConfig.AUTO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishingSettings:
+    """`[publishing]`; the first two settings are None once they are a master of the configuration."""
+
+    publish: Annotated[
+        PublishConfig | None,
+        Setting(
+            '`"off"`: this node never publishes; `"on"`: it is preferred over all that are on `"auto"`',
+            default='`"auto"`',
+            shared=True,
+            example="auto",
+        ),
+    ] = None
+    signing_key: Annotated[
+        Path | None, Setting("the node's signing key; without one it reports and votes and never publishes")
+    ] = None
+    pace: Annotated[
+        Pace,
+        Setting(
+            '`"reporting-period"` publishes a change with the next report; for `router.kind = "file"` only, since a'
+            " router takes one structure a minute",
+            shared=True,
+        ),
+    ] = Pace.NORMAL
+    reporting_period_ms: Annotated[
+        int,
+        Setting(
+            "how often servers report, in milliseconds; counts while this node leads: all follow the leader's",
+            500,
+            600_000,
+            default=f"{REPORTING_PERIOD_MS}; with `i2p` {REPORTING_PERIOD_I2P_MS}",
+            shared=True,
+        ),
+    ] = REPORTING_PERIOD_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafSettings(Leaf):
+    """`[[leaf]]`: a server tunnel of the router."""
+
+    destination: Annotated[
+        Destination,
+        Setting(
+            "a server tunnel of this router (at most 16): its destination (base64)",
+            missing="missing: the base64 of the destination of one of your router's server tunnels",
+            example="base64 of the destination of a server tunnel",
+            parse=_leaf_destination,
+            show=_BASE64,
+        ),
+    ]
+    probe: Annotated[
+        tuple[str, int] | None,
+        Setting(
+            "`host:port` of the service behind the tunnel, which is probed",
+            example="127.0.0.1:8080",
+            parse=_probe,
+            show=_probe_text,
+        ),
+    ] = None
+    master_hash: Annotated[
+        bytes | None,
+        Setting(
+            "the address of the master behind which the leaf stands",
+            default="all masters of the node",
+            key="master",
+            parse=_master_hash,
+            show=address_of,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,47 +175,29 @@ class Masters:
         return (*(held.master_hash for held in self.keys), *keyless)
 
 
-def read_masters(sections: list[Section], publishing: Section) -> tuple[MasterSettings, ...]:
-    """The masters of a file, in either form; what is wrong is noted in the sections."""
-    single = MasterSettings(
-        publish=publishing.choice("publish", PublishConfig), signing_key=publishing.path("signing_key")
-    )
-    if single.publish is PublishConfig.ON and single.signing_key is None and not sections:
-        publishing.problem("publish", '"on" needs publishing.signing_key: without a key nothing can be signed')
+def read_masters(
+    sections: Sequence[Section], publishing: Section, single: PublishingSettings
+) -> tuple[MasterSettings, ...]:
+    """Read the masters of a file in either form."""
+    publish = single.publish or PublishConfig.AUTO
     if not sections:
-        return () if single.signing_key is None else (single,)
-    for key, told in (("signing_key", single.signing_key), ("publish", publishing.has("publish"))):
-        if told:
+        if publish is PublishConfig.ON and single.signing_key is None:
+            publishing.problem("publish", '"on" needs publishing.signing_key: without a key nothing can be signed')
+        master = MasterSettings(publish=publish, signing_key=single.signing_key)
+        return () if single.signing_key is None else (master,)
+    for key in ("signing_key", "publish"):
+        if publishing.has(key):
             publishing.problem(key, "belongs into each [[master]] where there are any: move it there")
-    return tuple(master for section in sections if (master := _read_master(section)) is not None)
+    return tuple(_read_master(section) for section in sections)
 
 
-def _read_master(section: Section) -> MasterSettings | None:
-    signing_key, text = section.path("signing_key"), section.text("destination")
-    publish = section.choice("publish", PublishConfig)
-    section.finish()
-    if (signing_key is None) == (text is None):
+def _read_master(section: Section) -> MasterSettings:
+    found = section.read(MasterSettings)
+    if section.has("signing_key") == section.has("destination"):
         section.problem("signing_key", "give the key file of this master, or without a key its destination (base64)")
-        return None
-    if text is not None and publish is PublishConfig.ON:
+    elif found.signing_key is None and found.publish is PublishConfig.ON:
         section.problem("publish", '"on" needs a signing_key: without a key nothing can be signed')
-    try:
-        destination = None if text is None else destination_from_base64(text)
-    except I2pError as error:
-        section.problem("destination", str(error))
-        return None
-    return MasterSettings(publish=publish, signing_key=signing_key, destination=destination)
-
-
-def read_leaf_master(section: Section) -> bytes | None:
-    """The hash of the master that a leaf names by its address."""
-    text = section.text("master")
-    found = None if text is None else ADDRESS.fullmatch(text)
-    if text is not None and found is None:
-        section.problem(
-            "master", f"{text[:60]!r} is not the address of a master, {HASH_CHARACTERS} letters and .b32.i2p"
-        )
-    return None if found is None else base64.b32decode(found[1].upper() + "====")
+    return found
 
 
 def load_masters(settings: tuple[MasterSettings, ...], leaves: tuple[Leaf, ...]) -> Masters:

@@ -1,30 +1,31 @@
-"""Reads a table of settings and remembers everything that is wrong with it, so that an operator mends it in one go.
+"""Reads tables of settings and notes every problem, so that an operator corrects a file in one go.
 
-    Section.text/choice/integer/…(key)   takes a key out, or notes what is wrong and goes on with the default
-    Section.finish()                     notes the keys that were not taken, with the one that may have been meant
+    Section.read(kind, …)        makes an instance of a section's class from the table, by its declarations
+    Section.values(kind, …)      the same as a mapping, for a class that also has other fields
+    Section.finish()             notes the keys that were not read, with the key that may have been meant
 
-Defaults and bounds are those of `bridge.node.settings.table`; a key that does not stand there cannot be read.
-
-Problems are lines such as `gossip.capacity: 0 is not from 1 to 255`: the key's path and the fault. A default that is
-used to go on after a fault is never seen, because a configuration with problems is refused as a whole.
+A problem is a line such as `gossip.capacity: 0 is not a whole number from 1 to 255`: the path of the key and the fault.
+After a fault the default is used, or for a required setting a placeholder, so that the cross-checks still run. No part
+of the node receives it: a configuration with problems is refused as a whole.
 """
 
-import re
-from enum import Enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bridge.node.settings.table import SETTINGS, Setting
+from bridge.node.settings.declared import Declared, Kind, Tables, settings_of
 from gossip import Address
 from gossip.node import numeric, parse_endpoint
 
-Choice = TypeVar("Choice", bound=Enum)
 SHOWN_CHARACTERS = 60
-_ITEM = re.compile(r"\[\d+\]")
+PLACEHOLDER = Address("127.0.0.1", 1)
+Settings = TypeVar("Settings")
+Parsed = TypeVar("Parsed")
 
 
 class Section:
-    """One table. `problems` is shared by all tables of a file; `path` is how the table is called in it."""
+    """A table. `problems` is shared by all tables of a file; `path` is the name of the table in it."""
 
     def __init__(self, table: object, path: str, problems: list[str], directory: Path) -> None:
         self._path = path
@@ -39,144 +40,117 @@ class Section:
 
     def problem(self, key: str, fault: str) -> None:
         """Note that `key` is wrong."""
-        self._problems.append(f"{self._name(key)}: {fault}")
+        self._problems.append(f"{self.name(key)}: {fault}")
 
-    def _name(self, key: str) -> str:
+    def name(self, key: str) -> str:
+        """Return the path of a key from the root of the file."""
         return f"{self._path}.{key}" if self._path else key
 
     def _take(self, key: str) -> Any:
         self._known.append(key)
         return self._table.get(key)
 
-    def _declared(self, key: str) -> Setting:
-        return SETTINGS[_ITEM.sub("", self._name(key))]
-
     @property
     def is_empty(self) -> bool:
-        """Whether nothing stands in it."""
+        """Return True if the table has no keys."""
         return not self._table
 
     def has(self, key: str) -> bool:
-        """Whether `key` is set, well or badly."""
+        """Return True if `key` is set, even to a wrong value."""
         return key in self._table
 
     def refused(self, key: str, reason: str) -> None:
-        """Note why `key`, which an operator may expect to exist, is no setting, if it is set."""
+        """Note why `key`, which an operator may expect to exist, is not a setting, if it is set."""
         if self._take(key) is not None:
             self.problem(key, reason)
 
-    def text(self, key: str) -> str | None:
-        """A text that is not empty."""
-        self._declared(key)
-        match self._take(key):
-            case None:
-                return None
-            case str(found) if found.strip() and "\0" not in found:
-                return found
-            case found:
-                self.problem(key, f"{_shown(found)} is not a text in quotes")
-                return None
+    def read(self, kind: type[Settings], defaults: Mapping[str, object] | None = None, /, **known: object) -> Settings:
+        """Make an instance of `kind` from the whole table.
 
-    def flag(self, key: str) -> bool:
-        """True or false."""
-        default = bool(self._declared(key).default)
-        match self._take(key):
-            case None:
-                return default
-            case bool(found):
-                return found
-            case found:
-                self.problem(key, f"{_shown(found)} is neither true nor false (without quotes)")
-                return default
+        `defaults` replace declared defaults, if they depend on other settings. `known` fields are not read here.
+        """
+        found = self.values(kind, defaults, **known)
+        self.finish()
+        return kind(**found)
 
-    def integer(self, key: str, default: int | None = None) -> int:
-        """A whole number within its bounds; `default` where it depends on other settings."""
-        declared = self._declared(key)
-        missing = int(declared.default or 0) if default is None else default
-        match self._take(key):
-            case None:
-                return missing
-            case int(found) if not isinstance(found, bool) and declared.least <= found <= declared.most:
-                return found
-            case found:
-                self.problem(key, f"{_shown(found)} is not a whole number from {declared.least} to {declared.most}")
-                return missing
+    def values(self, kind: type, defaults: Mapping[str, object] | None = None, /, **known: object) -> dict[str, Any]:
+        """Return the value of each setting of `kind` by the name of its field."""
+        found = dict(known)
+        for each in settings_of(kind):
+            if each.name not in known:
+                found[each.name] = self._value(each, (defaults or {}).get(each.name, each.value))
+        return found
 
-    def choice(self, key: str, kind: type[Choice], default: Choice | None = None) -> Choice:
-        """One of an enumeration's values; `default` where it depends on other settings."""
-        declared = self._declared(key)
-        missing = kind(declared.default) if default is None else default
-        words = list(declared.words)
-        match self._take(key):
-            case None:
-                return missing
-            case str(found) if found in words:
-                return kind(found)
-            case found:
-                self.problem(
-                    key, f"{_shown(found)} is none of {', '.join(repr(word) for word in words)}{_meant(found, words)}"
-                )
-                return missing
-
-    def path(self, key: str) -> Path | None:
-        """A path; a relative one is relative to the file that holds the setting."""
-        found = self.text(key)
-        if found is None:
-            return None
+    def _value(self, declared: Declared, default: object) -> object:
+        if default is MISSING:
+            default = PLACEHOLDER if declared.type is Address else None
+        if declared.setting.missing and not self.has(declared.key):
+            self.problem(declared.key, declared.setting.missing)
+        value = self._take(declared.key)
+        if value is None:
+            return default
         try:
-            return self._directory / Path(found).expanduser()
+            return self._converted(declared, value)
+        except ValueError as error:
+            self.problem(declared.key, str(error))
+            return default
+
+    def _converted(self, declared: Declared, value: Any) -> object:
+        setting = declared.setting
+        match declared.kind, value:
+            case Kind.FLAG, bool():
+                return value
+            case Kind.INTEGER, int() if type(value) is int and setting.minimum <= value <= setting.maximum:
+                return value
+            case Kind.WORD, str() if value in declared.words:
+                return declared.type(value)
+            case Kind.TEXTS, list() if len(value) <= setting.maximum and all(isinstance(each, str) for each in value):
+                items = _each_parsed(value, setting.parse or str)
+                return frozenset(items) if isinstance(declared.value, frozenset) else items
+            case ((Kind.TEXT | Kind.FILE | Kind.ADDRESS), _):
+                return self._from_text(declared, _text(value))
+            case _:
+                raise ValueError(f"{_shown(value)} {_expected(declared, value)}")
+
+    def _from_text(self, declared: Declared, text: str) -> object:
+        """Convert a text; a relative path is relative to the file that contains the setting."""
+        if declared.kind is not Kind.FILE:
+            parse = numeric_address if declared.kind is Kind.ADDRESS else str
+            return (declared.setting.parse or parse)(text)
+        try:
+            return self._directory / Path(text).expanduser()
         except RuntimeError as error:
-            self.problem(key, f"{_shown(found)}: {error}")
-            return None
+            raise ValueError(f"{_shown(text)}: {error}") from error
 
-    def address(self, key: str, given: str | None = None) -> Address | None:
-        """A numeric address and port; `given` on the command line, it wins over the file."""
-        told = self.text(key)
-        found = given or told
-        if found is None:
-            return None
+    def parsed(self, key: str, parse: Callable[[str], Parsed]) -> Parsed | None:
+        """Read a text whose form depends on other settings; None if it is absent or wrong."""
+        value = self._take(key)
         try:
-            host, port = parse_endpoint(found)
+            return None if value is None else parse(_text(value))
         except ValueError as error:
             self.problem(key, str(error))
             return None
-        canonical = numeric(host)
-        if canonical is None:
-            self.problem(key, f"{_shown(host)} is not a numeric address such as 192.168.1.10 or fd00::1")
-            return None
-        return Address(canonical, port)
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        """A list of texts."""
-        most = self._declared(key).most
-        match self._take(key):
-            case None:
-                return ()
-            case list(found) if len(found) <= most and all(isinstance(each, str) for each in found):
-                return tuple(found)
-            case found:
-                self.problem(key, f"{_shown(found)} is not a list of at most {most} texts")
-                return ()
 
     def section(self, key: str) -> "Section":
-        """A table within this one; an absent one is empty."""
+        """Return a table in this one; an absent table is empty."""
         found = self._take(key)
-        return Section({} if found is None else found, self._name(key), self._problems, self._directory)
+        return Section({} if found is None else found, self.name(key), self._problems, self._directory)
 
-    def sections(self, key: str, most: int) -> "list[Section]":
-        """A list of tables (`[[key]]`)."""
+    def sections(self, tables: Tables) -> "list[Section]":
+        """Return a list of tables (`[[key]]`)."""
+        key, maximum = tables.key, tables.maximum
         match self._take(key):
             case None:
                 return []
-            case list(found) if len(found) <= most:
+            case list(found) if len(found) <= maximum:
+                paths = (f"{self.name(key)}[{number}]" for number in range(maximum))
                 return [
-                    Section(table, f"{self._name(key)}[{number}]", self._problems, self._directory)
-                    for number, table in enumerate(found)
+                    Section(table, path, self._problems, self._directory)
+                    for table, path in zip(found, paths, strict=False)
                 ]
             case found:
-                self.problem(
-                    key, f"{_shown(found)} is not a list of at most {most} tables; write [[{self._name(key)}]]"
-                )
+                fault = f"{_shown(found)} is not a list of at most {maximum} tables; write [[{self.name(key)}]]"
+                self.problem(key, fault)
                 return []
 
     def finish(self) -> None:
@@ -187,7 +161,54 @@ class Section:
                 self.problem(key[:SHOWN_CHARACTERS], f"no such setting{_meant(key, self._known) or known}")
 
 
-def _meant(found: object, words: list[str]) -> str:
+def numeric_address(text: str) -> Address:
+    """Parse a numeric address and port; ValueError otherwise."""
+    host, port = parse_endpoint(text)
+    canonical = numeric(host)
+    if canonical is None:
+        raise ValueError(f"{_shown(host)} is not a numeric address such as 192.168.1.10 or fd00::1")
+    return Address(canonical, port)
+
+
+def named_address(text: str) -> Address:
+    """Parse a host, which may be a name, and a port; ValueError otherwise."""
+    return Address(*parse_endpoint(text))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise ValueError(f"{_shown(value)} is not a text in quotes")
+    return value
+
+
+def _expected(declared: Declared, value: object) -> str:
+    """Return the fault of a value that has not the form of its setting."""
+    setting = declared.setting
+    match declared.kind:
+        case Kind.FLAG:
+            return "is neither true nor false (without quotes)"
+        case Kind.INTEGER:
+            return f"is not a whole number from {setting.minimum} to {setting.maximum}"
+        case Kind.WORD:
+            return f"is none of {', '.join(map(repr, declared.words))}{_meant(value, declared.words)}"
+        case _:
+            return f"is not a list of at most {setting.maximum} texts"
+
+
+def _each_parsed(texts: Sequence[str], parse: Callable[[str], object]) -> tuple[object, ...]:
+    """Return all values; one ValueError for all wrong texts."""
+    found, faults = [], []
+    for text in texts:
+        try:
+            found.append(parse(text))
+        except ValueError as error:
+            faults.append(str(error))
+    if faults:
+        raise ValueError("; ".join(faults))
+    return tuple(found)
+
+
+def _meant(found: object, words: Sequence[str]) -> str:
     from difflib import get_close_matches  # noqa: PLC0415 - for a configuration that is wrong only
 
     close = get_close_matches(found, words, n=1) if isinstance(found, str) else []

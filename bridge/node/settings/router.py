@@ -1,132 +1,57 @@
-"""The settings of `[router]`: which router stands behind the node, and how it is spoken to.
+"""The settings of `[router]`: the router of this node, and how the node connects to it.
 
     kind = "file"                                  no router; the structure is kept in `directory`
     kind = "i2cp"                                  a real one
       software = "java" | "i2pd"
       i2cp = "127.0.0.1:7654"                      plain: loopback or a private address; with i2cp_certificate: TLS
       i2cp_username, i2cp_password_file            where the router demands them
-      i2pcontrol = "https://127.0.0.1:7650"        status; absent: what only it can tell stays unknown
+      i2pcontrol = "https://127.0.0.1:7650"        status; if absent, some figures stay unknown
       i2pcontrol_password_file, i2pcontrol_certificate
 
-Passwords lie in files of mode 0600, never in the configuration, which operators pass around. Settings of the other kind
-are refused like unknown ones: one that does nothing is a misunderstanding.
+Passwords lie in files of mode 0600, never in the configuration, which operators pass around. Each kind has a class of
+its own, so that settings of the other kind are refused like unknown ones: a setting without effect is a
+misunderstanding.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from bridge.node.router.link import CONTROL_PATHS, ControlAccess, Credentials, Link, Software
 from bridge.node.security.key_files import read_password
 from bridge.node.settings.choices import RouterKind
-from bridge.node.settings.reader import Section
-from gossip import Address
+from bridge.node.settings.declared import Setting
+from bridge.node.settings.reader import Section, numeric_address
 from gossip.node import is_private, numeric, parse_endpoint
 
 if TYPE_CHECKING:
     from bridge.node.router.i2cp_router import I2cpRouterAccess
 
-I2CP_PORT: Final = 7654
-_DEFAULT_I2CP: Final = Address("127.0.0.1", I2CP_PORT)
+_I2CP_DEFAULT: Final = Link("127.0.0.1", 7654)
+_KIND: Final = Setting('`"file"`: no router; `"i2cp"`: a real one', shared=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class I2cpSettings:
-    """How a router of the kind `i2cp` is spoken to; `control` is its I2PControl."""
+@dataclass(frozen=True, slots=True)
+class ControlUrl:
+    """The URL of a router's I2PControl; an empty path is the default of the router's software."""
 
-    software: Software
     link: Link
-    username: str | None = None
-    password_file: Path | None = None
-    control: Link | None = None
-    control_path: str = "/"
-    control_password_file: Path | None = None
+    is_encrypted: bool
+    path: str = ""
 
-    def access(self) -> "I2cpRouterAccess":
-        """With the passwords, read now; `KeyFileError` says which file cannot be used."""
-        # A node without a router has no use for I2CP, which takes a megabyte.
-        from bridge.node.router.i2cp_publishing import I2cpAccess  # noqa: PLC0415 - see above
-        from bridge.node.router.i2cp_router import I2cpRouterAccess  # noqa: PLC0415 - see above
-
-        credentials = None
-        if self.username is not None and self.password_file is not None:
-            credentials = Credentials(self.username, read_password(self.password_file))
-        control = None
-        if self.control is not None and self.control_password_file is not None:
-            password = read_password(self.control_password_file)
-            control = ControlAccess(self.control, self.software, password, self.control_path)
-        return I2cpRouterAccess(I2cpAccess(self.link, self.software, credentials), control)
+    def __str__(self) -> str:
+        """Return the URL as an operator writes it."""
+        return f"{'https' if self.is_encrypted else 'http'}://{self.link}{self.path}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouterSettings:
-    """`directory` is where a router of the kind `file` keeps what is published; `i2cp` is there for that kind."""
-
-    directory: Path
-    kind: RouterKind = RouterKind.FILE
-    i2cp: I2cpSettings | None = None
+def _link(text: str) -> Link:
+    address = numeric_address(text)
+    return Link(address.host, address.port)
 
 
-def router_settings(section: Section, state_dir: Path, *, demo: bool) -> RouterSettings:
-    """Read `[router]`."""
-    kind = section.choice("kind", RouterKind)
-    own_directory = state_dir.absolute() / "published"
-    if kind is RouterKind.FILE:
-        directory = section.path("directory")
-        section.finish()
-        return RouterSettings(kind=kind, directory=directory or own_directory)
-    i2cp = _i2cp(section)
-    section.finish()
-    if demo:
-        section.problem(
-            "kind", '"i2cp" with demo = true: a demonstration\'s keys never reach a real router; use "file"'
-        )
-    return RouterSettings(kind=kind, directory=own_directory, i2cp=i2cp)
-
-
-def _i2cp(section: Section) -> I2cpSettings:
-    software = section.choice("software", Software)
-    address = section.address("i2cp") or _DEFAULT_I2CP
-    certificate = _file(section, "i2cp_certificate")
-    username, password_file = section.text("i2cp_username"), section.path("i2cp_password_file")
-    if (username is None) is not (password_file is None):
-        section.problem("i2cp_username", "i2cp_username and i2cp_password_file belong together: give both or neither")
-    if certificate is None and not is_private(address.host):
-        section.problem(
-            "i2cp",
-            f"{address.host} is not a private address, and I2CP in plain shows any machine on the way which "
-            "destination is published from where: use the router's private address, or TLS with i2cp_certificate",
-        )
-    control, path = _control(section, software)
-    control_password_file = section.path("i2pcontrol_password_file")
-    if (control is None) is not (control_password_file is None):
-        section.problem("i2pcontrol", "i2pcontrol and i2pcontrol_password_file belong together: give both, or neither")
-    return I2cpSettings(
-        software=software,
-        link=Link(address.host, address.port, certificate),
-        username=username,
-        password_file=password_file,
-        control=control,
-        control_path=path,
-        control_password_file=control_password_file,
-    )
-
-
-def _file(section: Section, key: str) -> Path | None:
-    found = section.path(key)
-    if found is not None and not found.is_file():
-        section.problem(key, f"{found} does not exist: copy the router's certificate (PEM) there")
-        return None
-    return found
-
-
-def _control(section: Section, software: Software) -> tuple[Link | None, str]:
-    told = section.text("i2pcontrol")
-    certificate = _file(section, "i2pcontrol_certificate")
-    if told is None:
-        return None, "/"
-    scheme, separator, rest = told.partition("://")
+def _control_url(text: str) -> ControlUrl:
+    scheme, separator, rest = text.partition("://")
     place, slash, path = rest.partition("/")
     try:
         host, port = parse_endpoint(place)
@@ -134,17 +59,112 @@ def _control(section: Section, software: Software) -> tuple[Link | None, str]:
         host, port = "", 0
     canonical = numeric(host)
     if scheme not in {"http", "https"} or not separator or canonical is None:
-        section.problem(
-            "i2pcontrol", f"{told[:60]!r} is not of the form https://127.0.0.1:7650, with a numeric address"
-        )
-        return None, "/"
-    loopback = ip_address(canonical).is_loopback
-    if scheme == "http" and not loopback:
-        section.problem("i2pcontrol", "its password opens the whole router: in plain http it may go to loopback only")
-    if scheme == "https" and not loopback and certificate is None:
-        section.problem("i2pcontrol", "beyond this machine its certificate must be known: give i2pcontrol_certificate")
-    unchecked = scheme == "https" and certificate is None
-    default = CONTROL_PATHS[software]
-    return Link(canonical, port, certificate if scheme == "https" else None, unchecked_tls=unchecked), (
-        f"{slash}{path}" if path else default
+        raise ValueError(f"{text[:60]!r} is not of the form https://127.0.0.1:7650, with a numeric address")
+    if scheme == "http" and not ip_address(canonical).is_loopback:
+        raise ValueError("its password opens the whole router: in plain http it may go to loopback only")
+    return ControlUrl(Link(canonical, port), scheme == "https", f"{slash}{path}" if path else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRouterSettings:
+    """`[router]` without a router."""
+
+    kind: Annotated[RouterKind, _KIND] = RouterKind.FILE
+    directory: Annotated[
+        Path,
+        Setting(
+            "kind `file`: where structures are kept",
+            default="`published` below `state_dir`",
+            example="/var/lib/garlicfarm/published",
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class I2cpRouterSettings:
+    """`[router]` with a router that the node reaches by I2CP."""
+
+    kind: Annotated[RouterKind, _KIND] = RouterKind.I2CP
+    software: Annotated[Software, Setting("kind `i2cp`: which router it is")] = Software.JAVA
+    i2cp: Annotated[Link, Setting("kind `i2cp`: its I2CP port, on loopback or a private address", parse=_link)] = (
+        _I2CP_DEFAULT
     )
+    i2cp_certificate: Annotated[
+        Path | None, Setting("kind `i2cp`: the router's certificate (PEM), for I2CP over TLS")
+    ] = None
+    i2cp_username: Annotated[str | None, Setting("kind `i2cp`: the user, where the router demands one")] = None
+    i2cp_password_file: Annotated[Path | None, Setting("kind `i2cp`: the user's password: one line, mode 0600")] = None
+    i2pcontrol: Annotated[
+        ControlUrl | None,
+        Setting(
+            "kind `i2cp`: the router's status, `http://127.0.0.1:7657` (Java) or `https://127.0.0.1:7650` (i2pd)",
+            example="http://127.0.0.1:7657",
+            parse=_control_url,
+        ),
+    ] = None
+    i2pcontrol_password_file: Annotated[
+        Path | None, Setting("kind `i2cp`: the password of I2PControl: one line, mode 0600")
+    ] = None
+    i2pcontrol_certificate: Annotated[
+        Path | None, Setting("kind `i2cp`: the certificate of an I2PControl on another machine")
+    ] = None
+
+    def access(self) -> "I2cpRouterAccess":
+        """Read the passwords and return what a connection needs; raises KeyFileError."""
+        # A node without a router has no use for I2CP, which takes a megabyte.
+        from bridge.node.router.i2cp_publishing import I2cpAccess  # noqa: PLC0415 - see above
+        from bridge.node.router.i2cp_router import I2cpRouterAccess  # noqa: PLC0415 - see above
+
+        credentials = control = None
+        if self.i2cp_username is not None and self.i2cp_password_file is not None:
+            credentials = Credentials(self.i2cp_username, read_password(self.i2cp_password_file))
+        if self.i2pcontrol is not None and self.i2pcontrol_password_file is not None:
+            certificate = self.i2pcontrol_certificate if self.i2pcontrol.is_encrypted else None
+            unchecked = self.i2pcontrol.is_encrypted and certificate is None
+            link = replace(self.i2pcontrol.link, certificate=certificate, unchecked_tls=unchecked)
+            password = read_password(self.i2pcontrol_password_file)
+            control = ControlAccess(link, self.software, password, self.i2pcontrol.path)
+        link = replace(self.i2cp, certificate=self.i2cp_certificate)
+        return I2cpRouterAccess(I2cpAccess(link, self.software, credentials), control)
+
+
+RouterSettings = FileRouterSettings | I2cpRouterSettings
+
+
+def read_router(section: Section, state_dir: Path, *, demo: bool) -> RouterSettings:
+    """Read `[router]`."""
+    kind = section.values(FileRouterSettings, directory=None)["kind"]
+    if kind is RouterKind.FILE:
+        return section.read(FileRouterSettings, {"directory": state_dir / "published"}, kind=kind)
+    found = section.read(I2cpRouterSettings, kind=kind)
+    if demo:
+        section.problem(
+            "kind", '"i2cp" with demo = true: a demonstration\'s keys never reach a real router; use "file"'
+        )
+    if (found.i2cp_username is None) is not (found.i2cp_password_file is None):
+        section.problem("i2cp_username", "i2cp_username and i2cp_password_file belong together: give both or neither")
+    if found.i2cp_certificate is None and not is_private(found.i2cp.host):
+        section.problem(
+            "i2cp",
+            f"{found.i2cp.host} is not a private address, and I2CP in plain shows any machine on the way which "
+            "destination is published from where: use the router's private address, or TLS with i2cp_certificate",
+        )
+    for key, path in (
+        ("i2cp_certificate", found.i2cp_certificate),
+        ("i2pcontrol_certificate", found.i2pcontrol_certificate),
+    ):
+        if path is not None and not path.is_file():
+            section.problem(key, f"{path} does not exist: copy the router's certificate (PEM) there")
+    if section.has("i2pcontrol") is not section.has("i2pcontrol_password_file"):
+        section.problem("i2pcontrol", "i2pcontrol and i2pcontrol_password_file belong together: give both, or neither")
+    return _with_control(section, found)
+
+
+def _with_control(section: Section, settings: I2cpRouterSettings) -> I2cpRouterSettings:
+    """Return the settings with the path of I2PControl that the router's software has by default."""
+    control = settings.i2pcontrol
+    if control is None:
+        return settings
+    if control.is_encrypted and not control.link.is_loopback and settings.i2pcontrol_certificate is None:
+        section.problem("i2pcontrol", "beyond this machine its certificate must be known: give i2pcontrol_certificate")
+    return replace(settings, i2pcontrol=replace(control, path=control.path or CONTROL_PATHS[settings.software]))

@@ -19,7 +19,7 @@ import trio
 from bridge.node.events.alarms import Alarms, NodeStopped
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.local_node import LocalNode
-from bridge.node.settings.zmq import ZmqSettings, url_of
+from bridge.node.settings.clients import ZmqSettings, url_of
 from bridge.node.zmq.farm_log import FarmLog
 from bridge.node.zmq.listed_keys import ListedKeys, own_key, read_listed_keys
 from bridge.node.zmq.updates import FarmUpdates

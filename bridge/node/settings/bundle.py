@@ -2,10 +2,10 @@
 
     {"kind": "garlicfarm-bundle", "version": 1, "farmKey": TEXT OF THE KEY FILE, "settings": {…}}
 
-`settings` is a node's configuration without the settings of that node alone. `SHARED` is an allow-list, so a new
-setting is not exported until it is added there. Names, addresses, paths, signing keys, passwords and leaves are not in
-it. Masters are named by their destinations; each router gets a signing key of its own (`garlicfarm keys offline`). The
-bundle contains the farm's key and is as secret as that key.
+`settings` is a node's configuration without the settings of that node alone. The settings declared as `shared` are an
+allow-list, so a new setting is not exported by default. Names, addresses, paths, signing keys, passwords and leaves are
+not in it. Masters are named by their destinations; each router gets a signing key of its own (`garlicfarm keys
+offline`). The bundle contains the farm's key and is as secret as that key.
 """
 
 import json
@@ -15,17 +15,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from bridge.node.settings.configuration import SETTINGS
 from bridge.wire.keys.farm_key import FarmKey, FarmKeyError, farm_key_text, parse_farm_key
 
 KIND: Final = "garlicfarm-bundle"
-SHARED: Final[Mapping[str, tuple[str, ...]]] = {
-    "": ("demo", "transport"),
-    "gossip": ("seeds", "capacity", "allow_wan", "timing"),
-    "consensus": ("timing", "segment_bytes", "voters_max", "grace_ms", "admit"),
-    "publishing": ("publish", "pace", "reporting_period_ms"),
-    "router": ("kind",),
-}
-"""The exported settings of each table of a configuration."""
+SHARED: Final = {path: each for path, each in SETTINGS.items() if each.setting.shared}
 
 
 class BundleError(ValueError):
@@ -46,15 +40,12 @@ class _Bundle(Struct, rename="camel", forbid_unknown_fields=True):
 def shared_settings(table: Mapping[str, Any], masters: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     """The shared part of a node's configuration file; `masters` with `publish`."""
     found: dict[str, Any] = {}
-    for section, keys in SHARED.items():
-        source = table if not section else table.get(section, {})
-        kept = {key: source[key] for key in keys if key in source}
-        if section and kept:
-            found[section] = kept
-        elif not section:
-            found.update(kept)
+    for path, each in SHARED.items():
+        source = table.get(each.table, {}) if each.table else table
+        if each.key in source and not (masters and path == "publishing.publish"):
+            kept = found.setdefault(each.table, {}) if each.table else found
+            kept[each.key] = source[each.key]
     if masters:
-        found.get("publishing", {}).pop("publish", None)
         found["master"] = [{"destination": destination, "publish": publish} for destination, publish in masters]
     return found
 
@@ -88,10 +79,10 @@ def _check_shared(settings: Mapping[str, Any]) -> None:
             if not all(isinstance(each, Mapping) for each in value):
                 raise BundleError("its masters are no tables")
             strange = {key for each in value for key in each} - {"destination", "publish"}
-        elif name and name in SHARED and isinstance(value, Mapping):
-            strange = set(value) - set(SHARED[name])
+        elif isinstance(value, Mapping) and any(name == each.table for each in SHARED.values()):
+            strange = {key for key in value if f"{name}.{key}" not in SHARED}
         else:
-            strange = set() if name in SHARED[""] else {name}
+            strange = set() if name in SHARED else {name}
         if strange:
             raise BundleError(f"it sets {min(map(str, strange))[:40]!r}, which is each node's own; export it again")
 

@@ -1,0 +1,297 @@
+"""The settings of `[zmq]` and `[kafka]`: where clients read the farm's log, who they must be, and what they may do.
+
+    not set                         no endpoint, and the code of the protocol is not loaded
+    listen                          on loopback, any process of this machine reads the log, and none writes
+    + allow_network                 on a private address: any machine of that network reads the log
+    + keys, users, client_ca        only clients with a listed key, a password (SCRAM), or a signed certificate
+    + certificate                   [kafka] over TLS; on a public address together with `users` or `client_ca`
+    + write                         a listed client may have entries committed, as far as its scopes go
+    + groups                        [kafka] consumer groups may note their offsets, in the farm's log
+
+Any process of the machine may open a loopback port, so `write` always needs `keys` or `users`: the file is what gives
+scopes. Beyond loopback, Kafka's writers need TLS as well: SCRAM protects the password and not what follows the login.
+Readers learn from the log which routers belong together. Therefore an endpoint leaves the machine only if an operator
+allows it, and a public address also needs proofs and encryption.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Final
+
+from bridge.core.log.records import NAME
+from bridge.node.settings.declared import Setting
+from bridge.node.settings.machine import WILDCARDS
+from bridge.node.settings.reader import Section, named_address
+from consensus.protocols.garlic_farm import is_loopback
+from gossip import Address
+from gossip.node import endpoint, is_private, numeric, parse_endpoint
+
+SCHEME: Final = "tcp://"
+IDENT_BYTES_MAX: Final = 255
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_NETWORK: Final = Setting("allows an address that is not loopback, so that others on that network can read the log")
+
+
+def url_of(address: Address) -> str:
+    """Return an address as ØMQ writes it."""
+    return SCHEME + endpoint(address)
+
+
+def _zmq_address(text: str) -> Address:
+    host, port = parse_endpoint(text.removeprefix(SCHEME))
+    canonical = numeric(host)
+    if canonical is None:
+        raise ValueError(f"{text[:80]!r} is not tcp://IP:port with a numeric address, as this protocol wants it")
+    return Address(canonical, port)
+
+
+def _zmq_ident(text: str) -> str:
+    if (length := len(text.encode())) > IDENT_BYTES_MAX:
+        raise ValueError(f"{length} bytes long, and {IDENT_BYTES_MAX} are the limit")
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZmqSettings:
+    """`[zmq]`: an endpoint for ØMQ Raft clients."""
+
+    listen: Annotated[
+        Address,
+        Setting(
+            "where ØMQ Raft clients read the farm's log: `tcp://IP:port` or `IP:port`; needs the extra `zmq`",
+            default="nowhere",
+            missing='missing: where ØMQ Raft clients connect, such as "tcp://127.0.0.1:7670"',
+            example="tcp://127.0.0.1:7671",
+            parse=_zmq_address,
+            show=url_of,
+        ),
+    ]
+    allow_network: Annotated[bool, _NETWORK] = False
+    write: Annotated[
+        bool, Setting("clients with a listed key may have entries committed; needs `zmq.keys`, on loopback too")
+    ] = False
+    ident: Annotated[
+        str | None,
+        Setting(
+            "the cluster ident that clients name",
+            default="the cluster's name, as `garlicfarm status` shows it",
+            example="the cluster's name",
+            parse=_zmq_ident,
+        ),
+    ] = None
+    broadcast: Annotated[
+        Address | None,
+        Setting(
+            "where applied entries are broadcast: `tcp://IP:port` or `IP:port`",
+            default="nowhere",
+            example="tcp://127.0.0.1:7672",
+            parse=_zmq_address,
+        ),
+    ] = None
+    peers: Annotated[
+        tuple[str, ...],
+        Setting(
+            '`["tcp://IP:port", …]`, the ØMQ endpoints of other nodes of this farm, which clients are told',
+            maximum=16,
+            example=("tcp://192.168.1.11:7671",),
+            parse=lambda text: url_of(_zmq_address(text)),
+        ),
+    ] = ()
+    keys: Annotated[
+        Path | None,
+        Setting(
+            "lines `NAME KEY SCOPE …` (mode 0600): only these keys are answered, over CURVE; see"
+            " [read the log from Node.js](../how-to/read-the-log-from-node-js.md)"
+        ),
+    ] = None
+
+    @property
+    def url(self) -> str:
+        """The address of the endpoint, as clients name it."""
+        return url_of(self.listen)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaPeer:
+    """The listener of another node, by what operators call the node: its Raft id is known once it is admitted."""
+
+    name: str
+    address: Address
+    """Its host may be a name."""
+
+    def __str__(self) -> str:
+        """Return the peer as an operator writes it."""
+        return f"{self.name}@{endpoint(self.address)}"
+
+
+def _kafka_peer(text: str) -> KafkaPeer:
+    name, at, place = text.partition("@")
+    if not at or re.fullmatch(NAME, name) is None:
+        raise ValueError(f"{text[:60]!r} is not NAME@host:port, with the node's name (`garlicfarm servers`)")
+    return KafkaPeer(name, named_address(place))
+
+
+def _topic(text: str) -> str:
+    if _TOPIC.fullmatch(text) is None or text.strip(".") == "":
+        raise ValueError(f"{text[:40]!r} is no name of a topic: 1 to 249 letters, digits, '.', '_', '-'")
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSettings:
+    """`[kafka]`: a listener for Kafka's clients, which connect to `advertise`."""
+
+    listen: Annotated[
+        Address,
+        Setting(
+            "where Kafka's clients read the farm's log: `IP:port`; needs the extra `kafka`",
+            default="nowhere",
+            missing='missing: where Kafka\'s clients connect, such as "127.0.0.1:9092"',
+        ),
+    ]
+    advertise: Annotated[
+        Address,
+        Setting(
+            "`host:port`, what clients are told to connect to; with TLS a name that the certificate has",
+            default="`kafka.listen`",
+            parse=named_address,
+        ),
+    ]
+    allow_network: Annotated[bool, _NETWORK] = False
+    topic: Annotated[str, Setting("what the log is called as a topic; the same on all nodes", parse=_topic)] = (
+        "farm-log"
+    )
+    write: Annotated[
+        bool,
+        Setting("listed users may produce entries as far as their scopes go; needs `kafka.users`, on loopback too"),
+    ] = False
+    groups: Annotated[
+        bool,
+        Setting(
+            "consumer groups may note their offsets, as entries of the log, at most 100 groups; set it on all nodes"
+            " with a listener, and `kafka.peers`: the leader coordinates the groups"
+        ),
+    ] = False
+    control_records: Annotated[
+        bool,
+        Setting(
+            "entries that are not for readers are control records, so that each offset has one; some clients"
+            " (kafka-python-ng, kafka-go) give them to their programs; the same on all nodes"
+        ),
+    ] = False
+    peers: Annotated[
+        tuple[KafkaPeer, ...],
+        Setting(
+            '`["NAME@host:port", …]`, other nodes of this farm and where their listeners are, which clients are told',
+            maximum=64,
+            parse=_kafka_peer,
+        ),
+    ] = ()
+    certificate: Annotated[
+        Path | None, Setting("TLS: the listener's certificate, its chain and its key in one PEM file (mode 0600)")
+    ] = None
+    client_ca: Annotated[
+        Path | None,
+        Setting(
+            "an authority's certificate: only clients whose certificates it has signed are answered; needs"
+            " `kafka.certificate`"
+        ),
+    ] = None
+    users: Annotated[
+        Path | None,
+        Setting(
+            "lines `NAME CREDENTIAL SCOPE …` (mode 0600), as `garlicfarm keys kafka-user` makes them: only these users"
+            ' are answered, by SCRAM; with `kafka.client_ca` lines `"SUBJECT" certificate SCOPE …`, which give scopes'
+        ),
+    ] = None
+
+
+def read_zmq(section: Section) -> ZmqSettings | None:
+    """Read `[zmq]`; None if there is no endpoint."""
+    if section.is_empty:
+        return None
+    found = section.read(ZmqSettings)
+    for key, address in (("listen", found.listen), ("broadcast", found.broadcast)):
+        if address is None:
+            continue
+        if address.host in WILDCARDS:
+            section.problem(
+                key,
+                f"{endpoint(address)} listens everywhere, and clients are told this address: name one of this machine",
+            )
+        elif _is_public(section, key, address, allow_network=found.allow_network) and found.keys is None:
+            section.problem(
+                key,
+                f"{endpoint(address)} is a public address: there only listed keys are answered; name them by zmq.keys",
+            )
+    if found.write and found.keys is None:
+        section.problem(
+            "write",
+            "true, and no keys: ØMQ Raft authenticates no client, so every process that reaches the port could write."
+            " Make a key for each client (`garlicfarm keys new-curve FILE --name N`), list them in a file, and name it"
+            " with zmq.keys",
+        )
+    return found
+
+
+def read_kafka(section: Section) -> KafkaSettings | None:
+    """Read `[kafka]`; None if there is no listener."""
+    if section.is_empty:
+        return None
+    found = section.read(KafkaSettings)
+    listen, shown = found.listen, endpoint(found.listen)
+    if len({peer.name for peer in found.peers}) != len(found.peers):
+        section.problem("peers", "names a node twice: each has one listener")
+    if found.client_ca is not None and found.certificate is None:
+        section.problem("client_ca", "needs kafka.certificate: certificates of clients are shown over TLS")
+    if not section.has("advertise"):
+        found = replace(found, advertise=listen)
+        if listen.host in WILDCARDS:
+            section.problem("listen", f"{shown} listens everywhere: set kafka.advertise to what clients reach")
+    is_public = _is_public(section, "listen", listen, allow_network=found.allow_network)
+    if is_public and found.client_ca is None and found.users is None:
+        section.problem(
+            "listen",
+            f"{shown} is open to strangers: there only known clients are answered; list them with kafka.users, or name"
+            " their authority with kafka.client_ca",
+        )
+    _check_encryption(section, found)
+    return found
+
+
+def _check_encryption(section: Section, settings: KafkaSettings) -> None:
+    shown = endpoint(settings.listen)
+    if settings.write and settings.users is None:
+        section.problem(
+            "write",
+            "true, and no users: without a proof of who it is, every process that reaches the port could write. Make a"
+            " line for each client (`garlicfarm keys kafka-user FILE --name N --scope submit`), list them in a file,"
+            " and name it with kafka.users",
+        )
+    if settings.certificate is not None or is_loopback(settings.listen.host):
+        return
+    if settings.write:
+        section.problem(
+            "write",
+            f"true on {shown} without TLS: a program on the way could add entries to a client's connection;"
+            " name a certificate with kafka.certificate",
+        )
+    elif not is_private(settings.listen.host):
+        section.problem(
+            "listen",
+            f"{shown} is open to strangers, who could read what is sent: name a certificate with kafka.certificate",
+        )
+
+
+def _is_public(section: Section, key: str, address: Address, *, allow_network: bool) -> bool:
+    """Return True if strangers reach the address; note an address beyond loopback that is not allowed."""
+    if is_loopback(address.host):
+        return False
+    if not allow_network:
+        section.problem(
+            key,
+            f"{endpoint(address)} is not a loopback address, and what clients read, others on that network can read as"
+            f" well: use 127.0.0.1, or set {section.name('allow_network')} = true",
+        )
+    return allow_network and not is_private(address.host)
