@@ -14,8 +14,9 @@ from operator import attrgetter
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from bridge.api.alarms import by_gravity
 from bridge.api.contact import udp_blocked
-from bridge.api.verdict import by_gravity, verdict_of
+from bridge.api.verdict import verdict_of
 from bridge.api.view import (
     AlarmView,
     CostFactorView,

@@ -21,16 +21,30 @@ The texts name servers, never numbers of them alone, and hold no running figures
 so that each change is worth an event.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
+from bridge.api.alarms import (
+    ADDRESS_GONE,
+    ALARMS,
+    FOREIGN_KEY,
+    FORMATION,
+    ISOLATED,
+    KEY_RETIRED,
+    NO_HEALTHY_LEAF,
+    NO_QUORUM,
+    NOT_ADMITTED,
+    NOT_PUBLISHED,
+    REPLACE_EVICTED,
+    REPORTS_MISSING,
+    SERVERS_DOWN,
+    UDP_BLOCKED,
+    AlarmType,
+)
 from bridge.api.contact import not_reporting, patience_ms, server_members, udp_blocked
 from bridge.api.leaf_words import fault_actions, faults_text
 from bridge.api.view import (
-    AlarmView,
     FarmView,
     MemberView,
     MetaEntryView,
@@ -49,28 +63,13 @@ from bridge.core.publishing.candidates import Inability
 PATIENCE_ELECTIONS = 3
 """After so many of the shortest election timeouts without a leader, and without an answer of a follower, a server is
 cut off: one timeout may go by, and two candidates may have split a vote."""
-GRAVE_ALARMS = frozenset(
-    {"address-gone", "disk-full", "formation", "isolated", "key-retired", "generation-not-stored", "router-unreachable"}
-)
-"""With these alarms the node cannot do its work."""
-WAITING_ALARMS = ("key-retired", "formation", "not-admitted", "isolated")
+WAITING_ALARMS = (KEY_RETIRED.kind, FORMATION.kind, NOT_ADMITTED.kind, ISOLATED.kind)
 """Alarms about a wait, the first cause first: with a wrong key no message arrives that formation could use."""
-NO_QUORUM_ACTION = (
-    "start the others again, or mend the network between them; if a majority is gone for good, stop this node and make"
-    " a farm of it with `garlicfarm recover`; see `garlicfarm help recover`"
-)
-_FOREIGN_ACTION = (
-    "compare the label that `garlicfarm doctor` shows on each node: nodes of one farm have the same key file"
-    " (`garlicfarm keys export FILE` writes it); another farm on this network may stay, and is of no concern"
-)
 _EVICTED = "evicted"
 _DOWN_ACTION = "start them again, and look whether UDP (gossip) and TCP (consensus) get through to them"
 _REPLACE_ACTION = (
     "in place of one that never comes back start another node, with the key file that `garlicfarm keys export FILE`"
     " writes now; once it votes, the farm removes the old one by itself"
-)
-_EVICTED_ACTION = (
-    "start another node in place of the evicted one, with the key file as `garlicfarm keys export FILE` writes it now"
 )
 _WHY_NOT: Mapping[str, str] = {
     Inability.STALE.value: "no server reports",
@@ -94,14 +93,8 @@ _UNHEALTHY_ACTION = (
     "look at the routers and services of these nodes: `garlicfarm farm`, `garlicfarm help attach-a-router`"
 )
 NOTHING_TO_DO = "nothing"
-UDP_ALARM = "udp-blocked"
-REPORTS_ALARM = "reports-missing"
-DISAGREEMENT_ALARMS = (UDP_ALARM, REPORTS_ALARM)
+DISAGREEMENT_ALARMS = (UDP_BLOCKED, REPORTS_MISSING)
 """Gossip, Raft and the log do not agree about a server."""
-_REPORTS_ACTION = (
-    "look at `garlicfarm status` and the log of the node that does not report: what it submits does not arrive, or has"
-    " no effect; it counts for nothing in publishing until it reports again"
-)
 A_PUBLISHER = "a server that can publish"
 A_HEALTHY_LEAF = "a healthy leaf"
 _VERBS: Mapping[str, str] = {A_PUBLISHER: "can publish", A_HEALTHY_LEAF: "has a healthy leaf"}
@@ -114,7 +107,7 @@ class Meaning:
     severity: Severity
     is_ready: bool
     """`/readyz` answers 200."""
-    alarm: str | None
+    alarm: AlarmType | None
     """The alarm that stands as long as the concern does."""
     text: str
     """For the table of the reference."""
@@ -127,7 +120,7 @@ MEANINGS: Mapping[VerdictKind, Meaning] = {
     VerdictKind.FOREIGN_KEY: Meaning(
         Severity.CRITICAL,
         is_ready=False,
-        alarm="foreign-key",
+        alarm=FOREIGN_KEY,
         text="gossip under another farm key arrives, and this node lacks nodes of its own farm: before the farm is"
         " founded, or while none of the others is alive. A whole farm ignores its neighbours",
     ),
@@ -140,7 +133,7 @@ MEANINGS: Mapping[VerdictKind, Meaning] = {
     VerdictKind.NO_QUORUM: Meaning(
         Severity.CRITICAL,
         is_ready=False,
-        alarm="no-quorum",
+        alarm=NO_QUORUM,
         text="no leader for three of the shortest election timeouts, or no clock entry for 2.5 reporting periods, or no"
         " leader and too few voters alive. The text says who publishes meanwhile, and who is down",
     ),
@@ -153,20 +146,20 @@ MEANINGS: Mapping[VerdictKind, Meaning] = {
     VerdictKind.NOT_PUBLISHED: Meaning(
         Severity.CRITICAL,
         is_ready=False,
-        alarm="not-published",
+        alarm=NOT_PUBLISHED,
         text="a master has no structure that holds, or no server can publish the next one; the text says why. A warning"
         " while the first structure is only about to be published",
     ),
     VerdictKind.NO_HEALTHY_LEAF: Meaning(
         Severity.CRITICAL,
         is_ready=False,
-        alarm="no-healthy-leaf",
+        alarm=NO_HEALTHY_LEAF,
         text="a structure is published, and none of the leaves in it is healthy",
     ),
     VerdictKind.DEGRADED: Meaning(
         Severity.WARNING,
         is_ready=True,
-        alarm="servers-down",
+        alarm=SERVERS_DOWN,
         text="the farm does its work with less than it has: servers are down or silent, leaves are unhealthy, or this"
         " node has a grave alarm. The alarm stands while servers are down",
     ),
@@ -182,34 +175,12 @@ EXIT_STATUS: Mapping[Severity, int] = {Severity.OK: 0, Severity.WARNING: 3, Seve
 """Of `garlicfarm status`. 1 and 2 are every command's own: refused, and wrong usage."""
 
 
-_CRITICAL_OF_VERDICTS = tuple(
-    each.alarm for each in MEANINGS.values() if each.alarm is not None and each.severity is Severity.CRITICAL
+OF_VERDICTS = tuple(each.alarm for each in MEANINGS.values() if each.alarm is not None)
+"""The alarms of the kinds of verdict."""
+GRAVE_ALARMS = frozenset(
+    kind for kind, each in ALARMS.items() if each.severity is Severity.CRITICAL and each not in OF_VERDICTS
 )
-CRITICAL_ALARMS = (
-    *_CRITICAL_OF_VERDICTS,
-    *(kind for kind in WAITING_ALARMS if kind in GRAVE_ALARMS),
-    *sorted(GRAVE_ALARMS.difference(WAITING_ALARMS)),
-)
-"""The farm or a node does not do its work while one of them is active; the gravest first."""
-_ALARM_ORDER = (*CRITICAL_ALARMS, "servers-down", *DISAGREEMENT_ALARMS)
-
-
-def alarm_severity(kind: str) -> Severity:
-    """Return the severity of an alarm; a kind that is unknown here, as of a later version, is a warning."""
-    return Severity.CRITICAL if kind in CRITICAL_ALARMS else Severity.WARNING
-
-
-def by_gravity(alarms: Iterable[AlarmView]) -> tuple[AlarmView, ...]:
-    """Return the alarms with their severities, the gravest first, as every surface shows them.
-
-    In the order of their kinds `no-healthy-leaf`, a symptom, stands before `no-quorum`, its cause.
-    """
-
-    def place(alarm: AlarmView) -> tuple[int, str]:
-        known = _ALARM_ORDER.index(alarm.kind) if alarm.kind in _ALARM_ORDER else len(_ALARM_ORDER)
-        return known, alarm.kind
-
-    return tuple(sorted((replace(each, severity=alarm_severity(each.kind)) for each in alarms), key=place))
+"""Of the node itself: with one of them it cannot do its work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +190,7 @@ class Concern:
     kind: VerdictKind
     text: str
     advice: str
-    alarm: str | None
+    alarm: AlarmType | None
     """The alarm to raise for it, with the text."""
 
 
@@ -404,8 +375,8 @@ def _foreign_key_heard(facts: _Facts) -> Concern | None:
     sources = _listed([f"{each.address} (label {each.label})" for each in heard])
     waits = "" if facts.is_server else f"; waiting for {_missing(view)}"
     text = f"Another farm's key is heard: is the key file the same? Heard from {sources}{waits}"
-    action = f"{_FOREIGN_ACTION}. This node's label is {view.farm.label}"
-    return Concern(VerdictKind.FOREIGN_KEY, text, action, "foreign-key")
+    action = f"{FOREIGN_KEY.remedy}. This node's label is {view.farm.label}"
+    return Concern(VerdictKind.FOREIGN_KEY, text, action, FOREIGN_KEY)
 
 
 def _waiting(facts: _Facts) -> Concern | None:
@@ -429,7 +400,7 @@ def _waiting(facts: _Facts) -> Concern | None:
             here = _nodes_here(view)
             missing = f"Waiting for {_missing(view)}"
             text = missing if here < view.farm.expect else f"Founding: {here} nodes are here and make their promises"
-    if alarm is not None and alarm.kind != "isolated":
+    if alarm is not None and alarm.kind != ISOLATED.kind:
         return Concern(VerdictKind.WAITING, f"{text}: see the alarm {alarm.kind}", alarm.action, None)
     advice = "start the other nodes with the same farm key file; if they run, look at seeds, broadcast and firewall"
     return Concern(VerdictKind.WAITING, text, advice, None)
@@ -441,11 +412,11 @@ def _no_quorum(facts: _Facts) -> Concern | None:
         return None
     down = f"; {facts.down_text}" if facts.down else ""
     text = f"No quorum: {_published_meanwhile(view)}{down}"
-    lost = next((each for each in view.alarms if each.kind == "address-gone"), None)
+    lost = next((each for each in view.alarms if each.kind == ADDRESS_GONE.kind), None)
     if lost is not None:
         # The others may be well: advice to start or replace them would do harm.
-        return Concern(VerdictKind.NO_QUORUM, f"{text}; {lost.text}", lost.action, "no-quorum")
-    return Concern(VerdictKind.NO_QUORUM, text, NO_QUORUM_ACTION, "no-quorum")
+        return Concern(VerdictKind.NO_QUORUM, f"{text}; {lost.text}", lost.action, NO_QUORUM)
+    return Concern(VerdictKind.NO_QUORUM, text, NO_QUORUM.remedy, NO_QUORUM)
 
 
 def _published_meanwhile(view: FarmView) -> str:
@@ -473,13 +444,13 @@ def _not_published(facts: _Facts) -> Concern | None:
     if not view.publishing:
         why = "no server names a master" if view.reports else "no server has reported yet"
         advice = "give a node a signing key: `garlicfarm help signing-keys`" if view.reports else NOTHING_TO_DO
-        return Concern(VerdictKind.NOT_PUBLISHED, f"Not published: {why}", advice, "not-published")
+        return Concern(VerdictKind.NOT_PUBLISHED, f"Not published: {why}", advice, NOT_PUBLISHED)
     for each in view.publishing:
         found = _not_published_master(each)
         if found is not None:
             text, advice = found
             of = f" ({each.master})" if len(view.publishing) > 1 else ""
-            return Concern(VerdictKind.NOT_PUBLISHED, f"{text}{of}", advice, "not-published")
+            return Concern(VerdictKind.NOT_PUBLISHED, f"{text}{of}", advice, NOT_PUBLISHED)
     return None
 
 
@@ -511,7 +482,7 @@ def _no_healthy_leaf(facts: _Facts) -> Concern | None:
         if facts.is_server and each.entries and not any(entry.healthy for entry in each.entries):
             text = f"Published, but no leaf is healthy: {_unhealthy_text(each.entries)}"
             advice = _unhealthy_action(each.entries)
-            return Concern(VerdictKind.NO_HEALTHY_LEAF, text, advice, "no-healthy-leaf")
+            return Concern(VerdictKind.NO_HEALTHY_LEAF, text, advice, NO_HEALTHY_LEAF)
     return None
 
 
@@ -529,11 +500,11 @@ def _degraded(facts: _Facts) -> Concern | None:
     unhealthy = _unhealthy_entries(facts)
     advice = "; ".join(
         ([_down_action(facts)] if reasons - {_EVICTED} else [])
-        + ([_EVICTED_ACTION] if _EVICTED in reasons else [])
+        + ([REPLACE_EVICTED] if _EVICTED in reasons else [])
         + further
         + ([_unhealthy_action(unhealthy)] if unhealthy else [])
     )
-    alarm = "servers-down" if facts.down else None
+    alarm = SERVERS_DOWN if facts.down else None
     return Concern(VerdictKind.DEGRADED, text, advice or "see `garlicfarm farm` and the alarms", alarm)
 
 
@@ -557,7 +528,7 @@ def _udp_blocked(facts: _Facts) -> Concern | None:
         f"open UDP port {' and '.join(ports)} in both directions in the firewalls of and between these machines, as TCP"
         " is open already; the servers are well: restart none, and remove none"
     )
-    return Concern(VerdictKind.DEGRADED, text, action, UDP_ALARM)
+    return Concern(VerdictKind.DEGRADED, text, action, UDP_BLOCKED)
 
 
 def _not_reporting(facts: _Facts) -> Concern | None:
@@ -566,7 +537,7 @@ def _not_reporting(facts: _Facts) -> Concern | None:
         return None
     names = facts.names(facts.not_reporting)
     text = f"{names} can be reached by gossip and Raft, and the log has no recent report of {names}"
-    return Concern(VerdictKind.DEGRADED, text, _REPORTS_ACTION, REPORTS_ALARM)
+    return Concern(VerdictKind.DEGRADED, text, REPORTS_MISSING.remedy, REPORTS_MISSING)
 
 
 def _down_action(facts: _Facts) -> str:

@@ -11,7 +11,6 @@ from bridge.api.leaf_words import health_text
 from bridge.api.level_words import level_words
 from bridge.api.outputs import MembersOutput, RoundTripsOutput, RoundTripView
 from bridge.api.requests import QUERY_TIMEOUT_MS, QueryRequest
-from bridge.api.round_trips import ROUND_TRIPS_QUERY, read_round_trips
 from bridge.api.verdict import EXIT_STATUS, NOTHING_TO_DO
 from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView, counted_members
 from bridge.cli.asking import answer_timeout_s, ask_node, find_nodes, node_option, nodes_option
@@ -23,6 +22,7 @@ from bridge.node.control.client import ANSWER_TIMEOUT_S, ControlClient, ControlE
 from bridge.tui.sections import by_name
 from bridge.tui.top import show_farm
 from bridge.tui.words import clock_text, duration, known, milliseconds_text
+from bridge.wire.membership.round_trips import ROUND_TRIPS_QUERY, read_round_trips
 
 
 @click.command()

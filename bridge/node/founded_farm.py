@@ -18,9 +18,11 @@ from functools import partial
 
 import trio
 
+from bridge.api.alarms import ROUTER
 from bridge.api.control import Refused
 from bridge.core.formation.member import FarmMember, MemberStatus
 from bridge.core.state.farm_state import FarmState
+from bridge.node.events.alarms import SharedAlarm
 from bridge.node.joined_node import JoinedNode
 from bridge.node.membership.farm_peers import KnownFarm
 from bridge.node.membership.identities import Identities, IdentityParts
@@ -35,7 +37,7 @@ from bridge.node.raft.submitting import Submitting
 from bridge.node.settings.configuration import reported_settings
 from bridge.node.tasks.background_tasks import BackgroundTasks
 from bridge.node.tasks.published_store import PublishedStore
-from bridge.node.tasks.task_context import TaskContext, router_alarm
+from bridge.node.tasks.task_context import TaskContext
 from consensus import integer_id
 from consensus.protocols.garlic_farm import PeerAddress
 from gossip import Group, KeyOffered, NodeId
@@ -329,7 +331,7 @@ def _task_context(
         published=published,
         trace=local.trace,
         alarms=local.alarms,
-        router_alarm=router_alarm(local.alarms),
+        router_alarm=SharedAlarm(local.alarms, ROUTER),
         request_prefix=f"{node.provider.node_id.hex()}-{node.provider.generation}",
         reachable=node.member_directory.reachable,
     )

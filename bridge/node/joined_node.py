@@ -15,7 +15,6 @@ from functools import partial
 import trio
 
 from bridge import VERSION
-from bridge.api.round_trips import ROUND_TRIPS_QUERY, write_round_trips
 from bridge.core.formation.founding import FormationNotice, Founding
 from bridge.core.state.farm_state import FarmState
 from bridge.node.events.event_log import clock_ms
@@ -40,6 +39,7 @@ from bridge.node.raft.connecting import Connecting, Transport
 from bridge.node.raft.replica import RequestGateway
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.settings.configuration import NodeConfiguration
+from bridge.wire.membership.round_trips import ROUND_TRIPS_QUERY, write_round_trips
 from gossip import NodeId
 
 

@@ -19,11 +19,11 @@ from rich.cells import cell_len
 from rich.console import Group
 from rich.text import Text
 
+from bridge.api.alarms import by_gravity
 from bridge.api.event_words import StoryTeller, event_sentence, story_line
 from bridge.api.leaf_words import health_text
 from bridge.api.printable import printable
 from bridge.api.take_over import Step, last_take_over
-from bridge.api.verdict import by_gravity
 from bridge.api.view import AlarmView, FarmView, LocalFarmView, MemberView, ReportView
 from bridge.tui.history import EntryLine, History, MemberHistory, sparkline
 from bridge.tui.layout import (

@@ -23,11 +23,11 @@ import msgspec
 import trio
 from rich.console import Console, RenderableType
 
+from bridge.api.alarms import by_gravity
 from bridge.api.entry_words import Names
 from bridge.api.json import DocumentError
 from bridge.api.requests import CommandRequest, ExclusionOrder
 from bridge.api.trace import TraceEvent
-from bridge.api.verdict import by_gravity
 from bridge.api.view import AlarmView, FarmView, FollowerView, LocalFarmView, best_view
 from bridge.node.control.client import ANSWER_TIMEOUT_S, ControlClient, ControlError
 from bridge.node.control.node_address import NodeAddress

@@ -17,8 +17,8 @@ import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from bridge.api.alarms import ENTRIES_WITHOUT_EFFECT
 from bridge.api.log import EntryKind
-from bridge.node.raft.ineffective_entries import ALARM
 from bridge.node.security.key_files import load_farm_key
 from bridge.wire.i2p.destination_keys import new_demo_leaf
 from bridge.wire.log.proof import sign_entry
@@ -167,7 +167,7 @@ def test_nothing_that_a_copied_key_submits_changes_publisher_or_publication(foun
         assert {report.raft_id for report in view.reports} == {voter.raft_id for voter in view.raft.voters}
         assert view.weights == costs
         farm.wait_until(
-            lambda each=each: [alarm.kind for alarm in each.view().alarms if alarm.kind == ALARM],  # type: ignore[misc]
+            lambda each=each: [alarm.kind for alarm in each.view().alarms if alarm.kind == ENTRIES_WITHOUT_EFFECT.kind],  # type: ignore[misc]
             START_BOUND_S,
             f"{each.name} tells of it",
         )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bridge.api.alarms import PUBLISHING_WITHOUT_QUORUM
 from bridge.api.view import RaftRole
-from bridge.node.tasks.publishing import UNFENCED_ALARM
 from tests.end_to_end.farm import PUBLISHER_BOUND_S, START_BOUND_S, Farm, Node, call, exported_key, local_farm
 from tests.end_to_end.layout import Read
 
@@ -65,7 +65,7 @@ def test_the_survivor_publishes_alone_and_recover_makes_a_farm_of_it(farm: Farm)
         # before it hears of the other. Once fewer than half of the leaves are well, all are listed.
         found = published(survivor)
         later = found is not None and found.published_s > last.published_s and found.entries == last.entries
-        return found if later and {"no-quorum", UNFENCED_ALARM} <= alarms(survivor).keys() else None
+        return found if later and {"no-quorum", PUBLISHING_WITHOUT_QUORUM.kind} <= alarms(survivor).keys() else None
 
     alone = farm.wait_until(
         publishes_alone, PUBLISHER_BOUND_S, "the survivor publishes all leaves, and that it is alone"

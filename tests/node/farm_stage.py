@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 import trio
 
+from bridge.api.alarms import ROUTER
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.log.records import (
     Clock,
@@ -23,7 +24,7 @@ from bridge.core.log.records import (
     RouterStatus,
 )
 from bridge.core.publishing.publication import Pace
-from bridge.node.events.alarms import Alarms
+from bridge.node.events.alarms import Alarms, SharedAlarm
 from bridge.node.events.event_log import EventLog
 from bridge.node.raft import applied_state as applied_state_module
 from bridge.node.raft.applied_state import AppliedState
@@ -34,7 +35,7 @@ from bridge.node.security.signing_keys import HeldKey
 from bridge.node.settings.timing import Patience
 from bridge.node.tasks.background_tasks import BackgroundTasks
 from bridge.node.tasks.published_store import PublishedStore
-from bridge.node.tasks.task_context import TaskContext, router_alarm
+from bridge.node.tasks.task_context import TaskContext
 from bridge.wire.i2p.destination_keys import MasterKey, new_demo_leaf, new_master_key
 from bridge.wire.i2p.structures import Destination
 from bridge.wire.log.entries import decode
@@ -325,7 +326,7 @@ class Stage:
                 published=published or PublishedStore(None),
                 trace=self.trace,
                 alarms=self.alarms,
-                router_alarm=router_alarm(self.alarms),
+                router_alarm=SharedAlarm(self.alarms, ROUTER),
                 reachable=lambda: self.reachable,
                 clock_ms=clock_now_ms,
                 request_prefix="00-1",

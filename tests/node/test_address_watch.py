@@ -9,15 +9,14 @@ import pytest
 import trio
 import trio.testing
 
+from bridge.api.alarms import ADDRESS_GONE, ADDRESS_OUTDATED
 from bridge.api.view import AlarmView
 from bridge.node.events.alarms import AddressNotHereError, Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.membership import begin_anew
 from bridge.node.membership.address_watch import (
-    GONE_ALARM,
     LOOK_EVERY_S,
     LOOKS,
-    OUTDATED_ALARM,
     AddressChangedError,
     AddressWatch,
     addresses_of,
@@ -71,7 +70,7 @@ class Stage:
         for _ in range(times):
             watch.look(self.network.interfaces())
 
-    def alarm(self, kind: str = GONE_ALARM) -> AlarmView | None:
+    def alarm(self, kind: str = ADDRESS_GONE.kind) -> AlarmView | None:
         """The alarm of this kind, if it stands."""
         return next((each for each in self.alarms.standing() if each.kind == kind), None)
 
@@ -203,7 +202,7 @@ def test_settings_that_name_the_old_address_are_an_alarm_after_the_move(tmp_path
         stage.look(watch, NEW)
     again = stage.watch(changed.value.configuration)
     again.look(stage.network.interfaces())
-    alarm = stage.alarm(OUTDATED_ALARM)
+    alarm = stage.alarm(ADDRESS_OUTDATED.kind)
     assert alarm is not None
     assert f"control.listen = {OLD.host}:7650" in alarm.text
     assert "consensus" not in alarm.text

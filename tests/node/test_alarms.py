@@ -2,6 +2,7 @@
 
 import pytest
 
+from bridge.api.alarms import SLOW_MAJORITY
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 
@@ -11,7 +12,7 @@ def raised(first: str, then: str) -> tuple[int, str]:
     trace = EventLog("node", lambda: 0)
     alarms = Alarms(trace)
     for text in (first, then):
-        alarms.set("kind", text, "action")
+        alarms.set(SLOW_MAJORITY, text)
     return len(trace.read(1).events), alarms.standing()[0].text
 
 

@@ -9,14 +9,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from bridge.api.alarms import CLOCK, LOG_TIME, OTHER_CLOCKS, ROUTER, SIGNING_KEY, SLOW_MAJORITY
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.farm.state_machine import PublicationRefused
 from bridge.core.log.records import Clock, LeafStatus, Publication, PublishConfig, Report
 from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.state.farm_state import Choice, Leaf, MasterState
-from bridge.node.security.signing_keys import KEY_ALARM, HeldKey
-from bridge.node.tasks.task_context import ROUTER_ALARM
-from bridge.node.tasks.timekeeping import CLOCK_ALARM, LOG_TIME_ALARM, OTHER_CLOCKS_ALARM, SLOW_ALARM
+from bridge.node.security.signing_keys import HeldKey
 from bridge.wire.i2p.meta_lease_set import decode as decode_structure
 from bridge.wire.i2p.meta_lease_set import verify
 from bridge.wire.log.entries import decode
@@ -139,15 +138,15 @@ async def test_a_clock_that_is_off_a_majoritys_is_an_alarm_of_its_node_under_any
 
         nursery.start_soon(others)
         await trio.sleep(2.5)
-        assert stage.alarm(CLOCK_ALARM) is None
+        assert stage.alarm(CLOCK.kind) is None
         await trio.sleep(6)
-        text = stage.alarm(CLOCK_ALARM)
+        text = stage.alarm(CLOCK.kind)
         assert text is not None
         assert "server 1, is 40 s ahead of the clocks of a majority of the voters (server 2, server 3)" in text
-        assert stage.alarm(OTHER_CLOCKS_ALARM) is None
+        assert stage.alarm(OTHER_CLOCKS.kind) is None
         wrong_ms = 0
         await trio.sleep(6)
-        assert stage.alarm(CLOCK_ALARM) is None
+        assert stage.alarm(CLOCK.kind) is None
         nursery.cancel_scope.cancel()
 
 
@@ -167,7 +166,7 @@ async def test_a_node_that_catches_up_raises_no_alarm_of_its_clock(autojump_cloc
                 told = replace(told, date_ms=told.date_ms - behind_ms, request=f"0{server_id}-1-0-{sequence}")
                 await stage.append_record(replace(told, server_id=server_id))
             await trio.sleep(1 / 6)
-            assert stage.alarm(CLOCK_ALARM) is None
+            assert stage.alarm(CLOCK.kind) is None
 
 
 async def test_log_time_far_ahead_of_the_clocks_is_an_alarm_of_the_leader_and_of_it_alone(
@@ -177,13 +176,13 @@ async def test_log_time_far_ahead_of_the_clocks_is_an_alarm_of_the_leader_and_of
     stage.applied_state.farm.state = replace(stage.applied_state.state, log_time_ms=NOW_MS + 3_600_000)
     async with on_duty(stage):
         await trio.sleep(10)
-        text = stage.alarm(LOG_TIME_ALARM)
+        text = stage.alarm(LOG_TIME.kind)
         assert text is not None
         assert "s ahead of the clocks of a majority of the voters: it stands still" in text
-        assert stage.alarm(CLOCK_ALARM) is None
+        assert stage.alarm(CLOCK.kind) is None
         stage.lead(OTHER)
         await trio.sleep(4)
-        assert stage.alarm(LOG_TIME_ALARM) is None
+        assert stage.alarm(LOG_TIME.kind) is None
 
 
 async def test_a_farm_that_was_off_for_ninety_days_publishes_within_three_periods(autojump_clock: MockClock) -> None:
@@ -206,12 +205,12 @@ async def test_a_majority_that_is_slow_beside_the_election_timeout_is_an_alarm_o
     stage.server.commit_s = 0.3
     async with on_duty(stage):
         await trio.sleep(10)
-        assert stage.alarm(SLOW_ALARM) is None
+        assert stage.alarm(SLOW_MAJORITY.kind) is None
         await trio.sleep(10)
-        assert stage.alarm(SLOW_ALARM) is not None
+        assert stage.alarm(SLOW_MAJORITY.kind) is not None
         stage.server.commit_s = 0.01
         await trio.sleep(20)
-        assert stage.alarm(SLOW_ALARM) is None
+        assert stage.alarm(SLOW_MAJORITY.kind) is None
 
 
 # -- report ------------------------------------------------------------------------------------------------------------
@@ -280,10 +279,10 @@ async def test_a_router_that_cannot_be_asked_is_reported_as_none_with_an_alarm_u
         [(_, first)] = stage.records(Report)
         assert isinstance(first, Report)
         assert (first.router.attached, first.destinations) == (False, ())
-        assert stage.alarm(ROUTER_ALARM) == stage.router.silence
+        assert stage.alarm(ROUTER.kind) == stage.router.silence
         stage.router.silence = None
         await trio.sleep(2)
-        assert stage.alarm(ROUTER_ALARM) is None
+        assert stage.alarm(ROUTER.kind) is None
 
 
 # -- key ---------------------------------------------------------------------------------------------------------------
@@ -300,7 +299,7 @@ async def test_a_signing_key_that_ends_soon_is_an_alarm(
     stage = Stage(held=HeldKey(MASTER.sign_transient(NOW_S, life_s)))
     async with on_duty(stage):
         await trio.sleep(5)
-        text = stage.alarm(KEY_ALARM)
+        text = stage.alarm(SIGNING_KEY.kind)
     assert (text is None) if expected is None else (text is not None and expected in text)
 
 
@@ -308,7 +307,7 @@ async def test_a_master_key_in_a_nodes_hands_never_ends(autojump_clock: MockCloc
     stage = Stage(held=HeldKey(MASTER.as_signing_key()))
     async with on_duty(stage):
         await trio.sleep(5)
-        assert stage.alarm(KEY_ALARM) is None
+        assert stage.alarm(SIGNING_KEY.kind) is None
         assert stage.router.published
 
 
@@ -366,11 +365,11 @@ async def test_a_router_that_refuses_is_an_alarm_and_is_tried_again_ever_more_ra
         await trio.sleep(120)
         tries = len(stage.records(Publication))
         assert 3 <= tries <= 7
-        assert stage.alarm(ROUTER_ALARM) == "publishing failed: disk full"
+        assert stage.alarm(ROUTER.kind) == "publishing failed: disk full"
         stage.router.refusal = None
         await trio.sleep(70)
         assert len(stage.router.published) == 1
-        assert stage.alarm(ROUTER_ALARM) is None
+        assert stage.alarm(ROUTER.kind) is None
 
 
 async def test_a_router_that_takes_its_time_is_not_overtaken_by_further_plans(autojump_clock: MockClock) -> None:

@@ -17,8 +17,8 @@ import msgspec
 import pytest
 import trio
 
+from bridge.api.alarms import by_gravity
 from bridge.api.take_over import TakeOver, last_take_over
-from bridge.api.verdict import by_gravity
 from bridge.api.view import AlarmView
 from bridge.node.control import page as page_module
 from bridge.node.control.access import open_remote_access

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bridge.api.alarms import FARM_KEY_FILE
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from bridge.node.security.farm_keys import ALARM, FarmKeys
+from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.key_files import KeyFileError, load_farm_key, replace_farm_key, save_farm_key
 from bridge.wire.keys.farm_key import FarmKey, new_farm_key
 from gossip.core.keyring import Keyring
@@ -65,7 +66,7 @@ def test_two_members_agree_on_the_credentials_of_a_key_however_they_heard_of_it(
 
 def alarm_text(alarms: Alarms) -> str:
     """What stands about the key file."""
-    return " ".join(f"{each.text}; {each.action}" for each in alarms.standing() if each.kind == ALARM)
+    return " ".join(f"{each.text}; {each.action}" for each in alarms.standing() if each.kind == FARM_KEY_FILE.kind)
 
 
 def test_a_key_file_that_the_ring_has_left_behind_is_an_alarm_until_it_is_replaced(tmp_path: Path) -> None:

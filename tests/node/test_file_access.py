@@ -15,12 +15,13 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from bridge.api.alarms import CORRECT_FILE, FARM_KEY_FILE, SIGNING_KEY
 from bridge.core.log.records import PublishConfig
-from bridge.node.events.alarms import Alarms
+from bridge.node.events.alarms import Alarms, SharedAlarm
 from bridge.node.events.event_log import EventLog
-from bridge.node.security.farm_keys import ALARM, FarmKeys
-from bridge.node.security.key_files import FILE_ACTION, save_farm_key, save_signing_key
-from bridge.node.security.signing_keys import HeldKey, judge_key, key_alarm
+from bridge.node.security.farm_keys import FarmKeys
+from bridge.node.security.key_files import save_farm_key, save_signing_key
+from bridge.node.security.signing_keys import HeldKey, judge_key
 from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
 from consensus.storage import access_advice
@@ -126,10 +127,10 @@ def test_a_renewed_key_that_cannot_be_read_needs_no_new_key(tmp_path: Path, refu
     refused(path)
     alarms = Alarms(EventLog("node-1", lambda: 0))
     held.renew(NOW_S)
-    judge_key(held, NOW_S, key_alarm(alarms))
+    judge_key(held, NOW_S, SharedAlarm(alarms, SIGNING_KEY))
     [alarm] = alarms.standing()
     assert f"`chown {USER_NAME} {path}`" in alarm.text
-    assert alarm.action == FILE_ACTION
+    assert alarm.action == CORRECT_FILE
 
 
 def test_a_farm_key_that_cannot_be_read_is_not_another_farms(tmp_path: Path, refused: Callable[[Path], None]) -> None:
@@ -140,7 +141,7 @@ def test_a_farm_key_that_cannot_be_read_is_not_another_farms(tmp_path: Path, ref
     alarms = Alarms(EventLog("node-1", lambda: 0))
     keys.judge_file(keys.filed_now(), alarms)
     [alarm] = alarms.standing()
-    assert alarm.kind == ALARM
+    assert alarm.kind == FARM_KEY_FILE.kind
     assert f"`chown {USER_NAME} {path}`" in alarm.text
     assert "another farm" not in alarm.text
 

@@ -12,13 +12,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from bridge.api.alarms import FORMATION
 from bridge.core.formation.founding import FormationNotice, FormationState, Promise, found
 from bridge.core.formation.member import FarmMember
 from bridge.core.formation.messages import Founded, KnowsCluster, Phase
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.membership import forming as forming_module
-from bridge.node.membership.forming import ALARM, FILE_NAME, Forming, UnusableFormationError, load_formation
+from bridge.node.membership.forming import FILE_NAME, Forming, UnusableFormationError, load_formation
 from bridge.wire.membership.formation_state import encode_formation_state
 from tests.members import farm_member
 
@@ -96,7 +97,7 @@ class Founder:
     @property
     def alarm(self) -> str | None:
         """What it says to its operator."""
-        return next((each.text for each in self.alarms.standing() if each.kind == ALARM), None)
+        return next((each.text for each in self.alarms.standing() if each.kind == FORMATION.kind), None)
 
 
 async def test_a_promise_is_on_disk_before_it_is_advertised(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -3,11 +3,12 @@
 import trio
 from trio.testing import MockClock
 
+from bridge.api.alarms import ENTRIES_WITHOUT_EFFECT
 from bridge.core.log.records import CostFactor
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.raft.applied_state import AppliedState
-from bridge.node.raft.ineffective_entries import ALARM, ALARM_AFTER, QUIET_AFTER_S, WITHIN_S, IneffectiveEntries
+from bridge.node.raft.ineffective_entries import ALARM_AFTER, QUIET_AFTER_S, WITHIN_S, IneffectiveEntries
 from bridge.wire.log.entries import encode
 from consensus.core.model import Entry
 from tests.authored import CLUSTER_ID, node_id, signed
@@ -33,7 +34,7 @@ class Story:
     @property
     def standing(self) -> list[str]:
         """The alarm's text, if it stands."""
-        return [each.text for each in self.alarms.standing() if each.kind == ALARM]
+        return [each.text for each in self.alarms.standing() if each.kind == ENTRIES_WITHOUT_EFFECT.kind]
 
 
 async def test_each_is_an_event_with_kind_author_and_reason_and_is_counted(autojump_clock: MockClock) -> None:

@@ -11,8 +11,9 @@ from typing import cast
 import pytest
 import trio
 
+from bridge.api.alarms import KAFKA_CERTIFICATE
 from bridge.node.founded_farm import CurrentFarm
-from bridge.node.kafka.endpoint import CERTIFICATE_ALARM, READ_BYTES, FarmListener
+from bridge.node.kafka.endpoint import READ_BYTES, FarmListener
 from bridge.node.kafka.opening import kafka_listener
 from bridge.node.local_node import LocalNode
 from bridge.node.settings.clients import KafkaSettings
@@ -179,16 +180,16 @@ async def test_a_renewed_certificate_is_taken_over_and_a_broken_one_leaves_the_o
         assert await is_trusted(authority.file)
         write(b"nonsense", 1)
         await listener.look_at_certificates()
-        assert "cannot be used" in (stage.alarm(CERTIFICATE_ALARM) or "")
+        assert "cannot be used" in (stage.alarm(KAFKA_CERTIFICATE.kind) or "")
         assert await is_trusted(authority.file)
         write(renewed.read_bytes(), 2)
         await listener.look_at_certificates()
-        assert stage.alarm(CERTIFICATE_ALARM) is None
+        assert stage.alarm(KAFKA_CERTIFICATE.kind) is None
         assert await is_trusted(other.file)
         assert not await is_trusted(authority.file)
         write(authority.certificate(LOOPBACK, days=(-9, -1)).path.read_bytes(), 3)
         await listener.look_at_certificates()
-        assert "others refuse it" in (stage.alarm(CERTIFICATE_ALARM) or "")
+        assert "others refuse it" in (stage.alarm(KAFKA_CERTIFICATE.kind) or "")
 
 
 async def test_a_listener_that_takes_no_records_ends_the_connection_of_a_large_request() -> None:

@@ -8,12 +8,12 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from bridge.api.alarms import KAFKA_LEVEL_LOW
 from bridge.core.log.feature_level import REQIDS_LEVEL
 from bridge.core.log.records import GroupOffset
 from bridge.core.state.kafka_clients import GROUPS_MAX, KafkaClients, NotedOffset
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.kafka.group_offsets import EVERY_S, RENEW_MS, FarmGroupOffsets
-from bridge.node.kafka.producing import ALARM
 from consensus import Outcome, ServerBusyError, ServerStoppedError
 from consensus.protocols.kraft import CommittedOffset, ErrorCode, ProduceRefusedError
 from tests.node.farm_stage import OTHER, OWN, Stage, machine_clock
@@ -168,7 +168,7 @@ async def test_what_cannot_be_noted_is_refused(autojump_clock: MockClock) -> Non
     assert await refusal() is ErrorCode.POLICY_VIOLATION
     farm.state = replace(farm.state, level=REQIDS_LEVEL)
     assert await refusal() is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert "feature level 3" in (stage.alarm(ALARM) or "")
+    assert "feature level 3" in (stage.alarm(KAFKA_LEVEL_LOW.kind) or "")
     stage.lead(OTHER)
     farm.state = replace(farm.state, level=4)
     assert await refusal("group-1") is ErrorCode.NOT_COORDINATOR

@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from bridge.api.alarms import KAFKA_LEVEL_LOW
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.log.feature_level import BOUNDS_LEVEL, REQIDS_LEVEL
 from bridge.core.log.hashes import hash_of
@@ -18,7 +19,7 @@ from bridge.core.state.kafka_clients import PRODUCER_EXPIRY_MS
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.kafka import producing as producing_module
 from bridge.node.kafka.listed_users import ListedUser, ListedUsers
-from bridge.node.kafka.producing import ALARM, Producing
+from bridge.node.kafka.producing import Producing
 from bridge.node.raft.client_scopes import Scope
 from bridge.node.raft.replica import Replica
 from bridge.wire.log.entries import EntryReader, encode
@@ -321,6 +322,6 @@ async def test_without_a_farm_or_its_level_clients_wait() -> None:
     stage = stage_at(REQIDS_LEVEL)
     producing = producing_of(stage)
     assert (await refusal(producing, batch_of(NOTE)))[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert "feature level 3" in (stage.alarm(ALARM) or "")
+    assert "feature level 3" in (stage.alarm(KAFKA_LEVEL_LOW.kind) or "")
     with pytest.raises(ServerStoppedError):
         await Producing(CurrentFarm(), USERS, stage.alarms).append(batch_of(NOTE), WRITER)

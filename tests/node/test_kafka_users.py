@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from bridge.api.alarms import KAFKA_USERS
 from bridge.cli.main import cli
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from bridge.node.kafka.listed_users import ALARM, ListedUsers, read_listed_users
+from bridge.node.kafka.listed_users import ListedUsers, read_listed_users
 from bridge.node.raft.client_scopes import Scope
 from bridge.node.security.key_files import KeyFileError
 from bridge.wire.keys.scram_text import MAX_ITERATIONS, credential_in, new_credential, new_password
@@ -144,7 +145,7 @@ async def test_a_changed_list_is_taken_over_and_a_broken_one_leaves_the_old_one_
     path.write_text("nonsense")
     await users.look(alarms)
     assert users.scopes_of("User:reader") == {Scope.SUBMIT}
-    assert [alarm.kind for alarm in alarms.standing()] == [ALARM]
+    assert [alarm.kind for alarm in alarms.standing()] == [KAFKA_USERS.kind]
     path.write_text(f"other {WORD}\n")
     await users.look(alarms)
     assert users.scram(SHA_512, "reader") is None

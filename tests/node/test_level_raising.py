@@ -7,12 +7,13 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from bridge.api.alarms import FEATURE_LEVEL
 from bridge.core.log.feature_level import KAFKA_LEVEL, SUPPORTED_LEVEL
 from bridge.core.membership.admission import Admitted
 from bridge.core.state.farm_state import FarmState
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from bridge.node.membership.level_raising import ALARM, LOOK_EVERY_S, PATIENCE_S, LevelRaising, announced_levels
+from bridge.node.membership.level_raising import LOOK_EVERY_S, PATIENCE_S, LevelRaising, announced_levels
 from bridge.wire.log.entries import decode
 
 VOTERS = (1, 2, 3)
@@ -70,7 +71,7 @@ class Stage:
                 clock.jump(step_s)
             await wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
-        return next((each.text for each in self.alarms.standing() if each.kind == ALARM), None)
+        return next((each.text for each in self.alarms.standing() if each.kind == FEATURE_LEVEL.kind), None)
 
     async def _propose(self, entries: tuple[bytes, ...]) -> Any:
         self.proposed += [decode(each).number for each in entries]  # type: ignore[union-attr]  # a level

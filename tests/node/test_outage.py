@@ -8,8 +8,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from bridge.api.alarms import PUBLISHING_WITHOUT_QUORUM
 from bridge.core.log.records import Clock, Publication, Report
-from bridge.node.tasks.publishing import UNFENCED_ALARM
 from bridge.wire.i2p.meta_lease_set import MetaLeaseSet, decode, verify
 from consensus.core.model import Configuration, Server
 from consensus.server.event_loop import now_ms
@@ -71,9 +71,9 @@ async def test_a_publisher_without_a_quorum_goes_on_refreshing_and_says_so(autoj
         await trio.sleep(PATIENCE_S)
         assert stage.background_tasks.stands_still
         # What it published with a quorum is fresh; it is not alone with anything yet.
-        assert stage.alarm(UNFENCED_ALARM) is None
+        assert stage.alarm(PUBLISHING_WITHOUT_QUORUM.kind) is None
         await trio.sleep(1_000)
-        assert stage.alarm(UNFENCED_ALARM) is not None
+        assert stage.alarm(PUBLISHING_WITHOUT_QUORUM.kind) is not None
     seconds = [each.published_s for each in structures(stage)]
     assert len(seconds) >= 4
     assert all(270 <= later - earlier <= 331 for earlier, later in pairwise(seconds)), seconds
@@ -92,7 +92,7 @@ async def test_when_the_last_publisher_is_gone_as_well_another_one_steps_in_with
         [structure] = structures(stage)
         assert structure.published_s > NOW_S
         assert {lease.destination_hash for lease in structure.leases} == {LEAF.hash}
-        assert stage.alarm(UNFENCED_ALARM) is not None
+        assert stage.alarm(PUBLISHING_WITHOUT_QUORUM.kind) is not None
 
 
 async def test_a_server_that_gossip_hears_of_and_that_published_last_is_left_to_it(autojump_clock: MockClock) -> None:
@@ -134,7 +134,7 @@ async def test_the_alarms_end_with_the_outage_and_what_is_committed_next_is_late
         await trio.sleep(1.5)
         assert not stage.background_tasks.stands_still
         await trio.sleep(3 * PERIOD_MS / 1000)
-        assert stage.alarm(UNFENCED_ALARM) is None
+        assert stage.alarm(PUBLISHING_WITHOUT_QUORUM.kind) is None
         _, committed = stage.records(Publication)[-1]
         assert isinstance(committed, Publication)
         assert committed.published_s > alone

@@ -12,9 +12,9 @@ import trio
 from msgspec import structs
 from trio.testing import MockClock
 
+from bridge.api.alarms import NO_QUORUM
 from bridge.api.control import Refused, SubmitOutcome
 from bridge.api.log import LogPage
-from bridge.api.verdict import NO_QUORUM_ACTION
 from bridge.api.view import FarmView, VerdictKind
 from bridge.core.log.records import Clock, Publication
 from bridge.node.control.node_port import QUORUM_PATIENCE_S, NodePort
@@ -151,7 +151,7 @@ async def test_a_submission_without_a_quorum_says_so_within_two_seconds(autojump
     assert trio.current_time() - began_s <= QUORUM_PATIENCE_S
     assert answer.outcome is SubmitOutcome.REFUSED
     assert answer.reason.startswith("No quorum")
-    assert NO_QUORUM_ACTION in answer.reason
+    assert NO_QUORUM.remedy in answer.reason
     assert stage.log == []
 
 
@@ -161,7 +161,7 @@ async def test_a_linearizable_page_without_a_quorum_says_so_within_two_seconds(a
         await quorumless_port(Stage()).read_log(1, 10, 0, linearizable=True)
     assert trio.current_time() - began_s <= QUORUM_PATIENCE_S
     assert refused.value.code == "no-quorum"
-    assert NO_QUORUM_ACTION in str(refused.value)
+    assert NO_QUORUM.remedy in str(refused.value)
 
 
 async def test_before_the_farm_is_founded_a_submission_says_where_to_look() -> None:

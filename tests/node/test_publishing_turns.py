@@ -10,12 +10,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from bridge.api.alarms import ROUTER
 from bridge.core.log.records import LeafFault, LeafStatus, PublishConfig, Report
 from bridge.core.publishing.candidates import Inability, candidates_of
 from bridge.node.router.i2cp_router import I2cpRouter
 from bridge.node.router.router import Leaf
 from bridge.node.tasks.publishing_turns import AWAY_FIRST_S, AWAY_LONGEST_S, FAILURES_BEFORE, PublishingTurns
-from bridge.node.tasks.task_context import ROUTER_ALARM
 from bridge.wire.i2p.destination_keys import SigningKey, new_master_key
 from tests.node import i2cp_stage
 from tests.node.fake_i2cp_router import FakeRouter
@@ -148,7 +148,7 @@ async def test_a_node_that_can_never_publish_is_not_able(autojump_clock: MockClo
         await trio.sleep(20)
         assert publisher(stage) == OTHER
         assert stage.events("publish-failed") == 0
-        assert "no session for an offline key" in (stage.alarm(ROUTER_ALARM) or "")
+        assert "no session for an offline key" in (stage.alarm(ROUTER.kind) or "")
 
 
 @pytest.mark.parametrize(

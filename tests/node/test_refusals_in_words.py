@@ -10,11 +10,12 @@ import pytest
 import trio
 import trio.testing
 
+from bridge.api.alarms import PEERS_REFUSED, REFUSED_BY_PEERS
 from bridge.api.trace import TraceEvent
 from bridge.api.view import AlarmView
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from bridge.node.raft.refused_connections import PEERS_REFUSED, QUIET_AFTER_S, REFUSED_BY_PEERS, RefusedConnections
+from bridge.node.raft.refused_connections import QUIET_AFTER_S, RefusedConnections
 from consensus.net.tls import NodeCertificate, load_or_create_certificate, secured
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.node.links import PeerLinks
@@ -163,8 +164,8 @@ async def test_both_sides_of_a_refusal_read_why_and_what_to_do(
     bob_does: str,
 ) -> None:
     async with scene(load_or_create_certificate(tmp_path), caller) as found:
-        await found.until(lambda: found.alice.alarm(REFUSED_BY_PEERS) and found.bob.alarm(PEERS_REFUSED))
-        ours, theirs = found.alice.alarm(REFUSED_BY_PEERS), found.bob.alarm(PEERS_REFUSED)
+        await found.until(lambda: found.alice.alarm(REFUSED_BY_PEERS.kind) and found.bob.alarm(PEERS_REFUSED.kind))
+        ours, theirs = found.alice.alarm(REFUSED_BY_PEERS.kind), found.bob.alarm(PEERS_REFUSED.kind)
         assert ours is not None
         assert theirs is not None
         assert alice_reads in ours.text
@@ -190,8 +191,8 @@ async def test_the_certificate_of_another_farm_is_refused_by_the_client(tmp_path
     shown = load_or_create_certificate(tmp_path / "other")
     expected = load_or_create_certificate(tmp_path / "own").fingerprint
     async with scene(shown, fingerprint=expected) as found:
-        await found.until(lambda: found.alice.alarm(REFUSED_BY_PEERS))
-        alarm = found.alice.alarm(REFUSED_BY_PEERS)
+        await found.until(lambda: found.alice.alarm(REFUSED_BY_PEERS.kind))
+        alarm = found.alice.alarm(REFUSED_BY_PEERS.kind)
         assert alarm is not None
         assert "another program listens at its address" in alarm.text
         assert "do not switch the check off" in alarm.action
@@ -229,8 +230,8 @@ async def test_a_recorded_handshake_that_is_sent_again_is_refused_and_an_alarm(t
         # Then it is answered like any challenge, and told as what it is
         assert answer.startswith(b"HTTP/1.1 401 ")
         assert b"stale=true" in answer
-        await found.until(lambda: found.bob.alarm(PEERS_REFUSED))
-        alarm = found.bob.alarm(PEERS_REFUSED)
+        await found.until(lambda: found.bob.alarm(PEERS_REFUSED.kind))
+        alarm = found.bob.alarm(PEERS_REFUSED.kind)
         assert alarm is not None
         assert "sent a request that was sent before" in alarm.text
         assert "recorded a handshake" in alarm.action
@@ -240,7 +241,7 @@ async def test_a_recorded_handshake_that_is_sent_again_is_refused_and_an_alarm(t
 async def test_the_alarms_end_when_the_refused_side_is_let_in_at_last(tmp_path: Path) -> None:
     shown = [Credentials(CREDENTIALS.user, "wrong")]
     async with scene(load_or_create_certificate(tmp_path), replace(CALLER, credentials=lambda: (shown[0],))) as found:
-        await found.until(lambda: found.alice.alarm(REFUSED_BY_PEERS))
+        await found.until(lambda: found.alice.alarm(REFUSED_BY_PEERS.kind))
         shown[0] = CREDENTIALS
         await found.until(lambda: not found.alice.alarms.standing())
         # And so does the one that refused: a router that heard of new keys a moment later than this one is no stranger.
@@ -258,7 +259,7 @@ async def test_the_alarm_at_the_refusing_side_ends_after_a_time_of_quiet(
         await trio.sleep(QUIET_AFTER_S / 2)
         bob.refused.incident(Incident(Fault.REPLAYED, "10.0.0.8", "a replay"))
         await trio.sleep(QUIET_AFTER_S / 2 + 10)
-        alarm = bob.alarm(PEERS_REFUSED)
+        alarm = bob.alarm(PEERS_REFUSED.kind)
         assert alarm is not None
         assert alarm.text == "a replay"
         await trio.sleep(QUIET_AFTER_S)
@@ -278,6 +279,6 @@ async def test_a_flood_of_refusals_keeps_the_alarm_short_and_the_memory_bounded(
     bob = Operator("bob")
     for number in range(1_000):
         bob.refused.incident(Incident(Fault.WRONG_CREDENTIALS, f"peer {number}", f"guess {number}"))
-    alarm = bob.alarm(PEERS_REFUSED)
+    alarm = bob.alarm(PEERS_REFUSED.kind)
     assert alarm is not None
     assert alarm.text == "guess 996; guess 997; guess 998; guess 999; and 60 more"

@@ -9,9 +9,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from bridge.api.alarms import SIGNING_KEY
 from bridge.core.log.records import Report
 from bridge.node.security.key_files import save_signing_key
-from bridge.node.security.signing_keys import KEY_ALARM, HeldKey
+from bridge.node.security.signing_keys import HeldKey
 from bridge.wire.i2p.destination_keys import SigningKey, new_master_key
 from bridge.wire.i2p.meta_lease_set import decode, verify
 from tests.node.farm_stage import MASTER, NOW_S, PERIOD_MS, Stage, machine_clock
@@ -49,11 +50,11 @@ async def test_a_renewed_key_signs_what_comes_next_and_ends_the_alarm(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.background_tasks.run)
         await trio.sleep(3 * PERIOD_S)
-        assert stage.alarm(KEY_ALARM) is not None
+        assert stage.alarm(SIGNING_KEY.kind) is not None
         renewed = MASTER.sign_transient(NOW_S, 30 * DAY_S)
         put(path, renewed)
         await trio.sleep(2 * PERIOD_S)
-        assert stage.alarm(KEY_ALARM) is None
+        assert stage.alarm(SIGNING_KEY.kind) is None
         assert stage.events("signing-key-renewed") == 1
         await trio.sleep(360)
         nursery.cancel_scope.cancel()
@@ -89,10 +90,10 @@ async def test_a_file_that_is_no_better_leaves_the_key_in_hand_with_an_alarm_unt
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stage.background_tasks.run)
         await trio.sleep(PERIOD_S / 2)
-        assert stage.alarm(KEY_ALARM) is None
+        assert stage.alarm(SIGNING_KEY.kind) is None
         put(path, content)
         await trio.sleep(2 * PERIOD_S)
-        text = stage.alarm(KEY_ALARM)
+        text = stage.alarm(SIGNING_KEY.kind)
         assert text is not None
         assert expected in text
         assert "goes on with the key that it has" in text
@@ -101,7 +102,7 @@ async def test_a_file_that_is_no_better_leaves_the_key_in_hand_with_an_alarm_unt
         assert all(verify(decode(each)).holds for each in stage.router.published)
         put(path, good)
         await trio.sleep(2 * PERIOD_S)
-        assert stage.alarm(KEY_ALARM) is None
+        assert stage.alarm(SIGNING_KEY.kind) is None
         nursery.cancel_scope.cancel()
 
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from bridge.api.alarms import CERTIFICATE, CONTROL_CERTIFICATE
 from bridge.api.outputs import CheckResult
 from bridge.node.doctor import transport_checks as transport_checks_module
 from bridge.node.doctor.transport_checks import transport_checks
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from bridge.node.security.certificates import ALARM, look_at_certificate, show_control_certificate, validity_of
+from bridge.node.security.certificates import show_validity, validity_of
 from bridge.node.settings.configuration import load_configuration
 from bridge.node.settings.machine import Machine, Network
 from bridge.wire.keys.curve_key import to_z85
@@ -62,7 +63,7 @@ def test_an_authoritys_certificate_is_judged_by_both_of_its_dates(
     path = authority.certificate(LOOPBACK, days=days).path
     found = checked(tmp_path, f'[consensus]\nca_file = "{authority.file}"\ncertificate = "{path}"')
     assert found["certificate"][0] is result
-    assert (result is CheckResult.OK) != ("have the authority sign a new one" in found["certificate"][1])
+    assert (result is CheckResult.OK) != ("have the authority sign a new certificate" in found["certificate"][1])
 
 
 def test_users_and_the_proxy_are_looked_at(tmp_path: Path) -> None:
@@ -89,15 +90,17 @@ def test_users_and_the_proxy_are_looked_at(tmp_path: Path) -> None:
     assert "HTTP client proxy" in found["proxy"][1]
 
 
-@pytest.mark.parametrize(("days", "kinds"), [((-1, 20), [ALARM]), ((9, 90), [ALARM]), ((-1, 90), [])])
+@pytest.mark.parametrize(
+    ("days", "kinds"), [((-1, 20), [CERTIFICATE.kind]), ((9, 90), [CERTIFICATE.kind]), ((-1, 90), [])]
+)
 def test_certificate_outside_of_its_dates_raises_an_alarm(
     tmp_path: Path, days: tuple[int, int], kinds: list[str]
 ) -> None:
     alarms = Alarms(EventLog("node", lambda: 0))
     found = validity_of(self_signed(tmp_path, days=days), datetime.now(UTC))
-    look_at_certificate(found, alarms)
+    show_validity(found, alarms, CERTIFICATE)
     assert [each.kind for each in alarms.standing()] == kinds
-    show_control_certificate(found, alarms)
+    show_validity(found, alarms, CONTROL_CERTIFICATE)
     assert [each.kind for each in alarms.standing()] == [*kinds, *(f"control-{kind}" for kind in kinds)]
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.console import Console, Group
 
+from bridge.api.alarms import by_gravity
 from bridge.api.entry_words import Names
 from bridge.api.log import EntryKind, LogEntryView
 from bridge.api.printable import printable
 from bridge.api.trace import TraceEvent
-from bridge.api.verdict import by_gravity
 from bridge.api.view import AlarmView, EventView, FarmView, LocalFarmView, WeightsView, best_view
 from bridge.tui.history import History
 from bridge.tui.layout import Want, share

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from bridge.api.alarms import USERS
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from bridge.node.raft.users import ALARM, Users, UsersError, read_files, read_password
+from bridge.node.raft.users import Users, UsersError, read_files, read_password
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.key_files import load_farm_key, save_farm_key
 from bridge.wire.keys.farm_key import new_farm_key
@@ -84,7 +85,7 @@ async def test_a_user_is_refused_from_the_moment_that_its_line_is_gone_and_a_bro
     private(users_file, "rubbish")
     await users.look(alarms)
     assert users.password_of("south") == "two"
-    assert [each.kind for each in alarms.standing()] == [ALARM]
+    assert [each.kind for each in alarms.standing()] == [USERS.kind]
     private(users_file, "north:one\n")
     await users.look(alarms)
     assert users.password_of("north") == "one"

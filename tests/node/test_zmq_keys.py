@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from bridge.api.alarms import ZMQ_KEYS
 from bridge.cli.main import cli
 from bridge.core.log.records import Exclusion, Factors
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.raft.client_scopes import Scope, needed_scope
 from bridge.node.security.key_files import KeyFileError, load_curve_key
-from bridge.node.zmq.listed_keys import ALARM, ListedKeys, own_key, read_listed_keys
+from bridge.node.zmq.listed_keys import ListedKeys, own_key, read_listed_keys
 from bridge.wire.keys.curve_key import CurveKey, new_curve_key, to_z85
 from bridge.wire.log.entries import encode
 from tests.authored import signed
@@ -70,7 +71,7 @@ async def test_a_changed_list_counts_at_once_and_a_broken_one_leaves_the_last_in
     keys = ListedKeys(file, read_listed_keys(file))
     file.write_text("reader")
     await keys.look(alarms)
-    assert [alarm.kind for alarm in alarms.standing()] == [ALARM]
+    assert [alarm.kind for alarm in alarms.standing()] == [ZMQ_KEYS.kind]
     assert keys.may(user_of(WRITER), Scope.SUBMIT)
     file.write_text(f"reader {to_z85(READER.public)} submit\n")
     await keys.look(alarms)

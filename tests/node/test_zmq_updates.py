@@ -13,6 +13,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from bridge.api.alarms import ZMQ_UPDATES
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.log.feature_level import REQIDS_LEVEL
 from bridge.core.log.hashes import hash_of
@@ -24,7 +25,7 @@ from bridge.node.raft.replica import Replica
 from bridge.node.raft.submitting import Submitting, sealed
 from bridge.node.zmq import updates as updates_module
 from bridge.node.zmq.listed_keys import ListedKey, ListedKeys
-from bridge.node.zmq.updates import ALARM, FarmUpdates
+from bridge.node.zmq.updates import FarmUpdates
 from bridge.wire.log.entries import encode
 from consensus.protocols.zmq_raft import (
     UpdateAccepted,
@@ -208,10 +209,10 @@ async def test_while_log_time_stands_still_an_update_of_now_waits(autojump_clock
 async def test_below_the_level_of_reqids_updates_wait_with_an_alarm() -> None:
     async with endpoint(stage_at(REQIDS_LEVEL - 1)) as node:
         assert await node.ends(b"{}") == UpdateRedirect(reqid(), None)
-        assert "updates need level 3" in (node.stage.alarm(ALARM) or "")
+        assert "updates need level 3" in (node.stage.alarm(ZMQ_UPDATES.kind) or "")
         node.stage.applied_state.farm.state = replace(node.stage.applied_state.state, level=REQIDS_LEVEL)
         assert await node.ends(b"{}") == UpdateCommitted(reqid(), 1)
-        assert node.stage.alarm(ALARM) is None
+        assert node.stage.alarm(ZMQ_UPDATES.kind) is None
 
 
 async def test_at_an_endpoint_that_takes_no_updates_each_ends_at_once() -> None:

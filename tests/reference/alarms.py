@@ -1,41 +1,63 @@
-"""docs/reference/alarms.md out of alarms.toml, which says of each alarm what happened and what to do.
+"""docs/reference/alarms.md, and the alarms in the Prometheus rules, out of `bridge.api.alarms`.
 
-tests/structure/test_alarms.py compares its kinds with those that the code can raise. Each alarm is a section of its
-own: alerts link to it (`deploy/prometheus/garlicfarm.rules.yml`), and `garlicfarm help alarms KIND` shows it alone.
+Each alarm is a section of its own: alerts link to it (`deploy/prometheus/garlicfarm.rules.yml`), and `garlicfarm help
+alarms KIND` shows it alone. A remedy names other documents by the command that shows them; the page has links instead.
+The rules are a file of the package, written by hand but for two lists of kinds.
 """
 
+import re
 import textwrap
-import tomllib
 from pathlib import Path
 
+from bridge.api.alarms import ALARMS, AlarmType
+from bridge.api.verdict import GRAVE_ALARMS, OF_VERDICTS
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "deploy" / "prometheus" / "garlicfarm.rules.yml"
 HEAD = """# Alarms
 
-`garlicfarm status` and `garlicfarm top` show each alarm with what to do; `/v1/events` tells when it was raised and
-cleared. An alarm stands as long as its cause does; nothing has to be acknowledged. `garlicfarm help alarms disk-full`
-shows one of them. Prometheus has them as `garlicfarm_alarms`, with alerts that come along
-([prometheus-and-grafana.md](../how-to/prometheus-and-grafana.md)).
+`garlicfarm status` and `garlicfarm top` show each alarm with what to do; `/v1/events` has the times at which it was
+raised and cleared. An alarm is active as long as its cause is; nothing has to be acknowledged. `garlicfarm help alarms
+disk-full` shows one of them. Prometheus has them as `garlicfarm_alarms`, with alerts that come along
+([prometheus-and-grafana.md](../how-to/prometheus-and-grafana.md)). The gravest are first: a node with one of the
+critical alarms, or its farm, does not do its work.
 
 A node that ends by itself writes the reason as the last line of its output. `the storage … is damaged` is explained in
 [storage.md](storage.md); do not delete single files.
 """
 WIDTH = 120
-
-
-def described() -> dict[str, tuple[str, str]]:
-    """By kind: what happened, and what an operator does."""
-    with Path(__file__).with_suffix(".toml").open("rb") as file:
-        return {kind: (texts["happened"], texts["do"]) for kind, texts in tomllib.load(file).items()}
+_HELP = re.compile(r"`garlicfarm help ([\w-]+)`")
 
 
 def page() -> str:
-    """The document."""
-    return HEAD + "".join(_section(kind, happened, do) for kind, (happened, do) in described().items())
+    """Return the document."""
+    return HEAD + "".join(map(_section, ALARMS.values()))
 
 
-def _section(kind: str, happened: str, do: str) -> str:
-    return f"\n## `{kind}`\n\n{_paragraph(happened)}\n\n{_paragraph(f'**Do**: {do}')}\n"
+def rules() -> str:
+    """Return the Prometheus rules, with the kinds of the alarms that each of the two alerts is about."""
+    of_verdicts = [each.kind for each in OF_VERDICTS]
+    text = re.sub(r'(?<=_alarms\{kind=~")[^"]*', "|".join(sorted(GRAVE_ALARMS)), RULES.read_text(encoding="utf-8"))
+    return re.sub(r'(?<=_alarms\{kind!~")[^"]*', "|".join([*of_verdicts, *sorted(GRAVE_ALARMS)]), text)
 
 
-def _paragraph(text: str) -> str:
-    sentence = f"{text[0].upper()}{text[1:]}."
-    return textwrap.fill(sentence, WIDTH, break_long_words=False, break_on_hyphens=False)
+def _section(alarm: AlarmType) -> str:
+    periods = f"{alarm.delay_periods} reporting period{'s'[: alarm.delay_periods - 1]}"
+    delay = f", after {periods} if the cause may pass" if alarm.delay_periods else ""
+    happened = f"{_sentence(alarm.happened)} *{alarm.severity.value.capitalize()}{delay}.*"
+    return f"\n## `{alarm.kind}`\n\n{_wrapped(happened)}\n\n{_wrapped(f'**Do**: {alarm.remedy}.')}\n"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _wrapped(text: str) -> str:
+    linked = _HELP.sub(_link, text)
+    return textwrap.fill(linked, WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _link(found: re.Match[str]) -> str:
+    [document] = (ROOT / "docs").glob(f"*/{found[1]}.md")
+    folder = "" if document.parent.name == "reference" else f"../{document.parent.name}/"
+    return f"[{document.name}]({folder}{document.name})"

@@ -9,6 +9,7 @@ from tests.structure import raft_rules
 REFERENCE = raft_rules.ROOT / "docs" / "reference"
 PAGES: dict[Path, Callable[[], str]] = {
     REFERENCE / "alarms.md": alarms.page,
+    alarms.RULES: alarms.rules,
     REFERENCE / "json.md": json_keys.page,
     REFERENCE / "layout.md": layout.page,
     REFERENCE / "metrics.md": metrics.page,

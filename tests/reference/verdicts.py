@@ -44,7 +44,7 @@ server of the farm is down: farms that share a network do not disturb each other
 def _row(kind: str, meaning: Meaning) -> str:
     severity: Severity = meaning.severity
     ready = 200 if meaning.is_ready else 503
-    alarm = "" if meaning.alarm is None else f"`{meaning.alarm}`"
+    alarm = "" if meaning.alarm is None else f"`{meaning.alarm.kind}`"
     return f"| `{kind}` | {meaning.text} | {severity.value} | {ready} | {EXIT_STATUS[severity]} | {alarm} |\n"
 
 

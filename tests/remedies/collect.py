@@ -1,7 +1,7 @@
 """Every command that the product advises, by the place that advises it.
 
-    sources      strings and f-strings of the packages, docstrings apart: commands between back quotes
-    alarms       tests/reference/alarms.toml, out of which docs/reference/alarms.md is made
+    sources      strings and f-strings of the packages, docstrings apart: commands between back quotes. The remedies of
+                 alarms are among them (`bridge.api.alarms`)
     guides       docs/how-to: commands between back quotes, and the lines of code blocks
 
 A placeholder (`FILE`, `{path}`) stands for a value. `…` ends a command: what follows is up to the reader. A command
@@ -11,7 +11,6 @@ without any argument is a mention of it (*as `garlicfarm keys offline` writes it
 import ast
 import re
 import shlex
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,13 +76,6 @@ def in_module(source: str, place: str) -> Iterator[Remedy]:
 
 def _part(value: ast.expr) -> str:
     return str(value.value) if isinstance(value, ast.Constant) else "VALUE"
-
-
-def in_alarms() -> Iterator[Remedy]:
-    """Those of the table of alarms."""
-    with (ROOT / "tests" / "reference" / "alarms.toml").open("rb") as file:
-        for kind, texts in tomllib.load(file).items():
-            yield from in_text(texts["do"], f"alarm {kind}")
 
 
 def in_guides() -> Iterator[Remedy]:

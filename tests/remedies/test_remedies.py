@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
+from bridge.api.alarms import SIGNING_KEY
 from bridge.api.verdict import verdict_of
 from bridge.api.view import FarmView
 from bridge.cli.main import cli
@@ -34,12 +35,12 @@ from bridge.core.formation.messages import (
     WithdrawRequested,
 )
 from bridge.node.control.operator_commands import is_voter_kept
-from bridge.node.events.alarms import Alarms
+from bridge.node.events.alarms import Alarms, SharedAlarm
 from bridge.node.events.event_log import EventLog
 from bridge.node.raft.submitting import entry_refusal
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.key_files import save_farm_key, save_master_key, save_signing_key
-from bridge.node.security.signing_keys import HeldKey, judge_key, key_alarm
+from bridge.node.security.signing_keys import HeldKey, judge_key
 from bridge.node.settings.configuration import load_configuration
 from bridge.wire.i2p.destination_keys import new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
@@ -47,11 +48,11 @@ from tests.members import farm_member
 from tests.node.test_cli_commands import Node, served
 from tests.operator_views import farm_view
 from tests.remedies.cases import APART, CASES, READS
-from tests.remedies.collect import Remedy, in_alarms, in_guide, in_guides, in_module, in_sources
+from tests.remedies.collect import Remedy, in_guide, in_guides, in_module, in_sources
 from tests.remedies.parsing import fault_of, found_command
 from tests.remedies.typing import fault_of_case, words_typed
 
-ADVISED = tuple(dict.fromkeys((*in_sources(), *in_alarms())))
+ADVISED = tuple(dict.fromkeys(in_sources()))
 GUIDES = tuple(dict.fromkeys(in_guides()))
 NEW_KEY = bytes(range(32))
 
@@ -296,14 +297,14 @@ def test_the_advice_about_a_signing_key_ends_its_alarm(tmp_path: Path, garlicfar
     save_master_key(tmp_path / "master.key", master)
     save_signing_key(path, master.sign_transient(now_s, 3600))
     held, alarms = HeldKey.load(path), Alarms(EventLog("node-1", lambda: 0))
-    judge_key(held, now_s, key_alarm(alarms))
+    judge_key(held, now_s, SharedAlarm(alarms, SIGNING_KEY))
     [alarm] = alarms.standing()
     assert "`garlicfarm keys offline`" in alarm.action
     made = garlicfarm("keys", "offline", "--master", str(tmp_path / "master.key"), "--out", str(tmp_path / "new.key"))
     assert made.exit_code == 0, made.output
     (tmp_path / "new.key").replace(path)
     assert held.renew(now_s)
-    judge_key(held, now_s, key_alarm(alarms))
+    judge_key(held, now_s, SharedAlarm(alarms, SIGNING_KEY))
     assert alarms.standing() == ()
 
 

@@ -1,8 +1,8 @@
 """The order of alarms: the gravest first, on every surface that shows a view."""
 
-from bridge.api.verdict import CRITICAL_ALARMS, GRAVE_ALARMS, MEANINGS, alarm_severity, by_gravity
+from bridge.api.alarms import ALARMS, alarm_severity, by_gravity
+from bridge.api.verdict import OF_VERDICTS
 from bridge.api.view import AlarmView, Severity
-from tests.reference.alarms import described
 
 
 def kinds(*given: str) -> list[str]:
@@ -20,15 +20,12 @@ def test_cause_of_a_waiting_node_is_in_the_order_of_the_verdict() -> None:
 
 
 def test_no_kind_of_alarm_is_shown_before_a_graver_one() -> None:
-    found = list(described())
-    severities = [alarm_severity(kind) for kind in kinds(*found)]
+    severities = [alarm_severity(kind) for kind in kinds(*sorted(ALARMS))]
     assert severities == sorted(severities, key=list(Severity).index, reverse=True)
-    assert severities.count(Severity.CRITICAL) == len(CRITICAL_ALARMS)
 
 
-def test_critical_alarms_are_the_grave_ones_and_those_of_verdicts() -> None:
-    of_verdicts = {each.alarm for each in MEANINGS.values() if each.severity is Severity.CRITICAL}
-    assert set(CRITICAL_ALARMS) == GRAVE_ALARMS | of_verdicts
+def test_alarms_of_verdicts_are_declared_in_the_order_of_precedence() -> None:
+    assert [each for each in ALARMS.values() if each in OF_VERDICTS] == [*OF_VERDICTS]
 
 
 def test_alarm_of_a_later_version_is_a_warning_after_the_grave_ones() -> None:

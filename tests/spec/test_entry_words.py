@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from bridge.api.entry_words import ENTRY_TYPES, TYPES, Names, entry_words
 from bridge.api.log import EntryKind, LogEntryView, log_entry
-from bridge.api.round_trips import ANSWER_LIMIT_BYTES, read_round_trips, write_round_trips
 from bridge.api.verdict import loss_of_each
 from bridge.core.log.records import (
     Admission,
@@ -39,6 +38,7 @@ from bridge.core.log.records import (
 )
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
 from bridge.wire.log.entries import encode
+from bridge.wire.membership.round_trips import ANSWER_LIMIT_BYTES, read_round_trips, write_round_trips
 from consensus import Configuration, Entry, NoOp, Server, encode_configuration
 from consensus import EntryKind as CoreEntryKind
 from consensus.core.entry_data import encode_no_op

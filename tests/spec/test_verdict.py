@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from bridge.api.alarms import FOREIGN_KEY, SERVERS_DOWN
 from bridge.api.verdict import EXIT_STATUS, MEANINGS, Concern, concerns_of
 from bridge.api.view import (
     AlarmView,
@@ -115,7 +116,7 @@ def silent(view: FarmView, *names: str, for_ms: int = 60_000) -> FarmView:
 
 def alarms(view: FarmView) -> dict[str, Concern]:
     """The concerns with an alarm, by its kind."""
-    return {each.alarm: each for each in concerns_of(view) if each.alarm is not None}
+    return {each.alarm.kind: each for each in concerns_of(view) if each.alarm is not None}
 
 
 @pytest.mark.parametrize(
@@ -411,7 +412,7 @@ def test_where_a_server_is_down_a_foreign_key_is_an_alarm_beside_the_verdict() -
     view = with_status(healthy(2), node_3=MemberStatus.DEAD)
     found = concerns_of(replace(view, gossip=replace(view.gossip, other_farms=OTHER)))
     assert [each.kind for each in found] == [VerdictKind.DEGRADED, VerdictKind.FOREIGN_KEY]
-    assert {each.alarm for each in found} == {"servers-down", "foreign-key"}
+    assert {each.alarm for each in found} == {SERVERS_DOWN, FOREIGN_KEY}
 
 
 def test_a_node_that_no_member_answers_and_that_hears_another_key_has_the_wrong_one() -> None:
@@ -483,7 +484,7 @@ def test_whatever_happens_there_is_one_verdict_and_it_is_the_gravest_by_the_tabl
     found, concerns = verdict(view), concerns_of(view)
     assert found.kind is concerns[0].kind
     order = list(MEANINGS)
-    ranked = [order.index(each.kind) for each in concerns if each.alarm != "foreign-key"]
+    ranked = [order.index(each.kind) for each in concerns if each.alarm != FOREIGN_KEY]
     assert ranked == sorted(ranked)
     assert found.text
     assert "\n" not in found.text

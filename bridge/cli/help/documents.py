@@ -11,7 +11,7 @@ package has no docs/ to look into. Nothing is paged: a terminal scrolls, and a p
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -71,7 +71,12 @@ def find_topic(known: list[Topic], asked: str) -> Topic | None:
 
 
 def find_section(text: str, asked: str) -> str | None:
-    """The first section whose heading has the words, down to the next heading of its rank."""
+    """Return the section with this heading, or else the first whose heading has the words; its subsections as well."""
+    exactly = _first_section(text, lambda heading: heading.strip("`") == asked.casefold())
+    return exactly or _first_section(text, lambda heading: asked.casefold() in heading)
+
+
+def _first_section(text: str, is_wanted: Callable[[str], bool]) -> str | None:
     found: list[str] = []
     rank, fenced = 0, False
     for line in text.split("\n"):
@@ -79,7 +84,7 @@ def find_section(text: str, asked: str) -> str | None:
         heading = None if fenced else _HEADING.match(line)
         if heading is not None and found and len(heading[1]) <= rank:
             break
-        if heading is not None and not found and asked.casefold() in heading[2].casefold():
+        if heading is not None and not found and is_wanted(heading[2].casefold()):
             rank = len(heading[1])
         if rank:
             found.append(line)

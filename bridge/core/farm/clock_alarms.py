@@ -20,7 +20,6 @@ BACK_ACTION = (
     " time back with `garlicfarm log-time back`; see `garlicfarm help log-time`"
 )
 SILENT_ACTION = "look whether the voters run and report (`garlicfarm farm`); log time moves again with their reports"
-NTP_ACTION = "correct the clock (NTP) of the servers named; see `garlicfarm help alarms`"
 
 
 def seconds_off(offset_ms: int) -> str:

@@ -12,6 +12,7 @@ from functools import partial
 
 import trio
 
+from bridge.api.alarms import CONTROL_CERTIFICATE
 from bridge.node.client_endpoints import ClientEndpoints
 from bridge.node.control.access import RemoteAccess, open_remote_access
 from bridge.node.control.control_certificate import CERTIFICATE_FILE, keep_control_certificate
@@ -29,7 +30,7 @@ from bridge.node.events.service_manager import ServiceManager
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.joined_node import JoinedNode
 from bridge.node.local_node import LocalNode
-from bridge.node.security.certificates import show_control_certificate, watch_certificate
+from bridge.node.security.certificates import watch_certificate
 from bridge.node.security.control_socket import SOCKET_NAME
 from consensus.net import NodeCertificate
 
@@ -105,7 +106,7 @@ def _certificate_keeper(
     state_dir, settings = local.configuration.state_dir, local.configuration.control
     if settings is not None and settings.certificate is not None:
         signed = NodeCertificate(settings.certificate, b"")
-        return partial(watch_certificate, signed, local.alarms, show_control_certificate)
+        return partial(watch_certificate, signed, local.alarms, CONTROL_CERTIFICATE)
 
     def renewed() -> None:
         local.trace.append("control-certificate-renewed", {"file": str(state_dir / CERTIFICATE_FILE)})

@@ -21,8 +21,8 @@ from typing import Final
 
 import trio
 
-from bridge.api.verdict import DISAGREEMENT_ALARMS, MEANINGS, NOTHING_TO_DO, Concern, concerns_of
-from bridge.api.view import FarmView, VerdictKind, VerdictView
+from bridge.api.verdict import DISAGREEMENT_ALARMS, NOTHING_TO_DO, OF_VERDICTS, concerns_of
+from bridge.api.view import FarmView, VerdictView
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 
@@ -30,9 +30,6 @@ LOOK_S: Final = 1.0
 SHARE: Final = 100
 """A look may take this part of the time."""
 STUCK_S: Final = 30.0
-PUBLISH_PATIENCE_PERIODS: Final = 3
-ALARMS: Final = (*(each.alarm for each in MEANINGS.values() if each.alarm is not None), *DISAGREEMENT_ALARMS)
-"""The alarms that stand for concerns."""
 
 
 class VerdictWatch:
@@ -50,7 +47,6 @@ class VerdictWatch:
         self._looked_at = trio.current_time()
         self._applied = 0
         self._applied_at = trio.current_time()
-        self._unpublished_since: float | None = None
 
     async def run(self) -> None:
         """Looks, until cancelled."""
@@ -66,7 +62,7 @@ class VerdictWatch:
         raft = view.raft
         if raft.applied_index != self._applied or raft.applied_index >= raft.commit_index:
             self._applied, self._applied_at = raft.applied_index, now
-        self._raise(view, now)
+        self._raise(view)
         self._last = view.verdict
         verdict, before = view.verdict, self._told
         if before is None or before.text != verdict.text:
@@ -91,23 +87,13 @@ class VerdictWatch:
             reasons.append(f"entry {self._applied + 1} is committed and has not been applied for {STUCK_S:.0f} s")
         return tuple(reasons)
 
-    def _raise(self, view: FarmView, now: float) -> None:
+    def _raise(self, view: FarmView) -> None:
         concerns = {each.alarm: each for each in reversed(concerns_of(view)) if each.alarm is not None}
-        self._wait_for_publication(concerns, now)
-        for kind in ALARMS:
-            concern = concerns.get(kind)
+        for alarm in (*OF_VERDICTS, *DISAGREEMENT_ALARMS):
+            concern = concerns.get(alarm)
             if concern is None:
-                self._alarms.clear(kind)
+                self._alarms.clear(alarm)
             else:
-                self._alarms.set(kind, concern.text, concern.advice)
-
-    def _wait_for_publication(self, concerns: dict[str, Concern], now: float) -> None:
-        """Leave a missing structure out for as long as one may be under way."""
-        kind = VerdictKind.NOT_PUBLISHED.value
-        if kind not in concerns or concerns[kind].advice != NOTHING_TO_DO:
-            self._unpublished_since = None
-            return
-        if self._unpublished_since is None:
-            self._unpublished_since = now
-        if now - self._unpublished_since < PUBLISH_PATIENCE_PERIODS * self._period_s():
-            del concerns[kind]
+                # What passes by itself has time to pass: a structure may be under way.
+                period_s = self._period_s() if concern.advice == NOTHING_TO_DO else 0.0
+                self._alarms.set(alarm, concern.text, concern.advice, period_s=period_s)

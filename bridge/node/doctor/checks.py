@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from bridge import INSTALL_PIPELINE
+from bridge.api.alarms import SIGNING_KEY
 from bridge.api.outputs import Check, CheckResult
 from bridge.node.doctor.router_checks import router_checks
 from bridge.node.doctor.running_checks import running_checks
@@ -40,7 +41,6 @@ DAY_S = 86_400
 TIME_ERROR = 5
 TIMEX_BYTES = 512
 DO_AS_IT_SAYS = "do as it says; the key is there, and a new one would be another farm's or another master's"
-RENEW_KEY = "make a new one with `garlicfarm keys offline` where the master key is, and put it in the old one's place"
 
 
 def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
@@ -149,10 +149,10 @@ def signing_key_check(path: Path | None, now_s: int) -> Check:
         return Check("signing key", CheckResult.PROBLEM, str(error), action)
     left_s = key.can_sign_until_s - now_s
     if left_s <= 0:
-        return Check("signing key", CheckResult.PROBLEM, f"{path} has ended", RENEW_KEY)
+        return Check("signing key", CheckResult.PROBLEM, f"{path} has ended", SIGNING_KEY.remedy)
     text = f"{path} signs for another {left_s // DAY_S} days"
     if left_s < TRANSIENT_ALARM_S:
-        return Check("signing key", CheckResult.WARNING, text, RENEW_KEY)
+        return Check("signing key", CheckResult.WARNING, text, SIGNING_KEY.remedy)
     return Check("signing key", CheckResult.OK, text)
 
 

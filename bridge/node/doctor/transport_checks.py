@@ -4,11 +4,12 @@ import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from bridge.api.alarms import CERTIFICATE, KAFKA_CERTIFICATE
 from bridge.api.outputs import Check, CheckResult
 from bridge.node.kafka.listed_users import read_listed_users
 from bridge.node.kafka.opening import INSTALL_KAFKA, missing_module
 from bridge.node.raft.users import UsersError, read_files, read_password
-from bridge.node.security.certificates import RENEW_KAFKA, RENEW_SIGNED, validity_of
+from bridge.node.security.certificates import validity_of
 from bridge.node.security.key_files import KeyFileError
 from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.network import ProxySettings
@@ -37,7 +38,7 @@ def _judged(certificate: NodeCertificate) -> Check:
     if not found.needs_action:
         return Check("certificate", CheckResult.OK, found.text)
     return Check(
-        "certificate", CheckResult.PROBLEM if found.is_unusable else CheckResult.WARNING, found.text, RENEW_SIGNED
+        "certificate", CheckResult.PROBLEM if found.is_unusable else CheckResult.WARNING, found.text, CERTIFICATE.remedy
     )
 
 
@@ -47,7 +48,7 @@ def _certificate_checks(configuration: NodeConfiguration) -> Iterator[Check]:
         try:
             yield _judged(operators_certificate(certificate))
         except CertificateError as error:
-            yield Check("certificate", CheckResult.PROBLEM, str(error), RENEW_SIGNED)
+            yield Check("certificate", CheckResult.PROBLEM, str(error), CERTIFICATE.remedy)
     elif configuration.proxy is None and (path := configuration.state_dir / CERTIFICATE_FILE).exists():
         try:
             NodeCertificate(path, b"").dates()
@@ -120,7 +121,7 @@ def _kafka_checks(configuration: NodeConfiguration) -> Iterator[Check]:
         found = validity_of(NodeCertificate(settings.certificate, b""), datetime.now(UTC))
         if found.needs_action:
             result = CheckResult.PROBLEM if found.is_unusable else CheckResult.WARNING
-            yield Check("kafka certificate", result, found.text, RENEW_KAFKA)
+            yield Check("kafka certificate", result, found.text, KAFKA_CERTIFICATE.remedy)
     if by_certificate:
         reach = "clients with a certificate of the authority"
     else:

@@ -29,6 +29,7 @@ from typing import Final
 
 import trio
 
+from bridge.api.alarms import CORRECT_FILE, KAFKA_CERTIFICATE, KAFKA_LEVEL_LOW
 from bridge.core.log.feature_level import KAFKA_LEVEL
 from bridge.node.events.alarms import Alarms, NodeStopped
 from bridge.node.events.event_log import clock_ms
@@ -37,10 +38,9 @@ from bridge.node.kafka.farm_quorum import KAFKA_LISTENER, quorum_of
 from bridge.node.kafka.farm_topic import FarmTopic
 from bridge.node.kafka.group_offsets import FarmGroupOffsets
 from bridge.node.kafka.listed_users import LOOK_EVERY_S, ListedUsers, read_listed_users
-from bridge.node.kafka.producing import ALARM, Producing
+from bridge.node.kafka.producing import Producing
 from bridge.node.local_node import LocalNode
-from bridge.node.security.certificates import RENEW_KAFKA, validity_of
-from bridge.node.security.key_files import FILE_ACTION
+from bridge.node.security.certificates import show_validity, validity_of
 from bridge.node.settings.clients import KafkaSettings
 from bridge.node.settings.descriptors import descriptor_shares
 from consensus.net import CertificateError, NodeCertificate
@@ -59,7 +59,6 @@ from consensus.protocols.kraft import (
 from gossip.node import endpoint
 
 LOG = logging.getLogger(__name__)
-CERTIFICATE_ALARM: Final = "kafka-certificate"
 READ_BYTES: Final = 64 * 1024
 """Requests that only read have a few hundred bytes; a group's members say what they want in some thousand."""
 WRITE_BYTES: Final = 4 * 1024 * 1024
@@ -127,7 +126,7 @@ class FarmListener:
         while True:
             farm = await self._current.founded()
             if farm.state.level >= KAFKA_LEVEL:
-                self._alarms.clear(ALARM)
+                self._alarms.clear(KAFKA_LEVEL_LOW)
             await trio.sleep(LOOK_EVERY_S)
 
     async def _watch_certificates(self) -> None:
@@ -144,11 +143,8 @@ class FarmListener:
         try:
             tls = await trio.to_thread.run_sync(_tls, self._settings)
         except CertificateError as error:
-            self._alarms.set(
-                CERTIFICATE_ALARM,
-                f"{error}; what was read before still holds",
-                FILE_ACTION,
-            )
+            text = f"{error}; the content that was read before stays in use"
+            self._alarms.set(KAFKA_CERTIFICATE, text, CORRECT_FILE)
             return
         self._stamps = stamps
         options = self._listener.options
@@ -161,10 +157,7 @@ class FarmListener:
         if path is None:
             return
         found = await trio.to_thread.run_sync(validity_of, NodeCertificate(path, b""), datetime.now(UTC))
-        if found.needs_action:
-            self._alarms.set(CERTIFICATE_ALARM, found.text, RENEW_KAFKA)
-        else:
-            self._alarms.clear(CERTIFICATE_ALARM)
+        show_validity(found, self._alarms, KAFKA_CERTIFICATE)
 
 
 @asynccontextmanager

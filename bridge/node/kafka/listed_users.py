@@ -24,14 +24,14 @@ from typing import Final
 
 import trio
 
+from bridge.api.alarms import KAFKA_USERS
 from bridge.core.log.records import NAME
 from bridge.node.events.alarms import Alarms
 from bridge.node.raft.client_scopes import Scope, scopes_in
-from bridge.node.security.key_files import FILE_ACTION, KeyFileError, read_private_file
+from bridge.node.security.key_files import KeyFileError, read_private_file
 from bridge.wire.keys.scram_text import credential_in
 from consensus.protocols.kraft import Mechanism, ScramCredential, UnknownUsers
 
-ALARM: Final = "kafka-users"
 LOOK_EVERY_S: Final = 5.0
 FILE_LIMIT_BYTES: Final = 1024 * 1024
 USERS_LIMIT: Final = 1_024
@@ -84,10 +84,10 @@ class ListedUsers:
                 lambda: read_listed_users(self._path, by_certificate=self._by_certificate)
             )
         except KeyFileError as error:
-            alarms.set(ALARM, f"{error}; what was read before still holds", FILE_ACTION)
+            alarms.set(KAFKA_USERS, f"{error}; the users that were read before stay in use")
         else:
             self._take(found)
-            alarms.clear(ALARM)
+            alarms.clear(KAFKA_USERS)
 
     def _take(self, users: tuple[ListedUser, ...]) -> None:
         self._users: Mapping[str, ListedUser] = {each.name: each for each in users}

@@ -29,6 +29,7 @@ from typing import Final, assert_never
 
 import trio
 
+from bridge.api.alarms import KAFKA_LEVEL_LOW
 from bridge.api.control import SubmitOutcome
 from bridge.core.log.feature_level import BOUNDS_LEVEL, KAFKA_LEVEL
 from bridge.core.log.records import Foreign, ProducerStart, request_of
@@ -44,7 +45,6 @@ from bridge.wire.log.proof import ends_like_proof
 from consensus import NotLeaderError, ServerBusyError, ServerStoppedError
 from consensus.protocols.kraft import ErrorCode, Produced, ProduceRefusedError, ProducerId, RecordBatch
 
-ALARM: Final = "kafka-level"
 BATCH_RECORDS: Final = 10_000
 """Of what one request has committed (`ServedTopic.max_batch_records`)."""
 HELD_BYTES: Final = 16 * 1024 * 1024
@@ -259,13 +259,12 @@ def has_level(farm: FoundedFarm, alarms: Alarms) -> bool:
     """Whether the farm's state has tables for Kafka's clients; an alarm says what they wait for."""
     level = farm.state.level
     if level >= KAFKA_LEVEL:
-        alarms.clear(ALARM)
+        alarms.clear(KAFKA_LEVEL_LOW)
         return True
     alarms.set(
-        ALARM,
+        KAFKA_LEVEL_LOW,
         f"clients of the Kafka listener wait: the farm has feature level {level}, and producers and consumer groups"
         f" need level {KAFKA_LEVEL}",
-        "update garlicfarm on all nodes that vote; the leader then raises the level by itself",
     )
     return False
 

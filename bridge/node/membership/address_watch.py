@@ -25,6 +25,7 @@ from typing import Any, Final, TypeVar
 
 import trio
 
+from bridge.api.alarms import ADDRESS_GONE, ADDRESS_OUTDATED
 from bridge.node.events.alarms import Alarms
 from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.machine import (
@@ -39,8 +40,6 @@ from bridge.node.settings.machine import (
 from gossip import Address
 from gossip.node import LanInterface, endpoint
 
-GONE_ALARM: Final = "address-gone"
-OUTDATED_ALARM: Final = "address-outdated"
 LOOK_EVERY_S: Final = 3.0
 LOOKS: Final = 2
 """A lease that is renewed may take its address away for a moment."""
@@ -95,7 +94,7 @@ class AddressWatch:
         gone = {setting: address for setting, address in self._used.items() if address.host not in present}
         self._missed = self._missed + 1 if gone else 0
         if not gone:
-            self._alarms.clear(GONE_ALARM)
+            self._alarms.clear(ADDRESS_GONE)
         elif self._missed >= LOOKS:
             self._follow(gone, interfaces)
 
@@ -118,12 +117,12 @@ class AddressWatch:
             new = choose_address(Network(lambda: list(interfaces), self._network.route_host))
         except NoAddressError as error:
             self._alarms.set(
-                GONE_ALARM, f"{_lost(chosen.host, interfaces)}, which this node uses; {error}", WAIT_ACTION
+                ADDRESS_GONE, f"{_lost(chosen.host, interfaces)}, which this node uses; {error}", WAIT_ACTION
             )
             return
         if not _may_follow(chosen, new):
             text = f"{_lost(chosen.host, interfaces)}, which this node uses; what is left is {new.host} of {new}"
-            self._alarms.set(GONE_ALARM, text, f"{WAIT_ACTION}; to use {new.host} instead, restart the node")
+            self._alarms.set(ADDRESS_GONE, text, f"{WAIT_ACTION}; to use {new.host} instead, restart the node")
             return
         raise AddressChangedError(chosen.host, new, moved(self._configuration, new))
 
@@ -137,7 +136,7 @@ class AddressWatch:
         has = "" if now is None else f"; it has {now} now"
         other = "another address of this machine" if now is None else now
         self._alarms.set(
-            GONE_ALARM,
+            ADDRESS_GONE,
             f"{_lost(host, interfaces)}{has}, and {settings}: this node is not reached there",
             f"bring the address back to this machine (interface, lease), then nothing else is needed; or write {other}"
             " into the settings named, and restart this node",
@@ -151,7 +150,7 @@ class AddressWatch:
             if setting in named_settings(self._written) and now.get(setting) != address and address.host not in present
         }
         if not old:
-            self._alarms.clear(OUTDATED_ALARM)
+            self._alarms.clear(ADDRESS_OUTDATED)
             return
         told = "; ".join(
             f"{setting} = {endpoint(address)}, and this node uses {endpoint(now[setting])}"
@@ -159,9 +158,8 @@ class AddressWatch:
             if setting in now
         )
         self._alarms.set(
-            OUTDATED_ALARM,
+            ADDRESS_OUTDATED,
             f"this machine has another address than the configuration names: {told}",
-            "write the new address into the configuration: the next start would fail with the old one",
         )
 
 

@@ -16,6 +16,7 @@ from typing import assert_never
 
 import trio
 
+from bridge.api.alarms import FORMATION
 from bridge.core.formation.formation import Formation, FormationTuning
 from bridge.core.formation.founding import FormationNotice, FormationState, Founding
 from bridge.core.formation.member import FarmMember
@@ -50,7 +51,6 @@ from consensus.storage import replace_file
 FILE_NAME = "formation.json"
 RECOVERY_FILE_NAME = "formation.recovering.json"
 """What `recover` is about to make of the file. While it is there, the log beside it is not to be relied on."""
-ALARM = "formation"
 IGNORED_NOTED_MAX = 64
 """So many members get an event of the trace, once each: one with the farm key can tell of any number of foundings."""
 
@@ -207,9 +207,9 @@ class Forming:
             effects += await self._carry_out(effect)
         self._count_ignored()
         if self._core.alarms:
-            self._alarms.set(ALARM, " ".join(self._core.alarms), "see `garlicfarm help found-a-farm`")
+            self._alarms.set(FORMATION, " ".join(self._core.alarms))
         else:
-            self._alarms.clear(ALARM)
+            self._alarms.clear(FORMATION)
         return [effect.text for effect in effects if isinstance(effect, RequestRefused)]
 
     def _count_ignored(self) -> None:

@@ -18,7 +18,8 @@ from typing import Final
 
 import trio
 
-from bridge.core.farm.clock_alarms import NTP_ACTION, founding_clock_text
+from bridge.api.alarms import CLOCK
+from bridge.core.farm.clock_alarms import founding_clock_text
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import clock_ms
 from bridge.node.membership.member_directory import MemberDirectory
@@ -26,7 +27,6 @@ from bridge.node.membership.membership_provider import MembershipProvider
 from gossip import BusyError, Group, NodeId
 
 CLOCK_QUERY: Final = "clock"
-CLOCK_ALARM: Final = "clock"
 LOOK_EVERY_S: Final = 5.0
 ANSWER_S: Final = 1.0
 DIGITS_MAX: Final = 15
@@ -50,9 +50,9 @@ async def watch_founding_clocks(
                 return
             text = founding_clock_text(own_name, offsets_ms)
             if text is None:
-                alarms.clear(CLOCK_ALARM)
+                alarms.clear(CLOCK)
             else:
-                alarms.set(CLOCK_ALARM, text, NTP_ACTION)
+                alarms.set(CLOCK, text)
         await trio.sleep(LOOK_EVERY_S)
 
 

@@ -23,6 +23,7 @@ from typing import Final
 
 import trio
 
+from bridge.api.alarms import ALARMS, ISOLATED, KEY_RETIRED
 from bridge.node.events.alarms import Alarms, NodeStopped
 from bridge.node.events.event_log import EventLog
 from bridge.node.membership.forming import Forming
@@ -95,8 +96,8 @@ class GossipEvents:
                 lost = 0
                 member_directory.refresh()
             if peers:
-                self.alarms.clear(AlarmKind.ISOLATED.value)
-                self.alarms.clear(AlarmKind.KEY_RETIRED.value)
+                self.alarms.clear(ISOLATED)
+                self.alarms.clear(KEY_RETIRED)
             self.forming.members_changed(member_directory.of_cluster(self.farm_keys.filed.cluster))
 
     async def _take(self, event: GroupEvent) -> None:
@@ -134,18 +135,11 @@ class GossipEvents:
             case Alarm(AlarmKind.ROLLED_BACK, text):
                 raise NodeStopped(f"{text}. {_FORGOTTEN}")
             case Alarm(kind, over=True):
-                self.alarms.clear(kind.value)
+                self.alarms.clear(ALARMS[kind.value])
             case Alarm(AlarmKind.KEY_RETIRED, text):
-                self.alarms.set(AlarmKind.KEY_RETIRED.value, text, self.farm_keys.way_back)
-            case Alarm(AlarmKind.FOREIGN_VERSION, text):
-                self.alarms.set(AlarmKind.FOREIGN_VERSION.value, text, "install the same release on every node")
-            case Alarm(AlarmKind.FORGED_VERDICTS, text):
-                remedy = "if one of these addresses is none of your nodes: `garlicfarm keys replace` at the leader"
-                self.alarms.set(AlarmKind.FORGED_VERDICTS.value, text, remedy)
-            case Alarm(AlarmKind.EQUIVOCATION, text):
-                self.alarms.set(AlarmKind.EQUIVOCATION.value, text, "see `garlicfarm help alarms equivocation`")
+                self.alarms.set(KEY_RETIRED, text, self.farm_keys.way_back)
             case Alarm(kind, text):
-                self.alarms.set(kind.value, text, "see `garlicfarm help alarms`")
+                self.alarms.set(ALARMS[kind.value], text)
 
 
 async def sample_round_trips(provider: MembershipProvider, durations: Histogram) -> None:

@@ -24,6 +24,7 @@ from typing import Final
 
 import trio
 
+from bridge.api.alarms import KEY_RETIRED
 from bridge.api.trace import Scalar
 from bridge.core.membership.admission import Admitted, Standing, out_refusal, raft_id_of
 from bridge.core.membership.eviction import sponsors_needed
@@ -37,7 +38,7 @@ from bridge.node.raft.replica import Replica
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.wire.keys.box import EraKey, KeyBoxError, open_key, read_offer, seal_key, sign_offer
 from consensus import integer_id
-from gossip import AlarmKind, ClockBound, Group, KeyOffered, Keyring
+from gossip import ClockBound, Group, KeyOffered, Keyring
 
 OFFERS_MAX: Final = 8
 """Keys for which some members vouch, but not enough."""
@@ -118,7 +119,7 @@ class Identities:
         except KeyBoxError as error:
             why = str(error) if box else "none was sealed for this node, whose public key was not known then"
             text = f"the farm's keys were replaced, but this node lacks the new one: {why}"
-            parts.alarms.set(AlarmKind.KEY_RETIRED.value, text, parts.farm_keys.way_back)
+            parts.alarms.set(KEY_RETIRED, text, parts.farm_keys.way_back)
             return False
         await self._begin_era(group, keyring, content)
         return True
@@ -137,7 +138,7 @@ class Identities:
         latest = ClockBound(clock_ms()).at(0)
         await group.change_keyring(keyring.rekeyed(content.key, content.era, content.used_at, latest))
         self._offers.clear()
-        self._parts.alarms.clear(AlarmKind.KEY_RETIRED.value)
+        self._parts.alarms.clear(KEY_RETIRED)
         self._parts.trace.append("keys-replaced", {"era": content.era})
 
     # -- those who were away -------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Final
 
 import trio
 
+from bridge.api.alarms import FEATURE_LEVEL
 from bridge.core.log.feature_level import SUPPORTED_LEVEL, held_back_text, holding_back, next_level
 from bridge.core.membership.admission import server_name
 from bridge.core.state.farm_state import FarmState
@@ -27,12 +28,6 @@ from consensus import ServerStoppedError, integer_id
 
 LOOK_EVERY_S: Final = 1.0
 PATIENCE_S: Final = 6 * 3600.0
-ALARM: Final = "feature-level"
-ACTION: Final = (
-    "install this version of garlicfarm on the servers named, and start those that are down: `garlicfarm help upgrade`;"
-    " one that runs it already is in other hands: `garlicfarm node evict` with its name, at the leader (of the leader"
-    " itself: `garlicfarm transfer` first)"
-)
 
 
 class LevelRaising:
@@ -72,12 +67,12 @@ class LevelRaising:
         if state.level != self._level:
             self._level, self._since_s = state.level, now_s
         if state.level >= SUPPORTED_LEVEL or now_s - self._since_s < PATIENCE_S:
-            self._alarms.clear(ALARM)
+            self._alarms.clear(FEATURE_LEVEL)
             return
         held = holding_back(state.level, announced)
         if held:
             named = {server_name(state.admitted, each): announced[each] for each in held}
-            self._alarms.set(ALARM, held_back_text(state.level, named), ACTION)
+            self._alarms.set(FEATURE_LEVEL, held_back_text(state.level, named))
             return
         leader = self._replica.server.role.leader
         if leader is not None:
@@ -85,7 +80,7 @@ class LevelRaising:
             text = (
                 f"the farm stays at feature level {state.level}: each voter supports more, and the leader, {name}, does"
             )
-            self._alarms.set(ALARM, f"{text} not raise it", ACTION)
+            self._alarms.set(FEATURE_LEVEL, f"{text} not raise it")
 
 
 def announced_levels(replica: Replica, state: FarmState, directory: MemberDirectory) -> dict[int, int | None]:

@@ -20,6 +20,7 @@ from typing import Protocol
 
 import trio
 
+from bridge.api.alarms import NOT_ADMITTED
 from bridge.core.formation.member import FarmMember
 from bridge.node.events.alarms import Alarms
 from bridge.node.membership.farm_peers import KnownFarm
@@ -29,7 +30,6 @@ from consensus.net import Backoff
 from consensus.protocols.garlic_farm import Dialed, GarlicFarmError, PeerAddress
 from gossip.wire import node_id_of
 
-ALARM = "not-admitted"
 RETRY_S = 5.0
 """As long as a call may take on a LAN: more often, a liar's words would keep the node busy calling."""
 PAUSE_LIMIT_S = 600.0
@@ -74,7 +74,7 @@ class OwnRaftId:
         while (own_id := self._notes.own_id) is None:
             node_id = self._notes.node_id.hex()
             self._alarms.set(
-                ALARM,
+                NOT_ADMITTED,
                 f"this node ({node_id}) has found its farm, and is not admitted to it",
                 f"at the node that leads: `garlicfarm node approve {node_id}`",
             )
@@ -86,7 +86,7 @@ class OwnRaftId:
                 await trio.sleep(RETRY_S)
             else:
                 await self._member_directory.news()
-        self._alarms.clear(ALARM)
+        self._alarms.clear(NOT_ADMITTED)
         return own_id
 
     async def until_corrected(

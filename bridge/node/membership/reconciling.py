@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import trio
 
+from bridge.api.alarms import ADMISSION, WAITING_FOR_APPROVAL
 from bridge.api.trace import Scalar
 from bridge.core.formation.member import FarmMember
 from bridge.core.log.feature_level import BOUNDS_LEVEL
@@ -55,8 +56,6 @@ from consensus import (
     now_ms,
 )
 
-ALARM = "admission"
-ASKING_ALARM = "waiting-for-approval"
 ASKING_NAMED_MAX = 8
 LOOK_INTERVAL_SECONDS = 0.5
 CAUGHT_UP_ENTRIES = 256
@@ -121,13 +120,13 @@ class Reconciling:
     def _rest(self) -> None:
         self.waits = ()
         self._parts.announce(())
-        self._parts.alarms.clear(ALARM)
-        self._parts.alarms.clear(ASKING_ALARM)
+        self._parts.alarms.clear(ADMISSION)
+        self._parts.alarms.clear(WAITING_FOR_APPROVAL)
 
     def _tell_of(self, asking: tuple[FarmMember, ...]) -> None:
         """Newcomers wait for an operator. The longest waiting are named, so that a crowd does not hide them."""
         if not asking:
-            self._parts.alarms.clear(ASKING_ALARM)
+            self._parts.alarms.clear(WAITING_FOR_APPROVAL)
             return
         named = [f"{each.name} ({each.node_id.hex()})" for each in asking[:ASKING_NAMED_MAX]]
         more = len(asking) - len(named)
@@ -136,7 +135,7 @@ class Reconciling:
             f"if it is your node: `garlicfarm node approve {asking[0].node_id.hex()}` here; otherwise a stranger has"
             " a copy of the key file: `garlicfarm keys replace`"
         )
-        self._parts.alarms.set(ASKING_ALARM, text, action)
+        self._parts.alarms.set(WAITING_FOR_APPROVAL, text, action)
 
     def _look(self, reconciler: Reconciler, nursery: trio.Nursery) -> None:
         parts = self._parts
@@ -155,10 +154,9 @@ class Reconciling:
         decision = reconciler.decide(now_ms(), self._members_of_farm(listed), admitted, group)
         self.waits = decision.waits
         if decision.refused:
-            action = "rename it, or bring back the identity.pem of the old one; see `garlicfarm help servers`"
-            parts.alarms.set(ALARM, "; ".join(decision.refused), action)
+            parts.alarms.set(ADMISSION, "; ".join(decision.refused))
         else:
-            parts.alarms.clear(ALARM)
+            parts.alarms.clear(ADMISSION)
         self._tell_of(decision.asking)
         alive: dict[bytes, int | None] = {each.node_id: each.metadata.raft_id for each in listed if each.reachable}
         parts.announce(not_started(admitted, group.members, alive, ADMISSIONS_LIMIT))

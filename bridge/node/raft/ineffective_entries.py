@@ -5,28 +5,25 @@
 
 Single ones are ordinary: a server repeats an entry whose fate it did not hear, a program submits without a key. Many of
 them mean that a client that can connect tries to speak for the farm, or that a program of the operator's has the wrong
-key. The text names reasons and authors and no numbers, so that it does not change, and is not told anew, with each.
+key. The text has reasons and authors and no numbers, so that it does not change, and is not reported again, with each.
+
+A module of its own: entries without effect come from the state machine, the notices beside it from the Raft server.
 """
 
 from collections import OrderedDict, deque
 
 import trio
 
+from bridge.api.alarms import ENTRIES_WITHOUT_EFFECT
 from bridge.core.membership.authors import EntryWithoutEffect
 from bridge.node.events.alarms import Alarms
 
-ALARM = "entries-without-effect"
 ALARM_AFTER = 20
 WITHIN_S = 60.0
 QUIET_AFTER_S = 600.0
 LOOK_EVERY_S = 5.0
 CAUSES_MAX = 8
 """Causes that are remembered for the text; the longest unheard is forgotten first."""
-ACTION = (
-    "the farm ignores these entries. If a program of yours sends them, sign with a client key that was admitted for"
-    " this (`garlicfarm node admit-client`), or submit through a node. Otherwise a stranger has the key file; see"
-    " `garlicfarm help copied-key-file`"
-)
 
 
 class IneffectiveEntries:
@@ -50,7 +47,8 @@ class IneffectiveEntries:
             self._causes.popitem(last=False)
         if not self._stands and len(self._times) == ALARM_AFTER and now - self._times[0] <= WITHIN_S:
             self._stands = True
-            self._alarms.set(ALARM, f"entries come that have no effect: {'; '.join(sorted(self._causes))}", ACTION)
+            text = f"entries arrive and have no effect: {'; '.join(sorted(self._causes))}"
+            self._alarms.set(ENTRIES_WITHOUT_EFFECT, text)
 
     async def run(self) -> None:
         """Ends the alarm after a time of quiet, until cancelled."""
@@ -60,4 +58,4 @@ class IneffectiveEntries:
                 self._stands = False
                 self._times.clear()
                 self._causes.clear()
-                self._alarms.clear(ALARM)
+                self._alarms.clear(ENTRIES_WITHOUT_EFFECT)

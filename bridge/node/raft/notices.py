@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import trio
 
+from bridge.api.alarms import CONTENT_REJECTED, DISK_FULL
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from consensus import (
@@ -23,11 +24,6 @@ from consensus import (
     now_ms,
 )
 
-ALARM = "content-rejected"
-ACTION = (
-    "install the version that the text names on this node and start it again; if none of your nodes runs a newer"
-    " version, that server is in other hands: `garlicfarm node evict` throws it out"
-)
 QUIET_AFTER_S = 120.0
 """Longer than a leader waits between two tries."""
 LOOK_EVERY_S = 5.0
@@ -83,13 +79,9 @@ class RaftNotices:
                 )
             case DiskFull(full):
                 if full:
-                    self._alarms.set(
-                        "disk-full",
-                        "the disk of the state directory is full: nothing new is stored or acknowledged",
-                        "free some space, the node goes on by itself; see `garlicfarm help alarms`",
-                    )
+                    self._alarms.set(DISK_FULL, DISK_FULL.happened)
                 else:
-                    self._alarms.clear("disk-full")
+                    self._alarms.clear(DISK_FULL)
             case ContentRejected():
                 self._content_rejected(notice)
 
@@ -110,7 +102,7 @@ class RaftNotices:
         name = None if notice.sender is None else self.name_of(integer_id(notice.sender))
         who = "a server" if notice.sender is None else f"server {notice.sender}{f' ({name})' if name else ''}"
         self._alarms.set(
-            ALARM, f"{who} sends what this node cannot take, and nothing of it is stored: {notice.reason}", ACTION
+            CONTENT_REJECTED, f"{who} sends what this node cannot take, and nothing of it is stored: {notice.reason}"
         )
 
     async def run(self) -> None:
@@ -118,4 +110,4 @@ class RaftNotices:
         while True:
             await trio.sleep(LOOK_EVERY_S)
             if trio.current_time() > self._last_s + QUIET_AFTER_S:
-                self._alarms.clear(ALARM)
+                self._alarms.clear(CONTENT_REJECTED)

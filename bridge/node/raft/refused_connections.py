@@ -19,13 +19,12 @@ from typing import TypeVar
 
 import trio
 
+from bridge.api.alarms import PEERS_REFUSED, REFUSED_BY_PEERS, AlarmType
 from bridge.api.trace import Scalar
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from consensus.protocols.garlic_farm import Fault, Incident
 
-REFUSED_BY_PEERS = "refused-by-peers"
-PEERS_REFUSED = "peers-refused"
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 QUIET_AFTER_S = 600.0
@@ -173,14 +172,14 @@ class RefusedConnections:
         self._set(REFUSED_BY_PEERS, list(self._by_peers.values()), _DO_WHERE_REFUSED)
         self._set(PEERS_REFUSED, [incident for incident, _ in self._peers.values()], _DO_WHERE_REFUSING)
 
-    def _set(self, kind: str, incidents: list[Incident], actions: dict[Fault, str]) -> None:
+    def _set(self, alarm: AlarmType, incidents: list[Incident], actions: dict[Fault, str]) -> None:
         if not incidents:
-            self._alarms.clear(kind)
+            self._alarms.clear(alarm)
             return
         latest = incidents[-TOLD_MAX:]
         more = len(incidents) - len(latest)
         text = "; ".join([*(each.text for each in latest), *([f"and {more} more"] if more else [])])
-        self._alarms.set(kind, text, "; ".join(dict.fromkeys(actions[each.fault] for each in latest)))
+        self._alarms.set(alarm, text, "; ".join(dict.fromkeys(actions[each.fault] for each in latest)))
 
 
 def _remember(known: OrderedDict[Key, Value], key: Key, value: Value) -> None:

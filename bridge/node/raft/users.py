@@ -15,13 +15,13 @@ from pathlib import Path
 
 import trio
 
+from bridge.api.alarms import USERS
 from bridge.node.events.alarms import Alarms
 from bridge.node.security import key_files
 from bridge.node.security.farm_keys import FarmKeys
-from bridge.node.security.key_files import FILE_ACTION, KeyFileError, read_private_file
+from bridge.node.security.key_files import KeyFileError, read_private_file
 from consensus.protocols.garlic_farm import Credentials, GarlicFarmError
 
-ALARM = "users"
 LOOK_EVERY_S = 5.0
 FILE_LIMIT_BYTES = 256 * 1024
 USERS_LIMIT = 1_024
@@ -66,9 +66,9 @@ class Users:
         try:
             self._files = await trio.to_thread.run_sync(read_files, *self._files.paths)
         except UsersError as error:
-            alarms.set(ALARM, f"{error}; what was read before still holds", FILE_ACTION)
+            alarms.set(USERS, f"{error}; the content that was read before stays in use")
         else:
-            alarms.clear(ALARM)
+            alarms.clear(USERS)
 
 
 @dataclass(frozen=True, slots=True)

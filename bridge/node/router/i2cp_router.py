@@ -21,6 +21,7 @@ from typing import Final
 
 import trio
 
+from bridge.api.alarms import ROUTER_CLOCK, ROUTER_STATUS, ROUTER_UNREACHABLE
 from bridge.core.log.records import LeafFault, LeafStatus, RouterStatus
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import clock_ms
@@ -45,9 +46,6 @@ MASTERS_LIMIT: Final = 16
 LEAVES_MEASURED_EVERY_S: Final = 60.0
 CLOCK_LIMIT_MS: Final = 30_000
 ROUTER_INFO_AGAIN_S: Final = 3600.0
-UNREACHABLE_ALARM: Final = "router-unreachable"
-STATUS_ALARM: Final = "router-status"
-CLOCK_ALARM: Final = "router-clock"
 DEMO_KEY_OBSTACLE: Final = (
     "the structure or its key is a demonstration's and never reaches a real router: make a destination of your own with"
     " `garlicfarm keys new-destination` (`garlicfarm help signing-keys`)"
@@ -133,20 +131,17 @@ class I2cpRouter:
             date = await self._asker.date()
         except RouterLost as error:
             self._alarms.set(
-                UNREACHABLE_ALARM,
-                f"the router does not answer, so its leaves count as ill: {error}",
-                "start the router and its I2CP port, and check [router] with `garlicfarm doctor`;"
-                " see `garlicfarm help routers`",
+                ROUTER_UNREACHABLE,
+                f"the router does not answer, so its leaves count as unhealthy: {error}",
             )
             return False
-        self._alarms.clear(UNREACHABLE_ALARM)
+        self._alarms.clear(ROUTER_UNREACHABLE)
         if abs(date.difference_ms) < CLOCK_LIMIT_MS:
-            self._alarms.clear(CLOCK_ALARM)
+            self._alarms.clear(ROUTER_CLOCK)
         else:
             self._alarms.set(
-                CLOCK_ALARM,
+                ROUTER_CLOCK,
                 f"the router's clock differs from this machine's by {date.difference_ms / 1000:+.0f} s",
-                "correct the clocks (NTP): structures that seem too old or too new are refused",
             )
         return True
 
@@ -156,14 +151,12 @@ class I2cpRouter:
         try:
             facts = await self._control.facts()
         except RouterLost as error:
-            self._alarms.set(STATUS_ALARM, str(error), "check router.i2pcontrol with `garlicfarm doctor`")
+            self._alarms.set(ROUTER_STATUS, str(error))
             return RouterFacts()
         if facts.network_error is None:
-            self._alarms.clear(STATUS_ALARM)
+            self._alarms.clear(ROUTER_STATUS)
         else:
-            self._alarms.set(
-                STATUS_ALARM, f"the router says of itself: {facts.network_error}", "look at the router's own console"
-            )
+            self._alarms.set(ROUTER_STATUS, f"the router reports: {facts.network_error}")
         return facts
 
     def _news_of_router_info(self, found: str | None) -> str | None:

@@ -7,33 +7,18 @@ The dates are compared with this machine's clock, and the clock may be wrong ins
 shows the date of the clock, and each action names the clock as well.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import trio
 
+from bridge.api.alarms import CERTIFICATE, AlarmType
 from bridge.node.events.alarms import Alarms
 from consensus.net import CertificateError, NodeCertificate
 
-ALARM = "certificate"
-CONTROL_ALARM = "control-certificate"
 WARN_BEFORE = timedelta(days=30)
 LOOK_EVERY_S = 60.0
 """A clock that is set makes a certificate begin or end."""
-RENEW_SIGNED = (
-    "if this machine's clock is wrong, set it; otherwise have the authority sign a new one, put it in [consensus]"
-    " certificate, and restart this node"
-)
-
-RENEW_CONTROL = (
-    "if this machine's clock is wrong, set it; otherwise have the authority sign a new one, put it in [control]"
-    " certificate, and restart this node"
-)
-RENEW_KAFKA = (
-    "if this machine's clock is wrong, set it; otherwise have the authority sign a new one and put it in [kafka]"
-    " certificate: a running node reads it again"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +43,17 @@ def validity_of(certificate: NodeCertificate, now: datetime) -> Validity:
     return Validity(text, needs_action=ends - now < WARN_BEFORE)
 
 
-async def watch_certificate(
-    certificate: NodeCertificate, alarms: Alarms, show: Callable[[Validity, Alarms], None] | None = None
-) -> None:
-    """Show the alarm while the certificate is not valid, and in its last month, until cancelled.
-
-    `show`: in place of the alarm about the certificate between servers.
-    """
+async def watch_certificate(certificate: NodeCertificate, alarms: Alarms, alarm: AlarmType = CERTIFICATE) -> None:
+    """Show the alarm while the certificate is not valid, and in its last month, until cancelled."""
     while True:
         found = await trio.to_thread.run_sync(validity_of, certificate, datetime.now(UTC))
-        (show or look_at_certificate)(found, alarms)
+        show_validity(found, alarms, alarm)
         await trio.sleep(LOOK_EVERY_S)
 
 
-def look_at_certificate(found: Validity, alarms: Alarms) -> None:
-    """Raise the alarm about the certificate that other servers see, or clear it."""
+def show_validity(found: Validity, alarms: Alarms, alarm: AlarmType) -> None:
+    """Raise the alarm about a certificate, or clear it."""
     if found.needs_action:
-        alarms.set(ALARM, found.text, RENEW_SIGNED)
+        alarms.set(alarm, found.text)
     else:
-        alarms.clear(ALARM)
-
-
-def show_control_certificate(found: Validity, alarms: Alarms) -> None:
-    """Raise the alarm about the signed certificate of the control endpoint, or clear it."""
-    if found.needs_action:
-        alarms.set(CONTROL_ALARM, found.text, RENEW_CONTROL)
-    else:
-        alarms.clear(CONTROL_ALARM)
+        alarms.clear(alarm)

@@ -17,13 +17,13 @@ from typing import Final
 
 import trio
 
+from bridge.api.alarms import CORRECT_FILE, FARM_KEY_FILE
 from bridge.node.events.alarms import Alarms
-from bridge.node.security.key_files import FILE_ACTION, KeyAccessError, KeyFileError, load_farm_key
+from bridge.node.security.key_files import KeyAccessError, KeyFileError, load_farm_key
 from bridge.wire.keys.farm_key import FarmKey
 from consensus.protocols.garlic_farm import Credentials
 from gossip import Keyring
 
-ALARM: Final = "farm-key-file"
 LOOK_EVERY_S: Final = 5.0
 
 
@@ -108,36 +108,36 @@ class FarmKeys:
         export = f"`garlicfarm keys export --replace {path}` writes the current one"
         if isinstance(filed, KeyAccessError):
             text = f"{filed}. The node goes on with the keys that it has, and needs the file at its next start"
-            alarms.set(ALARM, text, FILE_ACTION)
+            alarms.set(FARM_KEY_FILE, text, CORRECT_FILE)
         elif isinstance(filed, KeyFileError):
             # --replace compares with the file that it replaces; there is none, or it is no farm key.
             # The error's own advice is for a first start: here a new key would make another farm.
             what = "is no farm key file any more" if self.path.exists() else "is missing"
             text = f"the farm key file {self.path} {what}: this node could not start again"
-            alarms.set(ALARM, text, self._written_anew())
+            alarms.set(FARM_KEY_FILE, text, self._written_anew())
         elif filed.label != current.label:
             text = (
                 f"the farm key file {self.path} is that of another farm, {filed.label.hex()}: this node could not start"
                 " again with it"
             )
-            alarms.set(ALARM, text, self._written_anew())
+            alarms.set(FARM_KEY_FILE, text, self._written_anew())
         elif filed.age < current.age:
             text = (
                 f"the farm's keys have moved on to epoch {current.epoch}, the farm key file {self.path} is of epoch "
                 f"{filed.epoch}: this node goes on with the later ones, which its state directory remembers"
             )
-            alarms.set(ALARM, text, f"{export}; a node without that memory would be refused with the old file")
+            alarms.set(FARM_KEY_FILE, text, f"{export}; a node without that memory would be refused with the old file")
         elif filed.age > current.age:
             text = f"the farm key file {self.path} is of epoch {filed.epoch}, this node's ring of epoch {current.epoch}"
-            alarms.set(ALARM, text, "restart this node: the later keys count, and it tells them to the others")
+            alarms.set(FARM_KEY_FILE, text, "restart this node: the later keys count, and it tells them to the others")
         elif filed.cluster_id not in {None, cluster_id} and cluster_id is not None:
             text = (
                 f"the farm key file {self.path} names another cluster than the one that this node belongs to, "
                 f"{cluster_id.hex()}: a node that has nothing but the file would never join it"
             )
-            alarms.set(ALARM, text, export)
+            alarms.set(FARM_KEY_FILE, text, export)
         else:
-            alarms.clear(ALARM)
+            alarms.clear(FARM_KEY_FILE)
 
     def _written_anew(self) -> str:
         path = shlex.quote(str(self.path))

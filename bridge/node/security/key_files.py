@@ -47,9 +47,6 @@ class KeyFileError(Exception):
     """A key file cannot be read or written; the message says which, why, and what to do."""
 
 
-FILE_ACTION: Final = "do as the text says; the node reads the file again by itself"
-
-
 class KeyAccessError(KeyFileError):
     """The system does not let this user read the file, whatever it holds."""
 

@@ -10,13 +10,13 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+from bridge.api.alarms import CORRECT_FILE
 from bridge.core.log.records import PublishConfig
-from bridge.node.events.alarms import Alarms, SharedAlarm
-from bridge.node.security.key_files import FILE_ACTION, KeyAccessError, KeyFileError, load_signing_key
+from bridge.node.events.alarms import SharedAlarm
+from bridge.node.security.key_files import KeyAccessError, KeyFileError, load_signing_key
 from bridge.wire.i2p.destination_keys import TRANSIENT_ALARM_S, SigningKey
 
 LOG = logging.getLogger(__name__)
-KEY_ALARM = "signing-key"
 DAY_S = 86_400
 
 _Stamp = tuple[int, int, int, int] | None
@@ -111,16 +111,6 @@ class HeldKey:
         return None
 
 
-def key_alarm(alarms: Alarms) -> SharedAlarm:
-    """The alarm about signing keys, which all masters of a node share."""
-    return SharedAlarm(
-        alarms,
-        KEY_ALARM,
-        "make a new key with `garlicfarm keys offline` where the master key is, and put it in the old one's place; the"
-        " node takes it up by itself; see `garlicfarm help signing-keys`",
-    )
-
-
 def judge_key(held: HeldKey, now_s: int, alarm: SharedAlarm) -> None:
     """Have the alarm stand while the key ends soon, or while its file is not fit to replace it."""
     address = held.key.destination.address
@@ -144,7 +134,7 @@ def _read_if_changed(path: Path, stamp: _Stamp) -> _Filed | None:
     try:
         return _Filed(seen, load_signing_key(path))
     except KeyAccessError as error:
-        return _Filed(seen, fault=str(error), action=FILE_ACTION)
+        return _Filed(seen, fault=str(error), action=CORRECT_FILE)
     except KeyFileError as error:
         return _Filed(seen, fault=str(error))
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import trio
 
+from bridge.api.alarms import PUBLISHING_WITHOUT_QUORUM, SIGNING_KEY
 from bridge.api.control import SubmitOutcome
 from bridge.core.farm.state_machine import Change, PublicationAccepted, PublicationRefused
 from bridge.core.log.records import MetaStatus, Publication, PublishConfig, Report
@@ -26,7 +27,7 @@ from bridge.core.publishing.publisher_election import PublisherChanged
 from bridge.core.publishing.without_quorum import acting_publisher, plan_without_quorum
 from bridge.node.events.alarms import Alarms, SharedAlarm
 from bridge.node.router.router import RouterError
-from bridge.node.security.signing_keys import HeldKey, judge_key, key_alarm
+from bridge.node.security.signing_keys import HeldKey, judge_key
 from bridge.node.tasks.outage import Outage
 from bridge.node.tasks.publishing_turns import PublishingTurns
 from bridge.node.tasks.task_context import TaskContext
@@ -37,7 +38,6 @@ from consensus import ServerStoppedError
 from consensus import now_ms as monotonic_ms
 from consensus.net import Backoff
 
-UNFENCED_ALARM = "publishing-without-quorum"
 PLAN_INTERVAL_SECONDS = 1.0
 FIRST_PLAN_INTERVAL_SECONDS = 0.2
 """As long as a master was never published: a farm that has just been founded is about to be complete."""
@@ -54,8 +54,7 @@ class PublishingAlarms:
 
 def publishing_alarms(alarms: Alarms) -> PublishingAlarms:
     """The alarms of a node's publishing tasks."""
-    action = "nothing for the moment: clients go on finding the service. What ends it stands at the alarm `no-quorum`"
-    return PublishingAlarms(key_alarm(alarms), SharedAlarm(alarms, UNFENCED_ALARM, action))
+    return PublishingAlarms(SharedAlarm(alarms, SIGNING_KEY), SharedAlarm(alarms, PUBLISHING_WITHOUT_QUORUM))
 
 
 class PublishingTask:

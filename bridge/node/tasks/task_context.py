@@ -15,8 +15,6 @@ from bridge.node.router.router import Router
 from bridge.node.security.signing_keys import HeldKey
 from bridge.node.tasks.published_store import PublishedStore
 
-ROUTER_ALARM = "router"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContext:
@@ -58,8 +56,3 @@ class TaskContext:
     def period_s(self) -> float:
         """The farm's reporting period."""
         return self.applied_state.farm.tuning.period_ms / 1000
-
-
-def router_alarm(alarms: Alarms) -> SharedAlarm:
-    """The alarm about the router, which asking for its status and publishing share."""
-    return SharedAlarm(alarms, ROUTER_ALARM, "see `garlicfarm help alarms`, and the router's own log")

@@ -5,15 +5,17 @@
     every node   once a period: its own clock, and while it leads the others' and log time
                  (`bridge.core.farm.clock_alarms`)
 
-An alarm about clocks is raised at the second look in a row: one report may have been under way for long.
+An alarm about clocks is raised at the second look in a row, a period later: one report may have been under way for
+long.
 
 How long each entry takes to be committed tells whether elections leave enough time (`bridge.core.farm.broadcast_time`).
 """
 
 import trio
 
+from bridge.api.alarms import CLOCK, LOG_TIME, OTHER_CLOCKS, SLOW_MAJORITY
 from bridge.core.farm.broadcast_time import BroadcastTime
-from bridge.core.farm.clock_alarms import NTP_ACTION, log_time_text, other_clocks_text, own_clock_text
+from bridge.core.farm.clock_alarms import log_time_text, other_clocks_text, own_clock_text
 from bridge.core.log.records import Clock
 from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.membership.admission import server_name
@@ -21,14 +23,6 @@ from bridge.node.tasks.task_context import TaskContext
 from bridge.wire.log.entries import encode
 from consensus import Outcome, now_ms
 
-CLOCK_ALARM = "clock"
-OTHER_CLOCKS_ALARM = "other-clocks"
-LOG_TIME_ALARM = "log-time"
-SLOW_ALARM = "slow-majority"
-SLOW_ACTION = (
-    "look for a slow disk or a busy processor on the voters, or a slow network between them; for servers far apart"
-    " another consensus.timing is meant"
-)
 _CATCH_UP_RATIO = 3
 CLOCK_RETRY_S = 1.0
 STEP_LOOK_S = 1.0
@@ -42,7 +36,6 @@ class TimekeepingTask:
         self._context = context
         self._led = trio.Event()
         self._broadcast = BroadcastTime(context.election_timeout_ms)
-        self._noticed: set[str] = set()
         self._looked: tuple[int, int] | None = None
         """This machine's time and log time at the last look at the clocks."""
         self._failure: str | None = None
@@ -71,7 +64,7 @@ class TimekeepingTask:
                     with trio.move_on_after(min(pause_s, CLOCK_RETRY_S)):
                         await self._led.wait()
             else:
-                context.alarms.clear(SLOW_ALARM)
+                context.alarms.clear(SLOW_MAJORITY)
                 self._broadcast.forget()
                 await self._led.wait()
 
@@ -116,9 +109,9 @@ class TimekeepingTask:
     def _review_broadcast_time(self) -> None:
         text = self._broadcast.alarm
         if text is None:
-            self._context.alarms.clear(SLOW_ALARM)
+            self._context.alarms.clear(SLOW_MAJORITY)
         else:
-            self._context.alarms.set(SLOW_ALARM, text, SLOW_ACTION)
+            self._context.alarms.set(SLOW_MAJORITY, text)
 
     # -- the clocks ----------------------------------------------------------------------------------------------------
 
@@ -137,22 +130,15 @@ class TimekeepingTask:
         own = own_clock_text(judgement, own_id, self._name_of)
         others = other_clocks_text(judgement, own_id, self._name_of) if leads else None
         log_time = log_time_text(judgement, state, context.applied_state.farm.tuning.period_ms) if leads else None
-        noticed = {CLOCK_ALARM: own, OTHER_CLOCKS_ALARM: others, LOG_TIME_ALARM: log_time}
-        lasting = {kind for kind, found in noticed.items() if found is not None and kind in self._noticed}
-        self._noticed = {kind for kind, found in noticed.items() if found is not None}
-        for kind in noticed.keys() - self._noticed:
-            context.alarms.clear(kind)
-        if is_old:
-            # What old entries show raises nothing; what they no longer show is over all the same.
-            self._noticed.clear()
-            return
-        if own is not None and CLOCK_ALARM in lasting:
-            context.alarms.set(CLOCK_ALARM, own, NTP_ACTION)
-        if others is not None and OTHER_CLOCKS_ALARM in lasting:
-            context.alarms.set(OTHER_CLOCKS_ALARM, others, NTP_ACTION)
-        if log_time is not None and LOG_TIME_ALARM in lasting:
-            text, action = log_time
-            context.alarms.set(LOG_TIME_ALARM, text, action)
+        log_time_found = (None, None) if log_time is None else log_time
+        for alarm, text, action in ((CLOCK, own, None), (OTHER_CLOCKS, others, None), (LOG_TIME, *log_time_found)):
+            if text is None:
+                context.alarms.clear(alarm)
+            elif is_old:
+                # Old entries do not raise an alarm; what they no longer show is over all the same.
+                context.alarms.restart_delay(alarm)
+            else:
+                context.alarms.set(alarm, text, action, period_s=context.expected_period_s)
 
     def _applies_old_entries(self, log_time_ms: int) -> bool:
         """Return True if log time has moved much faster than time since the last look: this node catches up.

@@ -22,14 +22,14 @@ from typing import Final
 
 import trio
 
+from bridge.api.alarms import ZMQ_KEYS
 from bridge.core.log.records import NAME
 from bridge.node.events.alarms import Alarms
 from bridge.node.raft.client_scopes import Scope, scopes_in
-from bridge.node.security.key_files import FILE_ACTION, KeyFileError, load_curve_key, read_private_file, save_curve_key
+from bridge.node.security.key_files import KeyFileError, load_curve_key, read_private_file, save_curve_key
 from bridge.wire.keys.curve_key import CurveKey, from_z85, new_curve_key
 
 SERVER_KEY_FILE: Final = "zmq.key"
-ALARM: Final = "zmq-keys"
 LOOK_EVERY_S: Final = 5.0
 FILE_LIMIT_BYTES: Final = 256 * 1024
 KEYS_LIMIT: Final = 1_024
@@ -70,9 +70,9 @@ class ListedKeys:
         try:
             self._take(await trio.to_thread.run_sync(read_listed_keys, self._path))
         except KeyFileError as error:
-            alarms.set(ALARM, f"{error}; what was read before still holds", FILE_ACTION)
+            alarms.set(ZMQ_KEYS, f"{error}; the keys that were read before stay in use")
         else:
-            alarms.clear(ALARM)
+            alarms.clear(ZMQ_KEYS)
 
     def _take(self, keys: tuple[ListedKey, ...]) -> None:
         self._scopes: Mapping[str, frozenset[Scope]] = {each.key.hex(): each.scopes for each in keys}

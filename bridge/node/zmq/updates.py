@@ -24,6 +24,7 @@ from typing import Final, assert_never
 
 import trio
 
+from bridge.api.alarms import ZMQ_UPDATES
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.log.feature_level import REQIDS_LEVEL
 from bridge.core.state.reqids import AHEAD_S, ReqidStatus, second_of
@@ -43,7 +44,6 @@ from consensus.protocols.zmq_raft import (
     UpdateRequest,
 )
 
-ALARM: Final = "zmq-updates"
 PENDING_MAX: Final = 1_024
 Answer = Callable[[UpdateReply], None]
 
@@ -133,13 +133,12 @@ class FarmUpdates:
 
     def _has_level(self, farm: FoundedFarm) -> bool:
         if farm.state.level >= REQIDS_LEVEL:
-            self._alarms.clear(ALARM)
+            self._alarms.clear(ZMQ_UPDATES)
             return True
         self._alarms.set(
-            ALARM,
+            ZMQ_UPDATES,
             f"clients of the ØMQ endpoint wait: the farm has feature level {farm.state.level}, and updates need level"
             f" {REQIDS_LEVEL}, so that each is applied once",
-            "update garlicfarm on all nodes that vote; the leader then raises the level by itself",
         )
         return False
 

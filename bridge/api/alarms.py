@@ -1,0 +1,382 @@
+"""Every alarm that a node can raise: its kind, its severity, the cause, the remedy, and the delay before it is shown.
+
+    ALARMS ──▶ Alarms.set(DISK_FULL, text)   the board of a node (`bridge.node.events.alarms`)
+           ──▶ docs/reference/alarms.md      `garlicfarm help alarms KIND`
+           ──▶ order and severity            every surface that shows alarms, `garlicfarm doctor`
+           ──▶ deploy/prometheus             the expressions of the two alerts about alarms
+
+The part of the node that raises an alarm adds the text: names, addresses, numbers. It adds an action only if that
+depends on the situation; otherwise the remedy is shown. One text in each raising module and a second one in the
+reference would drift apart.
+
+The order of declaration is the order of display, the gravest first: in the order of their kinds `no-healthy-leaf`, a
+symptom, would come before `no-quorum`, its cause. Warnings without a rank are in alphabetical order.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from msgspec.structs import replace
+
+from bridge.api.view import AlarmView, Severity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmType:
+    """One kind of alarm. `happened` and `remedy` are clauses: they begin in lower case and end without a period."""
+
+    kind: str
+    severity: Severity
+    happened: str
+    remedy: str
+    delay_periods: int
+    """Reporting periods that a cause which may pass must last before the alarm is shown."""
+
+
+ALARMS: Final[dict[str, AlarmType]] = {}
+"""By kind, the gravest first."""
+
+
+def _declare(severity: Severity, kind: str, happened: str, remedy: str, *, delay_periods: int = 0) -> AlarmType:
+    declared = AlarmType(kind=kind, severity=severity, happened=happened, remedy=remedy, delay_periods=delay_periods)
+    if ALARMS.setdefault(kind, declared) is not declared:
+        raise ValueError(f"the alarm {kind} is declared twice")
+    return declared
+
+
+_critical: Final = partial(_declare, Severity.CRITICAL)
+"""The farm or this node does not do its work."""
+_warning: Final = partial(_declare, Severity.WARNING)
+CORRECT_FILE: Final = "correct the file as the text says; the node reads it again automatically"
+REPLACE_EVICTED: Final = (
+    "start another node in place of the evicted one, with the key file that `garlicfarm keys export FILE` writes now"
+)
+_SET_CLOCKS: Final = "correct the clocks (NTP) of the servers that the text names"
+_UPDATE_VOTERS: Final = (
+    "update garlicfarm on every node that votes; the leader then raises the feature level automatically"
+)
+_COPIED: Final = "a stranger has the farm's key file, so replace the keys: `garlicfarm help copied-key-file`"
+
+# -- of verdicts -------------------------------------------------------------------------------------------------------
+
+FOREIGN_KEY: Final = _critical(
+    "foreign-key",
+    "this node receives gossip under another farm key and lacks nodes of its own farm: the farm is not created yet, or"
+    " a server of it is down. A complete farm does not raise this alarm. The addresses in the text are not"
+    " authenticated",
+    "compare the label that `garlicfarm doctor` shows on each node: nodes of one farm have the same key file"
+    " (`garlicfarm keys export FILE` writes it). Another farm on this network may stay",
+)
+NO_QUORUM: Final = _critical(
+    "no-quorum",
+    "this node reaches no majority of the voters: it knows no leader and too few voters are alive; or it has known no"
+    " leader for three of the shortest election timeouts; or no clock entry was committed for 2.5 reporting periods"
+    " (at least 5 s). Nothing can be committed. Each part of the farm continues to publish alone",
+    "start the other servers again, or repair the network between them. If a majority is permanently lost, stop this"
+    " node and create a farm from it with `garlicfarm recover`; see `garlicfarm help recover`",
+)
+NOT_PUBLISHED: Final = _critical(
+    "not-published",
+    "a master has no valid structure, or no server can publish the next one; the text has the reason",
+    "do what the alarm says about the router, the signing key, `publish`, or the clocks",
+    delay_periods=3,
+)
+NO_HEALTHY_LEAF: Final = _critical(
+    "no-healthy-leaf",
+    "a structure is published, and none of its leaves is healthy. The text names their nodes, and for each leaf the"
+    " conditions that do not hold: its router answers, its lease set is found, its service answers the probe",
+    "do what the alarm says for each condition. `garlicfarm farm` shows the conditions of each leaf, and `garlicfarm"
+    " doctor --config FILE` on that node measures them now",
+)
+
+# -- of a node that cannot do its work ---------------------------------------------------------------------------------
+
+KEY_RETIRED: Final = _critical(
+    "key-retired",
+    "a member reports that this node's farm key is out of date: it was rotated, or replaced by an eviction. After an"
+    " eviction the alarm may end automatically, when enough members confirm the new key. Or a node without a peer"
+    " receives gossip with its farm's label under a key that it does not have: its key file, or the sender's, is out"
+    " of date",
+    "run `garlicfarm keys export FILE` on a node of the farm, bring that file to this node as its key file, and"
+    " restart this node; see `garlicfarm help rotate-keys`",
+)
+FORMATION: Final = _critical(
+    "formation",
+    "the farm cannot be created; or a new node cannot decide which cluster is its farm; or two clusters have the same"
+    " farm key",
+    "do what the text says; see `garlicfarm help found-a-farm`",
+)
+ISOLATED: Final = _critical(
+    "isolated",
+    "no peer answers, and all seeds, or all members that this node knew, have not answered for ten gossip periods",
+    "check the network, the seeds and the firewall (UDP 7668, TCP 7669)",
+)
+ADDRESS_GONE: Final = _critical(
+    "address-gone",
+    "this machine no longer has the address that this node uses, or the interface with it is down: no other node"
+    " reaches this one there. If the node chose the address itself, it takes the machine's next one. If settings name"
+    " the address, the node waits for it: the text has the settings",
+    "bring up the network of this machine: this node takes its new address without a restart. If a setting names the"
+    " address, give the machine that address again, or change the setting and restart this node",
+)
+DISK_FULL: Final = _critical(
+    "disk-full",
+    "the disk of the state directory is full: this node does not store or acknowledge anything new",
+    "free disk space; the node continues automatically",
+)
+GENERATION_NOT_STORED: Final = _critical(
+    "generation-not-stored",
+    "peers remember an earlier run of this node, and the number of this run could not be written to `state_dir`: until"
+    " then this node sends nothing, and is dead to the others",
+    "free disk space, or repair the disk; the node continues automatically",
+)
+ROUTER_UNREACHABLE: Final = _critical(
+    "router-unreachable",
+    "the router does not answer, so its leaves count as unhealthy and this node does not publish",
+    "start the router and its I2CP port, and check [router] with `garlicfarm doctor`; see `garlicfarm help routers`",
+)
+
+# -- warnings with a rank ----------------------------------------------------------------------------------------------
+
+SERVERS_DOWN: Final = _warning(
+    "servers-down",
+    "servers of the farm are dead to gossip, have left, are evicted, or do not answer the leader. The text names them"
+    " and has the number of servers that may still fail (`garlicfarm help verdicts`)",
+    "start them again, and check that UDP (gossip) and TCP (consensus) reach them. Replace a server that never comes"
+    " back: in a farm with no more voters than `expect` start another node, with the key file that `garlicfarm keys"
+    " export FILE` writes now, and the farm removes the old server once the new one votes; in a larger farm"
+    f" `garlicfarm servers remove NAME`. If a server is evicted, {REPLACE_EVICTED}",
+)
+UDP_BLOCKED: Final = _warning(
+    "udp-blocked",
+    "servers are dead to gossip, and Raft reaches them: UDP between them and this node is blocked, in one direction at"
+    " least. The text names them. The servers work, and none is removed",
+    "open the UDP port of gossip (7668) in both directions in the firewalls, as TCP is open already. Do not restart or"
+    " remove a server",
+)
+REPORTS_MISSING: Final = _warning(
+    "reports-missing",
+    "gossip and Raft reach a server, and the log has no recent report of it: the reports do not arrive, or have no"
+    " effect. The server does not count in publishing",
+    "check `garlicfarm status` and the log of the node that does not report: its clock, its key, its connection to the"
+    " leader. It does not count in publishing until it reports again",
+)
+
+# -- other warnings ----------------------------------------------------------------------------------------------------
+
+ADDRESS_OUTDATED: Final = _warning(
+    "address-outdated",
+    "this machine's address changed and this node uses the new one, but its configuration has the old one; the text"
+    " has the settings. The node works; its next start would fail",
+    "write the new address into the configuration: the next start would fail with the old one",
+)
+ADMISSION: Final = _warning(
+    "admission",
+    "a node uses the name of another identity, or a retired identity runs, or 1,024 identities were admitted",
+    "if it is the same node, `garlicfarm node approve NAME`; otherwise give it another `name`, or bring back the"
+    " `identity.pem` of the old node; see `garlicfarm help servers`. If you did not start it: " + _COPIED,
+)
+CERTIFICATE: Final = _warning(
+    "certificate",
+    "the certificate of `consensus.certificate` ends within a month, or is not valid by this machine's clock: then no"
+    " other server connects to this one. A certificate that the node made itself does not end",
+    "if this machine's clock is wrong, set it; otherwise have the authority sign a new certificate, put it in"
+    " [consensus] certificate, and restart this node",
+)
+CLOCK: Final = _warning(
+    "clock",
+    "this node's clock differs by more than 10 s from the clocks of a majority of the voters, or no majority of them"
+    " agrees. Before the farm is created, the clocks of the nodes that are present are compared",
+    _SET_CLOCKS,
+    delay_periods=1,
+)
+CONTENT_REJECTED: Final = _warning(
+    "content-rejected",
+    "a server sent log entries of a feature level that this version lacks, or a snapshot that it cannot read; the text"
+    " names the server. Nothing of it was stored, and this node lags behind",
+    "install the version that the text names on this node, and start it again. If none of your nodes runs a newer"
+    " version, a stranger controls that server: `garlicfarm node evict`",
+)
+CONTROL_CERTIFICATE: Final = _warning(
+    "control-certificate",
+    "the certificate of `control.certificate` ends within a month, or is not valid by this machine's clock: then"
+    " clients refuse the control endpoint. A certificate that the node made itself is renewed while it runs",
+    "if this machine's clock is wrong, set it; otherwise have the authority sign a new certificate, put it in"
+    " [control] certificate, and restart this node",
+)
+ENTRIES_WITHOUT_EFFECT: Final = _warning(
+    "entries-without-effect",
+    "20 entries within a minute should have changed the farm and had no effect. The text has their kinds, reasons and"
+    " authors (`garlicfarm help application-json`). They did not change the farm",
+    "if a program of yours sends them, sign with a client key that was admitted for this (`garlicfarm node"
+    f" admit-client`), or submit through a node. Otherwise {_COPIED}",
+)
+EQUIVOCATION: Final = _warning(
+    "equivocation",
+    "a member signed two different descriptions of one incarnation, so different nodes have different data about it."
+    " No other node can have made them. Until the farm is created, such a node does not count as a founder",
+    "compare `garlicfarm members` with your nodes. If the node is yours, its state directory is a copy or was"
+    f" restored: stop it and give it a new one. Otherwise {_COPIED}. The alarm ends when this node starts again",
+)
+FARM_KEY_FILE: Final = _warning(
+    "farm-key-file",
+    "the farm key file is older than the farm's keys, newer than this node's, or unusable",
+    "older: `garlicfarm keys export --replace FILE`; newer: restart this node; not readable: the `chown` of the text;"
+    " missing: `garlicfarm keys export FILE`; of another farm: move it away first",
+)
+FEATURE_LEVEL: Final = _warning(
+    "feature-level",
+    "the farm has stayed at a feature level below that of this node for 6 hours. The text names the voters that"
+    " announce no higher level, or the leader that does not raise it. Until then the farm lacks what the higher level"
+    " adds, such as limits for hostile members. `garlicfarm status` and `garlicfarm doctor` name these voters"
+    " immediately",
+    "install this version of garlicfarm on the servers named, and start those that are down: `garlicfarm help"
+    " upgrade`. If a server runs it already, a stranger controls that server (`garlicfarm help stolen-router`):"
+    " `garlicfarm node evict` with its name, at the leader (of the leader itself: `garlicfarm transfer` first)",
+)
+FOREIGN_VERSION: Final = _warning(
+    "foreign-version",
+    "other nodes of this farm send gossip of another version of the protocol; the text has their addresses and the"
+    " version. Neither side can read the other's gossip",
+    "install the same release on every node; the alarm ends a minute after the last such datagram",
+)
+FORGED_VERDICTS: Final = _warning(
+    "forged-verdicts",
+    "many reports that a member is suspect or dead were false: the members that the text names answer this node. The"
+    " reports have no effect here, since a node accepts only its own measurements. The text has the addresses of the"
+    " senders",
+    "if datagrams are lost or the machines are overloaded, correct that. If an address belongs to none of your nodes,"
+    " a stranger has the farm key: `garlicfarm keys replace` at the leader; see `garlicfarm help copied-key-file`. The"
+    " alarm ends five minutes after the last such report",
+)
+KAFKA_CERTIFICATE: Final = _warning(
+    "kafka-certificate",
+    "the certificate of the Kafka listener, or the authority of its clients (`kafka.certificate`, `kafka.client_ca`),"
+    " has changed and cannot be used; the content that was read before stays in use. Or the certificate ends within a"
+    " month, or is not valid by this machine's clock: then clients refuse it",
+    "if this machine's clock is wrong, set it; otherwise have the authority sign a new certificate and put it in"
+    " [kafka] certificate: a running node reads it again",
+)
+KAFKA_LEVEL_LOW: Final = _warning(
+    "kafka-level",
+    "clients of the Kafka listener wait with their records and with the offsets of their groups: a voter of the farm"
+    " runs a version that does not support Kafka clients",
+    _UPDATE_VOTERS,
+)
+KAFKA_USERS: Final = _warning(
+    "kafka-users",
+    "the list of users of the Kafka listener (`kafka.users`) cannot be read any more; the users that were read before"
+    " stay in use",
+    CORRECT_FILE,
+)
+KEYRING_NOT_STORED: Final = _warning(
+    "keyring-not-stored",
+    "a new gossip key could not be written to `state_dir/keys`: after a restart this node would have the old key, and"
+    " the farm would refuse it once that key is removed",
+    "do not restart this node. Repair its disk, or free space on it: within a minute the node stores the key and the"
+    " alarm ends. If `garlicfarm keys rotate` stopped because of this, run it again. If the node must restart before:"
+    " `garlicfarm keys export FILE` on another node, and bring that file to this node as its key file first",
+)
+LOG_TIME: Final = _warning(
+    "log-time",
+    "log time is ahead of the clocks of a majority of the voters and stands still, or no majority of them reports",
+    "do what the alarm says; see `garlicfarm help log-time`",
+    delay_periods=1,
+)
+NOT_ADMITTED: Final = _warning(
+    "not-admitted",
+    "this node has found its farm, and the farm has not admitted it; it has no Raft id yet",
+    "on the node that leads: `garlicfarm node approve ID`, with the id that the alarm has",
+)
+OTHER_CLOCKS: Final = _warning(
+    "other-clocks",
+    "this node leads, and the clocks of other servers differ by more than 10 s from those of a majority of the voters,"
+    " or no majority of them agrees",
+    _SET_CLOCKS,
+    delay_periods=1,
+)
+PEERS_REFUSED: Final = _warning(
+    "peers-refused",
+    "this node refused a peer that uses the farm's protocol: wrong password, another farm, another version, a recorded"
+    " handshake, a Raft id that it cannot prove, an evicted identity",
+    "if it is a node of yours, correct it there; otherwise find that program: it received no data and has no access",
+)
+PUBLISHING_WITHOUT_QUORUM: Final = _warning(
+    "publishing-without-quorum",
+    "this node signs and publishes without an entry in the log, because it is the publisher among the nodes that it"
+    " reaches (`garlicfarm help publishing`)",
+    "nothing immediately: clients still find the service. The remedy is that of the alarm `no-quorum`",
+)
+REFUSED_BY_PEERS: Final = _warning(
+    "refused-by-peers",
+    "a server refuses this node, or this node does not trust that server's certificate; the text has each and the"
+    " reason",
+    "do what the alarm says about the key file, the clock, the certificate, the version, or the state directory; see"
+    " `garlicfarm help transports`",
+)
+ROUTER: Final = _warning(
+    "router",
+    "the router refused a structure, or could not look up a leaf",
+    "see the text and the router's own log; the node tries to publish again at growing intervals",
+)
+ROUTER_CLOCK: Final = _warning(
+    "router-clock",
+    "the router's clock and this machine's differ by 30 s or more",
+    "correct the clocks (NTP): the router refuses structures that seem too old or too new",
+)
+ROUTER_STATUS: Final = _warning(
+    "router-status",
+    "I2PControl does not answer, or the router reports that its network does not work",
+    "check `router.i2pcontrol` with `garlicfarm doctor`, or look at the router's own console",
+)
+SIGNING_KEY: Final = _warning(
+    "signing-key",
+    "the transient key ends within a week or has ended; or the file with the next key cannot be used, is another"
+    " master's, or has ended, and the node still signs with the key that it has",
+    "where the master key is, make the next one with `garlicfarm keys offline`; put it in the old one's place: the"
+    " node takes it within a reporting period; see `garlicfarm help signing-keys`",
+)
+SLOW_MAJORITY: Final = _warning(
+    "slow-majority",
+    "a majority stores this leader's entries in more than a fifth of the shortest election timeout (median of eight"
+    " clock entries): pauses may cause needless elections",
+    "look for a slow disk or a busy processor on the voters, or a slow network between them. For servers far apart set"
+    " another `consensus.timing`",
+)
+USERS: Final = _warning(
+    "users",
+    "`users_file` or `logins_file` cannot be read any more; the content that was read before stays in use",
+    CORRECT_FILE,
+)
+WAITING_FOR_APPROVAL: Final = _warning(
+    "waiting-for-approval",
+    "gossip receives nodes that are not admitted. The leader raises the alarm, with the eight nodes that wait longest",
+    "if it is your node, `garlicfarm node approve ID` there; otherwise a stranger has a copy of the key file:"
+    " `garlicfarm keys replace`",
+)
+ZMQ_KEYS: Final = _warning(
+    "zmq-keys",
+    "the list of keys of the ØMQ endpoint (`zmq.keys`) cannot be read any more; the keys that were read before stay in"
+    " use",
+    CORRECT_FILE,
+)
+ZMQ_UPDATES: Final = _warning(
+    "zmq-updates",
+    "clients of the ØMQ endpoint wait with their updates: a voter of the farm runs a version without the request ids"
+    " of ØMQ Raft",
+    _UPDATE_VOTERS,
+)
+
+
+def alarm_severity(kind: str) -> Severity:
+    """Return the severity of an alarm; a kind that is unknown here, as of a later version, is a warning."""
+    return ALARMS[kind].severity if kind in ALARMS else Severity.WARNING
+
+
+def by_gravity(alarms: Iterable[AlarmView]) -> tuple[AlarmView, ...]:
+    """Return the alarms with their severities, the gravest first, as every surface shows them."""
+    rank = {kind: place for place, kind in enumerate(ALARMS)}
+    known = (replace(each, severity=alarm_severity(each.kind)) for each in alarms)
+    return tuple(sorted(known, key=lambda each: (rank.get(each.kind, len(rank)), each.kind)))
