@@ -31,9 +31,9 @@ from consensus.protocols.garlic_farm.node import links as farm_links
 from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.links import PeerLinks
 from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
-from consensus.protocols.zmq_raft.node import log_reader
-from consensus.protocols.zmq_raft.node.client import NoAnswerError, open_client
-from consensus.protocols.zmq_raft.node.client_links import ClientOptions, Receive
+from consensus.protocols.zmq_raft.client import log_reader
+from consensus.protocols.zmq_raft.client.client import NoAnswerError, open_client
+from consensus.protocols.zmq_raft.client.links import ClientOptions, Receive
 from tests.node import test_kraft_slow_link
 from tests.node.garlic_farm_stage import ALICE, BOB, Host
 from tests.node.recorded_receiver import RecordedReceiver
@@ -197,7 +197,7 @@ SMALL: dict[tuple[str, str], str] = {
     ("consensus/protocols/garlic_farm/node/membership_client.py", "_ask"): "one server's name and address",
     ("consensus/protocols/kraft/node/operators/quorum_client.py", "_exchange"): "a description of the quorum",
     ("consensus/protocols/kraft/node/replica/identification.py", "identify"): "a description of the quorum",
-    ("consensus/protocols/zmq_raft/node/compaction.py", "compact"): "pipes to a program of this machine",
+    ("consensus/protocols/zmq_raft/peer/compaction.py", "compact"): "pipes to a program of this machine",
 }
 """The others, and why what they carry is small."""
 

@@ -19,7 +19,7 @@ from bridge.node.security.key_files import save_curve_key
 from bridge.wire.keys.curve_key import new_curve_key, to_z85
 from consensus.core.entry_data import configuration_entry
 from consensus.core.model import Configuration, Entry, EntryKind, Server
-from consensus.protocols.zmq_raft.node.sockets import (
+from consensus.protocols.zmq_raft.sockets import (
     CurveServer,
     SocketKind,
     SocketOptions,

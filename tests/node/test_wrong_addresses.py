@@ -15,8 +15,8 @@ from bridge.node.founded_farm import CurrentFarm
 from bridge.node.kafka.farm_quorum import quorum_of
 from consensus.core.model import Configuration, Server
 from consensus.protocols import zmq_raft
-from consensus.protocols.zmq_raft.node import peer_transport
-from consensus.protocols.zmq_raft.node.sockets import zmq_context
+from consensus.protocols.zmq_raft.peer import peer_transport
+from consensus.protocols.zmq_raft.sockets import zmq_context
 from consensus.protocols.zmq_raft.wire.messages import Peer
 from gossip import Address
 from gossip.core.effects import Effect

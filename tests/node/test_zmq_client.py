@@ -9,15 +9,15 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from consensus.protocols import zmq_raft
-from consensus.protocols.zmq_raft.node.client import (
+from consensus.protocols.zmq_raft.client.client import (
     ConfigRefusedError,
     NoAnswerError,
     RequestExpiredError,
     ZmqRaftClient,
     open_client,
 )
-from consensus.protocols.zmq_raft.node.client_links import ClientOptions
-from consensus.protocols.zmq_raft.node.sockets import zmq_context
+from consensus.protocols.zmq_raft.client.links import ClientOptions
+from consensus.protocols.zmq_raft.sockets import zmq_context
 from consensus.protocols.zmq_raft.wire.messages import (
     ChangeAccepted,
     ChangeBusy,

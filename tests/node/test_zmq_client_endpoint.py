@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from consensus.protocols.zmq_raft.node.client_endpoint import EndpointOptions
+from consensus.protocols.zmq_raft.endpoint.client_endpoint import EndpointOptions
 from consensus.protocols.zmq_raft.wire.codec import encode_request
 from consensus.protocols.zmq_raft.wire.entries import read_entries
 from consensus.protocols.zmq_raft.wire.messages import (

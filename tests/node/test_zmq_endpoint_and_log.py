@@ -7,7 +7,7 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from consensus.protocols.zmq_raft.node.client_endpoint import ClientEndpoint
+from consensus.protocols.zmq_raft.endpoint.client_endpoint import ClientEndpoint
 from consensus.protocols.zmq_raft.wire.codec import decode_reply, encode_request
 from consensus.protocols.zmq_raft.wire.messages import (
     ClientReply,

@@ -8,8 +8,8 @@ import trio
 import trio.testing
 
 from consensus.core.model import Entry, LogId
-from consensus.protocols.zmq_raft.node.client_endpoint import EndpointOptions
-from consensus.protocols.zmq_raft.node.entry_streams import StreamOptions
+from consensus.protocols.zmq_raft.endpoint.client_endpoint import EndpointOptions
+from consensus.protocols.zmq_raft.endpoint.entry_streams import StreamOptions
 from consensus.protocols.zmq_raft.wire.messages import (
     ClientReply,
     EntriesBatch,

@@ -9,9 +9,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from consensus.core.entry_data import configuration_entry, encode_no_op
 from consensus.core.model import Configuration, Entry, EntryKind, NoOp, Server
-from consensus.protocols.zmq_raft.node.client import NoAnswerError, ZmqRaftClient, open_client
-from consensus.protocols.zmq_raft.node.client_links import ClientOptions
-from consensus.protocols.zmq_raft.node.log_reader import LogEntry, LogEntryKind, LogItem, SnapshotPart, log_entry
+from consensus.protocols.zmq_raft.client.client import NoAnswerError, ZmqRaftClient, open_client
+from consensus.protocols.zmq_raft.client.links import ClientOptions
+from consensus.protocols.zmq_raft.client.log_reader import LogEntry, LogEntryKind, LogItem, SnapshotPart, log_entry
 from consensus.protocols.zmq_raft.wire.messages import (
     ConfigRequest,
     EntriesBatch,

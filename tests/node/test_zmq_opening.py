@@ -22,8 +22,8 @@ from bridge.node.zmq import opening
 from bridge.node.zmq.endpoint import READ_BYTES, WRITE_BYTES, open_endpoint
 from consensus.core.model import Entry, Index
 from consensus.protocols.zmq_raft import EndpointAddress, FollowedLog, LogDescription, bound_endpoint, connect
-from consensus.protocols.zmq_raft.node.bound_endpoint import HEARTBEAT_S, broadcast_log
-from consensus.protocols.zmq_raft.node.sockets import SocketKind, ZmqSocket, zmq_context
+from consensus.protocols.zmq_raft.endpoint.broadcast import HEARTBEAT_S, broadcast_log
+from consensus.protocols.zmq_raft.sockets import SocketKind, ZmqSocket, zmq_context
 from consensus.protocols.zmq_raft.wire.codec import decode_broadcast
 from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS
 from consensus.server.errors import ServerBusyError

@@ -27,9 +27,9 @@ from consensus.core.model import (
     ServerId,
     SnapshotDescription,
 )
-from consensus.protocols.zmq_raft.node.peer_link import REMEMBERED_REQUESTS, PeerTimes
-from consensus.protocols.zmq_raft.node.peer_transport import PeerTransport
-from consensus.protocols.zmq_raft.node.sockets import SocketKind, ZmqContext, ZmqSocket, zmq_context
+from consensus.protocols.zmq_raft.peer.peer_link import REMEMBERED_REQUESTS, PeerTimes
+from consensus.protocols.zmq_raft.peer.peer_transport import PeerTransport
+from consensus.protocols.zmq_raft.sockets import SocketKind, ZmqContext, ZmqSocket, zmq_context
 from consensus.protocols.zmq_raft.wire import messages as wire
 from consensus.protocols.zmq_raft.wire.codec import decode_request, encode_reply, encode_request
 from consensus.protocols.zmq_raft.wire.mapping import request_from_wire

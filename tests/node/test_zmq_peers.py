@@ -12,8 +12,8 @@ import trio
 import consensus
 from consensus.core.features import ZMQ_RAFT
 from consensus.core.options import Options
-from consensus.protocols.zmq_raft.node.peer_transport import PeerTransport
-from consensus.protocols.zmq_raft.node.sockets import ZmqContext, zmq_context
+from consensus.protocols.zmq_raft.peer.peer_transport import PeerTransport
+from consensus.protocols.zmq_raft.sockets import ZmqContext, zmq_context
 from consensus.protocols.zmq_raft.wire.codec import encode_reply
 from consensus.protocols.zmq_raft.wire.messages import ConfigReply, Peer
 from consensus.storage.snapshot_form import PLAIN

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from consensus.core.model import Entry, Index
-from consensus.protocols.zmq_raft.node.compaction import (
+from consensus.protocols.zmq_raft.peer.compaction import (
     CommandCompactor,
     Compacted,
     Compaction,

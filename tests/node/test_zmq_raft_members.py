@@ -7,7 +7,7 @@ import trio.testing
 
 from consensus.core.effects import Role
 from consensus.core.model import EntryKind, Index
-from consensus.protocols.zmq_raft.node.executed_requests import request_id_of
+from consensus.protocols.zmq_raft.peer.executed_requests import request_id_of
 from consensus.protocols.zmq_raft.wire.messages import (
     ChangeAccepted,
     ChangeBusy,

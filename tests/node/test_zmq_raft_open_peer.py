@@ -14,9 +14,9 @@ import trio
 
 from consensus.core.effects import Role
 from consensus.protocols import zmq_raft
-from consensus.protocols.zmq_raft.node import open_peer as open_peer_module
-from consensus.protocols.zmq_raft.node.compaction import CommandCompactor, Compacted, CompactionOptions, Compactor
-from consensus.protocols.zmq_raft.node.open_peer import PeerError, PeerNotice, PeerOptions, ZmqRaftPeer, open_peer
+from consensus.protocols.zmq_raft.peer import open_peer as open_peer_module
+from consensus.protocols.zmq_raft.peer.compaction import CommandCompactor, Compacted, CompactionOptions, Compactor
+from consensus.protocols.zmq_raft.peer.open_peer import PeerError, PeerNotice, PeerOptions, ZmqRaftPeer, open_peer
 from consensus.protocols.zmq_raft.wire.messages import Peer
 from consensus.protocols.zmq_raft.wire.request_ids import make_request_id
 from consensus.server.opening import open_server
@@ -246,7 +246,7 @@ def test_while_a_log_is_read_the_newest_messages_are_kept_up_to_a_bound_and_the_
     for identity, frames in sent:
         early.take(identity, frames)
     endpoint = SimpleNamespace(receive=lambda identity, frames: heard.append((identity, frames)))
-    early.started.append(cast("Any", SimpleNamespace(endpoint=endpoint)))
+    early.started = cast("Any", SimpleNamespace(endpoint=endpoint))
     early.release()
     assert heard == (sent[-2:] if bound == "_EARLY_BYTES" else sent[-1000:])
     assert early.dropped == {"message that came before the log was read": 4}

@@ -11,9 +11,9 @@ import trio.testing
 from consensus.core.effects import Role, RoleChanged
 from consensus.core.model import Index
 from consensus.net.memory import MemoryNetwork
-from consensus.protocols.zmq_raft.node.open_peer import core_options
-from consensus.protocols.zmq_raft.node.peer_link import PeerTimes
-from consensus.protocols.zmq_raft.node.replicated_log import LogOptions
+from consensus.protocols.zmq_raft.peer.open_peer import core_options
+from consensus.protocols.zmq_raft.peer.peer_link import PeerTimes
+from consensus.protocols.zmq_raft.peer.replicated_log import LogOptions
 from consensus.protocols.zmq_raft.wire.messages import (
     UpdateAccepted,
     UpdateCommitted,

@@ -14,7 +14,7 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
-from consensus.protocols.zmq_raft.node.sockets import (
+from consensus.protocols.zmq_raft.sockets import (
     SLICE_FRAMES,
     CurveClient,
     CurveServer,

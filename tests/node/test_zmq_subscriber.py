@@ -7,9 +7,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from consensus.protocols.zmq_raft.node.client import NoAnswerError, ZmqRaftClient, open_client
-from consensus.protocols.zmq_raft.node.client_links import ClientOptions
-from consensus.protocols.zmq_raft.node.log_reader import LogEntry, LogItem, SnapshotPart
+from consensus.protocols.zmq_raft.client.client import NoAnswerError, ZmqRaftClient, open_client
+from consensus.protocols.zmq_raft.client.links import ClientOptions
+from consensus.protocols.zmq_raft.client.log_reader import LogEntry, LogItem, SnapshotPart
 from consensus.protocols.zmq_raft.wire.messages import EntriesRequest, Request, StateBroadcast, UrlReply, UrlRequest
 from tests.node.zmq_network import IDENT, EntryServer, MemoryNetwork, Respond, ScriptedPeer, url_of
 

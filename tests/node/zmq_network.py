@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import trio
 
 from consensus.core.model import Entry, EntryKind
-from consensus.protocols.zmq_raft.node.client_links import Receive
-from consensus.protocols.zmq_raft.node.sockets import DEFAULT_OPTIONS, SocketKind, SocketOptions, ZmqContext, ZmqSocket
+from consensus.protocols.zmq_raft.client.links import Receive
+from consensus.protocols.zmq_raft.sockets import DEFAULT_OPTIONS, SocketKind, SocketOptions, ZmqContext, ZmqSocket
 from consensus.protocols.zmq_raft.wire.codec import decode_request, encode_broadcast, encode_reply
 from consensus.protocols.zmq_raft.wire.messages import (
     ConfigReply,

@@ -12,9 +12,9 @@ from consensus.core.features import ZMQ_RAFT
 from consensus.core.model import COMMAND, Configuration, Entry, Index, Milliseconds, Server
 from consensus.core.options import Options
 from consensus.net.memory import MemoryNetwork
-from consensus.protocols.zmq_raft.node.broadcast import BroadcastStateMachine
-from consensus.protocols.zmq_raft.node.executed_requests import ExecutedRequests, request_id_of
-from consensus.protocols.zmq_raft.node.replicated_log import LogOptions, ReplicatedLog
+from consensus.protocols.zmq_raft.endpoint.broadcast import BroadcastStateMachine
+from consensus.protocols.zmq_raft.peer.executed_requests import ExecutedRequests, request_id_of
+from consensus.protocols.zmq_raft.peer.replicated_log import LogOptions, ReplicatedLog
 from consensus.protocols.zmq_raft.wire.codec import decode_broadcast
 from consensus.protocols.zmq_raft.wire.messages import (
     ChangeReply,

@@ -9,8 +9,8 @@ import trio
 import trio.testing
 
 from consensus.core.model import Entry, Index, LogId
-from consensus.protocols.zmq_raft.node.client_endpoint import ClientEndpoint, CustomHandler, EndpointOptions
-from consensus.protocols.zmq_raft.node.served_log import LogDescription
+from consensus.protocols.zmq_raft.endpoint.client_endpoint import ClientEndpoint, CustomHandler, EndpointOptions
+from consensus.protocols.zmq_raft.endpoint.served_log import LogDescription
 from consensus.protocols.zmq_raft.wire.codec import decode_reply, encode_request
 from consensus.protocols.zmq_raft.wire.messages import (
     ChangeReply,

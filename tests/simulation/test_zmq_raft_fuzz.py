@@ -7,7 +7,7 @@ from random import randrange
 
 import pytest
 
-from consensus.protocols.zmq_raft.node.entry_streams import EntryStreams, _Budget
+from consensus.protocols.zmq_raft.endpoint.entry_streams import EntryStreams, _Budget
 from consensus.protocols.zmq_raft.wire import codec
 from consensus.protocols.zmq_raft.wire.codec import encode_request
 from tests.simulation import zmq_raft_fuzz as fuzz

@@ -23,8 +23,8 @@ import trio
 import trio.testing
 
 from consensus.core.model import LogId
-from consensus.protocols.zmq_raft.node.client_endpoint import ClientEndpoint, EndpointOptions
-from consensus.protocols.zmq_raft.node.entry_streams import StreamOptions
+from consensus.protocols.zmq_raft.endpoint.client_endpoint import ClientEndpoint, EndpointOptions
+from consensus.protocols.zmq_raft.endpoint.entry_streams import StreamOptions
 from consensus.protocols.zmq_raft.wire import messages as wire
 from consensus.protocols.zmq_raft.wire.codec import decode_reply, decode_request, encode_request
 from consensus.protocols.zmq_raft.wire.frames import ZmqRaftError

@@ -28,7 +28,7 @@ ROOMS = (
     "consensus/protocols/garlic_farm/wire/values.py",
     "consensus/protocols/kraft/node/operators",
     "consensus/protocols/kraft/wire/control_records.py",
-    "consensus/protocols/zmq_raft/node/open_peer.py",
+    "consensus/protocols/zmq_raft/peer/open_peer.py",
     "consensus/protocols/zmq_raft/wire/messages.py",
     "consensus/storage",
     "gossip/core/member.py",

@@ -19,7 +19,7 @@ GROWING = {
     ("consensus/protocols/kraft/wire/control_records.py", "voters_value", "features"): "bytes for each voter; no delay",
     ("consensus/protocols/kraft/wire/record_batches.py", "write_varint", "number"): "64 bits; no delay",
     (
-        "consensus/protocols/zmq_raft/node/log_reader.py",
+        "consensus/protocols/zmq_raft/client/log_reader.py",
         "_next",
         "self._slowness",
     ): "256; lengthens a wait, no retry",

@@ -1,11 +1,10 @@
-from .node.bound_endpoint import (
+from .endpoint.bound_endpoint import (
     BoundEndpoint as BoundEndpoint,
     EndpointAddress as EndpointAddress,
-    FollowedLog as FollowedLog,
     ListedClients as ListedClients,
     bound_endpoint as bound_endpoint,
 )
-from .node.client import (
+from .client.client import (
     ClientError as ClientError,
     ConfigRefusedError as ConfigRefusedError,
     NoAnswerError as NoAnswerError,
@@ -13,29 +12,29 @@ from .node.client import (
     ZmqRaftClient as ZmqRaftClient,
     connect as connect,
 )
-from .node.client_links import ClientOptions as ClientOptions
-from .node.compaction import (
+from .client.links import ClientOptions as ClientOptions
+from .peer.compaction import (
     CommandCompactor as CommandCompactor,
     Compacted as Compacted,
     CompactionFailed as CompactionFailed,
     CompactionOptions as CompactionOptions,
 )
-from .node.log_reader import (
+from .client.log_reader import (
     LogEntry as LogEntry,
     LogEntryKind as LogEntryKind,
     LogItem as LogItem,
     SnapshotPart as SnapshotPart,
 )
-from .node.open_peer import (
+from .peer.open_peer import (
     PeerError as PeerError,
     PeerNotice as PeerNotice,
     PeerOptions as PeerOptions,
     ZmqRaftPeer as ZmqRaftPeer,
     open_peer as open_peer,
 )
-from .node.replicated_log import LogOptions as LogOptions
-from .node.served_log import LogDescription as LogDescription, ServedLog as ServedLog
-from .node.sockets import (
+from .peer.replicated_log import LogOptions as LogOptions
+from .endpoint.served_log import LogDescription as LogDescription, ServedLog as ServedLog
+from .sockets import (
     CurveClient as CurveClient,
     SocketKind as SocketKind,
     ZmqSocket as ZmqSocket,
@@ -62,3 +61,4 @@ from .wire.messages import (
     UpdateRequest as UpdateRequest,
 )
 from .wire.request_ids import Window as Window
+from .endpoint.broadcast import FollowedLog as FollowedLog

@@ -29,19 +29,20 @@ from typing import Final
 import trio
 
 from consensus.core.model import Index
-from consensus.protocols.zmq_raft.node.client_links import (
+from consensus.protocols.zmq_raft.client.known_leader import KnownLeader
+from consensus.protocols.zmq_raft.client.links import (
+    ClientLink,
+    ClientLinks,
     ClientOptions,
     ClientSocket,
     ClientSockets,
     Exchange,
     NoReply,
-    PeerLink,
-    PeerLinks,
     Receive,
 )
-from consensus.protocols.zmq_raft.node.known_leader import KnownLeader
-from consensus.protocols.zmq_raft.node.log_reader import LogItem, LogReader, NoProgressError
-from consensus.protocols.zmq_raft.node.sockets import (
+from consensus.protocols.zmq_raft.client.log_reader import LogItem, LogReader, NoProgressError
+from consensus.protocols.zmq_raft.client.subscriber import Subscriber
+from consensus.protocols.zmq_raft.sockets import (
     CurveClient,
     SocketKind,
     SocketOptions,
@@ -49,7 +50,6 @@ from consensus.protocols.zmq_raft.node.sockets import (
     ZmqSocket,
     zmq_context,
 )
-from consensus.protocols.zmq_raft.node.subscriber import Subscriber
 from consensus.protocols.zmq_raft.wire.codec import encode_request
 from consensus.protocols.zmq_raft.wire.frames import REQUEST_ID_BYTES
 from consensus.protocols.zmq_raft.wire.messages import (
@@ -109,7 +109,7 @@ class ZmqRaftClient:
 
     def __init__(
         self,
-        links: PeerLinks,
+        links: ClientLinks,
         leader: KnownLeader,
         options: ClientOptions,
         clock_s: Callable[[], float],
@@ -291,7 +291,7 @@ class ZmqRaftClient:
         except trio.WouldBlock:
             await self._places.acquire()
 
-    async def _ask_leader(self, request: ClientRequest) -> tuple[ClientReply, PeerLink]:
+    async def _ask_leader(self, request: ClientRequest) -> tuple[ClientReply, ClientLink]:
         """The final reply, and who gave it; asks for as long as it takes."""
         frames = encode_request(request)
         while True:
@@ -383,7 +383,7 @@ async def open_client(
     if wrong or not urls:
         raise ValueError(f"{wrong[0]!r} is no URL of a peer: say tcp://HOST:PORT" if wrong else "give a URL of a peer")
     async with block_nursery() as nursery:
-        links = PeerLinks(sockets, nursery, options)
+        links = ClientLinks(sockets, nursery, options)
         leader = KnownLeader(links, urls, ident.encode() if isinstance(ident, str) else ident, options)
         yield ZmqRaftClient(links, leader, options, clock_s)
 

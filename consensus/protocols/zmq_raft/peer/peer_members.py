@@ -17,8 +17,8 @@ from typing import Final
 import trio
 
 from consensus.core.model import Configuration, Server, ServerId
-from consensus.protocols.zmq_raft.node.client import ClientError, connect
-from consensus.protocols.zmq_raft.node.peer_transport import PeerTransport
+from consensus.protocols.zmq_raft.client.client import ClientError, connect
+from consensus.protocols.zmq_raft.peer.peer_transport import PeerTransport
 
 _DEPARTURE_S: Final = 5.0
 """Longer than the core tells a server of its removal."""

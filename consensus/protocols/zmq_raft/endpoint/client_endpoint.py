@@ -25,8 +25,8 @@ from typing import Generic, TypeVar, assert_never
 import trio
 
 from consensus.core.model import Milliseconds
-from consensus.protocols.zmq_raft.node.entry_streams import EntryStreams, StreamOptions
-from consensus.protocols.zmq_raft.node.served_log import ServedLog
+from consensus.protocols.zmq_raft.endpoint.entry_streams import EntryStreams, StreamOptions
+from consensus.protocols.zmq_raft.endpoint.served_log import ServedLog
 from consensus.protocols.zmq_raft.wire.codec import decode_request, encode_reply
 from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, Limits, ZmqRaftError
 from consensus.protocols.zmq_raft.wire.messages import (

@@ -43,8 +43,8 @@ from consensus.core.effects import (
     RoleChanged,
 )
 from consensus.core.model import Entry, Index, Milliseconds, Server, Term
-from consensus.protocols.zmq_raft.node.executed_requests import ExecutedRequests, request_id_of
-from consensus.protocols.zmq_raft.node.served_log import LogDescription
+from consensus.protocols.zmq_raft.endpoint.served_log import LogDescription
+from consensus.protocols.zmq_raft.peer.executed_requests import ExecutedRequests, request_id_of
 from consensus.protocols.zmq_raft.wire.entries import peers_of
 from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS
 from consensus.protocols.zmq_raft.wire.messages import (

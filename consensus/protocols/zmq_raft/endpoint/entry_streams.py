@@ -33,7 +33,7 @@ from typing import Final, TypeVar
 import trio
 
 from consensus.core.model import Index, LogId
-from consensus.protocols.zmq_raft.node.served_log import ServedLog
+from consensus.protocols.zmq_raft.endpoint.served_log import ServedLog
 from consensus.protocols.zmq_raft.wire.messages import (
     EntriesBatch,
     EntriesRedirect,

@@ -1,6 +1,6 @@
 """A client's connections, one DEALER for each peer that it speaks to, and the requests that are under way on them.
 
-    PeerLinks ──▶ PeerLink (url) ──▶ DEALER ──▶ the peer's ROUTER
+    ClientLinks ──▶ ClientLink (url) ──▶ DEALER ──▶ the peer's ROUTER
                      │ request id → Call
                      └◀── reply: decoded as what its request permits, and given to its call
 
@@ -148,7 +148,7 @@ class Exchange:
         return NoReply.MOVED if self._ended.is_set() else NoReply.SILENT
 
 
-class PeerLink:
+class ClientLink:
     """The connection to one peer."""
 
     def __init__(self, url: str, sockets: ClientSockets, limits: Limits, counters: Counter[str]) -> None:
@@ -223,7 +223,7 @@ class PeerLink:
         call.take(reply, sum(map(len, frames)))
 
 
-class PeerLinks:
+class ClientLinks:
     """All links of a client. They are opened when they are needed, and run in `nursery`."""
 
     def __init__(self, sockets: ClientSockets, nursery: trio.Nursery, options: ClientOptions) -> None:
@@ -231,7 +231,7 @@ class PeerLinks:
         self._sockets = sockets
         self._nursery = nursery
         self._options = options
-        self._links: dict[str, PeerLink] = {}
+        self._links: dict[str, ClientLink] = {}
         self._kept: frozenset[str] = frozenset()
         self._number = 0
 
@@ -245,17 +245,17 @@ class PeerLinks:
         self._number = self._number % _LAST_NUMBER + 1
         return uint_frame(self._number)
 
-    def open(self, url: str) -> PeerLink:
+    def open(self, url: str) -> ClientLink:
         """The link to a peer; raises `OSError`."""
         link = self._links.get(url)
         if link is None:
-            link = PeerLink(url, self._sockets, self._options.limits, self.counters)
+            link = ClientLink(url, self._sockets, self._options.limits, self.counters)
             self._links[url] = link
             self._nursery.start_soon(link.run)
         return link
 
     @contextmanager
-    def use(self, url: str) -> Iterator[PeerLink]:
+    def use(self, url: str) -> Iterator[ClientLink]:
         """The link to a peer, whether it leads or not, for as long as the block lasts; raises `OSError`."""
         link = self.open(url)
         link.uses += 1
@@ -290,7 +290,7 @@ class PeerLinks:
         self._nursery.start_soon(_run_within, life, self._sockets.subscriber(url, prefix, receive))
         return life
 
-    def _close_if_idle(self, link: PeerLink) -> None:
+    def _close_if_idle(self, link: ClientLink) -> None:
         if self._links.get(link.url) is link and link.uses == 0 and link.url not in self._kept:
             del self._links[link.url]
             link.close()

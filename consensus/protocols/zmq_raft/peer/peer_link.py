@@ -35,7 +35,7 @@ import trio
 
 from consensus.core import messages as core
 from consensus.core.model import ServerId
-from consensus.protocols.zmq_raft.node.sockets import SocketKind, SocketOptions, ZmqContext, ZmqSocket
+from consensus.protocols.zmq_raft.sockets import SocketKind, SocketOptions, ZmqContext, ZmqSocket
 from consensus.protocols.zmq_raft.wire.codec import decode_reply, encode_request
 from consensus.protocols.zmq_raft.wire.frames import (
     DEFAULT_LIMITS,

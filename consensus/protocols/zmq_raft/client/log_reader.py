@@ -33,8 +33,8 @@ from typing import Final, assert_never
 import trio
 
 from consensus.core.model import COMMAND, Entry, EntryKind, Index, Term
-from consensus.protocols.zmq_raft.node.client_links import ClientOptions, NoReply, PeerLink
-from consensus.protocols.zmq_raft.node.known_leader import KnownLeader
+from consensus.protocols.zmq_raft.client.known_leader import KnownLeader
+from consensus.protocols.zmq_raft.client.links import ClientLink, ClientOptions, NoReply
 from consensus.protocols.zmq_raft.wire.codec import encode_request
 from consensus.protocols.zmq_raft.wire.entries import ENTRY_HEAD_BYTES, entry_frame
 from consensus.protocols.zmq_raft.wire.frames import REQUEST_ID_BYTES
@@ -118,7 +118,7 @@ class _EntryStream:
     request_type: type[ClientRequest] = EntriesRequest
     follows_leader = True
 
-    def __init__(self, link: PeerLink, request: EntriesRequest, options: ClientOptions) -> None:
+    def __init__(self, link: ClientLink, request: EntriesRequest, options: ClientOptions) -> None:
         self.link = link
         self._request = request
         self._options = options

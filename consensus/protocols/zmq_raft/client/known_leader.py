@@ -26,7 +26,7 @@ from contextlib import ExitStack
 
 import trio
 
-from consensus.protocols.zmq_raft.node.client_links import ClientOptions, PeerLink, PeerLinks
+from consensus.protocols.zmq_raft.client.links import ClientLink, ClientLinks, ClientOptions
 from consensus.protocols.zmq_raft.wire.codec import encode_request
 from consensus.protocols.zmq_raft.wire.messages import ClientReply, ClientRequest, ConfigReply, ConfigRequest, Peer
 
@@ -57,7 +57,7 @@ class _Poll:
 class KnownLeader:
     """The leader of a cluster, from the point of view of one client."""
 
-    def __init__(self, links: PeerLinks, seeds: Sequence[str], ident: bytes, options: ClientOptions) -> None:
+    def __init__(self, links: ClientLinks, seeds: Sequence[str], ident: bytes, options: ClientOptions) -> None:
         self.links = links
         self.ident = ident
         self.options = options
@@ -89,7 +89,7 @@ class KnownLeader:
         more = [f"and {len(told) - _TOLD_MAX} more"] if len(told) > _TOLD_MAX else []
         return "; ".join((*told[:_TOLD_MAX], *more)) or "no peer was asked"
 
-    async def link(self) -> PeerLink:
+    async def link(self) -> ClientLink:
         """The connection to the leader, when one is known."""
         while True:
             while self._url is None:
@@ -102,18 +102,18 @@ class KnownLeader:
                 self._cannot_reach(self._url, error)
                 self.lose(self._url, waits_first=True)
 
-    def served(self, link: PeerLink) -> None:
+    def served(self, link: ClientLink) -> None:
         """The peer did what only a leader does."""
         link.served_s = trio.current_time()
         self._redirects = 0
 
-    def silent(self, link: PeerLink, since_s: float) -> None:
+    def silent(self, link: ClientLink, since_s: float) -> None:
         """The peer has not answered a request for too long; `since_s`: when it last gave a sign about it."""
         if link.served_s <= since_s:
             self._said[link.url] = self._silence
             self.lose(link.url, waits_first=True)
 
-    def redirected(self, link: PeerLink, leader: str | None) -> None:
+    def redirected(self, link: ClientLink, leader: str | None) -> None:
         """The peer says that it does not lead; `leader` is the id of the peer that does, by its knowledge."""
         self._said[link.url] = "does not lead, and knows no leader" if leader is None else f"says that {leader!r} leads"
         if link.url != self._url:

@@ -28,7 +28,7 @@ from typing import Final, Protocol
 import trio
 
 from consensus.core.model import Entry, Index, LogId, SnapshotDescription
-from consensus.protocols.zmq_raft.node.executed_requests import ExecutedRequests, PreparedSnapshot
+from consensus.protocols.zmq_raft.peer.executed_requests import ExecutedRequests, PreparedSnapshot
 from consensus.protocols.zmq_raft.wire.entries import entry_frame
 from consensus.server.block_nursery import single_errors
 from consensus.server.errors import ServerBusyError, ServerStoppedError

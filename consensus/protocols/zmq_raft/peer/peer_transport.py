@@ -45,8 +45,8 @@ import trio
 from consensus.core import messages as core
 from consensus.core.features import Extensions
 from consensus.core.model import ORIGIN, Configuration, Entry, LogId, Server, ServerId, SnapshotDescription, Term
-from consensus.protocols.zmq_raft.node.peer_link import DEFAULT_TIMES, PeerLink, PeerTimes
-from consensus.protocols.zmq_raft.node.sockets import SocketKind, SocketOptions, ZmqContext, ZmqSocket
+from consensus.protocols.zmq_raft.peer.peer_link import DEFAULT_TIMES, PeerLink, PeerTimes
+from consensus.protocols.zmq_raft.sockets import SocketKind, SocketOptions, ZmqContext, ZmqSocket
 from consensus.protocols.zmq_raft.wire.codec import (
     PEER_TYPES,
     REQUEST_VOTE,

@@ -33,21 +33,21 @@ from consensus.core.effects import ConfigurationChanged, RoleChanged
 from consensus.core.features import ZMQ_RAFT
 from consensus.core.model import Configuration, Milliseconds
 from consensus.core.options import Options
-from consensus.protocols.zmq_raft.node.broadcast import BroadcastStateMachine
-from consensus.protocols.zmq_raft.node.client_endpoint import ClientEndpoint, EndpointOptions
-from consensus.protocols.zmq_raft.node.compaction import (
+from consensus.protocols.zmq_raft.endpoint.broadcast import BroadcastStateMachine
+from consensus.protocols.zmq_raft.endpoint.client_endpoint import ClientEndpoint, EndpointOptions
+from consensus.protocols.zmq_raft.peer.compaction import (
     Compacted,
     Compaction,
     CompactionFailed,
     CompactionOptions,
     Compactor,
 )
-from consensus.protocols.zmq_raft.node.executed_requests import ExecutedRequests
-from consensus.protocols.zmq_raft.node.peer_link import PeerTimes
-from consensus.protocols.zmq_raft.node.peer_members import PeerMembers
-from consensus.protocols.zmq_raft.node.peer_transport import PeerTransport
-from consensus.protocols.zmq_raft.node.replicated_log import LogOptions, ReplicatedLog
-from consensus.protocols.zmq_raft.node.sockets import SocketKind, SocketOptions, ZmqContext, ZmqSocket, zmq_context
+from consensus.protocols.zmq_raft.peer.executed_requests import ExecutedRequests
+from consensus.protocols.zmq_raft.peer.peer_link import PeerTimes
+from consensus.protocols.zmq_raft.peer.peer_members import PeerMembers
+from consensus.protocols.zmq_raft.peer.peer_transport import PeerTransport
+from consensus.protocols.zmq_raft.peer.replicated_log import LogOptions, ReplicatedLog
+from consensus.protocols.zmq_raft.sockets import SocketKind, SocketOptions, ZmqContext, ZmqSocket, zmq_context
 from consensus.protocols.zmq_raft.wire.entries import configuration_of
 from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, MAX_UINT, Limits
 from consensus.protocols.zmq_raft.wire.messages import Peer
@@ -163,15 +163,15 @@ class _Early:
 
     def __init__(self) -> None:
         self.dropped: Counter[str] = Counter()
-        self.started: list[_Started] = []
+        self.started: _Started | None = None
         """The parts of the server, once it is open."""
         self._waiting: deque[tuple[bytes, list[bytes]]] = deque()
         self._waiting_bytes = 0
 
     def take(self, identity: bytes, frames: list[bytes]) -> None:
         """One message; it goes on at once, if the server is open."""
-        if self.started:
-            self.started[0].endpoint.receive(identity, frames)
+        if self.started is not None:
+            self.started.endpoint.receive(identity, frames)
             return
         self._waiting.append((identity, frames))
         self._waiting_bytes += _size(frames)
@@ -219,7 +219,7 @@ async def open_peer(
                 options.ident,
                 bind_url,
                 early.take,
-                snapshot=lambda: early.started[0].server.describe().raft.snapshot if early.started else None,
+                snapshot=lambda: early.started.server.describe().raft.snapshot if early.started else None,
                 times=PeerTimes.for_retry(core_options(options.election_timeout_ms).retry_ms),
                 limits=options.limits,
                 elsewhere={peer.peer_id: peer.url for peer in options.peers},
@@ -252,7 +252,7 @@ async def _serve(
         if isinstance(notice, ConfigurationChanged):
             members.change(notice.configuration, notice.newcomers)
         elif isinstance(notice, RoleChanged):
-            for listener in (listener for each in early.started for listener in each.role_listeners):
+            for listener in early.started.role_listeners if early.started else ():
                 listener.role_changed(notice)
         observe(notice)
 
@@ -271,7 +271,7 @@ async def _serve(
         if broadcast is not None:
             telling = BroadcastStateMachine(broadcast.socket.send, options.ident, machine, server.role)
         # Before anything waits: no change of the role may pass unheard.
-        early.started.append(_Started(server, endpoint, (log,) if telling is None else (log, telling)))
+        early.started = _Started(server, endpoint, (log,) if telling is None else (log, telling))
         if broadcast is not None and telling is not None:
             await nursery.start(broadcast.socket.run)
             await nursery.start(telling.run)

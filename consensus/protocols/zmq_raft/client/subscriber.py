@@ -29,8 +29,8 @@ from typing import Self, assert_never
 import trio
 
 from consensus.core.model import Index
-from consensus.protocols.zmq_raft.node.known_leader import KnownLeader
-from consensus.protocols.zmq_raft.node.log_reader import LogEntry, LogItem, SnapshotPart, log_entry
+from consensus.protocols.zmq_raft.client.known_leader import KnownLeader
+from consensus.protocols.zmq_raft.client.log_reader import LogEntry, LogItem, SnapshotPart, log_entry
 from consensus.protocols.zmq_raft.wire.codec import decode_broadcast
 from consensus.protocols.zmq_raft.wire.frames import ZmqRaftError
 from consensus.protocols.zmq_raft.wire.messages import StateBroadcast

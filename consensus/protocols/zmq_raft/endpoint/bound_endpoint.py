@@ -6,24 +6,18 @@
 
 A service binds before it does anything else that others notice, and serves when it has its log. With a secret key both
 sockets are CURVE servers, and only listed keys are answered.
-
-*The broadcast follows the log from outside*, by the reads that clients have, because a log that is not this protocol's
-applies nothing here. What is compacted before it was read, as after an installed snapshot, is left out; a subscriber
-sees the gap, like any that missed a message, and reads what it lacks by RequestEntries.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
 
 import trio
 
-from consensus.core.model import Index
-from consensus.protocols.zmq_raft.node.client_endpoint import ClientEndpoint
-from consensus.protocols.zmq_raft.node.served_log import LogDescription, ServedLog
-from consensus.protocols.zmq_raft.node.sockets import (
+from consensus.protocols.zmq_raft.endpoint.broadcast import FollowedLog, broadcast_log
+from consensus.protocols.zmq_raft.endpoint.client_endpoint import ClientEndpoint
+from consensus.protocols.zmq_raft.sockets import (
     CurveServer,
     SocketKind,
     SocketOptions,
@@ -32,22 +26,7 @@ from consensus.protocols.zmq_raft.node.sockets import (
     ZmqSocket,
     zmq_context,
 )
-from consensus.protocols.zmq_raft.wire.codec import encode_broadcast
 from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS
-from consensus.protocols.zmq_raft.wire.messages import StateBroadcast
-from consensus.server.errors import ServerBusyError, ServerStoppedError
-
-HEARTBEAT_S: Final = 0.5
-_MESSAGE_BYTES: Final = 64 * 1024
-_MESSAGE_ENTRIES: Final = 1000
-_BUSY_S: Final = 0.05
-
-
-class FollowedLog(ServedLog, Protocol):
-    """A log that tells when it has grown."""
-
-    async def news(self) -> None:
-        """Returns when something may have been applied since the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,42 +111,3 @@ def bound_endpoint(address: EndpointAddress) -> Iterator[BoundEndpoint]:
     """Have the sockets bound while the block lasts; raises `OSError` if an address cannot be had."""
     with zmq_context() as context:
         yield BoundEndpoint(context, address)
-
-
-async def broadcast_log(
-    log: FollowedLog, ident: bytes, send: Callable[[Sequence[bytes]], bool], heartbeat_s: float = HEARTBEAT_S
-) -> None:
-    """Tell subscribers of what is applied from now on, until cancelled; nothing while the log knows no leader.
-
-    What is applied before the log knows a leader is not told: a server that starts replays its whole log.
-    """
-    sent: Index | None = None
-    while True:
-        now = log.describe()
-        if not now.is_leader:
-            sent = None
-        elif sent is None:
-            sent = now.last_applied
-        elif now.last_applied > sent:
-            sent = await _broadcast_next(log, ident, send, sent, now)
-            continue
-        with trio.move_on_after(heartbeat_s) as waited:
-            await log.news()
-        now = log.describe()
-        if waited.cancelled_caught and now.is_leader and now.last_applied == sent:
-            send(encode_broadcast(StateBroadcast(ident, now.term, sent)))
-
-
-async def _broadcast_next(
-    log: FollowedLog, ident: bytes, send: Callable[[Sequence[bytes]], bool], sent: Index, now: LogDescription
-) -> Index:
-    """Send some entries after `sent`; returns the index of the last one."""
-    try:
-        entries = await log.read(sent + 1, min(_MESSAGE_ENTRIES, now.last_applied - sent), _MESSAGE_BYTES)
-    except (ServerBusyError, ServerStoppedError):
-        await trio.sleep(_BUSY_S)
-        return sent
-    # None: they are compacted, and a subscriber reads the snapshot.
-    last = sent + len(entries) if entries else now.last_applied
-    send(encode_broadcast(StateBroadcast(ident, now.term, last, entries)))
-    return last

@@ -1,0 +1,1 @@
+"""What answers clients: an endpoint in front of any log."""

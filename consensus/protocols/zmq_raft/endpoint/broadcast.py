@@ -1,0 +1,150 @@
+"""The broadcast of a leader: its PUB socket sends all applied entries to subscribers.
+
+    applied entries ──▶ StateBroadcast with them, in full, immediately    leader only
+    nothing for 500 ms ──▶ StateBroadcast without entries                 so that subscribers know that it still leads
+
+Each message names the last applied entry; its own entries end there. So a subscriber sees a gap, also the one before
+its first message, and reads the missing entries by RequestEntries. A subscriber whose queue is full loses messages and
+finds that gap in the next one: no subscriber delays the log. PUB queues are bounded in messages, not in bytes, so a
+message has at most 64 KiB or one entry.
+
+`BroadcastStateMachine` sends the entries that a peer applies. `broadcast_log` follows a log of another protocol by the
+reads that clients have. Entries compacted before it read them, as after an installed snapshot, are a gap too.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Protocol
+
+import trio
+
+from consensus.core.effects import Role, RoleChanged
+from consensus.core.log import entry_bytes
+from consensus.core.model import Entry, Index, Term
+from consensus.protocols.zmq_raft.endpoint.served_log import LogDescription, ServedLog
+from consensus.protocols.zmq_raft.wire.codec import encode_broadcast
+from consensus.protocols.zmq_raft.wire.messages import StateBroadcast
+from consensus.server.errors import ServerBusyError, ServerStoppedError
+
+HEARTBEAT_S: Final = 0.5
+_MESSAGE_BYTES: Final = 64 * 1024
+_MESSAGE_ENTRIES: Final = 1000
+_BUSY_S: Final = 0.05
+
+
+class AppliedEntries(Protocol):
+    """A state machine that reports the entries that it applies."""
+
+    watchers: list[Callable[[Index, tuple[Entry, ...]], None]]
+
+    @property
+    def applied(self) -> Index:
+        """The index of the last applied entry."""
+
+
+class FollowedLog(ServedLog, Protocol):
+    """A log that reports its growth."""
+
+    async def news(self) -> None:
+        """Return when entries may have been applied since the call."""
+
+
+class BroadcastStateMachine:
+    """Broadcast the entries that `machine` applies while this server leads.
+
+    `send` queues the frames of one message for all subscribers (`ZmqSocket.send`).
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Sequence[bytes]], bool],
+        ident: bytes,
+        machine: AppliedEntries,
+        role: RoleChanged,
+        heartbeat_s: float = HEARTBEAT_S,
+    ) -> None:
+        self._send = send
+        self._ident = ident
+        self._machine = machine
+        self._heartbeat_s = heartbeat_s
+        self._term: Term | None = None
+        self._sent_s = 0.0
+        machine.watchers.append(self._applied)
+        self.role_changed(role)
+
+    def role_changed(self, role: RoleChanged) -> None:
+        """Note who leads. A new leader sends its last applied index immediately."""
+        term = role.term if role.role is Role.LEADER else None
+        if term != self._term:
+            self._term = term
+            self._broadcast(self._machine.applied, ())
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Send the heartbeats until cancelled."""
+        task_status.started()
+        while True:
+            await trio.sleep_until(self._sent_s + self._heartbeat_s)
+            if trio.current_time() >= self._sent_s + self._heartbeat_s:
+                self._broadcast(self._machine.applied, ())
+
+    def _applied(self, first: Index, entries: tuple[Entry, ...]) -> None:
+        if self._term is None:
+            return
+        for part in _parts(entries):
+            first += len(part)
+            self._broadcast(first - 1, part)
+
+    def _broadcast(self, last_applied: Index, entries: tuple[Entry, ...]) -> None:
+        self._sent_s = trio.current_time()
+        if self._term is not None:
+            self._send(encode_broadcast(StateBroadcast(self._ident, self._term, last_applied, entries)))
+
+
+def _parts(entries: tuple[Entry, ...]) -> Iterator[tuple[Entry, ...]]:
+    """The entries in order, in as few parts as the bounds of a message permit."""
+    start = size_bytes = 0
+    for at, entry in enumerate(entries):
+        size_bytes += entry_bytes(entry)
+        if at > start and (size_bytes > _MESSAGE_BYTES or at - start == _MESSAGE_ENTRIES):
+            yield entries[start:at]
+            start, size_bytes = at, entry_bytes(entry)
+    if start < len(entries):
+        yield entries[start:]
+
+
+async def broadcast_log(
+    log: FollowedLog, ident: bytes, send: Callable[[Sequence[bytes]], bool], heartbeat_s: float = HEARTBEAT_S
+) -> None:
+    """Broadcast entries applied from now on, until cancelled, while the log has a leader.
+
+    Entries applied before the log has a leader are left out: a server that starts replays its whole log.
+    """
+    sent: Index | None = None
+    while True:
+        now = log.describe()
+        if not now.is_leader:
+            sent = None
+        elif sent is None:
+            sent = now.last_applied
+        elif now.last_applied > sent:
+            sent = await _broadcast_next(log, ident, send, sent, now)
+            continue
+        with trio.move_on_after(heartbeat_s) as waited:
+            await log.news()
+        now = log.describe()
+        if waited.cancelled_caught and now.is_leader and now.last_applied == sent:
+            send(encode_broadcast(StateBroadcast(ident, now.term, sent)))
+
+
+async def _broadcast_next(
+    log: FollowedLog, ident: bytes, send: Callable[[Sequence[bytes]], bool], sent: Index, now: LogDescription
+) -> Index:
+    """Send some entries after `sent`; returns the index of the last one."""
+    try:
+        entries = await log.read(sent + 1, min(_MESSAGE_ENTRIES, now.last_applied - sent), _MESSAGE_BYTES)
+    except (ServerBusyError, ServerStoppedError):
+        await trio.sleep(_BUSY_S)
+        return sent
+    # None: they are compacted, and a subscriber reads the snapshot.
+    last = sent + len(entries) if entries else now.last_applied
+    send(encode_broadcast(StateBroadcast(ident, now.term, last, entries)))
+    return last

@@ -1,0 +1,1 @@
+"""A peer: transport, replicated log, compaction and broadcast around one consensus server."""
