@@ -213,8 +213,6 @@ _RAFT_PORT: Final = {
     " It finds out when it starts again",
     "peers_without_address": "Attempts to reach a server whose address is not known. It ends when gossip brings the"
     " address; if it grows, that server has not been heard since this node started",
-    "plain_connections": "Connections without TLS that the Raft port has accepted, from the addresses that the settings"
-    " allow. It must stay 0 in a farm",
     "requests_dropped": (
         "Requests to another server that were dropped because they waited too long or too many did. Raft"
         " repeats them; it grows as long as that server is down, else it or the network is too slow"
