@@ -20,7 +20,6 @@ from benchmarks import (
     consensus,
     failover,
     gossip,
-    identity,
     idle,
     kraft,
     machine,
@@ -56,11 +55,18 @@ PIPELINE_PARTS = (
     "pipeline-refresh",
     "pipeline-backfill",
     "pipeline-floodfills",
-    "pipeline-warning",
 )
 """Run only when they are named: they need the extra `pipeline`, and a quarter of an hour."""
 ZMQ_RAFT_PARTS = zmq_raft.PARTS
 """Run only when they are named: they need Node, and the npm package that `make interop-zmq` brings."""
+GROUPS: dict[str, tuple[str, ...]] = {
+    "consensus": consensus.PARTS,
+    "gossip": gossip.PARTS,
+    "kraft": kraft.PARTS,
+    "pipeline": PIPELINE_PARTS,
+    "zmq-raft": ZMQ_RAFT_PARTS,
+}
+"""Parts that one name chooses."""
 PUBLISHER_REPETITIONS = 3
 COLD_STARTS = 3
 MIB = 1024 * 1024
@@ -69,19 +75,7 @@ MIB = 1024 * 1024
 def main() -> None:
     """The command line."""
     options = _options()
-    names = list(NAMES) if not options.names else options.names
-    if "gossip" in names:
-        names = [*names, *gossip.PARTS]
-    if "identity" in names:
-        names = [*names, *identity.PARTS]
-    if "pipeline" in names:
-        names = [*names, *PIPELINE_PARTS]
-    if "consensus" in names:
-        names = [*names, *consensus.PARTS]
-    if "zmq-raft" in names:
-        names = [*names, *ZMQ_RAFT_PARTS]
-    if "kraft" in names:
-        names = [*names, *kraft.PARTS]
+    names = [part for name in options.names or NAMES for part in GROUPS.get(name, (name,))]
     with tempfile.TemporaryDirectory(prefix="garlicfarm-bench-", dir=options.directory) as directory:
         try:
             limits = machine.measure(Path(directory))
@@ -105,28 +99,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "names",
         nargs="*",
-        choices=[
-            *NAMES,
-            "consensus",
-            "gossip",
-            "identity",
-            *identity.PARTS,
-            "pipeline",
-            *PIPELINE_PARTS,
-            "zmq-raft",
-            *ZMQ_RAFT_PARTS,
-            "kraft",
-            [],
-        ],
+        choices=[*NAMES, *PIPELINE_PARTS, *ZMQ_RAFT_PARTS, *GROUPS, []],
         metavar="NAME",
-        help=f"parts: {', '.join(NAMES)}; only if named: identity, {', '.join(identity.PARTS)}, pipeline, "
+        help=f"parts: {', '.join(NAMES)}; only if named: pipeline, "
         f"{', '.join(PIPELINE_PARTS)}, zmq-raft, {', '.join(ZMQ_RAFT_PARTS)}",
     )
-    parser.add_argument(
-        "--base",
-        help="identity-throughput: another checkout, to compare this one with; consensus-step: that, or a commit",
-    )
-    parser.add_argument("--count", type=_positive(int), default=1_000_000, help="identity-replay: entries (1000000)")
+    parser.add_argument("--base", help="consensus-step: another checkout, or a commit, to compare this one with")
     parser.add_argument("--runs", type=_positive(int), default=5, help="runs of each throughput scenario (5)")
     parser.add_argument("--seconds", type=_positive(float), default=3.0, help="length of such a run (3)")
     parser.add_argument("--json", type=Path, help="write the figures, every run included, to this file")
@@ -142,10 +120,6 @@ def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
         return value
 
     return convert
-
-
-def _directory(name: str | None) -> Path | None:
-    return None if name is None else Path(name).resolve()
 
 
 def _setting() -> list[str]:
@@ -186,8 +160,6 @@ async def _measure(
     await _alone(names, directory, runs, seconds, tell)
     await consensus.measure(names, directory, limits, consensus.Options(runs, seconds, options.base), tell)
     await gossip.measure([name for name in names if name in gossip.PARTS], directory, tell)
-    asked = identity.Options(_directory(options.base), options.count)
-    await identity.measure(names, directory, asked, runs, seconds, tell)
     await zmq_raft.measure(names, directory, runs, seconds, tell)
     await kraft.measure(names, directory, runs, tell)
     await _pipeline([name for name in names if name in PIPELINE_PARTS], directory, runs, tell)

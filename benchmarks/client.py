@@ -1,19 +1,21 @@
 """One client process: so many concurrent clients, each of which submits an entry, waits until it is committed, again.
 
 It speaks the Garlic Farm protocol through `GarlicFarmClient`, like any client: TLS with pinned certificates, Digest
-upgrade, redirects to the leader. `load` defines what its parent and it tell each other.
+upgrade, redirects to the leader. `load` defines what its parent and it send each other. etcd's client measures in the
+same way, on asyncio, which its library needs.
 """
 
 import json
 import os
 import sys
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from random import Random
 
 import trio
 
-from benchmarks.closed_loop import measured
-from benchmarks.load import Load, Result
+from benchmarks.load import GO, READY, WARM_UP_S, Load, Loop, Result
 from consensus import Outcome, integer_id
 from consensus.protocols.garlic_farm import (
     Caller,
@@ -95,9 +97,27 @@ async def _run(target: ClusterTarget, load: Load) -> Result:
                 return ""
             return f"{submission.outcome.name.lower()}: {submission.reason}"
 
-        result = await measured(submit, load)
+        result = await _measured(submit, load)
         nursery.cancel_scope.cancel()
     return result
+
+
+async def _measured(submit: Callable[[int, int], Awaitable[str]], load: Load) -> Result:
+    """What `submit` (see `Loop`) achieves under this load, once the parent has said "go"."""
+    await _all(Loop(submit, load.clients), WARM_UP_S)
+    print(READY, flush=True)
+    if (await trio.to_thread.run_sync(sys.stdin.readline)).strip() != GO:
+        raise SystemExit("the benchmark was given up")
+    loop = Loop(submit, load.clients)
+    began_s, processor_s = time.perf_counter(), time.process_time()
+    await _all(loop, load.seconds)
+    return loop.result(began_s, processor_s)
+
+
+async def _all(loop: Loop, seconds: float) -> None:
+    async with trio.open_nursery() as nursery:
+        for client in range(loop.clients):
+            nursery.start_soon(loop.one, client, seconds)
 
 
 if __name__ == "__main__":

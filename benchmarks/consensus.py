@@ -1,6 +1,6 @@
 """The consensus part of the benchmarks: `python -m benchmarks consensus`, or one of its parts.
 
-consensus-throughput    our bare group, etcd, PySyncObj and a bare pipe, in turns
+consensus-throughput    our bare group, etcd and PySyncObj, in turns
 consensus-failover      the leader is killed, ours and etcd's, in turns
 consensus-restart       a log of a million entries: memory, verifying, applying
 consensus-step          processor time of single steps of the core, beside a tree of before (`--base`)
@@ -20,8 +20,7 @@ SETTING = (
     "consensus                     3 bare servers: Garlic Farm protocol, TLS 1.3, fdatasync on, a state machine that",
     "                              counts; clients in other processes on this machine, over TLS to the leader;",
     "                              etcd: gRPC over TLS for clients and peers, fsync on, its own store, client in Go;",
-    "                              PySyncObj: plain TCP, clients inside the leader's process;",
-    "                              bare pipe: trio, TLS 1.3, fdatasync on all three, no Raft",
+    "                              PySyncObj: plain TCP, clients inside the leader's process",
 )
 
 

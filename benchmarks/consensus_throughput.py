@@ -1,4 +1,4 @@
-"""Committed entries per second and their latency: our bare group, etcd, PySyncObj and a bare pipe, in turns.
+"""Committed entries per second and their latency: our bare group, etcd and PySyncObj, in turns.
 
 Each scenario goes round all contenders before the next, and all of it `runs` times, so that a busy moment of the
 machine does not hit one alone. Ratios are of rates measured within one round, seconds apart; the median of the rounds
@@ -6,7 +6,6 @@ is shown with the extremes. The goals for compiled modules apply where the serve
 (`PYTHONSAFEPATH=1 PYTHONPATH=DIRECTORY:.` before the command, DIRECTORY holding the compiled package).
 """
 
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,8 +14,7 @@ from benchmarks.figures import Figure
 from benchmarks.machine import Machine
 
 ENTRY_BYTES = 256
-OURS, ETCD, PIPE = "garlicfarm", "etcd", "bare pipe"
-WHOSE = {ETCD: "etcd's", PIPE: "the bare pipe's"}
+OURS, ETCD = "garlicfarm", "etcd"
 
 SCENARIOS = (
     Scenario("1 client", clients=1, processes=1, connections=1),
@@ -28,30 +26,8 @@ SCENARIOS = (
 Found = dict[str, list[Turn]]
 
 
-@dataclass(frozen=True, slots=True)
-class Goals:
-    """What one scenario should reach, in pure Python and with compiled modules. None: no goal."""
-
-    share_of_pipe: tuple[float, float] | None = None
-    """Our entries divided by the bare pipe's, at least."""
-    pipe_p50s: tuple[float, float] | None = None
-    """Our p50 divided by the bare pipe's, at most."""
-    times_etcd: tuple[float, float] | None = None
-    """Our entries divided by etcd's, whose client is in Go, at least."""
-
-
-GOALS = dict(
-    zip(
-        SCENARIOS,
-        (
-            Goals(pipe_p50s=(2.0, 1.6)),
-            Goals(share_of_pipe=(0.40, 0.5), times_etcd=(1.3, 1.5)),
-            Goals(share_of_pipe=(0.35, 0.5), times_etcd=(1.6, 2.0)),
-            Goals(share_of_pipe=(0.30, 0.45)),
-        ),
-        strict=True,
-    )
-)
+TIMES_ETCD = {64: (1.3, 1.5), 256: (1.6, 2.0)}
+"""Goals by clients, in pure Python and compiled: our entries divided by etcd's, whose client is in Go, at least."""
 
 
 async def measure(directory: Path, machine: Machine, runs: int, seconds: float) -> tuple[list[Figure], list[str]]:
@@ -97,32 +73,22 @@ def _costs(turns: list[Turn]) -> tuple[float, ...]:
 
 
 def _ratios(group: str, scenario: Scenario, found: Found) -> list[Figure]:
-    goals = GOALS[scenario]
-    rows = []
+    if ETCD not in found:
+        return []
+    pairs = [(ours.rate, theirs.rate) for ours, theirs in zip(found[OURS], found[ETCD], strict=True)]
+    times = tuple(ours.entries_per_s / theirs.entries_per_s for ours, theirs in pairs)
+    rows = [Figure(group, "our entries in etcd's", "times", times, _reached(times, TIMES_ETCD.get(scenario.clients)))]
     if scenario.clients == 1:
-        for name in (ETCD, PIPE):
-            if name in found:
-                p50s = tuple(
-                    ours.rate.p50_ms / theirs.rate.p50_ms for ours, theirs in zip(found[OURS], found[name], strict=True)
-                )
-                note = _within(p50s, goals.pipe_p50s if name == PIPE else None, at_most=True)
-                rows.append(Figure(group, f"our p50 in {WHOSE[name]}", "times", p50s, note))
-    for name, goal in ((ETCD, goals.times_etcd), (PIPE, goals.share_of_pipe)):
-        if name in found:
-            times = tuple(
-                ours.rate.entries_per_s / theirs.rate.entries_per_s
-                for ours, theirs in zip(found[OURS], found[name], strict=True)
-            )
-            rows.append(Figure(group, f"our entries in {WHOSE[name]}", "times", times, _within(times, goal)))
+        p50s = tuple(ours.p50_ms / theirs.p50_ms for ours, theirs in pairs)
+        rows.insert(0, Figure(group, "our p50 in etcd's", "times", p50s))
     return rows
 
 
-def _within(values: tuple[float, ...], goals: tuple[float, float] | None, *, at_most: bool = False) -> str:
+def _reached(values: tuple[float, ...], goals: tuple[float, float] | None) -> str:
     if goals is None:
         return ""
     goal = goals[compiled()]
-    within = sum(value <= goal if at_most else value >= goal for value in values)
-    return f"goal {'at most' if at_most else 'at least'} {goal:g}: {within} of {len(values)} reach it"
+    return f"goal at least {goal:g}: {sum(value >= goal for value in values)} of {len(values)} reach it"
 
 
 def compiled() -> bool:

@@ -1,4 +1,4 @@
-"""What is measured side by side: our group, etcd, PySyncObj, a bare pipe. All run at once and take turns under load.
+"""What is measured side by side: our group, etcd, PySyncObj. All run at once and take turns under load.
 
     each contender: processes that serve, and a way to drive a load against them ─▶ Rate, processor time of its servers
 
@@ -22,7 +22,6 @@ from benchmarks.etcd_group import EtcdGroup, free_ports, running_etcd_group
 from benchmarks.load import GO, READY, Load, Rate, Result
 
 FAILURES_SHOWN = 3
-FOLLOWERS = 2
 PYSYNCOBJ_MEMBERS = 3
 ELECTION_TIMEOUT_S = 30.0
 POLL_S = 0.1
@@ -139,54 +138,6 @@ class Etcd:
         return await drive(children, list(self._group.members.values()), load)
 
 
-class BarePipe:
-    """The pipe without consensus."""
-
-    name = "bare pipe"
-
-    def __init__(self, directory: Path, servers: list[Child], leader: dict[str, object]) -> None:
-        self._directory = directory
-        self._servers = servers
-        self._leader = json.dumps(leader)
-
-    def fits(self, _scenario: Scenario) -> bool:
-        """Everything."""
-        return True
-
-    async def turn(self, scenario: Scenario, load: Load) -> Turn:
-        """Its turn."""
-        document = {"load": json.dumps(asdict(load)), "leader": self._leader}
-        log = self._directory / "client.log"
-        children = [await start_pipe("client", document, log) for _ in range(scenario.processes)]
-        return await drive(children, self._servers, load)
-
-
-async def start_pipe(role: str, document: dict[str, str], log: Path) -> Child:
-    """One process of the bare pipe."""
-    return await Child.start_module(f"bare {role}", "benchmarks.bare_pipe", document | {"role": role}, log)
-
-
-@asynccontextmanager
-async def bare_pipe(directory: Path) -> AsyncIterator[BarePipe]:
-    """A leader and two followers; they end with the block."""
-    servers: list[Child] = []
-    try:
-        told = []
-        for number in range(FOLLOWERS):
-            home = directory / f"follower{number}"
-            home.mkdir(parents=True)
-            servers.append(await start_pipe("follower", {"directory": str(home)}, directory / f"{number}.log"))
-            told.append(await servers[-1].hear_document())
-        home = directory / "leader"
-        home.mkdir()
-        document = {"directory": str(home), "followers": json.dumps(told)}
-        servers.append(await start_pipe("leader", document, directory / "leader.log"))
-        yield BarePipe(directory, servers, await servers[-1].hear_document())
-    finally:
-        for server in reversed(servers):
-            await server.end()
-
-
 class PySyncObj:
     """PySyncObj; its clients are in its leader's process."""
 
@@ -260,7 +211,6 @@ async def all_contenders(directory: Path) -> AsyncIterator[tuple[list[Contender]
             remarks.append(f"etcd: {await etcd_group.version(program)}; its client is in {language}")
             group = await stack.enter_async_context(running_etcd_group(directory / "etcd", program, go_client))
             contenders.append(Etcd(group))
-        contenders.append(await stack.enter_async_context(bare_pipe(directory / "pipe")))
         if find_spec("pysyncobj") is None:
             remarks.append("PySyncObj: skipped: the package pysyncobj (the extra `bench`) is not installed")
         else:

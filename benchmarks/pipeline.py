@@ -9,7 +9,6 @@
     pipeline-backfill   ten million entries (GARLICFARM_BACKFILL_ENTRIES: another number): entries per second of the
                         base tables alone, and with all derived tables, and the memory of driver, JVM and workers
                         together; goals 20,000 and 12,000 entries/s, and below 3 GB
-    pipeline-warning    precision and recall of `query warnings` on farms with labelled failures; Spark is not started
 
 The log is the made-up farm of `pipeline generate`. Each part makes its own, so that it can be run alone.
 """
@@ -26,7 +25,7 @@ import psutil
 import trio
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks import pipeline_floodfills, pipeline_latency, pipeline_refresh, pipeline_warning
+from benchmarks import pipeline_floodfills, pipeline_latency, pipeline_refresh
 from benchmarks.child import ChildError
 from benchmarks.figures import Figure
 from benchmarks.processor_time import Took, measured
@@ -61,9 +60,8 @@ async def measure(part: str, directory: Path, runs: int) -> list[Figure]:
             return await trio.to_thread.run_sync(_tables, place, min(runs, RUNS_MAX))
         case "pipeline-latency":
             return await pipeline_latency.measure(place)
-        case "pipeline-refresh" | "pipeline-warning":
-            one = pipeline_refresh if part == "pipeline-refresh" else pipeline_warning
-            return await trio.to_thread.run_sync(one.measure, place)
+        case "pipeline-refresh":
+            return await trio.to_thread.run_sync(pipeline_refresh.measure, place)
         case "pipeline-floodfills":
             return await trio.to_thread.run_sync(pipeline_floodfills.measure, place, min(runs, RUNS_MAX))
         case _:

@@ -1,4 +1,4 @@
-"""The comparison with others: what is sent to etcd, how frames are cut, how turns become figures."""
+"""The comparison with others: what is sent to etcd, how turns become figures."""
 
 import sys
 from pathlib import Path
@@ -9,9 +9,8 @@ import pytest
 import trio
 
 from benchmarks import consensus_failover, consensus_throughput, etcd_group
-from benchmarks.bare_pipe import Frames, frame
 from benchmarks.child import Child, ChildError
-from benchmarks.consensus_throughput import ETCD, OURS, PIPE, SCENARIOS, figures
+from benchmarks.consensus_throughput import ETCD, OURS, SCENARIOS, figures
 from benchmarks.contenders import Turn
 from benchmarks.etcd_messages import decode_fields, leads, put_request
 from benchmarks.load import Load, Rate, Result
@@ -54,17 +53,6 @@ def test_bytes_that_are_no_message_are_refused_with_a_value_error_and_nothing_el
             pytest.fail(f"seed {seed}: {error!r}")
 
 
-@pytest.mark.parametrize("piece_bytes", [1, 3, 7, 1000])
-def test_frames_are_whole_however_they_arrive(piece_bytes: int) -> None:
-    sent = [frame(b"x" * size) for size in (0, 1, 5, 300)]
-    data = b"".join(sent)
-    frames = Frames()
-    received = []
-    for at in range(0, len(data), piece_bytes):
-        received += frames.feed(data[at : at + piece_bytes])
-    assert received == sent
-
-
 def test_the_rate_of_a_run_counts_every_entry_of_every_process() -> None:
     results = [Result(2.0, 0.5, [1_000, 3_000], {}), Result(1.9, 0.3, [2_000], {})]
     rate = Rate.of(results, batch=100)
@@ -88,34 +76,29 @@ def test_ratios_pair_the_turns_of_one_round() -> None:
     found = {
         OURS: [turn(1_000, 1), turn(9_000, 1)],
         ETCD: [turn(1_000, 1), turn(3_000, 1)],
-        PIPE: [turn(2_000, 1), turn(9_000, 1)],
     }
     rows = {figure.name: figure for figure in figures(many, found, MACHINE)}
     assert rows["our entries in etcd's"].values == (1.0, 3.0)
     assert rows["our entries in etcd's"].note == "goal at least 1.3: 1 of 2 reach it"
-    assert rows["our entries in the bare pipe's"].values == (0.5, 1.0)
-    assert rows["our entries in the bare pipe's"].note == "goal at least 0.4: 2 of 2 reach it"
 
 
 def test_goals_are_higher_where_the_core_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consensus_throughput, "compiled", lambda: True)
     many = next(scenario for scenario in SCENARIOS if scenario.clients == 64)
-    rows = {figure.name: figure for figure in figures(many, {OURS: [turn(4, 1)], PIPE: [turn(10, 1)]}, MACHINE)}
-    assert rows["our entries in the bare pipe's"].note == "goal at least 0.5: 0 of 1 reach it"
+    rows = {figure.name: figure for figure in figures(many, {OURS: [turn(4, 1)], ETCD: [turn(10, 1)]}, MACHINE)}
+    assert rows["our entries in etcd's"].note == "goal at least 1.5: 0 of 1 reach it"
 
 
-@pytest.mark.usefixtures("pure")
-def test_one_clients_latency_stands_beside_the_bare_pipes() -> None:
+def test_ratio_of_one_clients_p50_to_etcds_is_shown() -> None:
     one = next(scenario for scenario in SCENARIOS if scenario.clients == 1)
-    found = {OURS: [turn(1_000, 3), turn(1_000, 4)], PIPE: [turn(2_000, 2), turn(2_000, 1)]}
+    found = {OURS: [turn(1_000, 3), turn(1_000, 4)], ETCD: [turn(2_000, 2), turn(2_000, 1)]}
     rows = {figure.name: figure for figure in figures(one, found, MACHINE)}
-    assert rows["our p50 in the bare pipe's"].values == (1.5, 4.0)
-    assert rows["our p50 in the bare pipe's"].note == "goal at most 2: 1 of 2 reach it"
+    assert rows["our p50 in etcd's"].values == (1.5, 4.0)
 
 
 def test_without_etcd_there_is_no_row_that_compares_with_it() -> None:
     one = next(scenario for scenario in SCENARIOS if scenario.clients == 1)
-    names = [figure.name for figure in figures(one, {OURS: [turn(1, 1)], PIPE: [turn(2, 1)]}, MACHINE)]
+    names = [figure.name for figure in figures(one, {OURS: [turn(1, 1)]}, MACHINE)]
     assert not [name for name in names if "etcd" in name]
 
 

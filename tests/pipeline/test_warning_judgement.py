@@ -2,12 +2,12 @@
 
 import pytest
 
-from benchmarks.pipeline_warning import MadeFarm, asked, by_days, made_farm
-from benchmarks.warning_judgement import JudgedFarm, Judgement, Warned, judge
 from pipeline import planned_failures
 from pipeline.gold.answers import answer_sql
 from pipeline.load_model import EPOCH_MS
 from pipeline.planned_failures import HOUR_MS, Kind, Label, Signal
+from tests.pipeline.made_warnings import MadeFarm, asked, by_days, made_farm
+from tests.pipeline.warning_judgement import JudgedFarm, Judgement, Warned, judge
 
 ROUTERS, DAYS, SEED = 8, 7, 3
 KINDS = {Kind.DEGRADATION: 3, Kind.SUDDEN: 1, Kind.SPIKE: 3}

@@ -58,8 +58,6 @@ class Judgement:
     foreseen: dict[Signal, int] = field(default_factory=dict)
     sudden: int = 0
     leads_ms: list[int] = field(default_factory=list)
-    spans_ms: list[int] = field(default_factory=list)
-    """From the first sign to the failure, of those that were foreseen: no lead can be longer."""
 
     @property
     def warnings(self) -> int:
@@ -128,7 +126,6 @@ def _foreseen(found: Judgement, label: Label, warnings: Sequence[Warned]) -> Non
     if in_time := [warning.at_ms for warning in warnings if _shows(label, warning)]:
         found.foreseen[label.signal] = found.foreseen.get(label.signal, 0) + 1
         found.leads_ms.append(label.fails_ms - min(in_time))
-        found.spans_ms.append(label.fails_ms - label.begins_ms)
 
 
 def _shows(label: Label, warning: Warned) -> bool:
