@@ -534,6 +534,31 @@ STORIES: tuple[type[Story], ...] = (
 )
 
 
+@pytest.fixture
+def masters() -> Masters:
+    """Return the story of masters that servers report."""
+    return Masters()
+
+
+def test_two_servers_leave_a_place_for_a_master_of_a_third(masters: Masters) -> None:
+    for author in (X, Y):
+        for number in range(8):
+            masters.submit(author, number)
+    masters.pass_time(PERIOD_MS)
+    masters.submit(Z, 0)
+    assert masters.rows(Z) == 1
+
+
+def test_masters_of_a_server_stay_when_two_later_ones_report_others(masters: Masters) -> None:
+    for number in range(declared_table("FarmState.masters").share):
+        masters.submit(Z, number)
+    masters.pass_time(PERIOD_MS)
+    for author in (X, Y):
+        for number in range(8):
+            masters.submit(author, number)
+    assert masters.rows(Z) == 4
+
+
 @pytest.mark.parametrize("kind", STORIES, ids=lambda kind: kind.__name__)
 def test_an_author_that_fills_its_share_leaves_the_others_alone(kind: type[Story]) -> None:
     story = kind()

@@ -156,8 +156,9 @@ _OF_PRODUCER = {
 
 
 _NO_PLACE_FOR_MASTER = (
-    f"the master {{}}.b32.i2p has no place: the farm publishes {MASTERS_MAX} masters, of which each server keeps"
-    f" {MASTERS_OF_SERVER_MAX}. Take another master out of the configuration of the servers that report it"
+    f"the master {{}}.b32.i2p has no place: the farm publishes {MASTERS_MAX} masters, first one of each server,"
+    f" then up to {MASTERS_OF_SERVER_MAX} of each. Take another master out of the configuration of the servers that"
+    " report it"
 )
 
 

@@ -4,10 +4,12 @@ A master is known while a server reports for it, and for `forget_after_ms` after
 seconds of its structures still rise when its servers come back.
 
 There are `MASTERS_MAX` places. Below `BOUNDS_LEVEL` a master keeps its place while it is known, so one server that
-reports invented masters can take all of them. From that level on, each server keeps its first `MASTERS_OF_SERVER_MAX`
-masters in their places, and any further one gives way to a master of a server that has fewer.
+reports invented masters can take all of them. From that level on, the first master of each server comes before all
+others, so that two servers cannot take all places either. Then come the others up to `MASTERS_OF_SERVER_MAX` of each
+server, and any further one gives way to a master of a server that has fewer. Among equals, the older ones stay.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -54,8 +56,14 @@ def _with_places(state: FarmState, recent: dict[str, MasterState], reported: set
     for of_server in _masters_by_holder(state, recent):
         for rank, name in enumerate(sorted(of_server, key=lambda each: (each not in recent, each))):
             ranks[name] = min(rank, ranks.get(name, rank))
-    ranked = [(max(0, rank - MASTERS_OF_SERVER_MAX + 1), name not in recent, name) for name, rank in ranks.items()]
+    since_ms = {name: master.since_ms for name, master in recent.items()}
+    ranked = [(_turn(rank), since_ms.get(name, math.inf), name) for name, rank in ranks.items()]
     return [name for *_, name in sorted(ranked)[:MASTERS_MAX]]
+
+
+def _turn(rank: int) -> int:
+    """Return when a server's master of this rank gets a place: the first one, the others of the share, each further."""
+    return min(rank, 1) + max(0, rank - MASTERS_OF_SERVER_MAX + 1)
 
 
 def _masters_by_holder(state: FarmState, recent: dict[str, MasterState]) -> Iterator[set[str]]:

@@ -104,7 +104,8 @@ TABLES: dict[str, Table] = {
         MASTERS_OF_SERVER_MAX,
         MASTERS_MAX,
         (Release.LOG_TIME,),
-        "no server reports it, and its last publication is an hour old; beyond the share, for a server with fewer",
+        "no server reports it, and its last publication is an hour old; beyond the share for a server with fewer, and"
+        " beyond the first for the first one of another server",
     ),
     "FarmState.admitted": Table(
         "the number of admitted identities",
