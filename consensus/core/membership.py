@@ -206,6 +206,10 @@ class Reconfiguration:
         now = self._replica.now
         self._tracker.wake_by(now + self._replica.options.catch_up_stall_ms)
         for newcomer in change.newcomers:
+            if newcomer.server_id not in current.member_ids:
+                # It left a moment ago and still gets the log. It may come back with an empty directory.
+                self._followers.pop(newcomer.server_id, None)
+                self._known = None
             change.catching_up[newcomer.server_id] = CatchUp(self._replica.log.last_index, now, began_ms=now)
 
     def advance(self) -> Entry | None:

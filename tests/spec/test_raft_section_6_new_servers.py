@@ -5,7 +5,7 @@ from dataclasses import replace
 from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved, Role
 from consensus.core.options import lan
 from tests.spec.membership_bench import Group, joint, plain
-from tests.spec.raft_bench import FOUR, ONE, Bench
+from tests.spec.raft_bench import FOUR, ONE, THREE, Bench
 
 MINIMUM_MS = lan().election_timeout_min_ms
 
@@ -60,6 +60,20 @@ def test_a_round_that_lasts_longer_than_an_election_timeout_is_followed_by_anoth
     assert bench.configuration == plain(1, 2, 3)
     bench.matched(FOUR, bench.sent[FOUR])
     assert bench.configuration == plain(1, 2, 3, 4)
+
+
+def test_server_that_left_and_comes_back_empty_catches_up_first() -> None:
+    bench = Group()
+    bench.become_leader()
+    bench.change(plain(1, 2))
+    bench.store(2, 3)
+    bench.change(plain(1, 2, 3))
+    assert bench.configuration == plain(1, 2), "what it held before it left does not count"
+    bench.expire()
+    bench.refused(THREE, bench.sent[THREE], hint=1)
+    assert bench.sent[THREE].previous.index == 0
+    bench.matched(THREE, bench.sent[THREE])
+    assert bench.configuration == plain(1, 2, 3)
 
 
 def test_a_newcomer_that_is_too_slow_in_every_round_is_given_up() -> None:
