@@ -52,13 +52,16 @@ from gossip.core.dissemination import Piggyback
 from gossip.core.effects import Alarm, AlarmKind, Context, DropReason, KeyOffered, OfferToken
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status, is_plausible
 from gossip.core.membership import Entry
-from gossip.core.messages import DOMAIN, JoinAck, JoinNak, JoinRedirect, JoinReq, RefusalCode
+from gossip.core.messages import DOMAIN, JoinAck, JoinNak, JoinRedirect, JoinReq, PingRequest, RefusalCode
 from gossip.core.options import TokenBucket
-from gossip.core.probe import Prober
+from gossip.core.probe import NUMBER_BYTES, Prober
 from gossip.core.queries import Queries
 from gossip.core.updates import Updates
 
 _HINT_FAILURES: Final = 5
+_HINTS_PER_SECOND: Final = 1
+_HINTS_BURST: Final = 8
+"""Joins by hints: nothing proves the address in a broadcast, and each causes up to `join_tries` JoinReqs there."""
 _ALARM_FAILURES: Final = 3
 _ALONE_PERIODS: Final = 10
 """After so many gossip periods without any peer, a node that had peers is isolated."""
@@ -144,6 +147,7 @@ class Joiner:
         self._unreadable_until: int | None = None
         """When the alarm about them ends; None without one."""
         self._rewirings = TokenBucket(1, 1)
+        self._hints = TokenBucket(_HINTS_PER_SECOND, _HINTS_BURST)
         self._link_naks = TokenBucket(options.join_rate_per_second, options.join_burst)
 
     @property
@@ -291,6 +295,8 @@ class Joiner:
                 return
             seed.failures = 0
             seed.next_at = now + self._jittered(self._options.join_backoff_max_ms)
+        elif seed.is_hint and self._has_free and address not in self._joins and not self._hints.take(now):
+            seed.next_at = now + self._jittered(self._options.join_backoff_min_ms)
         elif address in self._joins or self._begin(address, address):
             seed.next_at = now + self._backoff_ms(seed.failures)
 
@@ -445,9 +451,11 @@ class Joiner:
             self._members.prove(entry, source)
         if entry is not None and not entry.is_live:
             self._prober.correct(entry, source)
-        elif entry is not None and not self._members.link(entry):
+        elif entry is not None and self._members.link(entry):
+            entry.link_secret = _secret_in(join.token)
+        elif entry is not None:
             # Others joined this node meanwhile: no room for the peer that it asked.
-            self._send_link_nak(source, entry.node_id, entry.incarnation)
+            self._send_link_nak(source, entry.node_id, entry.incarnation, _secret_in(join.token))
         # Only now: in a full directory the sample could push out the very member that names it.
         for info in ack.sample:
             self._updates.apply_alive(info, further=False)
@@ -457,8 +465,8 @@ class Joiner:
         code = nak.code if nak.domain == DOMAIN else None
         if code == RefusalCode.LINK_REJECTED:
             peer = self._members.peer_at(source)
-            if join is not None or peer is None:
-                # Crossed this node's JoinReq on the way: the answer to that is still to come.
+            # One that crossed this node's JoinReq on the way does not count: the answer to that is still to come.
+            if join is not None or peer is None or not self._is_of_peer(nak.etag, peer):
                 self._context.drop(DropReason.UNSOLICITED)
             else:
                 self._members.unlink(peer.node_id)
@@ -491,7 +499,7 @@ class Joiner:
     def _receive_redirect(self, source: Address, redirect: JoinRedirect) -> None:
         if redirect.domain == DOMAIN and redirect.code == RefusalCode.EDGE_SPLIT:
             peer = self._members.peer_at(source)
-            if peer is None:
+            if peer is None or not self._is_of_peer(redirect.etag, peer):
                 self._context.drop(DropReason.UNSOLICITED)
                 return
             self._members.unlink(peer.node_id)
@@ -509,14 +517,19 @@ class Joiner:
 
     # -- links ---------------------------------------------------------------------------------------------------------
 
-    def reject_link(self, source: Address, node_id: NodeId, incarnation: Incarnation) -> None:
+    def reject_link(self, source: Address, ping: PingRequest) -> None:
         """A node that is no peer probes this one as its peer: say so, unless this node's JoinReq is on the way."""
         if source not in self._joins and self._link_naks.take(self._context.now):
-            self._send_link_nak(source, node_id, incarnation)
+            self._send_link_nak(source, ping.source_id, ping.source_incarnation, ping.seq.to_bytes(NUMBER_BYTES))
 
-    def _send_link_nak(self, target: Address, node_id: NodeId, incarnation: Incarnation) -> None:
-        nak = JoinNak(DOMAIN, RefusalCode.LINK_REJECTED, b"", incarnation.generation)
+    def _send_link_nak(self, target: Address, node_id: NodeId, incarnation: Incarnation, proof: bytes) -> None:
+        nak = JoinNak(DOMAIN, RefusalCode.LINK_REJECTED, proof, incarnation.generation)
         self._context.send(target, nak, node_id)
+
+    def _is_of_peer(self, proof: bytes, peer: Entry) -> bool:
+        """Return True if what ends a link names a secret of its ends, which a forged source address does not tell."""
+        has_secret = bool(peer.link_secret) and proof == peer.link_secret
+        return has_secret or self._prober.is_of_ping(proof, peer.node_id)
 
     def rewire(self, node_id: NodeId) -> None:
         """A member that was dead in this node's view lives: perhaps exchange links so that one leads to it."""
@@ -532,10 +545,19 @@ class Joiner:
         one, other = self._random.sample(able, _ENDS_OF_A_SPLIT)
         for peer, partner in ((one, other), (other, one)):
             members.unlink(peer.node_id)
-            generation = peer.info.incarnation.generation
-            redirect = JoinRedirect((partner.address,), DOMAIN, RefusalCode.EDGE_SPLIT, receiver_generation=generation)
-            self._context.send(peer.address, redirect, peer.node_id)
+            self._context.send(peer.address, _split_off(peer, partner), peer.node_id)
         self._begin(entry.address)
+
+
+def _secret_in(token: bytes) -> bytes:
+    return token[-NUMBER_BYTES:]
+
+
+def _split_off(peer: Entry, partner: Entry) -> JoinRedirect:
+    """Return what ends the link with a peer; it names the link's secret, or the number of the peer's last ping."""
+    number = b"" if peer.last_ping is None else peer.last_ping.to_bytes(NUMBER_BYTES)
+    generation = peer.info.incarnation.generation
+    return JoinRedirect((partner.address,), DOMAIN, RefusalCode.EDGE_SPLIT, peer.link_secret or number, generation)
 
 
 class Admission:
@@ -610,6 +632,9 @@ class Admission:
             self._prober.correct(entry, source)
             return
         entry.peer_count = request.peer_count
+        if source == entry.address:
+            # Else it may be another holder of the key, with the description of the member.
+            entry.link_secret = _secret_in(request.token)
         if entry.node_id in self._members.links or self._members.link(entry):
             self._welcome(source, entry)
         elif self._may_split(request):
@@ -655,5 +680,5 @@ class Admission:
         other = self._context.random.choice(able)
         self._members.unlink(other.node_id)
         self._members.link(entry)
-        self._answer(other.address, other.info, JoinRedirect((entry.address,), DOMAIN, RefusalCode.EDGE_SPLIT))
+        self._context.send(other.address, _split_off(other, entry), other.node_id)
         self._welcome(source, entry, other)

@@ -51,6 +51,10 @@ class Entry:
     the first one learns of it by updates only if it still receives them."""
     equivocates: bool = False
     """Whether it signed two different descriptions of one incarnation."""
+    last_ping: int | None = None
+    """The number of its last ping to this node."""
+    link_secret: bytes = b""
+    """The end of the token with which this link was asked for: both ends have it."""
     departure: bytes = b""
     """The member's signature over its leaving, while it is gone: others believe the leaving only with it."""
     place: int = 0

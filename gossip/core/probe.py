@@ -55,6 +55,9 @@ RELAY_TTL_MAX: Final = 8
 """A higher ttl counts as this one: otherwise 254 helpers would send one datagram of a stranger with ttl 255."""
 _PENDING_LIMIT: Final = 1_024
 _NONCE_BITS: Final = 64
+_SEQ_BITS: Final = 32
+NUMBER_BYTES: Final = 8
+"""Of the number of a ping, in the etag of a message about a link."""
 """Another instance signs the number of the ping that asks it, so the number must not have been signed before."""
 
 
@@ -207,7 +210,8 @@ class Prober:
         self._rounds = 0
         self._next_round_at = context.now + random.randrange(options.probe_period_ms)
         self._reconnect_at = context.now + options.reconnect_period_ms
-        self._seq = random.getrandbits(32)
+        self._numbers: dict[int, NodeId] = {}
+        """The targets of the last pings by their numbers, acked or not: what a peer sends about a link names one."""
         self._pending: dict[int, tuple[NodeId, int]] = {}
         """By the number of each ping that may still be acked: its target, and when it was sent."""
 
@@ -379,9 +383,17 @@ class Prober:
         self._context.send(address, self._ping_to(target, seq, 0, payload), target.node_id)
 
     def _take_seq(self, target: NodeId) -> int:
-        self._seq = (self._seq + 1) % (1 << 32)
-        self._expect(self._seq, target)
-        return self._seq
+        # Not one after the other: an unknown node that gets a ping must not know the numbers of those to others.
+        seq = self._random.getrandbits(_SEQ_BITS)
+        self._expect(seq, target)
+        while len(self._numbers) >= _PENDING_LIMIT:
+            del self._numbers[next(iter(self._numbers))]
+        self._numbers[seq] = target
+        return seq
+
+    def is_of_ping(self, number: bytes, target: NodeId) -> bool:
+        """Return True if one of the last pings to the target had this number: no other node can name it."""
+        return len(number) == NUMBER_BYTES and self._numbers.get(int.from_bytes(number)) == target
 
     def _expect(self, seq: int, target: NodeId) -> None:
         while len(self._pending) >= _PENDING_LIMIT:

@@ -5,8 +5,9 @@
 Each member answers once, and a query takes no more answers than the directory has places. The queries open on either
 side are bounded: a further own one ends at once, a further one of others replaces the oldest.
 
-A reply goes to the address in the query, which nothing proves. So replies have a rate of their own: a member that sends
-many queries in the name of a third party cannot have it flooded.
+A reply goes to the address in the query. So replies have a rate of their own, and those to addresses at which no member
+has proved to receive have a much lower one. Queries in the name of a third party then cannot have it flooded, and take
+no replies from members that ask in their own name.
 
 One query every member answers by itself: `gossip:keys`, with a summary of its keyring.
 """
@@ -23,6 +24,9 @@ from gossip.core.user_events import UserEvents
 
 REPLIES_PER_SECOND: Final = 20.0
 REPLIES_BURST: Final = 40.0
+UNPROVED_PER_SECOND: Final = 1.0
+UNPROVED_BURST: Final = 8.0
+"""An operator's commands ask a few times, of which each member answers each once."""
 
 
 @dataclass(slots=True)
@@ -52,6 +56,7 @@ class Queries:
         self._asked: dict[UserMessageId, _Asked] = {}
         self._open: dict[UserMessageId, _Open] = {}
         self._replies = TokenBucket(REPLIES_PER_SECOND, REPLIES_BURST)
+        self._unproved = TokenBucket(UNPROVED_PER_SECOND, UNPROVED_BURST)
 
     @property
     def deadline(self) -> int | None:
@@ -105,7 +110,8 @@ class Queries:
             self._context.drop(DropReason.BAD_USER_MESSAGE)
 
     def _reply(self, address: Address, query_id: UserMessageId, body: bytes) -> None:
-        if self._replies.take(self._context.now):
+        is_proved = (address.host, address.port) in self._context.members.proved
+        if (self._replies if is_proved else self._unproved).take(self._context.now):
             self._context.send(address, QueryReply(query_id, self._context.local.node_id, body), query_id.origin)
         else:
             self._context.drop(DropReason.RATE_LIMITED)

@@ -226,8 +226,11 @@ class Swim:
         if ping.target_incarnation != self._local.info.incarnation:
             self._updates.apply_own(ping.target_incarnation, Status.ALIVE)
         self._prober.ack(source, ping, entry)
-        if ping.requester is None and ping.source_id not in self._members.links:
-            self._joiner.reject_link(source, ping.source_id, ping.source_incarnation)
+        if ping.requester is None:
+            if entry is not None:
+                entry.last_ping = ping.seq
+            if ping.source_id not in self._members.links:
+                self._joiner.reject_link(source, ping)
 
     def _receive_ack(self, source: Address, ack: PingResponse) -> None:
         if not self._prober.matches(source, ack):

@@ -29,6 +29,7 @@ from gossip.core.messages import (
     VerdictUpdate,
 )
 from gossip.core.options import Options
+from gossip.core.probe import NUMBER_BYTES
 from gossip.core.swim import Swim
 from tests.simulation.gossip_network import address_of, node_id
 
@@ -106,6 +107,12 @@ class Story:
         for number in numbers:
             effects += self.hear(number, JoinReq(info_of(number, capacity=capacity), b"t"), token_valid=True)
         return effects
+
+    def pinged(self, *numbers: int) -> bytes:
+        """Let these peers be pinged in the course of time; the number of the last ping to the last of them."""
+        pings = sent(self.pass_time(2_000, answering=numbers), PingRequest)
+        seqs = [ping.seq for target, ping in pings if target == address_of(numbers[-1])]
+        return seqs[-1].to_bytes(NUMBER_BYTES)
 
     def hear_news(self, number: int, *updates: Update) -> list[Effect]:
         """Node `number` pings us with news on the ping."""

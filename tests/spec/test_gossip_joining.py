@@ -92,7 +92,7 @@ def test_when_no_node_has_room_an_edge_is_split_so_that_the_joiner_is_placed() -
     [(given_up, redirect)] = sent(effects, JoinRedirect)
     [(welcomed, welcome)] = sent(effects, JoinAck)
     assert welcomed == address_of(3)
-    assert redirect == JoinRedirect((address_of(3),), DOMAIN, RefusalCode.EDGE_SPLIT, b"", 1)
+    assert redirect == JoinRedirect((address_of(3),), DOMAIN, RefusalCode.EDGE_SPLIT, b"t", 1)
     assert given_up in {address_of(1), address_of(2)}
     assert welcome.sample[0].address == given_up, "the joiner learns of its second neighbour"
     assert story.peers() == {3} | {n for n in (1, 2) if address_of(n) != given_up}
@@ -113,7 +113,7 @@ def test_an_edge_is_not_split_for_a_joiner_that_could_not_take_both_ends(capacit
 def test_a_peer_told_of_a_split_goes_to_the_newcomer() -> None:
     story = Story()
     story.befriend(1)
-    effects = story.hear(1, JoinRedirect((address_of(3),), DOMAIN, RefusalCode.EDGE_SPLIT))
+    effects = story.hear(1, JoinRedirect((address_of(3),), DOMAIN, RefusalCode.EDGE_SPLIT, story.pinged(1)))
     assert story.peers() == set()
     assert [target for target, _ in sent(effects, JoinReq)] == [address_of(3)]
 
@@ -258,16 +258,55 @@ def test_a_node_with_as_many_peers_as_members_asks_no_node() -> None:
 def test_a_node_that_probes_us_as_its_peer_and_is_none_is_told_so_because_links_are_symmetrical() -> None:
     story = Story(capacity=1)
     story.befriend(1)
-    effects = story.hear(2, story.ping(2))
-    assert sent(effects, JoinNak) == [(address_of(2), JoinNak(DOMAIN, RefusalCode.LINK_REJECTED, b"", 1))]
+    ping = story.ping(2)
+    rejected = JoinNak(DOMAIN, RefusalCode.LINK_REJECTED, ping.seq.to_bytes(8), 1)
+    assert sent(story.hear(2, ping), JoinNak) == [(address_of(2), rejected)]
 
 
 def test_told_that_a_peer_does_not_know_the_link_a_node_gives_it_up() -> None:
     story = Story()
     story.befriend(1)
-    story.hear(1, JoinNak(DOMAIN, RefusalCode.LINK_REJECTED))
+    story.hear(1, JoinNak(DOMAIN, RefusalCode.LINK_REJECTED, story.pinged(1)))
     assert story.peers() == set()
     assert story.status(1) is Status.ALIVE
+
+
+@pytest.mark.parametrize("code", [RefusalCode.LINK_REJECTED, RefusalCode.EDGE_SPLIT])
+@pytest.mark.parametrize("kind", ["none", "guessed", "of another peer"])
+def test_end_of_a_link_without_a_ping_of_it_is_forged(kind: str, code: RefusalCode) -> None:
+    story = Story()
+    story.befriend(1, 2)
+    of_another = story.pinged(1, 2)
+    number = {"none": b"", "guessed": bytes(8), "of another peer": of_another}[kind]
+    is_split = code is RefusalCode.EDGE_SPLIT
+    forged = JoinRedirect((address_of(9),), DOMAIN, code, number) if is_split else JoinNak(DOMAIN, code, number)
+    assert story.hear(1, forged) == []
+    assert story.peers() == {1, 2}
+
+
+@pytest.mark.parametrize("code", [RefusalCode.LINK_REJECTED, RefusalCode.EDGE_SPLIT])
+def test_end_of_a_link_is_proved_by_the_token_that_began_it(code: RefusalCode) -> None:
+    story = Story()
+    story.hear(1, JoinReq(info_of(1), b"a token of 12"), token_valid=True)
+    proof = b"ken of 12"[-8:]
+    is_split = code is RefusalCode.EDGE_SPLIT
+    story.hear(1, JoinRedirect((address_of(9),), DOMAIN, code, proof) if is_split else JoinNak(DOMAIN, code, proof))
+    assert story.peers() == set()
+
+
+def test_join_from_another_address_does_not_change_the_secret_of_a_link() -> None:
+    story = Story()
+    story.hear(1, JoinReq(info_of(1), b"the first token"), token_valid=True)
+    story.hear(1, JoinReq(info_of(1), b"token of another"), token_valid=True, source=address_of(9))
+    story.hear(1, JoinNak(DOMAIN, RefusalCode.LINK_REJECTED, b"token of another"[-8:]))
+    assert story.peers() == {1}
+
+
+def test_numbers_of_pings_do_not_follow_one_another() -> None:
+    story = Story()
+    story.befriend(1)
+    numbers = [ping.seq for _, ping in sent(story.pass_time(5_000, answering=[1]), PingRequest)]
+    assert all(abs(one - other) > 1 for one, other in pairwise(numbers))
 
 
 # -- leaving -----------------------------------------------------------------------------------------------------------

@@ -323,7 +323,7 @@ def test_a_change_without_peers_is_told_to_all_known_members() -> None:
     story = keyed()
     story.befriend(1, 2)
     for number in (1, 2):
-        story.hear(number, JoinNak(DOMAIN, RefusalCode.LINK_REJECTED, b""))
+        story.hear(number, JoinNak(DOMAIN, RefusalCode.LINK_REJECTED, story.pinged(number)))
     effects = story.step(KeyringChanged(ROTATED))
     assert {target for target, _ in sent(effects, KeyringUpdate)} == {address_of(1), address_of(2)}
     assert isinstance(effects[-1], UseKeyring)

@@ -21,7 +21,7 @@ from gossip.core.messages import (
     UserMessageId,
 )
 from gossip.core.options import Options
-from gossip.core.queries import REPLIES_BURST
+from gossip.core.queries import REPLIES_BURST, UNPROVED_BURST
 from gossip.simulation.network import GossipNetwork, address_of, node_id
 from tests.spec.gossip_story import Story, info_of, sent
 
@@ -228,18 +228,19 @@ def test_open_queries_are_bounded_on_both_sides() -> None:
     assert len(sent(story.step(AnswerGiven(question(12).message_id, b"")), QueryReply)) == 1
 
 
-def test_replies_have_a_rate_also_those_about_keys_as_the_address_in_a_query_proves_nothing() -> None:
+@pytest.mark.parametrize(("asker", "burst"), [(1, REPLIES_BURST), (9, UNPROVED_BURST)], ids=["proved", "unproved"])
+def test_replies_have_a_rate_that_depends_on_the_address(asker: int, burst: float) -> None:
     story = Story()
     story.befriend(1)
     effects: list[Effect] = []
     for time in range(1, 101):
-        query = replace(question(time), name=KEYS_QUERY if time % 2 else "question", address=address_of(9))
+        query = replace(question(time), name=KEYS_QUERY if time % 2 else "question", address=address_of(asker))
         effects += tell(story, query)
         effects += story.step(AnswerGiven(query.message_id, b"")) if query.name == "question" else []
-    assert [target for target, _ in sent(effects, QueryReply)] == [address_of(9)] * int(REPLIES_BURST)
-    assert story.dropped("rate-limited") == 100 - REPLIES_BURST
+    assert [target for target, _ in sent(effects, QueryReply)] == [address_of(asker)] * int(burst)
+    assert story.dropped("rate-limited") == 100 - burst
     story.now += 1_000
-    assert len(sent(tell(story, replace(question(101), name=KEYS_QUERY)), QueryReply)) == 1
+    assert len(sent(tell(story, replace(question(101), name=KEYS_QUERY, address=address_of(asker))), QueryReply)) == 1
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 600_001])
