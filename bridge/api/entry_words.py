@@ -6,11 +6,10 @@
     {"voters":[…]}                            configuration voters node-1, node-2, node-3
     {"anything":"else"}                       other         as it stands
 
-The types are those of the records (`bridge.core.log.records`), and `configuration` and `no-op` of Raft. Names come from
+The types are those of `bridge.core.log.kinds`, and `configuration` and `no-op` of Raft. Names come from
 a view: the log has Raft ids and NodeIds.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, assert_never
@@ -18,6 +17,7 @@ from typing import Final, assert_never
 from bridge.api.json import DocumentError
 from bridge.api.log import EntryKind, LogEntryView, servers_named
 from bridge.api.view import FarmView
+from bridge.core.log.kinds import ALL_KINDS, FOREIGN, kind_of
 from bridge.core.log.records import (
     Admission,
     Approval,
@@ -40,32 +40,13 @@ from bridge.core.log.records import (
     Record,
     Removal,
     Report,
+    ServerRecord,
 )
 from bridge.wire.i2p.structures import I2pError, destination_from_base64
 from bridge.wire.log.entries import decode
 from consensus import ServerId
 
-TYPES: Final[Mapping[type, str]] = {
-    Report: "report",
-    Clock: "clock",
-    Publication: "publication",
-    Admission: "admission",
-    Approval: "approval",
-    Eviction: "eviction",
-    KeyReplacement: "key-replacement",
-    Level: "level",
-    Exclusion: "exclusion",
-    CostFactor: "cost",
-    Force: "force",
-    Factors: "factors",
-    Removal: "removal",
-    ClientKey: "client-key",
-    Correction: "correction",
-    ProducerStart: "kafka-producer",
-    GroupOffset: "kafka-offset",
-    Foreign: "other",
-}
-ENTRY_TYPES: Final = (*TYPES.values(), "configuration", "no-op")
+ENTRY_TYPES: Final = (*(each.type for each in ALL_KINDS), "configuration", "no-op")
 _LATEST_S: Final = 253_402_300_799
 _HASH_LETTERS: Final = 12
 
@@ -108,9 +89,9 @@ def entry_words(entry: LogEntryView, names: Names) -> EntryWords:
         return EntryWords(entry.kind.value, None, _raft_text(entry, names))
     record = decode(entry.data)
     if isinstance(record, Foreign):
-        return EntryWords(TYPES[Foreign], None, entry.data.decode(errors="backslashreplace"))
-    by = record.server_id if isinstance(record, Report | Clock | Publication) else None
-    return EntryWords(TYPES[type(record)], by, _text(record, names))
+        return EntryWords(FOREIGN.type, None, entry.data.decode(errors="backslashreplace"))
+    by = record.server_id if isinstance(record, ServerRecord) else None
+    return EntryWords(kind_of(record).type, by, _text(record, names))
 
 
 def _raft_text(entry: LogEntryView, names: Names) -> str:

@@ -19,7 +19,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from bridge.core.log.fields import BRACKETS_LIMIT, ENTRY_LIMIT_BYTES
 from bridge.core.log.hashes import hash_of
+from bridge.core.log.kinds import KINDS, kind_of
 from bridge.core.log.records import (
     Clock,
     CostFactor,
@@ -28,23 +30,26 @@ from bridge.core.log.records import (
     Factors,
     Force,
     Foreign,
+    IdentityRecord,
     KeyReplacement,
+    OperatorCommand,
     Publication,
     Record,
-    kind_of,
     request_of,
 )
-from bridge.wire.log.entries import BRACKETS_LIMIT, ENTRY_LIMIT_BYTES, decode_entry, kinds_named
-from bridge.wire.log.fields import checked_destination
+from bridge.wire.log.entries import decode_entry, kinds_named
 from bridge.wire.log.proof import ends_like_proof
-from bridge.wire.log.reports import LeafPart, MetaPart, ReportEntry, parts_of
+from bridge.wire.log.reports import LeafPart, MetaPart, ReportEntry, checked_destination, parts_of
 
 APPLICATION, SNAPSHOT, CONFIGURATION = "application", "snapshot", "configuration"
 REFUSED: Final = "refused"
 UNSIGNED: Final = "without a proof of its author, so the farm gives it no effect"
-PLAIN_KINDS: Final = ("admission", "approval", "level", "removal", "correction", "client")
-"""Their members name no destination and are kept as they came."""
-OPERATOR_KINDS: Final = ("exclusion", "cost", "force", "eviction", "rekeying", *PLAIN_KINDS)
+OPERATOR_KINDS: Final = frozenset(
+    each.name
+    for each in KINDS
+    if issubclass(each.record, IdentityRecord | OperatorCommand) and each.record is not Factors
+)
+"""The kinds about the farm itself."""
 _DECODED_BY_THE_FARM: Final = frozenset({APPLICATION, SNAPSHOT})
 ADDRESSES_KEPT: Final = 16_384
 _CLAIMS: Final = {"clock": "clock", "publication": "publication", "factors": "factors", "router": "report"}
@@ -140,7 +145,7 @@ def _application(kind: str, body: bytes) -> Decoded:
         return _refused(body, UNSIGNED, None)
     if isinstance(record, ReportEntry):
         return Decoded("report" if kind == APPLICATION else SNAPSHOT, record, request=record.request)
-    return Decoded(kind_of(record), _content(record, body), request=request_of(record))
+    return Decoded(kind_of(record).name, _content(record, body), request=request_of(record))
 
 
 def _refused(body: bytes, reason: str, request: str | None) -> Decoded:
@@ -179,8 +184,9 @@ def _detail(record: Record, body: bytes) -> str | None:
             return _text(node=node_id.hex())
         case KeyReplacement(era):
             return _text(era=era)
-        case _ if (kind := kind_of(record)) in PLAIN_KINDS:
-            return bytes(_members.decode(body)[kind]).decode("utf-8", "replace")
+        # The members of the others name no destination, and are kept as they came.
+        case _ if (kind := kind_of(record)).name in OPERATOR_KINDS:
+            return bytes(_members.decode(body)[kind.member]).decode("utf-8", "replace")
         case _:
             return None
 

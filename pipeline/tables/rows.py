@@ -31,7 +31,7 @@ KINDS: dict[str, frozenset[str]] = {
     "publications": frozenset({"publication"}),
     "configurations": frozenset({"configuration"}),
     "factors": frozenset({"factors"}),
-    "operator_actions": frozenset(OPERATOR_KINDS),
+    "operator_actions": OPERATOR_KINDS,
     "quarantine": frozenset({REFUSED}),
 }
 """Which kinds of entry give rows of which table."""

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
+from bridge.core.log.fields import ENTRY_LIMIT_BYTES
 from bridge.core.log.records import Author, Clock, CostFactor, Exclusion, Factors, Record
 from bridge.node.events.event_log import EventLog
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.wire.log import entries as application
 from bridge.wire.log.entries import EntryReader, decode, encode
-from bridge.wire.log.fields import ENTRY_LIMIT_BYTES
 from bridge.wire.log.proof import Proof, ends_like_proof, proven
 from consensus.core.model import Entry
 from tests.authored import CLUSTER_ID, key_of, node_id, signed

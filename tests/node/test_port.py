@@ -16,13 +16,14 @@ from bridge.api.alarms import NO_QUORUM
 from bridge.api.control import Refused, SubmitOutcome
 from bridge.api.log import LogPage
 from bridge.api.view import FarmView, VerdictKind
+from bridge.core.log.fields import ENTRY_LIMIT_BYTES
 from bridge.core.log.records import Clock, Publication
 from bridge.node.control.node_port import QUORUM_PATIENCE_S, NodePort
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
 from bridge.node.membership.user_messages import UserMessages
 from bridge.node.raft.replica import Replica
 from bridge.node.raft.submitting import Submitting
-from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, encode
+from bridge.wire.log.entries import encode
 from consensus.core.model import Entry
 from consensus.server.errors import NotLeaderError, ServerBusyError, ServerStoppedError
 from tests.node.fake_keys import FakeKeys

@@ -12,10 +12,11 @@ import trio.testing
 from trio.testing import MockClock
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
+from bridge.core.log.fields import BRACKETS_LIMIT
 from bridge.core.log.records import Admission, Clock, Factors, Level
 from bridge.node.raft.replica import LEADERS_OWN_TEXT, Replica
 from bridge.node.raft.submitting import Submitting, entry_refusal, sealed
-from bridge.wire.log.entries import BRACKETS_LIMIT, encode
+from bridge.wire.log.entries import encode
 from consensus.sessions.table import RequestId
 from tests.authored import signed
 from tests.node.farm_stage import NOW_MS, OWN, Stage, machine_clock, rival_report

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from bridge.core.log.hashes import hash_of
-from bridge.core.log.records import Clock, Factors, Foreign, Publication, Record, Report, kind_of, request_of
+from bridge.core.log.kinds import kind_of
+from bridge.core.log.records import Clock, Factors, Foreign, Publication, Record, Report, request_of
 from bridge.wire.log.entries import decode
 from bridge.wire.log.proof import ends_like_proof
 from pipeline.decode.columns import Row, record_batches
@@ -175,7 +176,7 @@ def test_a_generated_entry_has_the_farms_own_verdict_and_its_columns_say_what_it
                 assert (row["entry"], row["body"]) == (REFUSED, body), (seed, body)
                 assert refused or row["reason"] == UNSIGNED, (seed, body)
             else:
-                assert (row["entry"], row["body"], row["reason"]) == (kind_of(record), None, None), (seed, body)
+                assert (row["entry"], row["body"], row["reason"]) == (kind_of(record).name, None, None), (seed, body)
                 assert told(row) == said(record), (seed, body)
             verdicts[row["entry"] == REFUSED] += 1
     assert min(verdicts.values()) > count / 10, "both verdicts are met often"

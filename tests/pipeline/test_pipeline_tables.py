@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from bridge.core.log.fields import BOX_BYTES
 from bridge.core.log.records import (
     Admission,
     Approval,
@@ -28,7 +29,6 @@ from bridge.core.log.records import (
     Removal,
     Scope,
 )
-from bridge.wire.keys.box import BOX_BYTES
 from bridge.wire.log.entries import encode
 from pipeline.floodfills import SPEC, closest_floodfills, keep, routing_key
 from pipeline.run import RunSettings, prepare, run_once

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from bridge.core.log import weights as farm
+from bridge.core.log.fields import ENTRY_LIMIT_BYTES
 from bridge.core.log.records import Factors
-from bridge.wire.log.entries import ENTRY_LIMIT_BYTES
 from pipeline.feedback.weighing import (
     LEAVES_MAX,
     PRESENT,

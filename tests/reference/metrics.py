@@ -10,10 +10,10 @@ from types import ModuleType
 from prometheus_client.parser import text_string_to_metric_families
 
 from bridge.cli.kraft import metrics as kraft
+from bridge.core.log.kinds import COUNTED
 from bridge.core.membership.authors import NoEffect
 from bridge.node.control import metric_texts, metrics, routes, view_builder
 from bridge.node.events import durations
-from bridge.node.raft.applied_state import _COUNTED
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from gossip.core.effects import DropReason
 from gossip.node.limits import Loss
@@ -121,7 +121,7 @@ def counter_names() -> list[str]:
         *routes.new_counters(),
         *_values("garlic_farm_", Fault),
         *_counted("garlic_farm_"),
-        *(f"raft_{name}" for name in _COUNTED.values()),
+        *(f"raft_{name}" for name in COUNTED),
         *_values("raft_without_effect_", NoEffect),
         *_keys(view_builder, "counters", "raft_", of="FarmInputs"),
         *_keys(view_builder, "counters", "", of="ViewInputs"),

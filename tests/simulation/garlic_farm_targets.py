@@ -21,6 +21,7 @@ from typing import Final, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from bridge.core.log.fields import ENTRY_LIMIT_BYTES
 from bridge.core.log.records import (
     Admission,
     Clock,
@@ -33,7 +34,7 @@ from bridge.core.log.records import (
     Record,
 )
 from bridge.node.membership.introductions import introductions_in
-from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, decode, encode
+from bridge.wire.log.entries import decode, encode
 from consensus.core.model import Entry
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.codec import (

@@ -14,8 +14,9 @@ from random import Random
 import pytest
 
 from bridge.core.farm.state_machine import Farm
-from bridge.core.log.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, VERSION_OF, needed_level
+from bridge.core.log.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, VERSION_OF
 from bridge.core.log.hashes import hash_of
+from bridge.core.log.kinds import kind_of
 from bridge.core.log.records import (
     Clock,
     CostFactor,
@@ -229,7 +230,7 @@ def test_up_to_the_level_that_brings_them_a_version_without_the_new_kinds_decide
         world.write()
         entry = READER.read(world.log[-1])
         record = entry.record
-        if needed_level(record) > FIRST_LEVEL:
+        if kind_of(record).level > FIRST_LEVEL:
             unknown += 1
             foreign = Foreign("a JSON object of no kind that a farm knows", request_of(record))
             entry = replace(entry, record=foreign)

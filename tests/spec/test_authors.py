@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from bridge.core.farm.state_machine import Change, Farm, RequestRefused
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
+from bridge.core.log.kinds import kind_of
 from bridge.core.log.records import (
     Admission,
     Approval,
@@ -28,7 +29,6 @@ from bridge.core.log.records import (
     Record,
     Removal,
     Scope,
-    kind_of,
 )
 from bridge.core.log.weights import CommandRefused
 from bridge.core.membership.authors import NUMBERS_WINDOW, AuthorNumbers, EntryWithoutEffect, NoEffect
@@ -72,7 +72,7 @@ class Story:
         refused = [each for each in changes if isinstance(each, EntryWithoutEffect)]
         if not refused:
             return None
-        assert refused == [EntryWithoutEffect(kind_of(record), author, refused[0].reason)]
+        assert refused == [EntryWithoutEffect(kind_of(record).name, author, refused[0].reason)]
         assert replace(self.farm.state, applied_index=before.applied_index, applied_term=before.applied_term) == before
         return refused[0].reason
 
@@ -103,11 +103,11 @@ WEIGHTS = (Factors(1, "formula", {LEAF: 1.1}),)
 
 def test_each_kind_of_entry_has_a_name_by_which_it_is_told() -> None:
     """A kind without one would end every server that applies such an entry, also one that has no effect."""
-    assert len({kind_of(kind.__new__(kind)) for kind in get_args(Record)}) == len(get_args(Record))
+    assert len({kind_of(kind.__new__(kind)).name for kind in get_args(Record)}) == len(get_args(Record))
 
 
 def ids(records: tuple[Record, ...]) -> list[str]:
-    return [kind_of(record) for record in records]
+    return [kind_of(record).name for record in records]
 
 
 @pytest.mark.parametrize("record", OWN, ids=ids(OWN))
@@ -127,7 +127,7 @@ def test_without_a_proof_or_under_an_unknown_or_expelled_key_nothing_has_an_effe
     assert story.reason(C, record) in {NoEffect.EXPELLED, NoEffect.WRONG_AUTHOR}
     assert story.reason(DISMISSED, record) is NoEffect.EXPELLED
     [forged] = story.take(ProvenRecord(record, forged=True))
-    assert forged == EntryWithoutEffect(kind_of(record), None, NoEffect.FORGED)
+    assert forged == EntryWithoutEffect(kind_of(record).name, None, NoEffect.FORGED)
 
 
 @pytest.mark.parametrize("record", SERVERS, ids=ids(SERVERS))

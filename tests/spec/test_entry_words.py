@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from bridge.api.entry_words import ENTRY_TYPES, TYPES, Names, entry_words
+from bridge.api.entry_words import ENTRY_TYPES, Names, entry_words
 from bridge.api.log import EntryKind, LogEntryView, log_entry
 from bridge.api.verdict import loss_of_each
+from bridge.core.log.kinds import ALL_KINDS, kind_of
 from bridge.core.log.records import (
     Admission,
     Approval,
@@ -83,14 +84,14 @@ def application(data: bytes) -> LogEntryView:
 def test_each_type_of_entry_is_told_in_words(record: AnyRecord, words: str) -> None:
     found = entry_words(application(encode(record)), Names(farm_view()))
     assert words in found.text
-    assert found.type == TYPES[type(record)]
+    assert found.type == kind_of(record).type
     assert found.by == (record.server_id if isinstance(record, Report | Clock | Publication) else None)
 
 
 def test_no_type_is_left_out() -> None:
     unions = (get_args(IdentityRecord), get_args(OperatorCommand), get_args(KafkaRecord))
     assert {type(record) for record, _ in RECORDS} == {Report, Clock, Publication}.union(*unions)
-    assert set(ENTRY_TYPES) == {*TYPES.values(), "configuration", "no-op"}
+    assert set(ENTRY_TYPES) == {*(each.type for each in ALL_KINDS), "configuration", "no-op"}
 
 
 @given(st.binary(max_size=200))

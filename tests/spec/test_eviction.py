@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from bridge.core.farm.state_machine import EntryTooEarly, LevelRaised, LevelRefused
-from bridge.core.log.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, needed_level, next_level
+from bridge.core.log.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, next_level
 from bridge.core.log.hashes import hash_of
+from bridge.core.log.kinds import kind_of
 from bridge.core.log.records import (
     Admission,
     Approval,
@@ -213,8 +214,8 @@ def test_the_leader_raises_the_level_once_every_voter_supports_it(
 
 
 def test_entries_about_identities_wait_for_the_level_and_foreign_objects_do_not() -> None:
-    assert needed_level(Eviction(A, 1, ())) == needed_level(Approval(A, "a", B)) == 2
-    assert needed_level(Admission(A, "a")) == needed_level(Foreign("an application's")) == FIRST_LEVEL
+    assert kind_of(Eviction(A, 1, ())).level == kind_of(Approval(A, "a", B)).level == 2
+    assert kind_of(Admission(A, "a")).level == kind_of(Foreign("an application's")).level == FIRST_LEVEL
 
 
 @pytest.mark.parametrize(("voters", "needed"), [(0, 2), (1, 2), (2, 2), (3, 2), (4, 3), (8, 5)])

@@ -13,6 +13,7 @@ import pytest
 from bridge.core.farm import state_machine
 from bridge.core.farm.state_machine import Change, EntryTooEarly, Farm, LevelRaised, PublicationAccepted
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
+from bridge.core.log.fields import BOX_BYTES
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import (
     Admission,
@@ -49,7 +50,6 @@ from bridge.core.publishing.publication import Pace, plan_publication
 from bridge.core.state.bounds import objection_to_state
 from bridge.core.state.farm_state import FarmTuning
 from bridge.node.raft.farm_content import objection_to_snapshot
-from bridge.wire.keys.box import BOX_BYTES
 from bridge.wire.log.entries import EntryReader, encode
 from bridge.wire.log.proof import sign_entry
 from bridge.wire.log.snapshot import FarmSnapshot, decode_farm_at_once, encode_farm

@@ -22,10 +22,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bridge.core.log import feature_level, records
+from bridge.core.log import kinds, records
+from bridge.core.log.fields import BOX_BYTES
 from bridge.core.log.hashes import hash_of
 from bridge.wire.i2p.structures import ed25519_destination
-from bridge.wire.keys.box import BOX_BYTES
 from bridge.wire.log.entries import decode, encode, is_plainly_foreign, kinds_named
 from gossip.wire import node_id_of
 
@@ -371,9 +371,9 @@ def verdict_on(data: bytes) -> str:
         written = "cannot be written"
     facts = (
         _plain(record),
-        records.kind_of(record),
+        kinds.kind_of(record).name,
         records.request_of(record),
-        feature_level.needed_level(record),
+        kinds.kind_of(record).level,
         kinds_named(data),
         is_plainly_foreign(data),
         written,

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bridge.core.log.fields import ENTRY_LIMIT_BYTES, ApplicationError
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import (
     Admission,
@@ -32,7 +33,7 @@ from bridge.core.log.records import (
     RouterStatus,
 )
 from bridge.wire.i2p.structures import destination_from_base64, ed25519_destination
-from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, ApplicationError, decode, encode
+from bridge.wire.log.entries import decode, encode
 from bridge.wire.log.reports import FAILURE_LIMIT
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "application-json.md"

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bridge.wire.log.fields import BRACKETS_LIMIT, ENTRY_LIMIT_BYTES
+from bridge.core.log.fields import BRACKETS_LIMIT, ENTRY_LIMIT_BYTES
 from bridge.wire.log.proof import NUMBER_LIMIT, Proof, ends_like_proof, proven, sign_entry
 from gossip.core.member import NodeId
 

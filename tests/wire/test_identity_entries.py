@@ -6,10 +6,9 @@ import json
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from bridge.core.log.fields import BOX_BYTES, BOXES_LIMIT, ENTRY_LIMIT_BYTES, ApplicationError
 from bridge.core.log.records import Admission, Approval, Eviction, Foreign, KeyReplacement, Level
-from bridge.wire.keys.box import BOX_BYTES
-from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, ApplicationError, decode, encode
-from bridge.wire.log.identity_entries import BOXES_LIMIT
+from bridge.wire.log.entries import decode, encode
 from gossip.wire.identity import node_id_of
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32)).public_key().public_bytes_raw()

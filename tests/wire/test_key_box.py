@@ -8,8 +8,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.core.log.fields import BOX_BYTES
 from bridge.wire.keys.box import (
-    BOX_BYTES,
     OFFER_BYTES,
     EraKey,
     KeyBoxError,

@@ -24,7 +24,7 @@ from bridge.cli.keys.destination_keys import import_destination, new_destination
 from bridge.cli.keys.rotation import RotationError, rotate
 from bridge.cli.options import file_path, json_option, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
-from bridge.core.log.records import NAME
+from bridge.core.log.fields import NAME
 from bridge.node.control.client import ControlClient
 from bridge.node.raft.client_scopes import Scope
 from bridge.node.security.key_files import (

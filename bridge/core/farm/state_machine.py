@@ -53,8 +53,9 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from bridge.core.farm.operator_commands import CommandChange, apply_command
-from bridge.core.log.feature_level import BOUNDS_LEVEL, KAFKA_LEVEL, REQIDS_LEVEL, may_raise, needed_level
+from bridge.core.log.feature_level import BOUNDS_LEVEL, KAFKA_LEVEL, REQIDS_LEVEL, may_raise
 from bridge.core.log.hashes import hash_of
+from bridge.core.log.kinds import kind_of
 from bridge.core.log.records import (
     Admission,
     Approval,
@@ -71,7 +72,7 @@ from bridge.core.log.records import (
     ProvenRecord,
     Publication,
     Report,
-    kind_of,
+    ServerRecord,
     request_of,
 )
 from bridge.core.log.voter_clocks import VoterClocks
@@ -293,8 +294,8 @@ class Farm:
                 reason = self.without_effect(entry)
                 if reason is not None:
                     changes = [_without_effect(entry, reason)]
-                elif needed_level(record) > state.level:
-                    changes = [EntryTooEarly(type(record).__name__, needed_level(record))]
+                elif kind_of(record).level > state.level:
+                    changes = [EntryTooEarly(type(record).__name__, kind_of(record).level)]
                 else:
                     state = replace(state, numbers=numbers_after(self._numbers_for(entry), entry))
                     state, changes = self._apply(_author_alive(state, entry), entry)
@@ -472,18 +473,15 @@ def _author_alive(state: FarmState, entry: ProvenRecord) -> FarmState:
     """Note that an identity is alive: an entry of it had effect."""
     if entry.author is None or isinstance(entry.record, Foreign):
         return state
-    match entry.record:
-        case Report(server_id=named) | Clock(server_id=named) | Publication(server_id=named):
-            server_id: int | None = named
-        case _:
-            server_id = raft_id_of(state.admitted, entry.author.node_id)
+    record, author_id = entry.record, entry.author.node_id
+    server_id = record.server_id if isinstance(record, ServerRecord) else raft_id_of(state.admitted, author_id)
     admitted = came_alive(state.admitted, () if server_id is None else (server_id,))
     return state if admitted is state.admitted else replace(state, admitted=admitted)
 
 
 def _without_effect(entry: ProvenRecord, reason: NoEffect) -> EntryWithoutEffect:
     author = None if entry.author is None else entry.author.node_id
-    return EntryWithoutEffect(kind_of(entry.record), author, reason)
+    return EntryWithoutEffect(kind_of(entry.record).name, author, reason)
 
 
 def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple[FarmState, list[Change]]:

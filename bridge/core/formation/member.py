@@ -9,12 +9,8 @@ What the log says of an identity is another thing (`bridge.core.membership.admis
 
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import Final
 
-from bridge.core.formation.founding import FormationNotice
-
-_PUBLIC_KEY_BYTES: Final = 32
-"""Of an Ed25519 key, as everywhere in gossip."""
+from bridge.core.formation.founding import PUBLIC_KEY_BYTES, FormationNotice
 
 
 class MemberStatus(Enum):
@@ -77,7 +73,7 @@ class FarmMember:
     @property
     def key(self) -> bytes | None:
         """Its identity's public key, if it is known."""
-        return self.credential[:_PUBLIC_KEY_BYTES] or None
+        return self.credential[:PUBLIC_KEY_BYTES] or None
 
     @property
     def notice(self) -> FormationNotice:

@@ -19,22 +19,7 @@ level.
 
 from collections.abc import Collection, Mapping
 
-from bridge.core.log.records import (
-    Approval,
-    ClientKey,
-    Correction,
-    CostFactor,
-    Eviction,
-    Exclusion,
-    Factors,
-    Force,
-    GroupOffset,
-    KeyReplacement,
-    Level,
-    ProducerStart,
-    Record,
-    Removal,
-)
+from bridge.core.log.records import Level
 
 FIRST_LEVEL = 1
 """The level of an empty log: reports, clock, publications, admissions."""
@@ -61,15 +46,6 @@ VERSION_OF = dict.fromkeys(range(FIRST_LEVEL, SUPPORTED_LEVEL + 1), "0.1.0")
 """The first version that supports a level; the entry names it for servers that do not know the level."""
 
 _VERSION_CHARACTERS = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz.+-")
-_NEEDED: dict[type, int] = dict.fromkeys(
-    (Approval, ClientKey, Correction, Eviction, Exclusion, CostFactor, Force, Factors, KeyReplacement, Removal),
-    EVICTION_LEVEL,
-) | dict.fromkeys((ProducerStart, GroupOffset), KAFKA_LEVEL)
-
-
-def needed_level(record: Record) -> int:
-    """The lowest level at which a record has an effect."""
-    return _NEEDED.get(type(record), FIRST_LEVEL)
 
 
 def next_level(current: int, voters: Collection[int | None]) -> Level | None:

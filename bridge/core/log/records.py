@@ -1,38 +1,43 @@
 """The farm's log entries as values: what the JSON of an application entry means.
 
-These kinds of JSON object travel as application entries of the Raft log. A member tells them apart:
+`bridge.core.log.kinds` lists the kinds, with their authors and names. Each field declares its JSON
+(`bridge.core.log.fields`); the fields of a report have theirs in `bridge.wire.log.reports`.
 
-    report        `router` / `destinations` / `meta`  one server's state (I2P proposal 150, application layer)
-    clock         `clock`                             the leader's advance of log time
-    publication   `publication`                       the publisher's commitment, before it signs and hands over
-    admission     `admission`                         an identity that belongs to the farm from here on
-    exclusion     `exclusion`                         an operator keeps a leaf out of every structure, or lets it in
-    cost          `cost`                              an operator makes a leaf dearer or cheaper
-    force         `force`                             an operator has a master published anew
-    factors       `factors`                           the pipeline's factors on the costs of leaves
-    removal       `removal`                           an operator removes a server from the farm, or allows it back
-    correction    `correction`                        an operator sets log time back to the clocks of a majority
-    approval      `approval`                          an operator gives a name to another identity
-    eviction      `eviction`                          an operator excludes an identity; new gossip keys for the others
-    rekeying      `rekeying`                          an operator replaces the gossip keys of all members
-    level         `level`                             the kinds of entries that all servers understand from here on
-    client        `client`                            an operator admits a client key with scopes, or removes it
-    producer      `kafkaProducer`                     a producer of Kafka's begins (`bridge.core.state.kafka_clients`)
-    offset        `kafkaOffset`                       how far a consumer group of Kafka's has read
-    foreign       any other JSON object               kept in the log; the state machine only notes its `request`
-
-The wire floor decodes the JSON; the state machine sees only these values, each with the author whose signature the
+The wire floor decodes the JSON. The state machine sees only these values, each with the author whose signature the
 decoder has verified (`ProvenRecord`), or without one. The decoder ignores unknown members; they stay in the log. `None`
-is a figure that this kind of router cannot tell.
+is a figure that this kind of router cannot report.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Annotated
 
-NAME: Final = "[A-Za-z0-9][A-Za-z0-9._-]{0,31}"
-"""What nodes, clusters and client keys are called, as a regular expression."""
+from msgspec import Meta
+
+from bridge.core.log.fields import (
+    BOXES,
+    DERIVED,
+    PRINCIPAL,
+    PUBLIC_KEY,
+    Count,
+    DestinationText,
+    Era,
+    Factor,
+    HashText,
+    Json,
+    Milliseconds,
+    Name,
+    NewServerId,
+    NodeName,
+    Request,
+    Seconds,
+    ServerId,
+    hex_id,
+)
+
+FACTORS_MAX = 1024
+"""Leaves in one entry of factors, and the share of one author in the table (`bridge.core.log.weights`)."""
 
 
 class PublishConfig(Enum):
@@ -145,30 +150,30 @@ class Clock:
     `period_ms` is the farm's reporting period from here on: the leader's setting applies to all servers.
     """
 
-    time_ms: int
-    server_id: int
-    period_ms: int | None = None
+    time_ms: Annotated[int, Json(Milliseconds, "time")]
+    server_id: Annotated[int, Json(ServerId, "id")]
+    period_ms: Annotated[int | None, Json(Milliseconds, "period")] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
     """The publisher commits to a structure before it signs it: fences a deposed publisher, orders the seconds."""
 
-    master: str
-    server_id: int
-    published_s: int
-    content_hash: str
+    master: Annotated[str, Json(DestinationText)]
+    server_id: Annotated[int, Json(ServerId, "id")]
+    published_s: Annotated[int, Json(Seconds, "published")]
+    content_hash: Annotated[str, Json(Request, "contentHash")]
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
     """The leader admits an identity, or records the name of one: see `bridge.core.membership.admission`."""
 
-    node_id: bytes
-    name: str
-    key: bytes | None = None
+    node_id: Annotated[bytes, hex_id("node")]
+    name: NodeName
+    key: Annotated[bytes | None, PUBLIC_KEY] = None
     """Its public key."""
-    server_id: int = 0
+    server_id: Annotated[int, Json(NewServerId, "server", is_first=True)] = 0
     """The Raft id that it gives out, or that the identity has; named here so that the leader's signature covers it."""
 
 
@@ -176,11 +181,11 @@ class Admission:
 class Approval:
     """The identity `node_id` takes `name` from the identity `replaces`: see `bridge.core.membership.admission`."""
 
-    node_id: bytes
-    name: str
-    replaces: bytes
-    key: bytes | None = None
-    server_id: int = 0
+    node_id: Annotated[bytes, hex_id("node")]
+    name: NodeName
+    replaces: Annotated[bytes, hex_id("replaces")]
+    key: Annotated[bytes | None, PUBLIC_KEY] = None
+    server_id: Annotated[int, Json(NewServerId, "server", is_first=True)] = 0
     """As in an admission."""
 
 
@@ -188,9 +193,9 @@ class Approval:
 class Eviction:
     """The identity `node_id` is evicted, and an era of gossip keys begins: see `bridge.core.membership.eviction`."""
 
-    node_id: bytes
-    era: int
-    boxes: tuple[tuple[bytes, bytes], ...]
+    node_id: Annotated[bytes, hex_id("node")]
+    era: Era
+    boxes: Annotated[tuple[tuple[bytes, bytes], ...], BOXES]
     """NodeId, and the era's key sealed for it."""
 
 
@@ -198,8 +203,8 @@ class Eviction:
 class KeyReplacement:
     """An era of gossip keys begins without an eviction: see `bridge.core.membership.eviction`."""
 
-    era: int
-    boxes: tuple[tuple[bytes, bytes], ...]
+    era: Era
+    boxes: Annotated[tuple[tuple[bytes, bytes], ...], BOXES]
     """NodeId, and the era's key sealed for it."""
 
 
@@ -207,15 +212,15 @@ class KeyReplacement:
 class Level:
     """All servers understand feature level `number`, which `version` brought (`bridge.core.log.feature_level`)."""
 
-    number: int
-    version: str
+    number: Annotated[int, Meta(ge=1, lt=2**16)]
+    version: Annotated[str, Meta(max_length=32)]
 
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
     """The leaf with this hash (base32, as in its address) is excluded from all structures, or admitted again."""
 
-    leaf_hash: str
+    leaf_hash: Annotated[str, Json(HashText, "hash")]
     excluded: bool
     request: str | None = None
 
@@ -224,8 +229,8 @@ class Exclusion:
 class CostFactor:
     """An operator's factor on the cost of a leaf, until the next one; 1 removes it."""
 
-    leaf_hash: str
-    factor: float
+    leaf_hash: Annotated[str, Json(HashText, "hash")]
+    factor: Factor
     request: str | None = None
 
 
@@ -233,7 +238,7 @@ class CostFactor:
 class Force:
     """The publisher of `master` publishes it anew, changed or not."""
 
-    master: str
+    master: DestinationText
     request: str | None = None
 
 
@@ -241,9 +246,9 @@ class Force:
 class Factors:
     """The pipeline's result from the log up to `through_index`: a factor on the cost of each leaf that it names."""
 
-    through_index: int
-    formula: str
-    factors: Mapping[str, float]
+    through_index: Annotated[int, Json(Count, "throughIndex")]
+    formula: Annotated[str, Meta(max_length=200)]
+    factors: Annotated[Mapping[str, float], Json(Annotated[dict[HashText, Factor], Meta(max_length=FACTORS_MAX)])]
     request: str | None = None
 
 
@@ -260,7 +265,7 @@ class Foreign:
 class Removal:
     """The server with this Raft id no longer belongs to the group, alive or not; or it may come back."""
 
-    server_id: int
+    server_id: Annotated[int, Json(ServerId, "server")]
     removed: bool
     request: str | None = None
 
@@ -274,15 +279,22 @@ class Scope(Enum):
     """An operator's commands: exclusions, costs, forced publications, removals."""
 
 
+_SCOPES = Annotated[list[Scope], Meta(max_length=len(Scope))]
+
+
+def _in_order(scopes: Collection[Scope]) -> tuple[Scope, ...]:
+    return tuple(each for each in Scope if each in scopes)
+
+
 @dataclass(frozen=True, slots=True)
 class ClientKey:
     """A client key may now, or may no longer, write entries of these scopes (`bridge.core.membership.client_keys`)."""
 
-    node_id: bytes
+    node_id: Annotated[bytes, DERIVED]
     """Its name as an author, derived from the key as for servers."""
-    name: str
-    key: bytes
-    scopes: tuple[Scope, ...]
+    name: NodeName
+    key: Annotated[bytes, PUBLIC_KEY]
+    scopes: Annotated[tuple[Scope, ...], Json(_SCOPES, read=_in_order, write=list)]
     admitted: bool
     request: str | None = None
 
@@ -291,7 +303,7 @@ class ClientKey:
 class Correction:
     """Log time goes back to the time of a majority of the voters' clocks (`bridge.core.farm.log_time_correction`)."""
 
-    time_ms: int
+    time_ms: Annotated[int, Json(Milliseconds, "clock")]
     request: str | None = None
 
 
@@ -306,9 +318,9 @@ OperatorCommand = Exclusion | CostFactor | Force | Factors | Removal | ClientKey
 class ProducerStart:
     """A producer of Kafka's begins; its id is the entry's index. `name` is unique, so that its node finds it."""
 
-    name: str
+    name: Name
     request: str | None = None
-    principal: str = ""
+    principal: Annotated[str, PRINCIPAL] = ""
     """Its user (`bridge.core.state.kafka_clients.principal_hash`); entries below `BOUNDS_LEVEL` have none."""
 
 
@@ -316,51 +328,31 @@ class ProducerStart:
 class GroupOffset:
     """How far a consumer group of Kafka's has read. `leader_epoch` is -1 if its client did not say it."""
 
-    group: str
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
+    group: Annotated[str, Meta(min_length=1, max_length=255)]
+    offset: Count
+    leader_epoch: Annotated[int, Json(Annotated[int, Meta(ge=-1, lt=2**31)], "epoch")] = -1
+    metadata: Annotated[str, Meta(max_length=1024)] = ""
     request: str | None = None
-    principal: str = ""
+    principal: Annotated[str, PRINCIPAL] = ""
     """As in `ProducerStart`."""
 
 
 KafkaRecord = ProducerStart | GroupOffset
 """What nodes write for clients of their Kafka listeners."""
 
-Record = Report | Clock | Publication | IdentityRecord | OperatorCommand | KafkaRecord | Foreign
+ServerRecord = Report | Clock | Publication
+"""What a server writes in its own name."""
+
+LeadersRecord = Clock | IdentityRecord
+"""What the leader alone writes."""
+
+EntryRecord = ServerRecord | IdentityRecord | OperatorCommand | KafkaRecord
+Record = EntryRecord | Foreign
 
 
 def request_of(record: Record) -> str | None:
     """The sender's name of the request; None for records that only servers write, which are never submitted twice."""
     return None if isinstance(record, Clock | Publication | IdentityRecord) else record.request
-
-
-_KINDS: dict[type[Record], str] = {
-    Report: "report",
-    Clock: "clock",
-    Publication: "publication",
-    Admission: "admission",
-    Approval: "approval",
-    Eviction: "eviction",
-    KeyReplacement: "rekeying",
-    Level: "level",
-    Exclusion: "exclusion",
-    CostFactor: "cost",
-    Force: "force",
-    Factors: "factors",
-    Removal: "removal",
-    ClientKey: "client",
-    ProducerStart: "producer",
-    GroupOffset: "offset",
-    Correction: "correction",
-    Foreign: "foreign",
-}
-
-
-def kind_of(record: Record) -> str:
-    """The record's name in the table above."""
-    return _KINDS[type(record)]
 
 
 @dataclass(frozen=True, slots=True)

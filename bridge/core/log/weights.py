@@ -26,11 +26,10 @@ Factors are whole thousandths and all arithmetic is in integers: the result must
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from bridge.core.log.records import CostFactor, Exclusion, Factors
+from bridge.core.log.records import FACTORS_MAX, CostFactor, Exclusion, Factors
 
 EXCLUSIONS_MAX = 256
 COST_FACTORS_MAX = 256
-FACTORS_MAX = 1024
 """These are the shares of one author; below `BOUNDS_LEVEL`, the limits of all authors together."""
 EXCLUSIONS_OF_ALL_MAX = 4 * EXCLUSIONS_MAX
 COST_FACTORS_OF_ALL_MAX = 4 * COST_FACTORS_MAX

@@ -29,18 +29,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from bridge.core.log.kinds import kind_of
 from bridge.core.log.records import (
     Author,
-    ClientKey,
-    Factors,
+    EntryRecord,
     Foreign,
-    IdentityRecord,
-    KafkaRecord,
-    OperatorCommand,
     ProvenRecord,
-    Record,
     Report,
-    Scope,
+    ServerRecord,
 )
 from bridge.core.membership.admission import ADMITTED_MAX, Admitted, raft_id_of
 from bridge.core.membership.client_keys import CLIENTS_MAX, Client
@@ -152,20 +148,19 @@ def without_former(
 
 
 def _unauthorised(
-    record: Record, author: Author, admitted: Mapping[int, Admitted], clients: Mapping[bytes, Client]
+    record: EntryRecord, author: Author, admitted: Mapping[int, Admitted], clients: Mapping[bytes, Client]
 ) -> NoEffect | None:
-    if isinstance(record, IdentityRecord | ClientKey | KafkaRecord):
-        return _not_a_server(author, admitted, clients)
-    if isinstance(record, OperatorCommand):
-        scope = Scope.WEIGHTS if isinstance(record, Factors) else Scope.OPERATOR
-        return _not_in_scope(scope, author, admitted, clients)
-    if isinstance(record, Foreign):
+    if isinstance(record, ServerRecord):
+        named = admitted.get(record.server_id)
+        if named is not None and named.node_id == author.node_id:
+            return None if named.is_member else NoEffect.EXPELLED
+        refusal = _not_a_server(author, admitted, clients)
+        return NoEffect.WRONG_AUTHOR if refusal is None else refusal
+    scope = kind_of(record).scope
+    client = clients.get(author.node_id)
+    if scope is not None and client is not None and client.admitted and scope in client.scopes:
         return None
-    named = admitted.get(record.server_id)
-    if named is not None and named.node_id == author.node_id:
-        return None if named.is_member else NoEffect.EXPELLED
-    refusal = _not_a_server(author, admitted, clients)
-    return NoEffect.WRONG_AUTHOR if refusal is None else refusal
+    return _not_a_server(author, admitted, clients)
 
 
 def _not_a_server(author: Author, admitted: Mapping[int, Admitted], clients: Mapping[bytes, Client]) -> NoEffect | None:
@@ -176,12 +171,3 @@ def _not_a_server(author: Author, admitted: Mapping[int, Admitted], clients: Map
     if client is None:
         return NoEffect.UNKNOWN_AUTHOR
     return NoEffect.OUT_OF_SCOPE if client.admitted else NoEffect.EXPELLED
-
-
-def _not_in_scope(
-    scope: Scope, author: Author, admitted: Mapping[int, Admitted], clients: Mapping[bytes, Client]
-) -> NoEffect | None:
-    client = clients.get(author.node_id)
-    if client is not None and client.admitted and scope in client.scopes:
-        return None
-    return _not_a_server(author, admitted, clients)

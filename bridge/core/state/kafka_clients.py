@@ -39,6 +39,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, TypeVar
 
+from bridge.core.log.fields import PRINCIPAL_CHARACTERS, is_principal
+
 Row = TypeVar("Row")
 Name = TypeVar("Name", str, bytes)
 
@@ -60,10 +62,8 @@ GROUP_EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
 SKIPPED_MAX: Final = 4_096
 SEQUENCES: Final = 2**31
 EPOCH_MAX: Final = 2**15 - 1
-PRINCIPAL_CHARACTERS: Final = 32
 _MARK: Final = "kafka:"
 _TEXT_CHARACTERS_MAX: Final = len(_MARK) + 19 + 5 + 10 + PRINCIPAL_CHARACTERS + 3
-_PRINCIPAL_DIGITS: Final = frozenset("0123456789abcdef")
 _PARTS_WITH_PRINCIPAL: Final = 4
 _PRINCIPAL_PURPOSE: Final = b"garlic farm kafka principal\x00"
 
@@ -119,11 +119,6 @@ def produced_in(request: str | None) -> Produced | None:
     made = Produced(producer_id, epoch, sequence, principal)
     is_possible = made.producer_id >= 0 and 0 <= made.epoch <= EPOCH_MAX and 0 <= made.sequence < SEQUENCES
     return made if is_possible and str(made) == request else None
-
-
-def is_principal(text: str) -> bool:
-    """Return True if this may come from `principal_hash`."""
-    return len(text) == PRINCIPAL_CHARACTERS and _PRINCIPAL_DIGITS.issuperset(text)
 
 
 class ProducedStatus(Enum):

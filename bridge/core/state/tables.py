@@ -18,13 +18,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from bridge.core.log.records import LeafFault, Scope
+from bridge.core.log.records import FACTORS_MAX, LeafFault, Scope
 from bridge.core.log.weights import (
     COST_FACTORS_MAX,
     COST_FACTORS_OF_ALL_MAX,
     EXCLUSIONS_MAX,
     EXCLUSIONS_OF_ALL_MAX,
-    FACTORS_MAX,
     FACTORS_OF_ALL_MAX,
 )
 from bridge.core.membership.admission import ADMITTED_MAX, ADMITTED_OF_LEADER_MAX

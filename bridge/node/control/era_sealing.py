@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bridge.core.formation.member import FarmMember
+from bridge.core.log.fields import BOXES_LIMIT
 from bridge.core.membership.admission import Admitted
 from bridge.core.membership.eviction import LAST_ERA
 from bridge.core.state.farm_state import FarmState
 from bridge.node.events.event_log import clock_ms
 from bridge.node.membership.membership_provider import MembershipProvider
 from bridge.wire.keys.box import EraKey, new_key, seal_key
-from bridge.wire.log.identity_entries import BOXES_LIMIT
 from gossip import ClockBound, Keyring
 
 

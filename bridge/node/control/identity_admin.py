@@ -35,9 +35,9 @@ from bridge.core.log.feature_level import (
     SUPPORTED_LEVEL,
     held_back_text,
     holding_back,
-    needed_level,
     next_level,
 )
+from bridge.core.log.kinds import kind_of
 from bridge.core.log.records import Admission, Approval, Eviction, IdentityRecord, KeyReplacement
 from bridge.core.membership.admission import (
     Admitted,
@@ -476,11 +476,11 @@ class IdentityAdmin:
 
     async def _commit(self, farm: FoundedFarm, record: IdentityRecord) -> None:
         level = farm.state.level
-        if level < needed_level(record):
+        if level < (needed := kind_of(record).level):
             raise Refused(
                 409,
                 "level",
-                f"the farm is at feature level {level}, and this takes {needed_level(record)}: a voter announces no"
+                f"the farm is at feature level {level}, and this takes {needed}: a voter announces no"
                 " higher level, or its announcement is not here yet. Wait; `garlicfarm doctor` names the voters",
             )
         try:

@@ -9,6 +9,8 @@ names are those of the view, without `garlicfarm_` and `_total`. docs/reference/
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from bridge.core.log.kinds import COUNTED
+
 _ENTRIES: Final = "Every server counts the same; it begins anew with the process"
 _QUIET: Final = "A few now and then are nothing; look for the sender if it grows steadily"
 _STRANGER: Final = "Nothing to do if it is small; a steady growth is a program that tries: `garlicfarm events` names it"
@@ -222,26 +224,6 @@ _RAFT_PORT: Final = {
         " Raft repeats them; if it grows, look at `garlicfarm servers`"
     ),
 }
-_KINDS: Final = {
-    "reports": "reports of servers about themselves; if it stands still, no server reports: look for the leader",
-    "clocks": "clock entries, by which the leader moves log time; one in each reporting period",
-    "publications": "publications that the log has accepted; one for each new structure of a master",
-    "admissions": "admissions of identities; one for each node that has joined",
-    "approvals": "approvals of a new identity under a name that another had",
-    "evictions": "evictions; if you did not evict a node, find out who did: the entry names its author",
-    "key_replacements": "replacements of all gossip keys",
-    "levels": "raisings of the feature level, as the farm is updated",
-    "exclusions": "exclusions of leaves by operators, and their ends",
-    "cost_factors": "cost factors of leaves that operators have set",
-    "forced_publications": "publications that operators have forced",
-    "pipeline_factors": "factors of the pipeline; if it stands still while the pipeline runs, its entries are refused",
-    "removals": "removals of servers by operators, and their ends",
-    "client_keys": "admissions and removals of client keys",
-    "kafka_producers": "registrations of Kafka's producers",
-    "kafka_offsets": "offsets that Kafka's consumer groups have noted",
-    "log_time_corrections": "corrections of log time by operators",
-    "foreign_entries": "entries of users, which mean nothing to the farm",
-}
 _WITHOUT_EFFECT: Final = {
     "unsigned": "it carries no proof of its author",
     "forged": "its signature does not verify",
@@ -394,7 +376,7 @@ COUNTERS: Final[Mapping[str, str]] = {
     **_prefixed("gossip_", _GOSSIP),
     **_prefixed("control_", _CONTROL),
     **_prefixed("garlic_farm_", _RAFT_PORT),
-    **{f"raft_{name}": f"Entries that this node has applied: {text}. {_ENTRIES}" for name, text in _KINDS.items()},
+    **{f"raft_{name}": f"Entries that this node has applied: {text}. {_ENTRIES}" for name, text in COUNTED.items()},
     **_prefixed("raft_", _RAFT),
     **_OTHERS,
 }

@@ -30,8 +30,10 @@ from bridge.api.requests import (
 )
 from bridge.api.view import FarmView
 from bridge.core.farm.log_time_correction import correction_refusal
-from bridge.core.log.feature_level import BOUNDS_LEVEL, needed_level
+from bridge.core.log.feature_level import BOUNDS_LEVEL
+from bridge.core.log.fields import ApplicationError, octets
 from bridge.core.log.hashes import hash_of
+from bridge.core.log.kinds import kind_of
 from bridge.core.log.records import (
     ClientKey,
     Correction,
@@ -47,8 +49,7 @@ from bridge.core.state.farm_state import FarmState
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.settings.masters import ADDRESS
 from bridge.wire.i2p.structures import I2pError, destination_from_base64
-from bridge.wire.log.entries import ApplicationError, encode
-from bridge.wire.log.fields import octets
+from bridge.wire.log.entries import encode
 from gossip.wire import PUBLIC_KEY_BYTES, node_id_of
 
 FORMS = (
@@ -84,7 +85,7 @@ class OperatorCommands:
     def check(self, body: bytes) -> tuple[str, OperatorCommand, str]:
         """The kind of a command, its record, and the answer if it is granted; `Refused` says why it is not."""
         kind, command, text = self._understand(body)
-        if self._state.level < needed_level(command):
+        if self._state.level < kind_of(command).level:
             raise Refused(
                 409,
                 "level-too-low",

@@ -6,7 +6,7 @@
     copy, request out of time or order   ─┼▶ an offset without a record, or a control record
     producers and offsets of groups      ─┘
 
-The key is the kind as `bridge.core.log.records` names it, with the Raft id of the server that a report, a clock entry
+The key is the kind as `bridge.core.log.kinds` names it, with the Raft id of the server that a report, a clock entry
 or a publication speaks for: `report/3`. An entry of users is `foreign`. The kind is read from the JSON, but only of an
 entry whose bytes have a member that could tell one. Of a log of users' entries nothing is decoded, which is what makes
 a cold read quick.
@@ -27,7 +27,8 @@ from typing import Final
 
 import trio
 
-from bridge.core.log.records import Clock, Publication, Report, kind_of
+from bridge.core.log.kinds import kind_of
+from bridge.core.log.records import ServerRecord
 from bridge.node.raft.applied_state import AppliedState
 from bridge.wire.log.entries import decode, is_plainly_foreign
 from consensus import Entry, EntryKind, Index
@@ -117,13 +118,10 @@ def key_of(index: Index, entry: Entry, applied_state: AppliedState) -> bytes | N
     record = None if is_plainly_foreign(entry.data) else decode(entry.data)
     if not applied_state.is_for_readers(index, entry.data, record):
         return None
-    match record:
-        case None:
-            return FOREIGN_KEY
-        case Report(server_id=server_id) | Clock(server_id=server_id) | Publication(server_id=server_id):
-            return f"{kind_of(record)}/{server_id}".encode()
-        case _:
-            return kind_of(record).encode()
+    if record is None:
+        return FOREIGN_KEY
+    server = f"/{record.server_id}" if isinstance(record, ServerRecord) else ""
+    return f"{kind_of(record).name}{server}".encode()
 
 
 def _is_full(batch: _Batch) -> bool:

@@ -25,7 +25,7 @@ from typing import Final
 import trio
 
 from bridge.api.alarms import KAFKA_USERS
-from bridge.core.log.records import NAME
+from bridge.core.log.fields import NAME
 from bridge.node.events.alarms import Alarms
 from bridge.node.raft.client_scopes import Scope, scopes_in
 from bridge.node.security.key_files import KeyFileError, read_private_file

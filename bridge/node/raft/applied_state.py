@@ -38,6 +38,7 @@ from bridge.core.farm.state_machine import (
 )
 from bridge.core.log.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError, may_raise
 from bridge.core.log.hashes import hash_of
+from bridge.core.log.kinds import ALL_KINDS, kind_of
 from bridge.core.log.records import (
     Clock,
     Correction,
@@ -47,7 +48,6 @@ from bridge.core.log.records import (
     ProvenRecord,
     Record,
     Report,
-    kind_of,
     request_of,
 )
 from bridge.core.log.weights import (
@@ -87,27 +87,6 @@ MOMENTS_MAX = 500_000
 CONFIGURATIONS_MAX = 4096
 REFUSALS_MAX = 256
 RETENTION_MS = 7 * 24 * 3600 * 1000
-_COUNTED = {
-    "report": "reports",
-    "clock": "clocks",
-    "publication": "publications",
-    "admission": "admissions",
-    "approval": "approvals",
-    "eviction": "evictions",
-    "rekeying": "key_replacements",
-    "level": "levels",
-    "exclusion": "exclusions",
-    "cost": "cost_factors",
-    "force": "forced_publications",
-    "factors": "pipeline_factors",
-    "removal": "removals",
-    "client": "client_keys",
-    "producer": "kafka_producers",
-    "offset": "kafka_offsets",
-    "correction": "log_time_corrections",
-    "foreign": "foreign_entries",
-}
-"""What is counted of each kind of entry."""
 _WHY = {
     NoEffect.UNSIGNED: "the entry carries no proof: have a node of the farm submit it, or sign it with a client key",
     NoEffect.FORGED: "the proof of the entry does not hold: it was changed after it was signed, or signed for another"
@@ -159,7 +138,8 @@ class AppliedState:
         After a snapshot is restored, the index of its end: of older entries it is not known without reading them.
         """
         self._refusals: dict[Index, str] = {}
-        self.records = dict.fromkeys(_COUNTED.values(), 0) | dict.fromkeys(map(_counter_of, NoEffect), 0)
+        counters = (*(each.counter for each in ALL_KINDS), *map(_counter_of, NoEffect))
+        self.records = dict.fromkeys(counters, 0)
 
     @property
     def farm(self) -> Farm:
@@ -344,7 +324,7 @@ class AppliedState:
         ):
             raise UnsupportedLevelError(record.number, record.version, index)
         changes = self._farm.apply(index, term, entry)
-        self.records[_COUNTED[kind_of(record)]] += 1
+        self.records[kind_of(record).counter] += 1
         if not (changes and any(isinstance(change, EntryWithoutEffect) for change in changes)):
             self._note_time(index, record)
         for change in changes:

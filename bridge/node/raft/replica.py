@@ -27,7 +27,8 @@ from msgspec.structs import replace
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.formation.founding import Founding
-from bridge.core.log.records import Admission, Approval, Clock, Eviction, KeyReplacement, Level
+from bridge.core.log.kinds import KINDS
+from bridge.core.log.records import LeadersRecord
 from bridge.node.events.durations import Durations
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.commit_store import keep_commit_index
@@ -93,7 +94,7 @@ _NOTE_LIMIT_BYTES = 1024
 UNKNOWN_ENDPOINT = "tcp://unknown.invalid:7669"
 SUBMIT_RETRY_SECONDS = 0.1
 SUBMIT_GRACE_SECONDS = 1.0
-_LEADERS_WORDS = (b'"clock"', b'"admission"', b'"approval"', b'"eviction"', b'"rekeying"', b'"level"', b"\\")
+_LEADERS_WORDS = (b"\\", *(b'"%b"' % each.member.encode() for each in KINDS if issubclass(each.record, LeadersRecord)))
 LEADERS_OWN_TEXT = "a client sent a clock entry, or one about who belongs to the farm; only the leader writes those"
 NO_ANSWER = "no answer in time: the entry may be committed or not; look into the log"
 
@@ -313,7 +314,7 @@ def is_leaders_own(command: bytes) -> bool:
     """Whether an entry would move log time or change who belongs to the farm: a client must not."""
     # Only what names it, or hides it behind an escape, is worth decoding.
     suspicious = any(word in command for word in _LEADERS_WORDS)
-    return suspicious and isinstance(decode(command), Clock | Admission | Approval | Eviction | KeyReplacement | Level)
+    return suspicious and isinstance(decode(command), LeadersRecord)
 
 
 @asynccontextmanager

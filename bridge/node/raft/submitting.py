@@ -27,14 +27,15 @@ import trio
 from msgspec.structs import replace
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
+from bridge.core.log.fields import ENTRY_LIMIT_BYTES
 from bridge.core.log.hashes import HASH_CHARACTERS
+from bridge.core.log.kinds import KINDS
 from bridge.core.log.records import (
-    Clock,
     CostFactor,
     Exclusion,
     Foreign,
-    IdentityRecord,
     KafkaRecord,
+    LeadersRecord,
     Publication,
     Record,
     Removal,
@@ -45,7 +46,7 @@ from bridge.core.state.reqids import Update, request_text
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import LEADERS_OWN_TEXT, Replica, is_leaders_own
-from bridge.wire.log.entries import ENTRY_LIMIT_BYTES, decode, encode, kinds_named
+from bridge.wire.log.entries import decode, encode, kinds_named
 from bridge.wire.log.proof import ends_like_proof
 from consensus import Index, ServerStoppedError
 from consensus.sessions import RequestId, RequestNumbers
@@ -178,20 +179,8 @@ class Submitting:
         return self._applied_state.state.applied_index
 
 
-_COMMAND_FOR = {
-    "admission": "`garlicfarm node approve`",
-    "approval": "`garlicfarm node approve`",
-    "eviction": "`garlicfarm node evict`",
-    "rekeying": "`garlicfarm keys replace`",
-    "removal": "`garlicfarm servers remove`",
-    "exclusion": "`garlicfarm publish exclude`",
-    "cost": "`garlicfarm publish cost`",
-    "force": "`garlicfarm publish force`",
-    "client": "`garlicfarm node admit-client`",
-    "correction": "`garlicfarm log-time back`",
-    "handover": "`garlicfarm transfer`",
-}
-"""The command that does what an entry of a kind stands for."""
+_COMMAND_FOR = {each.member: each.command for each in KINDS if each.command} | {"handover": "`garlicfarm transfer`"}
+"""The command for an entry of a kind."""
 
 
 _LEAF = "a" * HASH_CHARACTERS
@@ -222,7 +211,7 @@ def entry_refusal(entry: bytes) -> str | None:
 
 
 def _kind_refusal(entry: bytes, record: Record) -> str | None:
-    if isinstance(record, Clock | IdentityRecord):
+    if isinstance(record, LeadersRecord):
         return "clock entries, and those about the members of the farm, are written by the leader alone"
     if isinstance(record, KafkaRecord):
         return "entries about Kafka's producers and consumer groups are written by nodes alone"

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
-from bridge.core.log.records import NAME
+from bridge.core.log.fields import NAME
 from bridge.node.settings.declared import Setting
 from bridge.node.settings.machine import WILDCARDS
 from bridge.node.settings.reader import Section, named_address

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from bridge.core.formation.founding import EXPECT_MAX
-from bridge.core.log.records import NAME
+from bridge.core.log.fields import NAME
 from bridge.core.state.farm_state import MASTERS_MAX
 from bridge.node.settings.choices import LogFormat, LogLevel, Pace, RouterKind, TransportKind
 from bridge.node.settings.clients import KafkaSettings, ZmqSettings, read_kafka, read_zmq

@@ -16,6 +16,7 @@ from typing import Final
 
 import trio
 
+from bridge.core.log.fields import ENTRY_LIMIT_BYTES
 from bridge.node.events.alarms import Alarms, NodeStopped
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.local_node import LocalNode
@@ -24,7 +25,6 @@ from bridge.node.zmq.farm_log import FarmLog
 from bridge.node.zmq.listed_keys import ListedKeys, own_key, read_listed_keys
 from bridge.node.zmq.updates import FarmUpdates
 from bridge.wire.keys.curve_key import CurveKey, to_z85
-from bridge.wire.log.entries import ENTRY_LIMIT_BYTES
 from consensus.protocols.zmq_raft import BoundEndpoint, EndpointAddress, ListedClients, bound_endpoint
 
 LOG = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from typing import Final
 import trio
 
 from bridge.api.alarms import ZMQ_KEYS
-from bridge.core.log.records import NAME
+from bridge.core.log.fields import NAME
 from bridge.node.events.alarms import Alarms
 from bridge.node.raft.client_scopes import Scope, scopes_in
 from bridge.node.security.key_files import KeyFileError, load_curve_key, read_private_file, save_curve_key

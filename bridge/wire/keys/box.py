@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from bridge.core.log.fields import BOX_BYTES
 from gossip import ERA_LIMIT, KEY_BYTES
 from gossip.wire import PUBLIC_KEY_BYTES, node_id_of, x25519_private, x25519_public
 
@@ -34,9 +35,7 @@ _USED_AT_LIMIT: Final = 2**64
 _NONCE: Final = bytes(12)
 _PURPOSE: Final = b"garlic farm, key box 1: "
 _OFFER: Final = b"garlic farm, key offer 1\x00"
-_TAG_BYTES: Final = 16
 _SIGNATURE_BYTES: Final = 64
-BOX_BYTES: Final = 32 + _CONTENT.size + _TAG_BYTES
 OFFER_BYTES: Final = BOX_BYTES + PUBLIC_KEY_BYTES + _SIGNATURE_BYTES
 
 

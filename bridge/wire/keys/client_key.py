@@ -16,7 +16,7 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Struct
 
-from bridge.core.log.records import NAME
+from bridge.core.log.fields import NAME
 from bridge.wire.keys.text import KeyTextError, decode_key, encode_key, parse
 
 VERSION: Final = 1

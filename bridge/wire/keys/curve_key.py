@@ -16,7 +16,7 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from msgspec import Struct
 
-from bridge.core.log.records import NAME
+from bridge.core.log.fields import NAME
 from bridge.wire.keys.text import KEY_BYTES, KeyTextError, parse
 
 VERSION: Final = 1

@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from msgspec import Meta, Struct
 
 from bridge.core.formation.founding import CLUSTER_ID_BYTES, NODE_ID_BYTES
-from bridge.core.log.records import NAME
+from bridge.core.log.fields import NAME
 from bridge.wire.keys.text import KEY_BYTES, KeyTextError, decode_key, encode_key, parse
 from gossip import CLOCK_LIMIT, ERA_LIMIT, KEYS_LIMIT, LABEL_BYTES, Keyring, farm_label
 

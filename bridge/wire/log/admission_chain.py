@@ -2,7 +2,7 @@
 
     server 7 ──admitted by──▶ identity of server 5 ──admitted by──▶ identity of founder 2, named in the promises
 
-Each link is an admission or an approval as in the log (`identity_entries`, `proof`), the nearest first. A server
+Each link is an admission or an approval as in the log (`bridge.wire.log.proof`), the nearest first. A server
 presents its chain in the handshake, for a peer whose log does not contain its admission yet. A chain binds one Raft id
 to one identity; it says nothing about later decisions of the log.
 

@@ -18,50 +18,32 @@ has the table.
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
+from bridge.core.log.fields import BRACKETS_LIMIT, ENTRY_LIMIT_BYTES, ApplicationError, RecordJson, Request
+from bridge.core.log.kinds import KINDS, Kind, kinds_in
 from bridge.core.log.records import (
+    Admission,
+    Approval,
     Author,
-    Clock,
+    ClientKey,
+    EntryRecord,
+    Force,
     Foreign,
-    IdentityRecord,
-    KafkaRecord,
-    OperatorCommand,
     ProvenRecord,
     Publication,
     Record,
     Report,
 )
-from bridge.wire.log import handover_entries, identity_entries, kafka_entries
-from bridge.wire.log.fields import (
-    BRACKETS_LIMIT,
-    ENTRY_LIMIT_BYTES,
-    ApplicationError,
-    DestinationText,
-    Milliseconds,
-    Request,
-    Seconds,
-    ServerId,
-    checked_destination,
-)
-from bridge.wire.log.operator_commands import (
-    ClientEntry,
-    CommandEntry,
-    CorrectionEntry,
-    CostEntry,
-    ExclusionEntry,
-    FactorsEntry,
-    ForceEntry,
-    RemovalEntry,
-    from_command,
-    to_command,
-)
+from bridge.wire.log import handover_entries
 from bridge.wire.log.proof import Proof, ends_like_proof, proven
-from bridge.wire.log.reports import ReportEntry, check_report, from_report, to_report
+from bridge.wire.log.reports import ReportEntry, check_report, checked_destination, from_report, to_report
+from gossip.wire import node_id_of
 
 VERIFIED_LIMIT: Final = 1024
 """Proofs that a reader caches, some 200 bytes each: more than are in flight between submission and application."""
@@ -69,58 +51,13 @@ SUBMITTED_LIMIT: Final = 1024
 SUBMITTED_LIMIT_BYTES: Final = 4096
 """How many decoded submissions a reader keeps, and how large one may be: about 4 MiB in all."""
 _REASON_LIMIT: Final = 200
-_COMMANDS: Final[dict[str, msgspec.json.Decoder[CommandEntry]]] = {
-    "exclusion": msgspec.json.Decoder(ExclusionEntry),
-    "cost": msgspec.json.Decoder(CostEntry),
-    "force": msgspec.json.Decoder(ForceEntry),
-    "factors": msgspec.json.Decoder(FactorsEntry),
-    "removal": msgspec.json.Decoder(RemovalEntry),
-    "client": msgspec.json.Decoder(ClientEntry),
-    "correction": msgspec.json.Decoder(CorrectionEntry),
-}
-_KINDS: Final = ("router", "clock", "publication", *identity_entries.KINDS, *_COMMANDS)
-_NAMES_A_KIND: Final = re.compile(rb'\\|"(?:%s)"' % "|".join((*_KINDS, *kafka_entries.KINDS)).encode())
-"""A member that tells a kind, or an escape that may hide one."""
-
-__all__ = [
-    "BRACKETS_LIMIT",
-    "ENTRY_LIMIT_BYTES",
-    "ApplicationError",
-    "EntryReader",
-    "decode",
-    "decode_entry",
-    "encode",
-    "is_plainly_foreign",
-    "kinds_named",
-]
-
-
-class _Clock(Struct, omit_defaults=True):
-    time: Milliseconds
-    id: ServerId
-    period: Milliseconds | None = None
-
-
-class _ClockEntry(Struct):
-    clock: _Clock
-
-
-class _Publication(Struct, rename="camel"):
-    master: DestinationText
-    id: ServerId
-    published: Seconds
-    content_hash: Request
-
-
-class _PublicationEntry(Struct):
-    publication: _Publication
-
+_NAMES_A_KIND: Final = re.compile(rb'\\|"(?:%s)"' % "|".join(each.member for each in KINDS).encode())
+"""A member that names a kind, or an escape that may hide one."""
 
 _skeleton = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _report = msgspec.json.Decoder(ReportEntry)
-_clock = msgspec.json.Decoder(_ClockEntry)
-_publication = msgspec.json.Decoder(_PublicationEntry)
 _request = msgspec.json.Decoder(Request)
+_json_of = {each.record: RecordJson(each.member, each.record) for each in KINDS if each.record is not Report}
 _encoder = msgspec.json.Encoder()
 
 
@@ -143,10 +80,7 @@ def decode_entry(data: bytes, check: Callable[[str], object] = checked_destinati
         members = _skeleton.decode(data)
     except ValueError as error:
         return Foreign(str(error)[:_REASON_LIMIT])
-    kinds = [kind for kind in _KINDS if kind in members]
-    if not kinds:
-        # Of no other kind: a version that does not know these takes such an entry for a foreign one.
-        kinds = [kind for kind in kafka_entries.KINDS if kind in members]
+    kinds = kinds_in(members)
     if not kinds:
         return Foreign("a JSON object of no kind that a farm knows", _request_of(members))
     try:
@@ -161,7 +95,7 @@ def kinds_named(data: bytes) -> tuple[str, ...]:
         members = _skeleton.decode(data)
     except ValueError:
         return ()
-    return tuple(kind for kind in (*_KINDS, *kafka_entries.KINDS, handover_entries.KIND) if kind in members)
+    return tuple(each for each in (*(kind.member for kind in KINDS), handover_entries.KIND) if each in members)
 
 
 def is_plainly_foreign(data: bytes) -> bool:
@@ -223,25 +157,28 @@ class EntryReader:
         return proof
 
 
-def _decode_kind(kinds: Sequence[str], data: bytes, check: Callable[[str], object]) -> ReportEntry | Record:
-    match kinds:
-        case ["router"]:
-            report = _report.decode(data)
-            check_report(report, check)
-            return report
-        case ["clock"]:
-            clock = _clock.decode(data).clock
-            return Clock(time_ms=clock.time, server_id=clock.id, period_ms=clock.period)
-        case ["publication"]:
-            return _to_publication(_publication.decode(data).publication)
-        case [kind] if kind in identity_entries.KINDS:
-            return identity_entries.decode_identity(kind, data)
-        case [kind] if kind in kafka_entries.KINDS:
-            return kafka_entries.decode_kafka(kind, data)
-        case [command] if command in _COMMANDS:
-            return to_command(_COMMANDS[command].decode(data))
+def _decode_kind(kinds: Sequence[Kind], data: bytes, check: Callable[[str], object]) -> ReportEntry | Record:
+    if len(kinds) > 1:
+        raise ApplicationError(f"of several kinds at once: {', '.join(kind.member for kind in kinds)}")
+    if kinds[0].record is Report:
+        report = _report.decode(data)
+        check_report(report, check)
+        return report
+    return _checked(_json_of[kinds[0].record].decode(data))
+
+
+def _checked(record: Record) -> Record:
+    """Return the record with what its fields alone cannot declare; raises `ValueError`."""
+    match record:
+        case Force(master) | Publication(master):
+            checked_destination(master)
+        case Admission(node_id, key=bytes(key)) | Approval(node_id, key=bytes(key)) if node_id_of(key) != node_id:
+            raise ValueError(f"this public key is not the one of node {node_id.hex()}")
+        case ClientKey(key=key):
+            return replace(record, node_id=node_id_of(key))
         case _:
-            raise ApplicationError(f"of several kinds at once: {', '.join(kinds)}")
+            pass
+    return record
 
 
 def _request_of(members: Mapping[str, msgspec.Raw]) -> str | None:
@@ -251,38 +188,13 @@ def _request_of(members: Mapping[str, msgspec.Raw]) -> str | None:
         return None
 
 
-def encode(
-    record: Report | Clock | Publication | IdentityRecord | OperatorCommand | KafkaRecord,
-    *,
-    config: Mapping[str, Any] | None = None,
-) -> bytes:
+def encode(record: EntryRecord, *, config: Mapping[str, Any] | None = None) -> bytes:
     """The JSON of a record. `config`, for a report, is the sender's allow-listed configuration (without secrets)."""
-    entry: Struct
-    match record:
-        case Report():
-            entry = from_report(record, config)
-        case Clock(time_ms, server_id, period_ms):
-            entry = _ClockEntry(_Clock(time=time_ms, id=server_id, period=period_ms))
-        case Publication(master, server_id, published_s, content_hash):
-            entry = _PublicationEntry(
-                _Publication(master=master, id=server_id, published=published_s, content_hash=content_hash)
-            )
-        case _ if isinstance(record, OperatorCommand):
-            entry = from_command(record)
-        case _ if isinstance(record, KafkaRecord):
-            entry = kafka_entries.encode_kafka(record)
-        case _:
-            entry = identity_entries.encode_identity(record)
+    if isinstance(record, Report):
+        entry: Struct = from_report(record, config)
+    else:
+        entry = _json_of[type(record)].entry_of(record)
     data = _encoder.encode(entry)
     if isinstance(decoded := decode(data), Foreign):
         raise ApplicationError(f"no server would accept this entry ({type(record).__name__}): {decoded.reason}")
     return data
-
-
-def _to_publication(publication: _Publication) -> Publication:
-    return Publication(
-        master=checked_destination(publication.master),
-        server_id=publication.id,
-        published_s=publication.published,
-        content_hash=publication.content_hash,
-    )

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from bridge.wire.log.fields import Request, ServerId
+from bridge.core.log.fields import Request, ServerId
 
 KIND: Final = "handover"
 _MARK: Final = b'"handover"'

@@ -32,7 +32,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from bridge.core.formation.founding import CLUSTER_ID_BYTES
-from bridge.wire.log.fields import BRACKETS_LIMIT, ENTRY_LIMIT_BYTES
+from bridge.core.log.fields import BRACKETS_LIMIT, ENTRY_LIMIT_BYTES
 from consensus.protocols.garlic_farm import is_of_small_order
 from gossip import NodeId
 from gossip.wire import node_id_of

@@ -14,9 +14,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field, structs
 
-from bridge.core.log.records import LeafFault, LeafStatus, Measurement, MetaStatus, PublishConfig, Report, RouterStatus
-from bridge.core.state.farm_state import MASTERS_MAX
-from bridge.wire.log.fields import (
+from bridge.core.log.fields import (
     ABSENT,
     ApplicationError,
     Count,
@@ -30,9 +28,11 @@ from bridge.wire.log.fields import (
     Seconds,
     ServerId,
     StructureText,
-    checked_destination,
     value_or_none,
 )
+from bridge.core.log.records import LeafFault, LeafStatus, Measurement, MetaStatus, PublishConfig, Report, RouterStatus
+from bridge.core.state.farm_state import MASTERS_MAX
+from bridge.wire.i2p.structures import I2pError, destination_from_base64
 
 DESTINATIONS_LIMIT: Final = 64
 MEASUREMENTS_LIMIT: Final = 16
@@ -111,6 +111,15 @@ class ReportEntry(Struct, rename="camel", omit_defaults=True):
     remote_metas: _Measurements = []
     request: Request | None = None
     config: dict[str, Any] | None = None
+
+
+def checked_destination(destination: str) -> str:
+    """Return the text unchanged if it is a destination: the publisher must be able to rely on its hash."""
+    try:
+        destination_from_base64(destination)
+    except I2pError as error:
+        raise ApplicationError(f"destination {destination[:16]!r}…: {error}") from None
+    return destination
 
 
 def check_report(entry: ReportEntry, check: Callable[[str], object] = checked_destination) -> None:

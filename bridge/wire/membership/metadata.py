@@ -45,7 +45,7 @@ from bridge.core.formation.founding import (
     unpacked,
 )
 from bridge.core.formation.member import NodeMetadata, RoleHint
-from bridge.core.log.records import NAME
+from bridge.core.log.fields import NAME
 from gossip import METADATA_LIMIT_BYTES
 from gossip.wire import CborError, dumps, loads
 

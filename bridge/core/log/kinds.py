@@ -1,0 +1,160 @@
+"""The kinds of log entries, declared once.
+
+    member    the member of a JSON object that makes an entry one of this kind
+    record    the class in `bridge.core.log.records`, whose fields define the JSON
+    level     the feature level from which on it has an effect (`bridge.core.log.feature_level`)
+    counter   the counter of such entries, without `garlicfarm_raft_` and `_total`
+    scope     the scope of client keys that may write it next to servers (`bridge.core.membership.authors`)
+    command   the operator's command for such an entry
+    name      in events, keys of the Kafka topic and tables of the pipeline
+    type      in `garlicfarm log --type`
+
+Decoder, rules, counters and words derive from this table. The names differ where they were published before the table
+existed: events, metrics and tables of existing farms contain them.
+
+A new kind needs its class in `bridge.core.log.records`, a row here, its effect in `bridge.core.farm` and its words in
+`bridge.api.entry_words`.
+"""
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bridge.core.log.feature_level import EVICTION_LEVEL, FIRST_LEVEL, KAFKA_LEVEL
+from bridge.core.log.records import (
+    Admission,
+    Approval,
+    ClientKey,
+    Clock,
+    Correction,
+    CostFactor,
+    Eviction,
+    Exclusion,
+    Factors,
+    Force,
+    Foreign,
+    GroupOffset,
+    KeyReplacement,
+    Level,
+    ProducerStart,
+    Publication,
+    Record,
+    Removal,
+    Report,
+    Scope,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of entry."""
+
+    member: str
+    record: type[Any]
+    level: int
+    counter: str
+    """Its meaning is in `COUNTED`."""
+    scope: Scope | None = None
+    command: str = ""
+    name: str = ""
+    """The member, if it is not given."""
+    type: str = ""
+    """The name, if it is not given."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.member)
+        object.__setattr__(self, "type", self.type or self.name)
+
+
+KINDS: Final = (
+    Kind("router", Report, FIRST_LEVEL, "reports", name="report"),
+    Kind("clock", Clock, FIRST_LEVEL, "clocks"),
+    Kind("publication", Publication, FIRST_LEVEL, "publications"),
+    Kind("admission", Admission, FIRST_LEVEL, "admissions", None, "`garlicfarm node approve`"),
+    Kind("approval", Approval, EVICTION_LEVEL, "approvals", None, "`garlicfarm node approve`"),
+    Kind("eviction", Eviction, EVICTION_LEVEL, "evictions", None, "`garlicfarm node evict`"),
+    Kind(
+        member="rekeying",
+        record=KeyReplacement,
+        level=EVICTION_LEVEL,
+        counter="key_replacements",
+        command="`garlicfarm keys replace`",
+        type="key-replacement",
+    ),
+    Kind("level", Level, FIRST_LEVEL, "levels"),
+    Kind("exclusion", Exclusion, EVICTION_LEVEL, "exclusions", Scope.OPERATOR, "`garlicfarm publish exclude`"),
+    Kind("cost", CostFactor, EVICTION_LEVEL, "cost_factors", Scope.OPERATOR, "`garlicfarm publish cost`"),
+    Kind("force", Force, EVICTION_LEVEL, "forced_publications", Scope.OPERATOR, "`garlicfarm publish force`"),
+    Kind("factors", Factors, EVICTION_LEVEL, "pipeline_factors", Scope.WEIGHTS),
+    Kind("removal", Removal, EVICTION_LEVEL, "removals", Scope.OPERATOR, "`garlicfarm servers remove`"),
+    Kind(
+        member="client",
+        record=ClientKey,
+        level=EVICTION_LEVEL,
+        counter="client_keys",
+        command="`garlicfarm node admit-client`",
+        type="client-key",
+    ),
+    Kind(
+        member="correction",
+        record=Correction,
+        level=EVICTION_LEVEL,
+        counter="log_time_corrections",
+        scope=Scope.OPERATOR,
+        command="`garlicfarm log-time back`",
+    ),
+    Kind(
+        member="kafkaProducer",
+        record=ProducerStart,
+        level=KAFKA_LEVEL,
+        counter="kafka_producers",
+        name="producer",
+        type="kafka-producer",
+    ),
+    Kind("kafkaOffset", GroupOffset, KAFKA_LEVEL, "kafka_offsets", name="offset", type="kafka-offset"),
+)
+FOREIGN: Final = Kind("", Foreign, FIRST_LEVEL, "foreign_entries", name="foreign", type="other")
+"""JSON objects that no member makes one of the others."""
+ALL_KINDS: Final = (*KINDS, FOREIGN)
+_BY_RECORD: Final = {each.record: each for each in ALL_KINDS}
+COUNTED: Final[Mapping[str, str]] = {
+    "reports": "reports of servers about themselves; if it stands still, no server reports: look for the leader",
+    "clocks": "clock entries, by which the leader moves log time; one in each reporting period",
+    "publications": "publications that the log has accepted; one for each new structure of a master",
+    "admissions": "admissions of identities; one for each node that has joined",
+    "approvals": "approvals of a new identity under a name that another had",
+    "evictions": "evictions; if you did not evict a node, find out who did: the entry names its author",
+    "key_replacements": "replacements of all gossip keys",
+    "levels": "raisings of the feature level, as the farm is updated",
+    "exclusions": "exclusions of leaves by operators, and their ends",
+    "cost_factors": "cost factors of leaves that operators have set",
+    "forced_publications": "publications that operators have forced",
+    "pipeline_factors": "factors of the pipeline; if it stands still while the pipeline runs, its entries are refused",
+    "removals": "removals of servers by operators, and their ends",
+    "client_keys": "admissions and removals of client keys",
+    "kafka_producers": "registrations of Kafka's producers",
+    "kafka_offsets": "offsets that Kafka's consumer groups have noted",
+    "log_time_corrections": "corrections of log time by operators",
+    "foreign_entries": "entries of users, which mean nothing to the farm",
+}
+"""The meaning of each counter, for docs/reference/metrics.md."""
+
+
+def kind_of(record: Record) -> Kind:
+    """Return the kind of a record."""
+    return _BY_RECORD[type(record)]
+
+
+def kinds_in(members: Container[str]) -> list[Kind]:
+    """Return the kinds that the members of an object name.
+
+    Kinds from `KAFKA_LEVEL` on yield to those of earlier levels: an older version ignores the member of a kind that it
+    does not know. Kinds of one level, and all below `KAFKA_LEVEL`, exclude each other.
+    """
+    named = [each for each in KINDS if each.member in members]
+    oldest = min((_generation(each) for each in named), default=0)
+    return [each for each in named if _generation(each) == oldest]
+
+
+def _generation(kind: Kind) -> int:
+    return kind.level if kind.level >= KAFKA_LEVEL else FIRST_LEVEL
