@@ -363,7 +363,9 @@ class Conversation:
             if listener.connections or held or self.server.waiting:
                 rest = f"{listener.connections} connections, {held} bytes, {len(self.server.waiting)} requests"
                 raise FuzzError(f"{rest} are left when all clients are gone")
-        if members := self.groups._coordinator.groups():
+        coordinator = self.groups._coordinator
+        coordinator.advance(*coordinator.groups())
+        if members := coordinator.groups():
             raise FuzzError(f"the groups {list(members)} have members when all clients are gone")
 
     async def _be_honest(self, listener: KafkaListener, nursery: trio.Nursery) -> None:

@@ -100,36 +100,43 @@ class GroupCoordinator:
         self._tickets = 0
         self._waiting: dict[Ticket, _Waiting] = {}
 
+    def advance(self, *group_ids: str) -> None:
+        """Do what is due: begin or end a term of coordination with the server's role, and expire in these groups.
+
+        A term that ends loses its members, and the requests that wait are answered. Questions are about the state that
+        this leaves.
+        """
+        epoch = self._topic.state().leader_epoch if self.refusal() is ErrorCode.NONE else None
+        if epoch != self._epoch:
+            self._groups = {}
+            self._deliver([Answered(ticket, Refused(ErrorCode.NOT_COORDINATOR)) for ticket in self._waiting])
+            self._epoch, self._takes_over_until_ms = epoch, _now_ms() + self.options.takeover_ms
+        now_ms = _now_ms()
+        for group in [self._groups[each] for each in group_ids if each in self._groups]:
+            if group.deadline_ms is not None and group.deadline_ms <= now_ms:
+                self._deliver(group.expire(now_ms))
+                self._drop_if_empty(group)
+
     def groups(self) -> Mapping[str, Group]:
-        """Those with members, by name, as they are now."""
-        for group_id in [*self._groups]:
-            self._up_to_date(group_id, _now_ms())
+        """Return the groups with members, by name."""
         return self._groups
 
     def refusal(self) -> ErrorCode:
-        """Why this server does not answer for groups now, or NONE. Members of an earlier term are forgotten here."""
+        """Return why this server does not answer for groups now, or NONE."""
         state, offsets = self._topic.state(), self._topic.groups()
         if offsets is None or state.controller_id != state.node_id:
-            self._end()
             return ErrorCode.NOT_COORDINATOR
-        if not offsets.is_coordinator():
-            self._end()
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        if state.leader_epoch != self._epoch:
-            self._end()
-            self._epoch = state.leader_epoch
-            self._takes_over_until_ms = _now_ms() + self.options.takeover_ms
-        return ErrorCode.NONE
+        return ErrorCode.NONE if offsets.is_coordinator() else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def refusal_to(self, group_id: str, principal: str | None) -> ErrorCode:
-        """Like `refusal`, for a request about this group: those of another user than the group's are refused.
+        """Return why a request about this group is refused, or NONE: like `refusal`, or it is another user's group.
 
         Another user could otherwise take the partition from the members, remove them, or move the group's position.
         """
         error, offsets = self.refusal(), self._topic.groups()
         if error is not ErrorCode.NONE or offsets is None:
             return error
-        group = self._up_to_date(group_id, _now_ms())
+        group = self._groups.get(group_id)
         is_foreign = group is not None and group.principal != principal
         if is_foreign or not offsets.may_use(group_id, principal):
             return ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -137,13 +144,11 @@ class GroupCoordinator:
 
     async def join(self, group_id: str, asked: Joining) -> Answer:
         """Become a member, or one again; returns when the generation has its members."""
-        error = self.refusal_to(group_id, asked.principal)
-        if error is ErrorCode.NONE:
-            error = self._check_joining(group_id, asked)
+        self.advance(group_id)
+        error = self.refusal_to(group_id, asked.principal) or self._check_joining(group_id, asked)
         if error is not ErrorCode.NONE:
             return Refused(error)
-        now_ms = _now_ms()
-        group = self._up_to_date(group_id, now_ms)
+        now_ms, group = _now_ms(), self._groups.get(group_id)
         adopts = bool(asked.member_id) and now_ms < self._takes_over_until_ms
         if group is None:
             if asked.member_id and not adopts:
@@ -190,10 +195,10 @@ class GroupCoordinator:
 
     def leave(self, group_id: str, member_id: str, instance_id: str | None) -> ErrorCode:
         """A member leaves."""
+        self.advance(group_id)
         if (error := self.refusal()) is not ErrorCode.NONE:
             return error
-        now_ms = _now_ms()
-        group = self._up_to_date(group_id, now_ms)
+        now_ms, group = _now_ms(), self._groups.get(group_id)
         if group is None:
             return ErrorCode.NONE if now_ms < self._takes_over_until_ms else ErrorCode.UNKNOWN_MEMBER_ID
         error, answers = group.leave(member_id, instance_id, now_ms)
@@ -203,9 +208,10 @@ class GroupCoordinator:
 
     def may_commit(self, group_id: str, member: MemberRef) -> ErrorCode:
         """Whether offsets of a group may be noted: by its members, or by anyone if it has none."""
+        self.advance(group_id)
         if (error := self.refusal()) is not ErrorCode.NONE:
             return error
-        group = self._up_to_date(group_id, _now_ms())
+        group = self._groups.get(group_id)
         if self._is_of_former_leader(group, member):
             is_settled = group is not None and group.state in (GroupState.COMPLETING, GroupState.STABLE)
             return ErrorCode.REBALANCE_IN_PROGRESS if is_settled else ErrorCode.NONE
@@ -228,10 +234,6 @@ class GroupCoordinator:
         if group is not None:
             group.heartbeat(member, _now_ms())
 
-    def group(self, group_id: str) -> Group | None:
-        """A group with members, as it is now."""
-        return self._up_to_date(group_id, _now_ms())
-
     def _check_joining(self, group_id: str, asked: Joining) -> ErrorCode:
         options = self.options
         if not 0 < len(group_id) <= options.max_name_characters:
@@ -249,9 +251,10 @@ class GroupCoordinator:
 
     def _check_member(self, group_id: str, member: MemberRef) -> ErrorCode:
         """Whether there is a group that can judge this member, which `_groups` then has."""
+        self.advance(group_id)
         if (error := self.refusal()) is not ErrorCode.NONE:
             return error
-        group = self._up_to_date(group_id, _now_ms())
+        group = self._groups.get(group_id)
         if self._is_of_former_leader(group, member):
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.UNKNOWN_MEMBER_ID if group is None else ErrorCode.NONE
@@ -266,7 +269,8 @@ class GroupCoordinator:
         return (self._epoch or 0) % _TERMS * _GENERATIONS_OF_A_TERM
 
     def _has_room_for_group(self, principal: str | None) -> bool:
-        living = self.groups().values()
+        self.advance(*self._groups)
+        living = self._groups.values()
         of_user = sum(each.principal == principal for each in living)
         return of_user < self.options.max_groups and len(living) < self.options.max_groups_of_all
 
@@ -276,22 +280,9 @@ class GroupCoordinator:
         is_full = total >= self.options.max_members_of_all or of_user >= self.options.max_members_of_user
         return group.size < self.options.max_members and not is_full
 
-    def _up_to_date(self, group_id: str, now_ms: int) -> Group | None:
-        group = self._groups.get(group_id)
-        if group is not None and group.deadline_ms is not None and group.deadline_ms <= now_ms:
-            self._deliver(group.expire(now_ms))
-            self._drop_if_empty(group)
-        return self._groups.get(group_id)
-
     def _drop_if_empty(self, group: Group) -> None:
         if group.is_empty and self._groups.get(group.group_id) is group:
             del self._groups[group.group_id]
-
-    def _end(self) -> None:
-        """This server coordinates no more, or anew: forget the members."""
-        self._epoch = None
-        self._groups = {}
-        self._deliver([Answered(ticket, Refused(ErrorCode.NOT_COORDINATOR)) for ticket in self._waiting])
 
     def _open(self) -> "_Waiting":
         self._tickets += 1
@@ -312,8 +303,7 @@ class GroupCoordinator:
                 due_ms = now_ms + CHECK_MS if group.deadline_ms is None else min(now_ms + CHECK_MS, group.deadline_ms)
                 with trio.move_on_at(due_ms / 1000):
                     await waiting.answered.wait()
-                if self.refusal() is ErrorCode.NONE:
-                    self._up_to_date(group.group_id, _now_ms())
+                self.advance(group.group_id)
         finally:
             if self._waiting.pop(waiting.ticket, None) is not None:
                 group.forget(waiting.ticket)

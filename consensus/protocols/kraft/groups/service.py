@@ -172,7 +172,7 @@ class GroupService:
 
     async def sync_group(self, request: groups.SyncGroupRequest, caller: Caller) -> groups.SyncGroupResponse:
         """What a member reads; waits for the leader of the group."""
-        if (error := self._coordinator.refusal_to(request.group_id, caller.principal)) is not ErrorCode.NONE:
+        if (error := self._refusal(request.group_id, caller.principal)) is not ErrorCode.NONE:
             await trio.lowlevel.checkpoint()
             return groups.SyncGroupResponse(error_code=error, assignment=b"")
         answer = await self._coordinator.sync(
@@ -190,14 +190,14 @@ class GroupService:
 
     async def heartbeat(self, request: groups.HeartbeatRequest, caller: Caller) -> groups.HeartbeatResponse:
         """A member lives."""
-        if (error := self._coordinator.refusal_to(request.group_id, caller.principal)) is not ErrorCode.NONE:
+        if (error := self._refusal(request.group_id, caller.principal)) is not ErrorCode.NONE:
             return groups.HeartbeatResponse(error_code=error)
         member = MemberRef(request.member_id, request.group_instance_id, request.generation_id)
         return groups.HeartbeatResponse(error_code=self._coordinator.heartbeat(request.group_id, member))
 
     async def leave_group(self, request: groups.LeaveGroupRequest, caller: Caller) -> groups.LeaveGroupResponse:
         """Members leave."""
-        if (error := self._coordinator.refusal_to(request.group_id, caller.principal)) is not ErrorCode.NONE:
+        if (error := self._refusal(request.group_id, caller.principal)) is not ErrorCode.NONE:
             return groups.LeaveGroupResponse(error_code=error)
         if caller.api_version < _FIRST_LEAVE_OF_SEVERAL:
             return groups.LeaveGroupResponse(
@@ -220,7 +220,7 @@ class GroupService:
         is_named = 0 < len(request.group_id) <= self._options.max_name_characters
         error = ErrorCode.INVALID_GROUP_ID
         if is_named:
-            error = self._coordinator.refusal_to(request.group_id, caller.principal)
+            error = self._refusal(request.group_id, caller.principal)
             error = error or self._coordinator.may_commit(request.group_id, member)
         name = self._topic.state().name
         codes = {
@@ -252,6 +252,11 @@ class GroupService:
                 for topic in request.topics
             )
         )
+
+    def _refusal(self, group_id: str, principal: str | None) -> ErrorCode:
+        """Have the coordinator do what is due in a group, and return why this user's request is refused, or NONE."""
+        self._coordinator.advance(group_id)
+        return self._coordinator.refusal_to(group_id, principal)
 
     def _check_offset(self, topic: str, part: groups.OffsetCommitRequestPartition) -> ErrorCode:
         if topic != self._topic.state().name or part.partition_index != PARTITION:
@@ -302,7 +307,7 @@ class GroupService:
     def _offsets_of(
         self, group_id: str, asked: tuple[groups.OffsetFetchRequestTopic, ...] | None, principal: str | None
     ) -> groups.OffsetFetchResponseGroup:
-        error, offsets = self._coordinator.refusal_to(group_id, principal), self._topic.groups()
+        error, offsets = self._refusal(group_id, principal), self._topic.groups()
         known: Mapping[str, CommittedOffset] = {}
         if error is ErrorCode.NONE and offsets is not None:
             known = offsets.committed(group_id)
@@ -332,6 +337,7 @@ class GroupService:
         a server that coordinates nothing has no groups, as in Kafka. A coordinator that is not ready yet is an error:
         its list would lack groups. Groups of another user are left out, as what this one may not describe.
         """
+        self._coordinator.advance(*self._coordinator.groups())
         match self._coordinator.refusal():
             case ErrorCode.NONE:
                 pass
@@ -362,8 +368,8 @@ class GroupService:
         return groups.DescribeGroupsResponse(groups=tuple(self._described(name, caller) for name in request.groups))
 
     def _described(self, group_id: str, caller: Caller) -> groups.DescribeGroupsResponseGroup:
-        error = self._coordinator.refusal_to(group_id, caller.principal)
-        group = self._coordinator.group(group_id) if error is ErrorCode.NONE else None
+        error = self._refusal(group_id, caller.principal)
+        group = self._coordinator.groups().get(group_id) if error is ErrorCode.NONE else None
         if group is not None:
             return _described_group(group)
         fields: dict[str, Any] = {"group_id": group_id, "protocol_type": "", "protocol_data": "", "members": ()}
