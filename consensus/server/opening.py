@@ -6,7 +6,7 @@ The order matters: nothing is sent before recovery has made durable what it foun
 the server has stopped.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -14,13 +14,14 @@ from random import Random
 
 import trio
 
+from consensus.core.effects import Effect
 from consensus.core.features import Features, LeaderRecords
 from consensus.core.model import Configuration, Index, ServerId
 from consensus.core.options import Options, lan
 from consensus.core.raft import Raft
 from consensus.server.block_nursery import block_nursery
 from consensus.server.event_loop import now_ms
-from consensus.server.interfaces import ContentChecks, Core, StateMachine, Transport
+from consensus.server.interfaces import ContentChecks, StateMachine, Transport
 from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer
 from consensus.server.status import Notice
@@ -32,11 +33,6 @@ _NODE_ID_BYTES = 8
 
 def _ignore(_notice: Notice) -> None:
     """Report nothing."""
-
-
-def _unwatched(core: Core) -> Core:
-    """The core itself."""
-    return core
 
 
 @asynccontextmanager
@@ -61,7 +57,7 @@ async def open_server(
     snapshot_index: Callable[[], Index] | None = None,
     random: Random | None = None,
     disk_thread: bool = True,
-    watched: Callable[[Core], Core] = _unwatched,
+    on_effects: Callable[[Sequence[Effect]], None] | None = None,
 ) -> AsyncIterator[ConsensusServer]:
     """Run one server of a Raft group while the block lasts, with what the directory `path` holds of it.
 
@@ -126,7 +122,7 @@ async def open_server(
     tells of which entry `state_machine.snapshot()` is, if not of the newest: the state machine is given the entries
     behind it again after a restart, and a snapshot of one that stands there already is not taken. With
     `disk_thread=False` the disk is used in trio's own thread: for tests with a `MockClock`, whose time would run while
-    another thread works. `watched` gives what the server steps in place of the core, to measure its steps.
+    another thread works. `on_effects` is called with the effects of each step.
 
     Raises `StorageError` with what to do, if the directory cannot be used. An error of the disk, of the state machine
     or of the core ends the server and leaves the block as itself (`block_nursery`).
@@ -155,7 +151,7 @@ async def open_server(
             leader_records,
         )
         server = ConsensusServer(
-            watched(core),
+            core,
             recovery.storage,
             disk,
             transport,
@@ -165,6 +161,7 @@ async def open_server(
             keep_from,
             checks,
             snapshot_index,
+            on_effects,
         )
         async with block_nursery() as nursery:
             await nursery.start(server.run)

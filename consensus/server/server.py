@@ -118,7 +118,8 @@ class ConsensusServer:
     The state machine takes committed entries in a task of its own, at its own pace. Of the log that a snapshot covers,
     entries before `keep_from()` are no longer of use. A snapshot is of the newest entry that was applied, or of
     `snapshot_index()`, for a state machine whose snapshots stand for less. `observe` hears role changes and alarms; it
-    must return at once. `checks` are asked before anything that another server sends is stored.
+    must return at once. `checks` are asked before anything that another server sends is stored. `on_effects` is called
+    with the effects of each step, before they are carried out.
     """
 
     def __init__(
@@ -133,6 +134,7 @@ class ConsensusServer:
         keep_from: Callable[[], Index] = lambda: 0,
         checks: ContentChecks | None = None,
         snapshot_index: Callable[[], Index] | None = None,
+        on_effects: Callable[[Sequence[Effect]], None] | None = None,
     ) -> None:
         if core.features.replication is Strategy.FETCH and storage.snapshot_form is PLAIN:
             raise ValueError(
@@ -145,6 +147,7 @@ class ConsensusServer:
         self._disk = disk
         self._transport = transport
         self._observer = observe
+        self._on_effects = on_effects
         self._options = options
         self._checks = checks or ContentChecks()
         self._calls = PendingCalls(options)
@@ -460,6 +463,8 @@ class ConsensusServer:
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:  # noqa: C901, PLR0912 - a line for each kind of effect
         """The one dispatch of the core's effects, the frequent ones first."""
+        if self._on_effects is not None:
+            self._on_effects(effects)
         for effect in effects:
             match effect:
                 case Send():

@@ -1,8 +1,8 @@
 """The thirteen metrics of KIP-595, measured in the server that they are about.
 
-    Raft ◀── step ── MeasuredCore ◀── step ── ConsensusServer      appends, commits, elections: from the core's effects
-    trio's loop ──▶ PollIdle                                       how long it waits for sockets, timers and the disk
-    describe() ──▶ leader, epoch, vote, log, watermark, state      as they are when they are asked for
+    ConsensusServer ── effects of each step ──▶ QuorumMeasurements   appends, commits, elections
+    trio's loop ──▶ PollIdle                                         how long it waits for sockets, timers and the disk
+    describe() ──▶ leader, epoch, vote, log, watermark, state        as they are when they are asked for
 
 *Commit latency* is of a leader: from the step in which it appends records, to the step in which the high watermark
 passes them. Records that were appended together count once. Kafka divides this time by their number; an operator who
@@ -28,13 +28,10 @@ from typing import Final
 import trio
 
 from consensus.core.effects import Apply, Effect, Persist, Role, RoleChanged
-from consensus.core.events import Event
-from consensus.core.features import Features
-from consensus.core.model import Index, LogId, Milliseconds, ReplicaKey
-from consensus.core.status import Description, Outline
+from consensus.core.model import Index, ReplicaKey
+from consensus.core.status import Description
 from consensus.protocols.kraft.node.replica.quorum_names import QuorumNames
 from consensus.protocols.kraft.wire.replica_names import replica
-from consensus.server.interfaces import Core
 
 SAMPLE_S: Final = 30.0
 SAMPLES: Final = 2
@@ -183,43 +180,6 @@ class QuorumMeasurements:
         now_s = self.clock()
         while self._uncommitted and self._uncommitted[0][0] <= watermark:
             self.commits.add((now_s - self._uncommitted.popleft()[1]) * 1000)
-
-
-class MeasuredCore:
-    """A core whose steps are watched (`consensus.server.interfaces.Core`)."""
-
-    def __init__(self, core: Core, measurements: QuorumMeasurements) -> None:
-        self._core = core
-        self._measurements = measurements
-
-    @property
-    def deadline(self) -> Milliseconds:
-        """See `Core.deadline`."""
-        return self._core.deadline
-
-    @property
-    def features(self) -> Features:
-        """See `Core.features`."""
-        return self._core.features
-
-    def step(self, event: Event, now: Milliseconds) -> list[Effect]:
-        """See `Core.step`."""
-        effects = self._core.step(event, now)
-        if effects:
-            self._measurements.take(effects)
-        return effects
-
-    def describe(self, now: Milliseconds = 0) -> Description:
-        """See `Core.describe`."""
-        return self._core.describe(now)
-
-    def outline(self) -> Outline:
-        """See `Core.outline`."""
-        return self._core.outline()
-
-    def divergence(self, other: LogId) -> LogId:
-        """See `Core.divergence`."""
-        return self._core.divergence(other)
 
 
 class PollIdle(trio.abc.Instrument):

@@ -56,7 +56,6 @@ from consensus.protocols.kraft.node.replica.admin_service import AdminService
 from consensus.protocols.kraft.node.replica.announcing import AddressRefused, Announcing
 from consensus.protocols.kraft.node.replica.log_topic import LogTopic
 from consensus.protocols.kraft.node.replica.metrics import (
-    MeasuredCore,
     PollIdle,
     QuorumFigures,
     QuorumMeasurements,
@@ -207,7 +206,7 @@ async def open_voter(
         leader_records=leader_records(_unix_ms, is_dynamic=settings.is_dynamic),
         observe=told,
         snapshot_index=machine.snapshot_index,
-        watched=lambda core: MeasuredCore(core, measurements),
+        on_effects=measurements.take,
     ) as server:
         raft = server.describe().raft
         await trio.to_thread.run_sync(directory.check_not_older, raft.term)
