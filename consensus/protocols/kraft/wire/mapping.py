@@ -24,7 +24,8 @@ Records go through as bytes: what encodes and keeps batches is elsewhere (`entri
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Final, TypeVar, assert_never
 
@@ -36,7 +37,6 @@ from consensus.protocols.kraft.wire import messages_quorum as quorum
 from consensus.protocols.kraft.wire.apis import ErrorCode, error_name
 from consensus.protocols.kraft.wire.limits import (
     NO_EPOCH,
-    NO_REPLICA,
     PARTITION,
     KafkaWireError,
 )
@@ -90,6 +90,29 @@ _CODES: Final[Mapping[RefusalReason, ErrorCode]] = MappingProxyType(
 )
 _REASONS: Final[Mapping[int, RefusalReason]] = MappingProxyType({int(code): reason for reason, code in _CODES.items()})
 """The last reason of a code: FENCED_LEADER_EPOCH is STALE_TERM, which the core treats as ANOTHER_LEADER."""
+_REFUSALS: Final[Mapping[type, Callable[..., QuorumResponse]]] = MappingProxyType(
+    {
+        kind: response
+        for kinds, response in (
+            ((quorum.VoteRequest, core.VoteReply), partial(quorum.VoteResponse, topics=())),
+            (
+                (quorum.BeginQuorumEpochRequest, core.BeginQuorumEpochReply),
+                partial(quorum.BeginQuorumEpochResponse, topics=()),
+            ),
+            (
+                (quorum.EndQuorumEpochRequest, core.EndQuorumEpochReply),
+                partial(quorum.EndQuorumEpochResponse, topics=()),
+            ),
+            ((clients.FetchRequest, core.FetchReply), partial(clients.FetchResponse, responses=())),
+            (
+                (quorum.FetchSnapshotRequest, core.FetchSnapshotReply),
+                partial(quorum.FetchSnapshotResponse, topics=()),
+            ),
+        )
+        for kind in kinds
+    }
+)
+"""The response that has an error alone, by the request and by the core's reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,22 +153,8 @@ def request_to_wire(request: core.Request, peer: ReplicaKey, names: Names) -> Qu
             return _fetch_request(request, names)
         case core.FetchSnapshot():
             return _fetch_snapshot_request(request, names)
-        case core.BeginQuorumEpoch(term, leader, _, cluster_id):
-            begun = quorum.BeginQuorumEpochRequestPartition(
-                partition_index=PARTITION,
-                voter_directory_id=uuid_of(peer.directory),
-                leader_id=replica(leader).id,
-                leader_epoch=term,
-            )
-            return quorum.BeginQuorumEpochRequest(
-                cluster_id=cluster_id,
-                voter_id=peer.id,
-                topics=(quorum.BeginQuorumEpochRequestTopic(topic_name=names.topic().name, partitions=(begun,)),),
-                leader_endpoints=tuple(
-                    quorum.BeginQuorumEpochRequestLeaderEndpoint(name=name, host=host, port=port)
-                    for name, host, port in names.listeners()
-                ),
-            )
+        case core.BeginQuorumEpoch():
+            return _begin_request(request, peer, names)
         case core.EndQuorumEpoch():
             return _end_request(request, names)
         case _:
@@ -154,19 +163,27 @@ def request_to_wire(request: core.Request, peer: ReplicaKey, names: Names) -> Qu
 
 def request_from_wire(request: QuorumRequest, correlation: int, names: Names) -> core.Request | Refused:
     """A peer's request as the core takes it, or the answer to one that it does not get."""
-    match request:
-        case quorum.VoteRequest():
-            return _vote_from_wire(request, correlation, names)
-        case quorum.BeginQuorumEpochRequest():
-            return _begin_from_wire(request, correlation, names)
-        case quorum.EndQuorumEpochRequest():
-            return _end_from_wire(request, correlation, names)
-        case clients.FetchRequest():
-            return _fetch_from_wire(request, correlation, names)
-        case quorum.FetchSnapshotRequest():
-            return _fetch_snapshot_from_wire(request, correlation, names)
-        case _:
-            assert_never(request)
+    try:
+        match request:
+            case quorum.VoteRequest():
+                return _vote_from_wire(request, correlation, names)
+            case quorum.BeginQuorumEpochRequest():
+                return _begin_from_wire(request, correlation, names)
+            case quorum.EndQuorumEpochRequest():
+                return _end_from_wire(request, correlation, names)
+            case clients.FetchRequest():
+                return _fetch_from_wire(request, correlation, names)
+            case quorum.FetchSnapshotRequest():
+                return _fetch_snapshot_from_wire(request, correlation, names)
+            case _:
+                assert_never(request)
+    except KafkaWireError:
+        return Refused(refusal(request, ErrorCode.INVALID_REQUEST))
+
+
+def refusal(answered: QuorumRequest | core.Reply, code: ErrorCode) -> QuorumResponse:
+    """The response with an error and nothing else, to a request or in the place of a reply."""
+    return _REFUSALS[type(answered)](error_code=code)
 
 
 def reply_to_wire(reply: core.Reply, answering: Answering, names: Names, records: bytes = b"") -> QuorumResponse:
@@ -184,8 +201,8 @@ def reply_to_wire(reply: core.Reply, answering: Answering, names: Names, records
     else:
         raise KafkaWireError(f"KRaft has no message for {type(reply).__name__}")
     key = None if leader is None else replica(leader)
-    if error is RefusalReason.FOREIGN_CLUSTER:
-        return _foreign(reply, key, answering, names)
+    if error is RefusalReason.FOREIGN_CLUSTER and not isinstance(reply, core.FetchReply):
+        return refusal(reply, ErrorCode.INCONSISTENT_CLUSTER_ID)
     code = ErrorCode.NONE if error is None else _CODES[error]
     match reply:
         case core.FetchReply():
@@ -195,15 +212,8 @@ def reply_to_wire(reply: core.Reply, answering: Answering, names: Names, records
         case core.VoteReply():
             return _vote_response(reply, key, code, names)
         case core.BeginQuorumEpochReply(term):
-            begun = quorum.BeginQuorumEpochResponsePartition(
-                partition_index=PARTITION, error_code=code, leader_id=id_of(key), leader_epoch=term
-            )
-            return quorum.BeginQuorumEpochResponse(
-                topics=(quorum.BeginQuorumEpochResponseTopic(topic_name=names.topic().name, partitions=(begun,)),),
-                node_endpoints=tuple(
-                    quorum.BeginQuorumEpochResponseNodeEndpoint(node_id=node_id, host=host, port=port)
-                    for node_id, host, port in endpoints_of(key, names)
-                ),
+            return _begin_response(
+                term, id_of(key), code, names, _endpoints(quorum.BeginQuorumEpochResponseNodeEndpoint, key, names)
             )
         case core.EndQuorumEpochReply(term):
             ended = quorum.EndQuorumEpochResponsePartition(
@@ -211,10 +221,7 @@ def reply_to_wire(reply: core.Reply, answering: Answering, names: Names, records
             )
             return quorum.EndQuorumEpochResponse(
                 topics=(quorum.EndQuorumEpochResponseTopic(topic_name=names.topic().name, partitions=(ended,)),),
-                node_endpoints=tuple(
-                    quorum.EndQuorumEpochResponseNodeEndpoint(node_id=node_id, host=host, port=port)
-                    for node_id, host, port in endpoints_of(key, names)
-                ),
+                node_endpoints=_endpoints(quorum.EndQuorumEpochResponseNodeEndpoint, key, names),
             )
         case _:
             assert_never(reply)
@@ -236,9 +243,9 @@ def reply_from_wire(
         case quorum.FetchSnapshotResponse(), core.FetchSnapshot():
             return _fetch_snapshot_reply(response, asked, names)
         case quorum.BeginQuorumEpochResponse(), core.BeginQuorumEpoch():
-            return _begin_reply(response, asked, names)
+            return core.BeginQuorumEpochReply(*_announcement_reply(response, asked, names))
         case quorum.EndQuorumEpochResponse(), core.EndQuorumEpoch():
-            return _end_reply(response, asked, names)
+            return core.EndQuorumEpochReply(*_announcement_reply(response, asked, names))
         case _:
             raise KafkaWireError(f"{type(response).__name__} is no answer to {type(asked).__name__}")
 
@@ -315,6 +322,21 @@ def _fetch_snapshot_request(request: core.FetchSnapshot, names: Names) -> quorum
     )
 
 
+def _begin_request(request: core.BeginQuorumEpoch, peer: ReplicaKey, names: Names) -> quorum.BeginQuorumEpochRequest:
+    partition = quorum.BeginQuorumEpochRequestPartition(
+        partition_index=PARTITION,
+        voter_directory_id=uuid_of(peer.directory),
+        leader_id=replica(request.leader).id,
+        leader_epoch=request.term,
+    )
+    return quorum.BeginQuorumEpochRequest(
+        cluster_id=request.cluster_id,
+        voter_id=peer.id,
+        topics=(quorum.BeginQuorumEpochRequestTopic(topic_name=names.topic().name, partitions=(partition,)),),
+        leader_endpoints=_listeners(quorum.BeginQuorumEpochRequestLeaderEndpoint, names),
+    )
+
+
 def _end_request(request: core.EndQuorumEpoch, names: Names) -> quorum.EndQuorumEpochRequest:
     preferred = [replica(server_id) for server_id in request.preferred]
     partition = quorum.EndQuorumEpochRequestPartition(
@@ -330,34 +352,18 @@ def _end_request(request: core.EndQuorumEpoch, names: Names) -> quorum.EndQuorum
     return quorum.EndQuorumEpochRequest(
         cluster_id=request.cluster_id,
         topics=(quorum.EndQuorumEpochRequestTopic(topic_name=names.topic().name, partitions=(partition,)),),
-        leader_endpoints=tuple(
-            quorum.EndQuorumEpochRequestLeaderEndpoint(name=name, host=host, port=port)
-            for name, host, port in names.listeners()
-        ),
+        leader_endpoints=_listeners(quorum.EndQuorumEpochRequestLeaderEndpoint, names),
     )
 
 
 def _vote_from_wire(request: quorum.VoteRequest, correlation: int, names: Names) -> core.RequestVote | Refused:
-    invalid = Refused(quorum.VoteResponse(error_code=ErrorCode.INVALID_REQUEST, topics=()))
-    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
-        return invalid
-    (topic,) = request.topics
-    (partition,) = topic.partitions
-    if topic.topic_name != names.topic().name or partition.partition_index != PARTITION:
-        return invalid
-    if min(partition.replica_id, partition.replica_epoch, partition.last_offset, partition.last_offset_epoch) < 0:
-        return invalid
+    topic = _only(request.topics)
+    partition = _only(topic.partitions)
+    _check_log((topic.topic_name, partition.partition_index), names)
+    _check_numbers(partition.replica_id, partition.replica_epoch, partition.last_offset, partition.last_offset_epoch)
     if not is_for_us(request.voter_id, partition.voter_directory_id, names):
-        answer = quorum.VoteResponsePartition(
-            partition_index=PARTITION,
-            error_code=ErrorCode.INVALID_VOTER_KEY,
-            leader_id=NO_REPLICA,
-            leader_epoch=partition.replica_epoch,
-            vote_granted=False,
-        )
-        return Refused(
-            quorum.VoteResponse(topics=(quorum.VoteResponseTopic(topic_name=names.topic().name, partitions=(answer,)),))
-        )
+        denied = core.VoteReply(partition.replica_epoch, granted=False, correlation=correlation)
+        return Refused(_vote_response(denied, None, ErrorCode.INVALID_VOTER_KEY, names))
     return core.RequestVote(
         term=partition.replica_epoch + 1 if partition.pre_vote else partition.replica_epoch,
         candidate=names.replica_key(partition.replica_id, directory_of(partition.replica_directory_id)),
@@ -371,65 +377,50 @@ def _vote_from_wire(request: quorum.VoteRequest, correlation: int, names: Names)
 def _begin_from_wire(
     request: quorum.BeginQuorumEpochRequest, correlation: int, names: Names
 ) -> core.BeginQuorumEpoch | Refused:
-    invalid = Refused(quorum.BeginQuorumEpochResponse(error_code=ErrorCode.INVALID_REQUEST, topics=()))
-    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
-        return invalid
-    (topic,) = request.topics
-    (partition,) = topic.partitions
-    if topic.topic_name != names.topic().name or partition.partition_index != PARTITION:
-        return invalid
-    if min(partition.leader_id, partition.leader_epoch) < 0:
-        return invalid
+    topic = _only(request.topics)
+    partition = _only(topic.partitions)
+    _check_log((topic.topic_name, partition.partition_index), names)
+    _check_numbers(partition.leader_id, partition.leader_epoch)
     if not is_for_us(request.voter_id, partition.voter_directory_id, names):
-        answer = quorum.BeginQuorumEpochResponsePartition(
-            partition_index=PARTITION,
-            error_code=ErrorCode.INVALID_VOTER_KEY,
-            leader_id=partition.leader_id,
-            leader_epoch=partition.leader_epoch,
-        )
-        answered = quorum.BeginQuorumEpochResponseTopic(topic_name=names.topic().name, partitions=(answer,))
-        return Refused(quorum.BeginQuorumEpochResponse(topics=(answered,)))
-    leader = leader_key(partition.leader_id, names)
-    return core.BeginQuorumEpoch(partition.leader_epoch, leader, correlation, request.cluster_id)
+        code = ErrorCode.INVALID_VOTER_KEY
+        return Refused(_begin_response(partition.leader_epoch, partition.leader_id, code, names, ()))
+    return core.BeginQuorumEpoch(
+        term=partition.leader_epoch,
+        leader=leader_key(partition.leader_id, names),
+        correlation=correlation,
+        cluster_id=request.cluster_id,
+    )
 
 
-def _end_from_wire(
-    request: quorum.EndQuorumEpochRequest, correlation: int, names: Names
-) -> core.EndQuorumEpoch | Refused:
-    invalid = Refused(quorum.EndQuorumEpochResponse(error_code=ErrorCode.INVALID_REQUEST, topics=()))
-    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
-        return invalid
-    (topic,) = request.topics
-    (partition,) = topic.partitions
-    if topic.topic_name != names.topic().name or partition.partition_index != PARTITION:
-        return invalid
+def _end_from_wire(request: quorum.EndQuorumEpochRequest, correlation: int, names: Names) -> core.EndQuorumEpoch:
+    topic = _only(request.topics)
+    partition = _only(topic.partitions)
+    _check_log((topic.topic_name, partition.partition_index), names)
     candidates = partition.preferred_candidates
     named = [candidate.candidate_id for candidate in candidates] or [*partition.preferred_successors]
-    if min(partition.leader_id, partition.leader_epoch, *named) < 0:
-        return invalid
+    _check_numbers(partition.leader_id, partition.leader_epoch, *named)
     preferred = (
         [names.replica_key(one.candidate_id, directory_of(one.candidate_directory_id)) for one in candidates]
         if candidates
         else [names.voter_key(voter_id) or ReplicaKey(voter_id) for voter_id in partition.preferred_successors]
     )
-    leader = leader_key(partition.leader_id, names)
-    return core.EndQuorumEpoch(partition.leader_epoch, leader, tuple(preferred), correlation, request.cluster_id)
+    return core.EndQuorumEpoch(
+        term=partition.leader_epoch,
+        leader=leader_key(partition.leader_id, names),
+        preferred=tuple(preferred),
+        correlation=correlation,
+        cluster_id=request.cluster_id,
+    )
 
 
-def _fetch_from_wire(request: clients.FetchRequest, correlation: int, names: Names) -> core.Fetch | Refused:
-    invalid = Refused(clients.FetchResponse(error_code=ErrorCode.INVALID_REQUEST, responses=()))
-    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
-        return invalid
-    (topic,) = request.topics
-    (partition,) = topic.partitions
+def _fetch_from_wire(request: clients.FetchRequest, correlation: int, names: Names) -> core.Fetch:
+    topic = _only(request.topics)
+    partition = _only(topic.partitions)
     log = names.topic()
-    if (topic.topic != log.name and topic.topic_id != log.id) or partition.partition != PARTITION:
-        return invalid
+    _check_log((log.name if topic.topic_id == log.id else topic.topic, partition.partition), names)
     replica_id = max(request.replica_state.replica_id, request.replica_id)
-    if min(replica_id, request.max_wait_ms, partition.current_leader_epoch) < 0:
-        return invalid
-    if partition.fetch_offset < 0 or not 0 <= partition.last_fetched_epoch <= partition.current_leader_epoch:
-        return invalid
+    newer = partition.current_leader_epoch - partition.last_fetched_epoch
+    _check_numbers(replica_id, request.max_wait_ms, partition.fetch_offset, partition.last_fetched_epoch, newer)
     # The JVM's replicas leave the partition's limit at 0, and mean the one of the request. Both are 0 in signs of life
     # (`quorum_service.FETCH_SIZES`).
     limits = [limit for limit in (request.max_bytes, partition.partition_max_bytes) if limit > 0]
@@ -449,21 +440,15 @@ def _fetch_from_wire(request: clients.FetchRequest, correlation: int, names: Nam
 
 def _fetch_snapshot_from_wire(
     request: quorum.FetchSnapshotRequest, correlation: int, names: Names
-) -> core.FetchSnapshot | Refused:
-    invalid = Refused(quorum.FetchSnapshotResponse(error_code=ErrorCode.INVALID_REQUEST, topics=()))
-    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
-        return invalid
-    (topic,) = request.topics
-    (partition,) = topic.partitions
-    if topic.name != names.topic().name or partition.partition != PARTITION:
-        return invalid
-    snapshot = partition.snapshot_id
-    if min(request.replica_id, partition.current_leader_epoch, snapshot.end_offset, snapshot.epoch) < 0:
-        return invalid
-    if partition.position < 0 or request.max_bytes <= 0:
-        return invalid
+) -> core.FetchSnapshot:
+    topic = _only(request.topics)
+    partition = _only(topic.partitions)
+    _check_log((topic.name, partition.partition), names)
+    snapshot, epoch = partition.snapshot_id, partition.current_leader_epoch
+    _check_numbers(request.replica_id, epoch, snapshot.end_offset, snapshot.epoch)
+    _check_numbers(partition.position, request.max_bytes - 1)
     return core.FetchSnapshot(
-        term=partition.current_leader_epoch,
+        term=epoch,
         replica=names.replica_key(request.replica_id, directory_of(partition.replica_directory_id)),
         snapshot=LogId(snapshot.end_offset, snapshot.epoch),
         offset=partition.position,
@@ -471,27 +456,6 @@ def _fetch_snapshot_from_wire(
         correlation=correlation,
         cluster_id=request.cluster_id,
     )
-
-
-def _foreign(
-    reply: core.VoteReply | core.FetchAnswer, leader: ReplicaKey | None, answering: Answering, names: Names
-) -> QuorumResponse:
-    """The refusal of another cluster's replica."""
-    code = ErrorCode.INCONSISTENT_CLUSTER_ID
-    match reply:
-        case core.FetchReply():
-            # A server ends by this if the leader says it. Kafka's error has no leader, and its readers look no further.
-            return replace(_fetch_response(reply, leader, code, answering, names, b""), error_code=code)
-        case core.FetchSnapshotReply():
-            return quorum.FetchSnapshotResponse(error_code=code, topics=())
-        case core.VoteReply():
-            return quorum.VoteResponse(error_code=code, topics=())
-        case core.BeginQuorumEpochReply():
-            return quorum.BeginQuorumEpochResponse(error_code=code, topics=())
-        case core.EndQuorumEpochReply():
-            return quorum.EndQuorumEpochResponse(error_code=code, topics=())
-        case _:
-            assert_never(reply)
 
 
 def _vote_response(
@@ -506,10 +470,7 @@ def _vote_response(
     )
     return quorum.VoteResponse(
         topics=(quorum.VoteResponseTopic(topic_name=names.topic().name, partitions=(partition,)),),
-        node_endpoints=tuple(
-            quorum.VoteResponseNodeEndpoint(node_id=node_id, host=host, port=port)
-            for node_id, host, port in endpoints_of(leader, names)
-        ),
+        node_endpoints=_endpoints(quorum.VoteResponseNodeEndpoint, leader, names),
     )
 
 
@@ -533,11 +494,10 @@ def _fetch_response(
         records=records,
     )
     return clients.FetchResponse(
+        # A server ends by this if the leader says it. Kafka's error has no leader, and its readers look no further.
+        error_code=code if reply.error is RefusalReason.FOREIGN_CLUSTER else ErrorCode.NONE,
         responses=(clients.FetchResponseTopic(topic_id=log.id, topic=log.name, partitions=(partition,)),),
-        node_endpoints=tuple(
-            clients.FetchResponseNodeEndpoint(node_id=node_id, host=host, port=port)
-            for node_id, host, port in endpoints_of(leader, names)
-        ),
+        node_endpoints=_endpoints(clients.FetchResponseNodeEndpoint, leader, names),
     )
 
 
@@ -555,35 +515,41 @@ def _fetch_snapshot_response(
     )
     return quorum.FetchSnapshotResponse(
         topics=(quorum.FetchSnapshotResponseTopic(name=names.topic().name, partitions=(partition,)),),
-        node_endpoints=tuple(
-            quorum.FetchSnapshotResponseNodeEndpoint(node_id=node_id, host=host, port=port)
-            for node_id, host, port in endpoints_of(leader, names)
-        ),
+        node_endpoints=_endpoints(quorum.FetchSnapshotResponseNodeEndpoint, leader, names),
     )
 
 
-def _begin_reply(
-    response: quorum.BeginQuorumEpochResponse, asked: core.BeginQuorumEpoch, names: Names
-) -> core.BeginQuorumEpochReply:
+def _begin_response(
+    term: Term,
+    leader_id: int,
+    code: ErrorCode,
+    names: Names,
+    endpoints: tuple[quorum.BeginQuorumEpochResponseNodeEndpoint, ...],
+) -> quorum.BeginQuorumEpochResponse:
+    partition = quorum.BeginQuorumEpochResponsePartition(
+        partition_index=PARTITION, error_code=code, leader_id=leader_id, leader_epoch=term
+    )
+    return quorum.BeginQuorumEpochResponse(
+        topics=(quorum.BeginQuorumEpochResponseTopic(topic_name=names.topic().name, partitions=(partition,)),),
+        node_endpoints=endpoints,
+    )
+
+
+def _announcement_reply(
+    response: quorum.BeginQuorumEpochResponse | quorum.EndQuorumEpochResponse,
+    asked: core.BeginQuorumEpoch | core.EndQuorumEpoch,
+    names: Names,
+) -> tuple[Term, ServerId | None, int, RefusalReason | None]:
+    """Term, leader, correlation and error of the reply."""
     if response.error_code:
-        return core.BeginQuorumEpochReply(asked.term, None, asked.correlation, _reason(response.error_code))
-    begun = _only(_only(response.topics).partitions)
-    leader = leader_of(begun.leader_id, names)
-    return core.BeginQuorumEpochReply(
-        _term(begun.leader_epoch, asked), leader, asked.correlation, _reason(begun.error_code)
-    )
-
-
-def _end_reply(
-    response: quorum.EndQuorumEpochResponse, asked: core.EndQuorumEpoch, names: Names
-) -> core.EndQuorumEpochReply:
-    if response.error_code:
-        return core.EndQuorumEpochReply(asked.term, None, asked.correlation, _reason(response.error_code))
-    ended = _only(_only(response.topics).partitions)
-    leader = leader_of(ended.leader_id, names)
-    return core.EndQuorumEpochReply(
-        _term(ended.leader_epoch, asked), leader, asked.correlation, _reason(ended.error_code)
-    )
+        return asked.term, None, asked.correlation, _reason(response.error_code)
+    partition: quorum.BeginQuorumEpochResponsePartition | quorum.EndQuorumEpochResponsePartition
+    if isinstance(response, quorum.BeginQuorumEpochResponse):
+        partition = _only(_only(response.topics).partitions)
+    else:
+        partition = _only(_only(response.topics).partitions)
+    leader = leader_of(partition.leader_id, names)
+    return _term(partition.leader_epoch, asked), leader, asked.correlation, _reason(partition.error_code)
 
 
 def _vote_reply(response: quorum.VoteResponse, asked: core.RequestVote) -> core.VoteReply:
@@ -663,6 +629,28 @@ def _only(elements: tuple[_Element, ...]) -> _Element:
     if len(elements) != 1:
         raise KafkaWireError(f"a message of the quorum tells of {len(elements)} topics or partitions, not of the log's")
     return elements[0]
+
+
+def _check_log(place: tuple[str, int], names: Names) -> None:
+    """Raise `KafkaWireError` if a topic and a partition are not the log's."""
+    if place != (names.topic().name, PARTITION):
+        raise KafkaWireError(f"partition {place[1]} of {place[0]!r} is not the log")
+
+
+def _check_numbers(*numbers: int) -> None:
+    """Raise `KafkaWireError` if one of a request's numbers is below zero."""
+    if min(numbers) < 0:
+        raise KafkaWireError("a request has a number below zero")
+
+
+def _endpoints(node: Callable[..., _Element], leader: ReplicaKey | None, names: Names) -> tuple[_Element, ...]:
+    """Where the leader is, in a response's own class."""
+    return tuple(node(node_id=node_id, host=host, port=port) for node_id, host, port in endpoints_of(leader, names))
+
+
+def _listeners(endpoint: Callable[..., _Element], names: Names) -> tuple[_Element, ...]:
+    """Where this server is, in a request's own class."""
+    return tuple(endpoint(name=name, host=host, port=port) for name, host, port in names.listeners())
 
 
 def _reason(error_code: int) -> RefusalReason | None:

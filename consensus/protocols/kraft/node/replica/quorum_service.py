@@ -29,7 +29,7 @@ before it has committed what it began its epoch with: until then it may lie belo
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
 import trio
 
@@ -39,13 +39,13 @@ from consensus.core.model import Entry, Index, LogId, ServerId
 from consensus.core.status import Outline
 from consensus.protocols.kraft.node.connections.service import Caller, ServedApi, Service
 from consensus.protocols.kraft.wire import messages_clients as clients
-from consensus.protocols.kraft.wire import messages_quorum as quorum
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.mapping import (
     Answering,
     QuorumRequest,
     QuorumResponse,
     Refused,
+    refusal,
     reply_to_wire,
     request_from_wire,
     told_endpoints,
@@ -155,7 +155,7 @@ class QuorumService:
     async def answer(self, request: QuorumRequest, caller: Caller) -> QuorumResponse:
         """Ask the server. Raises `ServerStoppedError`."""
         if not self._may_join(caller):
-            return refused(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+            return refusal(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         asked = request_from_wire(request, next_call(), self._names)
         if isinstance(asked, Refused):
             return asked.response
@@ -170,7 +170,7 @@ class QuorumService:
                 if not isinstance(reply, core.FetchReply) or len(reply.entries) <= len(before.entries):
                     break
         except ServerBusyError:
-            return refused(request, ErrorCode.BROKER_NOT_AVAILABLE)
+            return refusal(request, ErrorCode.BROKER_NOT_AVAILABLE)
         return self._replies.response(asked, reply)
 
     def _is_part(self, entries: tuple[Entry, ...]) -> bool:
@@ -248,20 +248,3 @@ def sender_of(asked: core.Request) -> ServerId:
             return asked.replica
         case _:
             return asked.leader
-
-
-def refused(request: QuorumRequest, code: ErrorCode) -> QuorumResponse:
-    """The answer to a request that the core does not get."""
-    match request:
-        case quorum.VoteRequest():
-            return quorum.VoteResponse(error_code=code, topics=())
-        case quorum.BeginQuorumEpochRequest():
-            return quorum.BeginQuorumEpochResponse(error_code=code, topics=())
-        case quorum.EndQuorumEpochRequest():
-            return quorum.EndQuorumEpochResponse(error_code=code, topics=())
-        case clients.FetchRequest():
-            return clients.FetchResponse(error_code=code, responses=())
-        case quorum.FetchSnapshotRequest():
-            return quorum.FetchSnapshotResponse(error_code=code, topics=())
-        case _:
-            assert_never(request)
