@@ -14,7 +14,6 @@ from consensus.protocols.kraft.node.connections.connection import (
     ConnectionOptions,
     KafkaConnection,
     KafkaConnectionError,
-    api_key_of,
     connect,
     open_connection,
 )
@@ -24,6 +23,7 @@ from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
 from consensus.protocols.kraft.wire.codec import encode_response
 from consensus.protocols.kraft.wire.limits import KafkaWireError
+from consensus.protocols.kraft.wire.schemas import api_key_of
 
 LOOPBACK = "127.0.0.1"
 PATIENCE_S = 30

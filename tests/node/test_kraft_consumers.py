@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import trio
 import trio.testing
+from msgspec import structs
 
 from consensus.protocols.kraft import (
     BatchCache,
@@ -202,7 +202,7 @@ async def test_a_partition_whose_offset_is_asked_for_twice_is_refused(monkeypatc
     topic.write(b"a")
     monkeypatch.setattr(topic, "offset_for_time", looked.append)
     asked = clients.ListOffsetsRequestPartition(partition_index=0, timestamp=1_000)
-    named = clients.ListOffsetsRequestTopic(name="farm", partitions=(asked, replace(asked, timestamp=1_001)))
+    named = clients.ListOffsetsRequestTopic(name="farm", partitions=(asked, structs.replace(asked, timestamp=1_001)))
     response = await ConsumerService(topic).list_offsets(
         clients.ListOffsetsRequest(replica_id=-1, topics=(named,)), caller(9)
     )

@@ -1,11 +1,11 @@
 """Producers write to a topic of one partition: once each, refused clearly, or not at all where it is off."""
 
 import sys
-from dataclasses import replace
 
 import pytest
 import trio
 import trio.testing
+from msgspec import structs
 
 from consensus.protocols.kraft import ConsumerService, ListenerOptions, ProduceService, open_listener
 from consensus.protocols.kraft.wire import messages_clients as clients
@@ -58,7 +58,7 @@ async def test_acks_0_gets_no_answer_but_the_records_are_taken() -> None:
         (produce_of(b""), ErrorCode.INVALID_RECORD),
         (produce_of(GOOD, acks=2), ErrorCode.INVALID_REQUIRED_ACKS),
         (produce_of(GOOD, name="other"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (replace(produce_of(GOOD), transactional_id="t"), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        (structs.replace(produce_of(GOOD), transactional_id="t"), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
     ],
     ids=["crc", "two-batches", "no-batch", "acks", "topic", "transaction"],
 )
@@ -105,8 +105,8 @@ async def test_a_batch_of_more_records_than_the_topic_takes_is_refused_before_it
 async def test_a_partition_that_a_request_names_again_is_refused() -> None:
     topic, request = MemoryTopic(), produce_of(GOOD)
     [named] = request.topic_data
-    for topics in ((named, named), (replace(named, partition_data=named.partition_data * 2),)):
-        response = await ProduceService(topic).produce(replace(request, topic_data=topics), caller(9))
+    for topics in ((named, named), (structs.replace(named, partition_data=named.partition_data * 2),)):
+        response = await ProduceService(topic).produce(structs.replace(request, topic_data=topics), caller(9))
         assert response is not None
         codes = [part.error_code for each in response.responses for part in each.partition_responses]
         assert codes == [ErrorCode.NONE, ErrorCode.INVALID_RECORD]

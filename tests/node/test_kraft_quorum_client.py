@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pytest
 import trio
+from msgspec import structs
 
 from consensus.protocols.kraft import (
     Caller,
@@ -289,7 +290,7 @@ async def test_a_broker_with_many_topics_is_no_farms_and_its_controllers_are_to_
     class Kafkas(ConsumerService):
         async def metadata(self, request: MetadataRequest, caller: Caller) -> MetadataResponse:
             answer = await super().metadata(request, caller)
-            return replace(answer, topics=answer.topics * 3)
+            return structs.replace(answer, topics=answer.topics * 3)
 
     async with open_listener([Kafkas(MemoryTopic())], ListenerOptions()) as listener:
         client = QuorumClient([(LOOPBACK, listener.port)], brokers=True, patience_s=0.1)

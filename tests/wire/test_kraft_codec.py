@@ -15,6 +15,7 @@ from uuid import UUID
 
 import pytest
 from kio.serial import entity_reader, entity_writer
+from msgspec import Struct
 
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode, error_name, version_for
@@ -61,7 +62,7 @@ def as_ours(value: Any) -> Any:
 
 def as_dict(value: Any, like: Any) -> Any:
     """Ours as `as_ours` gives kio's: without the fields that the version lacks."""
-    if is_dataclass(value):
+    if isinstance(value, Struct):
         return {name: as_dict(getattr(value, name), part) for name, part in like.items()}
     if isinstance(value, tuple):
         return tuple(as_dict(element, part) for element, part in zip(value, like, strict=True))

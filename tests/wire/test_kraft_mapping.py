@@ -6,6 +6,7 @@ from typing import Final
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from consensus.core.messages import (
     BeginQuorumEpoch,
@@ -252,9 +253,8 @@ def test_a_replica_of_the_jvm_means_the_limit_of_its_whole_fetch() -> None:
     assert isinstance(wire, FetchRequest)
     (topic,) = wire.topics
     (partition,) = topic.partitions
-    unlimited = replace(
-        wire, max_bytes=8_388_608, topics=(replace(topic, partitions=(replace(partition, partition_max_bytes=0),)),)
-    )
+    partitions = (structs.replace(partition, partition_max_bytes=0),)
+    unlimited = structs.replace(wire, max_bytes=8_388_608, topics=(structs.replace(topic, partitions=partitions),))
     taken = request_from_wire(unlimited, 7, Names(TWO))
     assert isinstance(taken, Fetch)
     assert taken.max_bytes == 8_388_608
@@ -263,7 +263,7 @@ def test_a_replica_of_the_jvm_means_the_limit_of_its_whole_fetch() -> None:
 def test_a_fetch_for_another_topic_is_refused() -> None:
     wire = request_to_wire(REQUESTS[2], TWO, Names(ONE))
     assert isinstance(wire, FetchRequest)
-    assert isinstance(request_from_wire(replace(wire, topics=()), 7, Names(TWO)), Refused)
+    assert isinstance(request_from_wire(structs.replace(wire, topics=()), 7, Names(TWO)), Refused)
 
 
 TEST_TOPIC: Final = Topic("__raft_performance_test", UUID(int=2))

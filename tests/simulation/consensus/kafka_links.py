@@ -32,9 +32,8 @@ from consensus.core.features import Extensions
 from consensus.core.messages import Fetch, Reply, Request
 from consensus.core.model import ReplicaKey, ServerId
 from consensus.net import Backoff
-from consensus.protocols.kraft.node.connections.connection import api_key_of
 from consensus.protocols.kraft.node.replica.peer_transport import Purpose, has_no_form, purpose_of
-from consensus.protocols.kraft.node.replica.quorum_service import refused, sender_of
+from consensus.protocols.kraft.node.replica.quorum_service import sender_of
 from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode, version_for
 from consensus.protocols.kraft.wire.codec import (
     Incoming,
@@ -48,6 +47,7 @@ from consensus.protocols.kraft.wire.mapping import (
     FIRST_PRE_VOTE_VERSION,
     QuorumResponse,
     Refused,
+    refusal,
     reply_from_wire,
     request_from_wire,
     request_to_wire,
@@ -55,6 +55,7 @@ from consensus.protocols.kraft.wire.mapping import (
 )
 from consensus.protocols.kraft.wire.messages_clients import FetchResponse
 from consensus.protocols.kraft.wire.replica_names import replica
+from consensus.protocols.kraft.wire.schemas import api_key_of
 from tests.simulation.consensus.checker import ViolationError
 from tests.simulation.consensus.connections import Way
 from tests.simulation.consensus.kafka_node import KafkaNode, host_of
@@ -331,7 +332,7 @@ class KafkaLinks:
         node.names.learned(told_endpoints(incoming.message))
         if self._random.random() < self._rates.busy:
             self._marks.see("request refused by a busy server")
-            self._respond(connection, incoming, refused(incoming.message, ErrorCode.BROKER_NOT_AVAILABLE))
+            self._respond(connection, incoming, refusal(incoming.message, ErrorCode.BROKER_NOT_AVAILABLE))
             return
         self._taken[answerer, self._correlation] = _Taken(connection, incoming, asked, node)
         self._way.deliver(sender_of(asked), answerer, asked)

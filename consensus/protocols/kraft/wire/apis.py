@@ -10,80 +10,58 @@ A module of its own, because messages, codec, listener and services need the num
 from collections.abc import Mapping
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final, Self
 
 
 class ApiKey(IntEnum):
-    """The number of a kind of request."""
+    """The number of a kind of request, the module of its messages, and the versions that the codec has."""
 
-    PRODUCE = 0
-    FETCH = 1
-    LIST_OFFSETS = 2
-    METADATA = 3
-    OFFSET_COMMIT = 8
-    OFFSET_FETCH = 9
-    FIND_COORDINATOR = 10
-    JOIN_GROUP = 11
-    HEARTBEAT = 12
-    LEAVE_GROUP = 13
-    SYNC_GROUP = 14
-    DESCRIBE_GROUPS = 15
-    LIST_GROUPS = 16
-    SASL_HANDSHAKE = 17
-    API_VERSIONS = 18
-    INIT_PRODUCER_ID = 22
-    OFFSET_FOR_LEADER_EPOCH = 23
-    DESCRIBE_CONFIGS = 32
-    SASL_AUTHENTICATE = 36
-    VOTE = 52
-    BEGIN_QUORUM_EPOCH = 53
-    END_QUORUM_EPOCH = 54
-    DESCRIBE_QUORUM = 55
-    FETCH_SNAPSHOT = 59
-    DESCRIBE_CLUSTER = 60
-    BROKER_REGISTRATION = 62
-    BROKER_HEARTBEAT = 63
-    CONTROLLER_REGISTRATION = 70
-    ADD_RAFT_VOTER = 80
-    REMOVE_RAFT_VOTER = 81
-    UPDATE_RAFT_VOTER = 82
+    subject: str
+    """Its messages are in `messages_{subject}`."""
+    versions: tuple[int, int]
+
+    if not TYPE_CHECKING:  # mypy would want all four to look a member up
+
+        def __new__(cls, number: int, subject: str, lowest: int, highest: int) -> Self:
+            """Make a member that is its number."""
+            key = int.__new__(cls, number)
+            key._value_, key.subject, key.versions = number, subject, (lowest, highest)
+            return key
+
+    PRODUCE = 0, "clients", 3, 13
+    FETCH = 1, "clients", 4, 18
+    LIST_OFFSETS = 2, "clients", 1, 10
+    METADATA = 3, "clients", 0, 13
+    OFFSET_COMMIT = 8, "groups", 2, 9
+    OFFSET_FETCH = 9, "groups", 1, 9
+    FIND_COORDINATOR = 10, "groups", 0, 6
+    JOIN_GROUP = 11, "groups", 0, 9
+    HEARTBEAT = 12, "groups", 0, 4
+    LEAVE_GROUP = 13, "groups", 0, 5
+    SYNC_GROUP = 14, "groups", 0, 5
+    DESCRIBE_GROUPS = 15, "groups", 0, 6
+    LIST_GROUPS = 16, "groups", 0, 5
+    SASL_HANDSHAKE = 17, "clients", 0, 1
+    API_VERSIONS = 18, "clients", 0, 4
+    INIT_PRODUCER_ID = 22, "clients", 0, 5
+    OFFSET_FOR_LEADER_EPOCH = 23, "clients", 2, 4
+    DESCRIBE_CONFIGS = 32, "admin", 1, 4
+    SASL_AUTHENTICATE = 36, "clients", 0, 2
+    VOTE = 52, "quorum", 0, 2
+    BEGIN_QUORUM_EPOCH = 53, "quorum", 0, 1
+    END_QUORUM_EPOCH = 54, "quorum", 0, 1
+    DESCRIBE_QUORUM = 55, "admin", 0, 2
+    FETCH_SNAPSHOT = 59, "quorum", 0, 1
+    DESCRIBE_CLUSTER = 60, "admin", 0, 2
+    BROKER_REGISTRATION = 62, "admin", 0, 4
+    BROKER_HEARTBEAT = 63, "admin", 0, 1
+    CONTROLLER_REGISTRATION = 70, "admin", 0, 0
+    ADD_RAFT_VOTER = 80, "admin", 0, 1
+    REMOVE_RAFT_VOTER = 81, "admin", 0, 0
+    UPDATE_RAFT_VOTER = 82, "admin", 0, 0
 
 
-VERSIONS: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
-    {
-        ApiKey.PRODUCE: (3, 13),
-        ApiKey.FETCH: (4, 18),
-        ApiKey.LIST_OFFSETS: (1, 10),
-        ApiKey.METADATA: (0, 13),
-        ApiKey.OFFSET_COMMIT: (2, 9),
-        ApiKey.OFFSET_FETCH: (1, 9),
-        ApiKey.FIND_COORDINATOR: (0, 6),
-        ApiKey.JOIN_GROUP: (0, 9),
-        ApiKey.HEARTBEAT: (0, 4),
-        ApiKey.LEAVE_GROUP: (0, 5),
-        ApiKey.SYNC_GROUP: (0, 5),
-        ApiKey.DESCRIBE_GROUPS: (0, 6),
-        ApiKey.LIST_GROUPS: (0, 5),
-        ApiKey.SASL_HANDSHAKE: (0, 1),
-        ApiKey.API_VERSIONS: (0, 4),
-        ApiKey.INIT_PRODUCER_ID: (0, 5),
-        ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
-        ApiKey.DESCRIBE_CONFIGS: (1, 4),
-        ApiKey.SASL_AUTHENTICATE: (0, 2),
-        ApiKey.VOTE: (0, 2),
-        ApiKey.BEGIN_QUORUM_EPOCH: (0, 1),
-        ApiKey.END_QUORUM_EPOCH: (0, 1),
-        ApiKey.DESCRIBE_QUORUM: (0, 2),
-        ApiKey.FETCH_SNAPSHOT: (0, 1),
-        ApiKey.DESCRIBE_CLUSTER: (0, 2),
-        ApiKey.BROKER_REGISTRATION: (0, 4),
-        ApiKey.BROKER_HEARTBEAT: (0, 1),
-        ApiKey.CONTROLLER_REGISTRATION: (0, 0),
-        ApiKey.ADD_RAFT_VOTER: (0, 1),
-        ApiKey.REMOVE_RAFT_VOTER: (0, 0),
-        ApiKey.UPDATE_RAFT_VOTER: (0, 0),
-    }
-)
+VERSIONS: Final[Mapping[int, tuple[int, int]]] = MappingProxyType({key: key.versions for key in ApiKey})
 """Of each API the lowest and the highest version that the codec has."""
 
 

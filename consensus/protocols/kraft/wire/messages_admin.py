@@ -1,84 +1,74 @@
-"""What Kafka's tools ask of controllers, and what controllers and brokers of Kafka ask of the active one.
+"""The messages of tools, of changes of the voters, and of servers of Kafka that look for a controller.
 
-    DescribeClusterRequest 60, DescribeQuorumRequest 55                  the quorum as it is
-    AddRaftVoterRequest 80, RemoveRaftVoterRequest 81                    a change of the voters (KIP-853)
-    DescribeConfigsRequest 32                                            settings of topics and brokers
-    UpdateRaftVoterRequest 82                                            a voter tells its endpoints and versions
-    BrokerRegistrationRequest 62, BrokerHeartbeatRequest 63, ControllerRegistrationRequest 70
-        of Kafka's metadata: a server that keeps none answers NOT_CONTROLLER
-
-Names, types and defaults are those of Kafka's schemas in the newest version that is served; fields that only older
-versions have stand last. One class serves all versions: what a version lacks is not written, and has its default when
-read. Times are integers of milliseconds (`*_ms`), error codes are numbers (`apis.ErrorCode`), a UUID of zeros is none.
-The bytes are `codec`'s.
+Generated from kio by `tests/wire/kafka_messages.py`, which has the rules; `test_kafka_messages.py` compares. Kafka's
+documents explain the fields. A version that lacks a field does not write it, and has its default when read (`codec`).
 """
 
-from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
+from msgspec import Struct
+
+from consensus.protocols.kraft.wire.apis import ApiKey
 from consensus.protocols.kraft.wire.limits import ZERO_UUID
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClusterRequest:
-    """Which servers there are: `endpoint_type` 1 brokers, 2 controllers."""
-
-    include_cluster_authorized_operations: bool
-    endpoint_type: int = 1
-    include_fenced_brokers: bool = False
+class DescribeConfigsRequestResource(Struct, frozen=True, kw_only=True):
+    resource_type: int
+    resource_name: str
+    configuration_keys: tuple[str, ...] | None = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClusterResponseBroker:
-    """One server."""
-
-    broker_id: int
-    host: str
-    port: int
-    rack: str | None = None
-    is_fenced: bool = False
+class DescribeConfigsRequest(Struct, frozen=True, kw_only=True):
+    resources: tuple[DescribeConfigsRequestResource, ...]
+    include_synonyms: bool = False
+    include_documentation: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClusterResponse:
-    """Answer to DescribeCluster."""
+class DescribeConfigsResponseSynonym(Struct, frozen=True, kw_only=True):
+    name: str
+    value: str | None = None
+    source: int
 
-    throttle_time_ms: int = 0
+
+class DescribeConfigsResponseConfig(Struct, frozen=True, kw_only=True):
+    name: str
+    value: str | None = None
+    read_only: bool
+    config_source: int = -1
+    is_sensitive: bool
+    synonyms: tuple[DescribeConfigsResponseSynonym, ...]
+    config_type: int = 0
+    documentation: str | None = None
+
+
+class DescribeConfigsResponseResult(Struct, frozen=True, kw_only=True):
     error_code: int = 0
     error_message: str | None = None
-    endpoint_type: int = 1
-    cluster_id: str
-    controller_id: int = -1
-    brokers: tuple[DescribeClusterResponseBroker, ...]
-    cluster_authorized_operations: int = -(2**31)
+    resource_type: int
+    resource_name: str
+    configs: tuple[DescribeConfigsResponseConfig, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumRequestPartition:
-    """The log's partition."""
+class DescribeConfigsResponse(Struct, frozen=True, kw_only=True):
+    throttle_time_ms: int = 0
+    results: tuple[DescribeConfigsResponseResult, ...]
 
+
+class DescribeQuorumRequestPartition(Struct, frozen=True, kw_only=True):
     partition_index: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumRequestTopic:
-    """The topic of the log."""
-
+class DescribeQuorumRequestTopic(Struct, frozen=True, kw_only=True):
     topic_name: str
     partitions: tuple[DescribeQuorumRequestPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumRequest:
-    """How the quorum's replicas stand; only the leader knows."""
-
+class DescribeQuorumRequest(Struct, frozen=True, kw_only=True):
     topics: tuple[DescribeQuorumRequestTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumResponseReplica:
-    """How far one replica is. The timestamps are in milliseconds; -1: not known."""
-
+class DescribeQuorumResponseReplica(Struct, frozen=True, kw_only=True):
     replica_id: int
     replica_directory_id: UUID = ZERO_UUID
     log_end_offset: int
@@ -86,10 +76,7 @@ class DescribeQuorumResponseReplica:
     last_caught_up_timestamp: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumResponsePartition:
-    """The leader, its epoch, the high watermark and every replica."""
-
+class DescribeQuorumResponsePartition(Struct, frozen=True, kw_only=True):
     partition_index: int
     error_code: int = 0
     error_message: str | None = None
@@ -100,160 +87,68 @@ class DescribeQuorumResponsePartition:
     observers: tuple[DescribeQuorumResponseReplica, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumResponseTopic:
-    """The topic of the log."""
-
+class DescribeQuorumResponseTopic(Struct, frozen=True, kw_only=True):
     topic_name: str
     partitions: tuple[DescribeQuorumResponsePartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumResponseListener:
-    """One listener of a voter."""
-
+class DescribeQuorumResponseListener(Struct, frozen=True, kw_only=True):
     name: str
     host: str
     port: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumResponseNode:
-    """A voter with its listeners."""
-
+class DescribeQuorumResponseNode(Struct, frozen=True, kw_only=True):
     node_id: int
     listeners: tuple[DescribeQuorumResponseListener, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumResponse:
-    """Answer to DescribeQuorum."""
-
+class DescribeQuorumResponse(Struct, frozen=True, kw_only=True):
     error_code: int = 0
     error_message: str | None = None
     topics: tuple[DescribeQuorumResponseTopic, ...]
     nodes: tuple[DescribeQuorumResponseNode, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddRaftVoterRequestListener:
-    """One listener of the new voter."""
+class DescribeClusterRequest(Struct, frozen=True, kw_only=True):
+    include_cluster_authorized_operations: bool
+    endpoint_type: int = 1
+    include_fenced_brokers: bool = False
 
-    name: str
+
+class DescribeClusterResponseBroker(Struct, frozen=True, kw_only=True):
+    broker_id: int
     host: str
     port: int
+    rack: str | None = None
+    is_fenced: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddRaftVoterRequest:
-    """Make an observer a voter."""
-
-    cluster_id: str | None = None
-    timeout_ms: int
-    voter_id: int
-    voter_directory_id: UUID
-    listeners: tuple[AddRaftVoterRequestListener, ...]
-    ack_when_committed: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddRaftVoterResponse:
-    """Answer to AddRaftVoter."""
-
+class DescribeClusterResponse(Struct, frozen=True, kw_only=True):
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = None
+    endpoint_type: int = 1
+    cluster_id: str
+    controller_id: int = -1
+    brokers: tuple[DescribeClusterResponseBroker, ...]
+    cluster_authorized_operations: int = -2147483648
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveRaftVoterRequest:
-    """Make a voter an observer."""
-
-    cluster_id: str | None = None
-    voter_id: int
-    voter_directory_id: UUID
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveRaftVoterResponse:
-    """Answer to RemoveRaftVoter."""
-
-    throttle_time_ms: int = 0
-    error_code: int = 0
-    error_message: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateRaftVoterRequestListener:
-    """One listener of the voter."""
-
-    name: str
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateRaftVoterRequestKRaftVersion:
-    """The levels of `kraft.version` that the voter can have."""
-
-    min_supported_version: int
-    max_supported_version: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateRaftVoterRequest:
-    """A voter tells the leader its listeners and versions."""
-
-    cluster_id: str | None = None
-    current_leader_epoch: int
-    voter_id: int
-    voter_directory_id: UUID
-    listeners: tuple[UpdateRaftVoterRequestListener, ...]
-    k_raft_version_feature: UpdateRaftVoterRequestKRaftVersion
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateRaftVoterResponseCurrentLeader:
-    """The leader that the answering server knows; -1: none."""
-
-    leader_id: int = -1
-    leader_epoch: int = -1
-    host: str = ""
-    port: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateRaftVoterResponse:
-    """Answer to UpdateRaftVoter."""
-
-    throttle_time_ms: int = 0
-    error_code: int = 0
-    current_leader: UpdateRaftVoterResponseCurrentLeader = UpdateRaftVoterResponseCurrentLeader()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistrationRequestListener:
-    """One listener of the broker."""
-
+class BrokerRegistrationRequestListener(Struct, frozen=True, kw_only=True):
     name: str
     host: str
     port: int
     security_protocol: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistrationRequestFeature:
-    """A feature with the levels that the broker can have."""
-
+class BrokerRegistrationRequestFeature(Struct, frozen=True, kw_only=True):
     name: str
     min_supported_version: int
     max_supported_version: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistrationRequest:
-    """A broker of Kafka registers with the active controller."""
-
+class BrokerRegistrationRequest(Struct, frozen=True, kw_only=True):
     broker_id: int
     cluster_id: str
     incarnation_id: UUID
@@ -265,19 +160,13 @@ class BrokerRegistrationRequest:
     previous_broker_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistrationResponse:
-    """Answer to BrokerRegistration."""
-
+class BrokerRegistrationResponse(Struct, frozen=True, kw_only=True):
     throttle_time_ms: int = 0
     error_code: int = 0
     broker_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerHeartbeatRequest:
-    """A registered broker is alive."""
-
+class BrokerHeartbeatRequest(Struct, frozen=True, kw_only=True):
     broker_id: int
     broker_epoch: int = -1
     current_metadata_offset: int
@@ -286,10 +175,7 @@ class BrokerHeartbeatRequest:
     offline_log_dirs: tuple[UUID, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerHeartbeatResponse:
-    """Answer to BrokerHeartbeat."""
-
+class BrokerHeartbeatResponse(Struct, frozen=True, kw_only=True):
     throttle_time_ms: int = 0
     error_code: int = 0
     is_caught_up: bool = False
@@ -297,29 +183,20 @@ class BrokerHeartbeatResponse:
     should_shut_down: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerRegistrationRequestListener:
-    """One listener of the controller."""
-
+class ControllerRegistrationRequestListener(Struct, frozen=True, kw_only=True):
     name: str
     host: str
     port: int
     security_protocol: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerRegistrationRequestFeature:
-    """A feature with the levels that the controller can have."""
-
+class ControllerRegistrationRequestFeature(Struct, frozen=True, kw_only=True):
     name: str
     min_supported_version: int
     max_supported_version: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerRegistrationRequest:
-    """A controller of Kafka registers with the active one."""
-
+class ControllerRegistrationRequest(Struct, frozen=True, kw_only=True):
     controller_id: int
     incarnation_id: UUID
     zk_migration_ready: bool
@@ -327,70 +204,87 @@ class ControllerRegistrationRequest:
     features: tuple[ControllerRegistrationRequestFeature, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerRegistrationResponse:
-    """Answer to ControllerRegistration."""
-
+class ControllerRegistrationResponse(Struct, frozen=True, kw_only=True):
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConfigsRequestResource:
-    """A topic (2) or a broker (4), by its name or id; no keys mean all."""
-
-    resource_type: int
-    resource_name: str
-    configuration_keys: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConfigsRequest:
-    """The settings of some resources."""
-
-    resources: tuple[DescribeConfigsRequestResource, ...]
-    include_synonyms: bool = False
-    include_documentation: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConfigsResponseSynonym:
-    """Another setting that would decide, and its source."""
-
+class AddRaftVoterRequestListener(Struct, frozen=True, kw_only=True):
     name: str
-    value: str | None
-    source: int
+    host: str
+    port: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConfigsResponseConfig:
-    """One setting."""
-
-    name: str
-    value: str | None
-    read_only: bool
-    config_source: int = -1
-    is_sensitive: bool
-    synonyms: tuple[DescribeConfigsResponseSynonym, ...]
-    config_type: int = 0
-    documentation: str | None = None
+class AddRaftVoterRequest(Struct, frozen=True, kw_only=True):
+    cluster_id: str | None = None
+    timeout_ms: int
+    voter_id: int
+    voter_directory_id: UUID
+    listeners: tuple[AddRaftVoterRequestListener, ...]
+    ack_when_committed: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConfigsResponseResult:
-    """The settings of one resource."""
-
-    error_code: int
-    error_message: str | None
-    resource_type: int
-    resource_name: str
-    configs: tuple[DescribeConfigsResponseConfig, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConfigsResponse:
-    """Answer to DescribeConfigs."""
-
+class AddRaftVoterResponse(Struct, frozen=True, kw_only=True):
     throttle_time_ms: int = 0
-    results: tuple[DescribeConfigsResponseResult, ...]
+    error_code: int = 0
+    error_message: str | None = None
+
+
+class RemoveRaftVoterRequest(Struct, frozen=True, kw_only=True):
+    cluster_id: str | None = None
+    voter_id: int
+    voter_directory_id: UUID
+
+
+class RemoveRaftVoterResponse(Struct, frozen=True, kw_only=True):
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    error_message: str | None = None
+
+
+class UpdateRaftVoterRequestListener(Struct, frozen=True, kw_only=True):
+    name: str
+    host: str
+    port: int
+
+
+class UpdateRaftVoterRequestKRaftVersion(Struct, frozen=True, kw_only=True):
+    min_supported_version: int
+    max_supported_version: int
+
+
+class UpdateRaftVoterRequest(Struct, frozen=True, kw_only=True):
+    cluster_id: str | None = None
+    current_leader_epoch: int
+    voter_id: int
+    voter_directory_id: UUID
+    listeners: tuple[UpdateRaftVoterRequestListener, ...]
+    k_raft_version_feature: UpdateRaftVoterRequestKRaftVersion
+
+
+class UpdateRaftVoterResponseCurrentLeader(Struct, frozen=True, kw_only=True):
+    leader_id: int = -1
+    leader_epoch: int = -1
+    host: str = ""
+    port: int = 0
+
+
+class UpdateRaftVoterResponse(Struct, frozen=True, kw_only=True):
+    throttle_time_ms: int = 0
+    error_code: int = 0
+    current_leader: UpdateRaftVoterResponseCurrentLeader = UpdateRaftVoterResponseCurrentLeader()
+
+
+MESSAGES: Final = {
+    ApiKey.DESCRIBE_CONFIGS: (DescribeConfigsRequest, DescribeConfigsResponse),
+    ApiKey.DESCRIBE_QUORUM: (DescribeQuorumRequest, DescribeQuorumResponse),
+    ApiKey.DESCRIBE_CLUSTER: (DescribeClusterRequest, DescribeClusterResponse),
+    ApiKey.BROKER_REGISTRATION: (BrokerRegistrationRequest, BrokerRegistrationResponse),
+    ApiKey.BROKER_HEARTBEAT: (BrokerHeartbeatRequest, BrokerHeartbeatResponse),
+    ApiKey.CONTROLLER_REGISTRATION: (ControllerRegistrationRequest, ControllerRegistrationResponse),
+    ApiKey.ADD_RAFT_VOTER: (AddRaftVoterRequest, AddRaftVoterResponse),
+    ApiKey.REMOVE_RAFT_VOTER: (RemoveRaftVoterRequest, RemoveRaftVoterResponse),
+    ApiKey.UPDATE_RAFT_VOTER: (UpdateRaftVoterRequest, UpdateRaftVoterResponse),
+}
+"""Request and response by API."""

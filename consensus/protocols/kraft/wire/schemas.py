@@ -18,6 +18,7 @@ A module of kio is loaded when its API and version are first met: each takes 0.2
 """
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -26,56 +27,12 @@ from importlib import import_module
 from types import MappingProxyType, NoneType
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from consensus.protocols.kraft.wire.apis import ApiKey
+import msgspec
 
-_MESSAGE_MODULES: Final[Mapping[ApiKey, str]] = MappingProxyType(
-    dict.fromkeys(
-        (ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH, ApiKey.FETCH_SNAPSHOT), "messages_quorum"
-    )
-    | dict.fromkeys(
-        (
-            ApiKey.API_VERSIONS,
-            ApiKey.SASL_HANDSHAKE,
-            ApiKey.SASL_AUTHENTICATE,
-            ApiKey.METADATA,
-            ApiKey.LIST_OFFSETS,
-            ApiKey.FETCH,
-            ApiKey.OFFSET_FOR_LEADER_EPOCH,
-            ApiKey.PRODUCE,
-            ApiKey.INIT_PRODUCER_ID,
-        ),
-        "messages_clients",
-    )
-    | dict.fromkeys(
-        (
-            ApiKey.FIND_COORDINATOR,
-            ApiKey.JOIN_GROUP,
-            ApiKey.SYNC_GROUP,
-            ApiKey.HEARTBEAT,
-            ApiKey.LEAVE_GROUP,
-            ApiKey.OFFSET_COMMIT,
-            ApiKey.OFFSET_FETCH,
-            ApiKey.LIST_GROUPS,
-            ApiKey.DESCRIBE_GROUPS,
-        ),
-        "messages_groups",
-    )
-    | dict.fromkeys(
-        (
-            ApiKey.DESCRIBE_CONFIGS,
-            ApiKey.DESCRIBE_CLUSTER,
-            ApiKey.DESCRIBE_QUORUM,
-            ApiKey.ADD_RAFT_VOTER,
-            ApiKey.REMOVE_RAFT_VOTER,
-            ApiKey.UPDATE_RAFT_VOTER,
-            ApiKey.BROKER_REGISTRATION,
-            ApiKey.BROKER_HEARTBEAT,
-            ApiKey.CONTROLLER_REGISTRATION,
-        ),
-        "messages_admin",
-    )
-)
-_TIMES: Final = frozenset({"timedelta_i32", "timedelta_i64", "datetime_i64"})
+from consensus.protocols.kraft.wire.apis import ApiKey
+from consensus.protocols.kraft.wire.limits import KafkaWireError
+
+TIMES: Final = frozenset({"timedelta_i32", "timedelta_i64", "datetime_i64"})
 
 
 class Direction(Enum):
@@ -172,15 +129,24 @@ def message_schema(api_key: ApiKey, version: int, direction: Direction) -> Messa
 
 def message_class(api_key: ApiKey, direction: Direction) -> type[Any]:
     """The class of a message, the same for all versions."""
-    class_name = "".join(word.capitalize() for word in api_key.name.split("_")) + direction.value.capitalize()
-    module = import_module(f"consensus.protocols.kraft.wire.{_MESSAGE_MODULES[api_key]}")
-    cls: type[Any] = getattr(module, class_name)
+    request, response = import_module(f"{__package__}.messages_{api_key.subject}").MESSAGES[api_key]
+    cls: type[Any] = request if direction is Direction.REQUEST else response
     return cls
+
+
+def api_key_of(request: Any) -> ApiKey:
+    """The API of a request; raises `KafkaWireError` for anything else."""
+    messages = getattr(sys.modules[type(request).__module__], "MESSAGES", {})
+    found = (api_key for api_key, (kind, _) in messages.items() if kind is type(request))
+    api_key: ApiKey | None = next(found, None)
+    if api_key is None:
+        raise KafkaWireError(f"{type(request).__name__} is no request of Kafka's")
+    return api_key
 
 
 def _structure(theirs: type[Any], ours: type[Any]) -> Structure:
     hints = get_type_hints(ours)
-    defaults = {field.name: field.default for field in dataclasses.fields(ours)}
+    defaults = {field.name: field.default for field in msgspec.structs.fields(ours)}
     fields = [_field(field, hints, defaults) for field in dataclasses.fields(theirs)]
     return Structure(
         message=ours,
@@ -192,7 +158,7 @@ def _structure(theirs: type[Any], ours: type[Any]) -> Structure:
 
 def _field(theirs: dataclasses.Field[Any], hints: Mapping[str, Any], defaults: Mapping[str, Any]) -> Field:
     kafka_type = theirs.metadata.get("kafka_type")
-    name = theirs.name + "_ms" if kafka_type in _TIMES else theirs.name
+    name = theirs.name + "_ms" if kafka_type in TIMES else theirs.name
     their_type, nullable = _without_none(theirs.type)
     our_type, _ = _without_none(hints[name])
     is_array = get_origin(their_type) is tuple

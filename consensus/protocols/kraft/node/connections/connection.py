@@ -38,7 +38,7 @@ from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode, error_name, version_for
 from consensus.protocols.kraft.wire.codec import decode_response, encode_request
 from consensus.protocols.kraft.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits
-from consensus.protocols.kraft.wire.schemas import Direction, message_class
+from consensus.protocols.kraft.wire.schemas import api_key_of
 from consensus.protocols.kraft.wire.scram import ScramClient
 from consensus.server.block_nursery import block_nursery
 
@@ -82,24 +82,6 @@ class _Waiting:
     deadline_s: float
     answered: Answered
     arriving: Arriving
-
-
-def api_key_of(message: Any) -> ApiKey:
-    """The API of a request of `wire.messages_*`; raises `KafkaWireError` for anything else."""
-    api_key = _API_KEYS.get(type(message))
-    if api_key is None:
-        name = type(message).__name__
-        for key in ApiKey:
-            if "".join(word.capitalize() for word in key.name.split("_")) + "Request" == name:
-                _API_KEYS[message_class(key, Direction.REQUEST)] = key
-        api_key = _API_KEYS.get(type(message))
-    if api_key is None:
-        raise KafkaWireError(f"{type(message).__name__} is no request of Kafka's")
-    return api_key
-
-
-_API_KEYS: Final[dict[type[Any], ApiKey]] = {}
-"""Filled as requests are sent, so that a process loads the messages that it uses."""
 
 
 class KafkaConnection:

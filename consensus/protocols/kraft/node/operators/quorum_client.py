@@ -31,7 +31,6 @@ from consensus.protocols.kraft.node.connections.connection import (
     ConnectionOptions,
     KafkaConnection,
     KafkaConnectionError,
-    api_key_of,
     connect,
 )
 from consensus.protocols.kraft.node.operators.log_records import (
@@ -46,6 +45,7 @@ from consensus.protocols.kraft.wire import messages_admin as admin
 from consensus.protocols.kraft.wire import messages_clients as clients
 from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode, error_name
 from consensus.protocols.kraft.wire.limits import NO_EPOCH, NO_REPLICA, PARTITION, TOPIC_ID, TOPIC_NAME, KafkaWireError
+from consensus.protocols.kraft.wire.schemas import api_key_of
 
 PATIENCE_S: Final = 10.0
 _BROKERS: Final = 1
