@@ -10,16 +10,17 @@ HOURS := --timeout 3600 -o faulthandler_timeout=4000
 	simulate simulate-large pipeline docs gallery reference clean
 
 $(BIN)/python:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "garlicfarm needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "garlicfarm needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'
+	@$(PYTHON) -m venv $(VENV)
 
 # pip verifies each file of the base, of the extras that run in production and of the build backend by its SHA-256.
 # Modules are compiled once here; otherwise each of the first processes of `make run` would compile all of them.
 HASHED := requirements/build.txt requirements/base.txt
 $(VENV)/base.stamp: $(BIN)/python pyproject.toml $(HASHED)
-	$(PIP) install --require-hashes $(HASHED:%=-r %)
-	$(PIP) install --no-deps --no-build-isolation -e .
-	$(BIN)/python -m compileall -q bridge consensus gossip
+	@echo "installing what a node needs into $(VENV): half a minute"
+	@$(PIP) install --require-hashes $(HASHED:%=-r %)
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m compileall -q bridge consensus gossip
 	@touch $@
 
 # The packages that only tests, benchmarks and documents need have versions without hashes: no node runs them.

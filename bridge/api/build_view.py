@@ -202,12 +202,15 @@ def _members(inputs: ViewInputs) -> tuple[MemberView, ...]:
     )
     members = [own]
     evicted = frozenset[bytes]() if inputs.log is None else _evicted(inputs.log)
+    admitted = () if inputs.log is None else inputs.log.state.admitted.values()
+    recorded = {each.node_id: each.name for each in admitted if each.name is not None}
     members.extend(
         _member(
             member,
             inputs.metadata_of(member.node_id),
             roles.get(member.node_id, ServerRole.NONE),
             gossip.now_ms,
+            recorded_name=recorded.get(member.node_id),
             evicted=member.node_id in evicted,
         )
         for member in gossip.members
@@ -237,14 +240,22 @@ def _evicted(log: FarmInputs) -> frozenset[bytes]:
 
 
 def _member(
-    member: Member, metadata: NodeMetadata | None, server_role: ServerRole, now_ms: int, *, evicted: bool
+    member: Member,
+    metadata: NodeMetadata | None,
+    server_role: ServerRole,
+    now_ms: int,
+    *,
+    recorded_name: str | None,
+    evicted: bool,
 ) -> MemberView:
     node_id = member.node_id.hex()
+    # As elsewhere in the view: a node that was renamed has one name until the log has recorded the new one.
+    name = recorded_name or (node_id if metadata is None else metadata.name)
     # The last round trip of a member that is dead or has left is not a figure of this moment.
     gone = member.status in {Status.DEAD, Status.LEFT}
     return MemberView(
         node_id=node_id,
-        name=node_id if metadata is None else metadata.name,
+        name=name,
         status=MemberStatus(member.status.name.lower()),
         generation=member.incarnation.generation,
         number=member.incarnation.number,

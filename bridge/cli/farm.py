@@ -19,7 +19,7 @@ from bridge.api.view import FarmView, PublishingView, RaftRole, WeightsView
 from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import fail
 from bridge.cli.help.completion import complete_server
-from bridge.cli.options import json_option, yes_option
+from bridge.cli.options import json_option, output_options, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.cli.publish import confirm_order, tell
 from bridge.node.control.client import ControlClient
@@ -30,7 +30,7 @@ POLL_SECONDS = 0.3
 
 @click.command()
 @node_option
-@json_option
+@output_options
 def farm(node: str | None, *, as_json: bool) -> None:
     """Show all that the farm's servers agree on: reports, candidates, leaves, weights, publications."""
     view = ask_node(node, ControlClient.view)
@@ -92,7 +92,7 @@ def _print_reports(view: FarmView) -> None:
         )
         for each in view.reports
     ]
-    print_table(("SERVER", "REPORTED", "ROUTER", "HEALTHY", "JOB LAG", "CPU", "MEMORY"), rows)
+    print_table(("SERVER", "REPORTED", "ROUTER", "HEALTHY", "JOB LAG", "MACHINE CPU", "MACHINE RAM"), rows)
 
 
 def _print_master(each: PublishingView) -> None:
@@ -194,19 +194,22 @@ def _show_servers(view: FarmView, *, as_json: bool) -> None:
         )
         print_json(ServersOutput(listed, view.removed, raft.waits))
         return
+    # Only the leader has what its followers lack.
+    knows_lags = bool(raft.followers)
     rows = [
         (
             str(each.raft_id),
             known(each.name),
             "leader" if each.raft_id == raft.leader_id else role,
-            known(lags.get(each.raft_id)),
+            *((known(lags.get(each.raft_id)),) if knows_lags else ()),
             f"{reports[each.raft_id].age_ms / 1000:.0f} s" if each.raft_id in reports else "-",
             losses[each.raft_id] or "may be lost",
             each.endpoint,
         )
         for each, role in roles
     ]
-    print_table(("ID", "NAME", "ROLE", "LAG", "REPORT", "WITHOUT IT", "ADDRESS"), rows)
+    lag = ("LAG",) if knows_lags else ()
+    print_table(("ID", "NAME", "ROLE", *lag, "REPORT", "WITHOUT IT", "ADDRESS"), rows)
     echo(view.verdict.text)
     if view.removed:
         echo(f"removed by an operator: {', '.join(map(str, view.removed))}")

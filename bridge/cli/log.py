@@ -79,7 +79,7 @@ class _Wanted:
 @click.option(
     "--linearizable", is_flag=True, help="Show at least everything that was acknowledged before the question."
 )
-@click.option("--follow", is_flag=True, help="Go on as entries are committed, until Ctrl-C.")
+@click.option("--follow", "--watch", "follow", is_flag=True, help="Go on as entries are committed, until Ctrl-C.")
 @node_option
 @json_option
 @click.pass_context

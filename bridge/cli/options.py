@@ -1,11 +1,34 @@
 """Options and kinds of arguments that several commands share. What a command asks a node is in `bridge.cli.asking`."""
 
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 
 import click
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask first.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON with the documented keys.")
+
+
+def output_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command `--json` and `-w`, as other tools for clusters call it; it gets `as_json`."""
+
+    @click.option(
+        "-w",
+        "--output",
+        type=click.Choice(("table", "json")),
+        default="table",
+        show_default=True,
+        help="How to print; json is what --json prints.",
+    )
+    @json_option
+    @wraps(command)
+    def with_output(*arguments: object, output: str, as_json: bool, **others: object) -> None:
+        command(*arguments, as_json=as_json or output == "json", **others)
+
+    return with_output
+
+
 wide_option = click.option(
     "--wide", is_flag=True, help="Print the table as it is, also on a terminal that is narrower than its rows."
 )

@@ -15,7 +15,7 @@ from bridge.api.verdict import EXIT_STATUS, NOTHING_TO_DO
 from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView, counted_members
 from bridge.cli.asking import answer_timeout_s, ask_node, find_nodes, node_option, nodes_option
 from bridge.cli.failure import fail, failures
-from bridge.cli.options import json_option
+from bridge.cli.options import output_options
 from bridge.cli.printing import drawing_refusal, echo, print_facts, print_json, print_table
 from bridge.core.formation.member import MemberStatus
 from bridge.node.control.client import ANSWER_TIMEOUT_S, ControlClient, ControlError
@@ -27,7 +27,7 @@ from bridge.wire.membership.round_trips import ROUND_TRIPS_QUERY, read_round_tri
 
 @click.command()
 @node_option
-@json_option
+@output_options
 def status(node: str | None, *, as_json: bool) -> None:
     """Show how the farm is, as one node sees it: the verdict, Raft, what is published, alarms.
 
@@ -126,20 +126,11 @@ def _publishing_facts(each: PublishingView) -> list[tuple[str, str]]:
 
 
 @click.command()
-@click.option(
-    "-w",
-    "--output",
-    type=click.Choice(("table", "json")),
-    default="table",
-    show_default=True,
-    help="How to print; json is what --json prints.",
-)
 @click.option("--rtt", "matrix", is_flag=True, help="Print the round-trip times between all nodes instead, by a query.")
 @node_option
-@json_option
-def members(node: str | None, output: str, *, matrix: bool, as_json: bool) -> None:
+@output_options
+def members(node: str | None, *, matrix: bool, as_json: bool) -> None:
     """List the members with status, incarnation, round-trip time and peers."""
-    as_json = as_json or output == "json"
     if matrix:
         _print_matrix(ask_node(node, _round_trips), as_json=as_json)
         return

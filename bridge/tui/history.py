@@ -112,6 +112,25 @@ def sparkline(values: Sequence[float | None], width: int, *, unicode: bool = Tru
     return "".join(cells).rjust(width)
 
 
+def graph(
+    values: Sequence[float | None], width: int, height: int, *, unicode: bool = True, full: float | None = None
+) -> list[str]:
+    """The newest values as `height` lines of blocks, the upper ones first; scaled as `sparkline`."""
+    blocks = f" {_BLOCKS}" if unicode else f" {_ASCII_BLOCKS}"
+    shown = list(values)[-width:] if width > 0 else []
+    highest = full or max((value for value in shown if value is not None), default=0.0)
+    steps = len(blocks) - 1
+    # The least value is a low block of the lowest line, so that it differs from an unknown one.
+    levels = [
+        0 if value is None else max(1, min(height * steps, round(value / highest * height * steps) if highest else 1))
+        for value in shown
+    ]
+    return [
+        "".join(blocks[max(0, min(steps, level - line * steps))] for level in levels).rjust(width)
+        for line in reversed(range(height))
+    ]
+
+
 def _block(value: float | None, highest: float, blocks: str) -> str:
     if value is None:
         return " "

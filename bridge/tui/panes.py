@@ -6,8 +6,9 @@
     footer     a question or a notice, whole; the filter while it is typed; or
                the panes with their keys, the shown one in reverse              1 line or more, one more of a local farm
 
-From 150 columns on the farm's pane has two columns: members and what is published on the left, the last take-over and
-events on the right. Below, they stand one above the other, and the less important ones give way first.
+From 150 columns on the farm's pane has two columns: members and what is published on the left, with graphs of the
+members where lines are left, the last take-over and events on the right. Below, they stand one above the other, and
+the less important ones give way first.
 """
 
 import textwrap
@@ -25,7 +26,7 @@ from bridge.api.leaf_words import health_text
 from bridge.api.printable import printable
 from bridge.api.take_over import Step, last_take_over
 from bridge.api.view import AlarmView, FarmView, LocalFarmView, MemberView, ReportView
-from bridge.tui.history import EntryLine, History, MemberHistory, sparkline
+from bridge.tui.history import EntryLine, History, MemberHistory, graph, sparkline
 from bridge.tui.layout import (
     COLOURS,
     GAP,
@@ -66,6 +67,7 @@ TWO_COLUMNS: Final = 150
 LEAST_WIDTH: Final = 20
 LEAST_HEIGHT: Final = 5
 SPARK_WIDTH: Final = 20
+GRAPH_LINES: Final = 3
 _GUTTER: Final = " │ "
 _TABS: Final = (
     (Pane.FARM, "f farm"),
@@ -265,8 +267,31 @@ def _farm_body(state: ViewState, seen: Seen, canvas: Canvas, room: int, *, unico
     other = Canvas(canvas.width - narrow.width - len(_GUTTER), canvas.palette)
     below = room - len(above)
     lefts = _stacked(_left(state, seen, narrow, unicode=unicode), narrow, below)
+    lefts += _graphs(state, seen, narrow, below - len(lefts), unicode=unicode)
     rights = _stacked(_right(seen, other), other, below)
     return [*above, *_beside(lefts, rights, narrow)]
+
+
+def _graphs(state: ViewState, seen: Seen, canvas: Canvas, room: int, *, unicode: bool) -> list[Text]:
+    """Round trip and processor of as many members as there is room for, each with its scale; else no line."""
+    members = [] if seen.farm is None else [each for each in shown_members(state, seen.farm) if not each.evicted]
+    count = min(len(members), (room - 1) // (1 + GRAPH_LINES))
+    if count < 1:
+        return []
+    dim, width = canvas.palette.dim, (canvas.width - len(NOT_CHOSEN) - GAP) // 2
+    columns = [Column("", len(NOT_CHOSEN) - GAP), Column("", width), Column("", width)]
+    lines = [canvas.line(("GRAPHS", canvas.palette.title), (" last two minutes, the newest on the right", dim))]
+    for each in members[:count]:
+        figures = _of(seen.history, each)
+        highest = max((value for value in figures.rtt_ms if value is not None), default=0.0)
+        rtt = "self" if each.is_self else f"round trip, 0 to {highest:.1f} ms"
+        lines.append(
+            canvas.row(columns, ["", f"{each.name}: {rtt}", (f"machine CPU, 0 to {WHOLE_PERCENT:.0f} %", dim)])
+        )
+        rtts = graph(figures.rtt_ms, width - 1, GRAPH_LINES, unicode=unicode)
+        loads = graph(figures.cpu_percent, width - 1, GRAPH_LINES, unicode=unicode, full=WHOLE_PERCENT)
+        lines += [canvas.row(columns, ["", *pair]) for pair in zip(rtts, loads, strict=True)]
+    return lines
 
 
 def _beside(lefts: Sequence[Text], rights: Sequence[Text], left: Canvas) -> list[Text]:
@@ -329,34 +354,41 @@ def _stacked(sections: Sequence[Section], canvas: Canvas, room: int) -> list[Tex
 
 def _members(state: ViewState, farm: FarmView, history: History, canvas: Canvas, *, unicode: bool) -> Section:
     palette = canvas.palette
+    followers = {each.raft_id: each for each in farm.raft.followers}
+    # Only the leader has what its followers lack; a column of dashes takes room from the names.
+    lag = [Column(f"LAG{_order(Sort.LAG, state)}", 5, right=True)] if followers else []
+    shown = shown_members(state, farm)
+    highest_rtt_ms = max(
+        (value for each in shown for value in _of(history, each).rtt_ms if value is not None), default=0.0
+    )
     columns = [
         Column(f"  MEMBER{_order(Sort.NAME, state)}", 22 if canvas.is_wide else 16),
         Column(f"STATUS{_order(Sort.STATUS, state)}", 8),
         Column(f"RAFT{_order(Sort.RAFT, state)}", 9),
         Column("INC.", 5, right=True),
         Column(f"RTT{_order(Sort.RTT, state)}", 7, right=True),
-        Column(f"LAG{_order(Sort.LAG, state)}", 5, right=True),
-        *([Column("RTT, LAST MINUTES", SPARK_WIDTH)] if canvas.is_wide else []),
+        *lag,
+        *([Column(f"RTT, 0 TO {highest_rtt_ms:.0f} MS", SPARK_WIDTH)] if canvas.is_wide else []),
         Column("ADDRESS", 21),
     ]
-    shown = shown_members(state, farm)
     longest = max((cell_len(printable(each.name)) for each in shown), default=0)
     columns = widened(columns, canvas.width, longest + len(CHOSEN) + 1)
-    followers = {each.raft_id: each for each in farm.raft.followers}
     chosen = selected_member(state, farm)
     lines: list[Text] = []
     line_of_chosen = 0
     for each in shown:
         mark = CHOSEN if chosen is not None and each.node_id == chosen.node_id else NOT_CHOSEN
-        member = history.members.get(each.node_id, MemberHistory())
-        spark: list[Part] = [sparkline(member.rtt_ms, SPARK_WIDTH, unicode=unicode)] if canvas.is_wide else []
+        values = _of(history, each).rtt_ms
+        spark: list[Part] = (
+            [sparkline(values, SPARK_WIDTH, unicode=unicode, full=highest_rtt_ms)] if canvas.is_wide else []
+        )
         parts: list[Part] = [
             (f"{mark}{each.name}{'*' if each.is_self else ''}", palette.title if mark == CHOSEN else ""),
             status_part(each, palette),
             role_part(each, farm, palette),
             f"{each.generation}.{each.number}",
             rtt_text(each),
-            lag_part(None if each.raft_id is None else followers.get(each.raft_id), palette),
+            *([lag_part(None if each.raft_id is None else followers.get(each.raft_id), palette)] if lag else []),
             *spark,
             (known(each.address), palette.dim),
         ]
@@ -369,6 +401,10 @@ def _members(state: ViewState, farm: FarmView, history: History, canvas: Canvas,
         missed = f"  no member contains {_wanted(state)!r}; Esc shows all"
         lines = [canvas.line((missed, palette.doubtful))]
     return table_of_members(canvas.heading(columns, palette.title), lines, line_of_chosen)
+
+
+def _of(history: History, member: MemberView) -> MemberHistory:
+    return history.members.get(member.node_id) or MemberHistory()
 
 
 def _order(column: Sort, state: ViewState) -> str:
@@ -455,7 +491,7 @@ def _detail(state: ViewState, seen: Seen, canvas: Canvas, *, unicode: bool) -> l
     member = selected_member(state, seen.farm)
     if member is None or seen.farm is None:
         return [canvas.line(("  no member is chosen; Esc goes back", canvas.palette.doubtful))]
-    history = seen.history.members.get(member.node_id, MemberHistory())
+    history = _of(seen.history, member)
     report = next((each for each in seen.farm.reports if each.raft_id == member.raft_id), None)
     facts = [*_identity(member, seen.farm), *_figures(member, seen.farm, history, canvas, unicode=unicode)]
     facts += _report_facts(report, demo=seen.farm.farm.demo)

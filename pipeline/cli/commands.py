@@ -43,7 +43,7 @@ from pipeline.gold.tables import DEFAULT_WINDOW, last_rows
 from pipeline.load_model import LoadModel
 from pipeline.planned_failures import KINDS
 from pipeline.run import RANGE_FILE, RunSettings, claim_range, prepare, run_forever, run_once
-from pipeline.serve.printing import echo, print_json, print_table
+from pipeline.serve.printing import echo, print_json, print_table, span
 from pipeline.source.farm import DEFAULT_ENTRIES_PER_BATCH
 from pipeline.source.farms import OLDEST, SNAPSHOT
 from pipeline.tables.lake import alone_in
@@ -336,10 +336,10 @@ def _print(rows: list[dict[str, Any]], *, as_json: bool) -> None:
     shown.add_column("", no_wrap=True)
     cells = (
         (
-            f"{row['window_start']:%d %H:%M:%S}",
+            f"{row['window_start']:%Y-%m-%d %H:%M:%S}",
             f"{row['server_id']}",
             f"{row['availability']:.0%}",
-            "unknown" if row["uptime_ms"] is None else f"{row['uptime_ms'] / 1000:.0f} s",
+            "unknown" if row["uptime_ms"] is None else span(row["uptime_ms"]),
             f"{_number(row['job_lag_p50_ms'])}/{_number(row['job_lag_p95_ms'])} ms",
             "?" if row["cpu_percent"] is None else f"{row['cpu_percent']:.0f}%",
             "-" if row["healthy_share"] is None else f"{row['healthy_share']:.0%}",

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
+from statistics import median
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -34,7 +35,10 @@ VEGA_LITE = "6.4"
 LETTER, LETTERS_MAX = 6.5, 24
 """Pixels of a letter, and as many as a label shows of a name; the pointer shows all of it."""
 SHADES = 8
-"""Colours of lines that can be told apart; the page has as many."""
+"""Colors of lines that can be told apart; the page has as many. Further lines have them again, in dashes."""
+DASHES = ([1, 0], [6, 3], [2, 2])
+OUTLIER = 20
+"""A highest value of so many times the median flattens all other lines; the axis is then logarithmic above 1."""
 LEVELS = ((0.995, "99.5% and more"), (0.9, "90%"), (0.6, "60%"), (0.2, "20%"), (-1.0, "less"))
 """From which share on a strip has which colour, and how the legend calls it."""
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -110,9 +114,12 @@ def lines(series: Sequence[Series], unit: str, *, dots: bool = False) -> str:
     names = list(dict.fromkeys(each.name for each in series))
     encoding = {
         "x": {"field": "at", **_time(min(moments), max(moments))},
-        "y": {"field": "value", "type": "quantitative", "title": unit, "scale": {"zero": True}},
+        "y": {"field": "value", "type": "quantitative", "title": unit, "scale": _values([*joined, *single])},
         "color": _colors(names, [_shade(number) for number in range(len(names))], "name"),
     }
+    if len(names) > SHADES:
+        dashes = [DASHES[number // SHADES % len(DASHES)] for number in range(len(names))]
+        encoding["strokeDash"] = {**encoding["color"], "scale": {**encoding["color"]["scale"], "range": dashes}}
     line = {
         "data": {"values": joined},
         "mark": {"type": "line", "strokeWidth": 1.5},
@@ -248,6 +255,13 @@ def _lanes(names: Sequence[str]) -> dict[str, Any]:
     # The browser's letters may be wider than those that Vega measures with.
     axis = {"minExtent": LETTER * min(max(map(len, domain)), LETTERS_MAX)}
     return {"field": "lane", "type": "nominal", "title": None, "scale": {"domain": domain}, "axis": axis}
+
+
+def _values(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The scale of the values: logarithmic above 1 if one of them would flatten the others."""
+    values = [row["value"] for row in rows]
+    has_outlier = max(values) > OUTLIER * max(median(values), 1)
+    return {"type": "symlog", "zero": True} if has_outlier else {"zero": True}
 
 
 def _colors(names: Sequence[str], colors: Sequence[str], field: str) -> dict[str, Any]:

@@ -245,4 +245,8 @@ def _make_view(connection: duckdb.DuckDBPyConnection, name: str, files: Sequence
 def _words(error: Exception) -> str:
     if isinstance(error, duckdb.OutOfMemoryException):
         return f"the query needs more than {MEMORY_LIMIT} of memory: ask for fewer columns or a shorter time, or group"
-    return str(error).strip().split("\n\n", maxsplit=1)[0]
+    lines = str(error).strip().split("\n\n", maxsplit=1)[0].splitlines()
+    # DuckDB suggests names of its own catalog, of which a query here opens none.
+    own = [line.strip() for line in lines if not line.startswith('Did you mean "pg_')]
+    is_table = isinstance(error, duckdb.CatalogException) and own[0].startswith("Catalog Error: Table")
+    return " ".join([*own, f"There are {', '.join(TABLES)}"] if is_table else own)

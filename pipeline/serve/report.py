@@ -49,6 +49,8 @@ SERVERS_SHOWN, DESTINATIONS_SHOWN, DETECTIONS_SHOWN, RUNS_SHOWN, NAMED = 200, 20
 STRIPS_SHOWN, LINES_SHOWN, STRETCHES, MASTERS_SHOWN = 40, 8, 120, 10
 """Servers that are drawn, the worst first, the parts into which their time is divided, and masters with a drawing."""
 FARM_LETTERS = 12
+OLD_MS = 24 * 3600 * 1000
+"""Tables that end longer ago are old, or were generated."""
 """As much of a farm's name as stands before a server, where there are several farms."""
 _FARED = f"""
     WITH windows AS (SELECT *, row_number() OVER in_order - 1 AS place, count(*) OVER (PARTITION BY farm) AS windows,
@@ -172,7 +174,10 @@ def _verdict(
         kind, head = "warn", "Nothing is known yet: no server has reported"
     elif stale:
         where = "" if len(ends) == 1 else f" of {stale:,} of {len(ends):,} farms"
-        kind, head = "warn", f"Nothing is known of the last {span(stale_ms)}{where}"
+        # Tables of long ago are old or generated; only of the last day it may be an outage that is not known.
+        is_old = stale_ms >= OLD_MS
+        ended = f"The tables end {span(stale_ms)} ago" if is_old else f"Nothing is known of the last {span(stale_ms)}"
+        kind, head = "warn", f"{ended}{where}"
     else:
         kind, head = "good" if healthy == len(known) else "bad" if not healthy else "warn", f"{counted} healthy"
     told = [f"<strong>{escape(head)}</strong>"]

@@ -403,3 +403,24 @@ def test_demonstration_has_no_router_in_the_detail_of_a_member() -> None:
     text = drawn(draw(ViewState(pane=Pane.DETAIL), Seen(view, History()), 120, 40, color=False), 120, 40)
     assert "no router (demonstration)" in text
     assert "router attached" not in text
+
+
+def test_large_screen_shows_graphs_of_members_with_their_scales() -> None:
+    text = screen(farm_view(), 200, 60)
+    assert "GRAPHS" in text
+    assert "node-2: round trip, 0 to 0.6 ms" in text
+    assert "machine CPU, 0 to 100 %" in text
+    assert "GRAPHS" not in screen(farm_view(), 200, 24)
+    assert "GRAPHS" not in screen(farm_view(), 120, 60)
+
+
+def test_scale_of_round_trips_is_in_the_heading() -> None:
+    view = farm_view()
+    highest = max(each.rtt_ms or 0 for each in view.members)
+    assert f"RTT, 0 TO {highest:.0f} MS" in screen(view, 120, 40)
+
+
+def test_lag_has_a_column_only_where_it_is_known() -> None:
+    view = farm_view()
+    assert " LAG " in screen(view)
+    assert " LAG " not in screen(replace(view, raft=replace(view.raft, followers=())))

@@ -10,7 +10,7 @@ from bridge.api.take_over import last_take_over
 from bridge.api.trace import TraceEvent
 from bridge.api.view import FarmView
 from bridge.core.formation.member import MemberStatus
-from bridge.tui.history import SAMPLES, History, sparkline
+from bridge.tui.history import SAMPLES, History, graph, sparkline
 from bridge.tui.keys import keys_in
 from bridge.tui.panes import Seen, draw
 from bridge.tui.state import (
@@ -213,6 +213,12 @@ def test_figures_are_kept_once_a_second_and_states_when_they_change() -> None:
     history.take(replace(farm, members=(farm.members[0], dead)))
     assert [status for _, status in member.states] == [MemberStatus.ALIVE, MemberStatus.DEAD]
     assert len(history.members) == 2
+
+
+def test_graph_has_its_highest_value_in_the_first_line() -> None:
+    assert graph([0.0, 5.0, 10.0, None], 5, 2) == ["   █ ", " ▁██ "]
+    assert graph([50.0], 1, 2, full=100) == [" ", "█"]
+    assert graph([], 2, 2) == ["  ", "  "]
 
 
 def test_a_line_of_blocks_reaches_from_nothing_to_the_highest() -> None:

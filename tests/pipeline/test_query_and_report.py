@@ -262,3 +262,13 @@ def test_the_doctor_runs_where_spark_is_not_installed(tmp_path: Path) -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert "Java" in result.stdout
     assert "Traceback" not in result.stderr
+
+
+def test_query_of_an_unknown_table_names_those_that_exist(tmp_path: Path) -> None:
+    (tmp_path / "events").mkdir()
+    with pytest.raises(QueryError) as refused:
+        documents(tmp_path, "SELECT * FROM router_helth")
+    assert "\n" not in str(refused.value)
+    assert "pg_" not in str(refused.value)
+    assert "There are " in str(refused.value)
+    assert "router_health" in str(refused.value)

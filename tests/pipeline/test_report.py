@@ -150,6 +150,35 @@ def test_a_farm_whose_log_has_stood_still_for_384_s_is_not_called_healthy(tmp_pa
     assert "Where the tables end, 1 of 1 server could be called healthy" in told
 
 
+def test_tables_of_long_ago_are_old_and_no_outage(tmp_path: Path) -> None:
+    knew(tmp_path, 0, {"farm": [farm()], "routers": [last_report(1)]})
+    head, told = verdict(made(tmp_path, NOON + timedelta(days=329)))
+    assert re.fullmatch(r"The tables end 32[89] d.* ago", head)
+    assert "Where the tables end, 1 of 1 server could be called healthy" in told
+
+
+def test_more_lines_than_colors_differ_by_dashes() -> None:
+    points = [(NOON, 1.0), (NOON + MINUTE, 2.0)]
+    some, many = (
+        charts.lines([charts.Series(f"server {number}", points) for number in range(count)], "ms")
+        for count in (charts.SHADES, charts.SHADES + 1)
+    )
+    assert 'stroke-dasharray="6' not in some
+    assert 'stroke-dasharray="6' in many
+
+
+def test_outlier_does_not_flatten_the_other_lines() -> None:
+    def height(highest: float) -> float:
+        """Return how much of the chart lies between the values 2 and 4."""
+        quiet = charts.Series("quiet", [(NOON, 2.0), (NOON + MINUTE, 4.0), (NOON + 2 * MINUTE, 2.0)])
+        loud = charts.Series("loud", [(NOON, 2.0), (NOON + MINUTE, highest), (NOON + 2 * MINUTE, 2.0)])
+        [path] = re.findall(r'd="M[^"]*"[^>]*stroke="var\(--shade-0\)"', charts.lines([quiet, loud], "ms"))[:1]
+        heights = [float(each) for each in re.findall(r",(-?[\d.]+)", path)]
+        return max(heights) - min(heights)
+
+    assert height(10_000) > height(50) / 5
+
+
 def test_the_verdict_follows_the_watch_where_there_is_one_and_the_last_report_where_there_is_none(
     tmp_path: Path,
 ) -> None:

@@ -156,6 +156,16 @@ def test_members_stand_in_order_of_name_and_one_without_readable_metadata_goes_b
     assert view.gossip.known_count == 3
 
 
+def test_renamed_member_has_one_name_until_the_log_records_the_new_one() -> None:
+    log = published_log()
+    state = replace(log.farm.state, admitted={2: Admitted(B, "box-2")})
+    known = {B: metadata("site-b", 2, "tcp://10.0.0.2:7669")}
+    inputs = replace(INPUTS, gossip=gossip(member(B)), metadata_of=known.get)
+    view = build_view(replace(inputs, log=replace(farm_inputs(log), state=state)))
+    assert [each.name for each in view.members if not each.is_self] == ["box-2"]
+    assert {each.name for each in view.raft.voters if each.raft_id == 2} <= {"box-2"}
+
+
 def test_a_member_with_an_i2p_name_gossips_nowhere() -> None:
     known = {B: metadata("z", 2, f"tcp://{'b' * 52}.b32.i2p:7669")}
     own = f"tcp://{'a' * 52}.b32.i2p:7669"

@@ -81,7 +81,7 @@ def _print_answers(answer: QueryAnswer) -> None:
 @click.command()
 @click.option("--kind", "kinds", multiple=True, help="Show events of this kind only; may be given several times.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="How many to begin with.")
-@click.option("--follow", is_flag=True, help="Go on as events happen, until Ctrl-C.")
+@click.option("--follow", "--watch", "follow", is_flag=True, help="Go on as events happen, until Ctrl-C.")
 @node_option
 @json_option
 def events(*, kinds: tuple[str, ...], limit: int, follow: bool, node: str | None, as_json: bool) -> None:
