@@ -8,7 +8,6 @@ node has tokens and a certificate of its own: where several are asked, the first
 """
 
 import os
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +15,7 @@ from typing import TypeVar
 import click
 
 from bridge.api.control import ClusterAnswer
-from bridge.cli.failure import fail
+from bridge.cli.failure import failures, interruptible
 from bridge.cli.options import file_path
 from bridge.cli.printing import echo
 from bridge.node.control.client import ANSWER_TIMEOUT_S, ORDER_TIMEOUT_S, ControlClient, ControlError, ask
@@ -141,12 +140,8 @@ def _kept(name: str, place: int, places: int) -> Path | None:
 
 def ask_node(node: str | None, question: Callable[[ControlClient], Awaitable[T]]) -> T:
     """The answer of the node that is meant, or the end of the command with the reason."""
-    try:
+    with interruptible(), failures(ControlError):
         return _ask(find_node(node), question)
-    except ControlError as error:
-        fail(str(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 def ask_leader(nodes: tuple[str, ...], question: Callable[[ControlClient], Awaitable[T]]) -> T:
@@ -156,12 +151,8 @@ def ask_leader(nodes: tuple[str, ...], question: Callable[[ControlClient], Await
     named one, or beside the one that other commands ask. If the leader is one of them, it is asked. Otherwise the node
     that knows it answers, and says who leads and how to reach it.
     """
-    try:
+    with interruptible(), failures(ControlError):
         return _ask(_leaders_address(find_nodes(nodes)), question)
-    except ControlError as error:
-        fail(str(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 def _ask(address: NodeAddress, question: Callable[[ControlClient], Awaitable[T]]) -> T:

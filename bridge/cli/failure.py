@@ -19,6 +19,8 @@ from bridge.cli.printing import ask_yes_or_no, echo
 from consensus.storage import access_advice
 
 REFUSED = 1
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as of a program that SIGINT ends."""
 _OTHER_PLACE = ": do it as a user who may, or name another place"
 _ABOUT_FILES = {
     errno.EACCES: _OTHER_PLACE,
@@ -71,6 +73,19 @@ def reason_of(error: BaseException) -> str:
         hint = _ABOUT_FILES.get(error.errno or 0) or access_advice(Path(name), error)
         return f"{name}: {error.strerror}{hint}"
     return str(error) or type(error).__name__
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """End the command with exit code 130 on Ctrl-C, also in a task."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BaseExceptionGroup as group:
+        if group.subgroup(KeyboardInterrupt) is None:
+            raise
+        sys.exit(INTERRUPTED)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import trio
 
-from bridge.cli.failure import reasons
+from bridge.cli.failure import INTERRUPTED, reasons
 from bridge.cli.node_log import NodeLog
 from bridge.cli.options import directory_path, file_path
 from bridge.cli.serving.stop_deadline import StopDeadline
@@ -40,7 +40,6 @@ from consensus.storage import StorageError
 from gossip import ConfigError, StateError
 
 LOG = logging.getLogger(__name__)
-INTERRUPTED = 130
 REASONS = (
     NodeStopped,
     UnsupportedLevelError,

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from bridge.cli.kraft import serve as kraft_serve
 from bridge.cli.main import cli
-from bridge.cli.serving import stop_deadline
+from bridge.cli.serving import server_command, stop_deadline
 from bridge.cli.serving.stop_deadline import StopDeadline
 from bridge.cli.zmq_raft import serve as zmq_serve
 from bridge.node.app import CLOSE_SECONDS, END_SECONDS
@@ -101,7 +101,7 @@ def test_failed_server_leaves_no_deadline(module: ModuleType, monkeypatch: pytes
         given.within(1_000)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "StopDeadline", deadline)
+    monkeypatch.setattr(server_command, "StopDeadline", deadline)
     monkeypatch.setattr(module, "_serve", serve)
     if module is zmq_serve:
         arguments = ["zmq-raft", "serve", "--id", "1", "--peer", "1=tcp://127.0.0.1:4000", "--ident", "test"]

@@ -6,19 +6,18 @@ The words are those of Kafka's tools. What decodes Kafka's messages is an extra,
 command runs.
 """
 
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import click
 import trio
 from click.core import ParameterSource
 
-from bridge.cli.failure import fail, failures
+from bridge.cli.failure import fail, failures, interruptible
 from bridge.cli.options import file_path
 from consensus.net import CertificateError
 from consensus.protocols import kraft as protocol
@@ -32,7 +31,6 @@ HOW_TO_INSTALL = (
     "KRaft needs kio and crc32c, which are not installed; install them with: pip install 'garlicfarm[kafka]'"
 )
 PATIENCE_S = 10.0
-INTERRUPTED = 130
 _EXTRA = ("cramjam", "crc32c", "kio")
 
 T = TypeVar("T")
@@ -83,15 +81,12 @@ class Quorum:
 
     def ask(self, question: Question[T]) -> T:
         """What the quorum answers, or the end of the command with the reason."""
-        try:
-            with needs_kafka(), failures(protocol.QuorumClientError, protocol.SettingsError, CertificateError):
-                return trio.run(self._ask, question)
-        except KeyboardInterrupt:
-            _interrupted()
-        except BaseExceptionGroup as group:
-            if group.subgroup(KeyboardInterrupt) is not None:
-                _interrupted()
-            raise
+        with (
+            interruptible(),
+            needs_kafka(),
+            failures(protocol.QuorumClientError, protocol.SettingsError, CertificateError),
+        ):
+            return trio.run(self._ask, question)
 
     async def _ask(self, question: Question[T]) -> T:
         named = "--bootstrap-server" if self.brokers else "--bootstrap-controller"
@@ -108,10 +103,6 @@ class Quorum:
 def was_given(name: str) -> bool:
     """Whether an option stands on the command line of the command that runs."""
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-
-def _interrupted() -> NoReturn:
-    sys.exit(INTERRUPTED)
 
 
 _OPTIONS = (

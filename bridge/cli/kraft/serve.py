@@ -7,31 +7,27 @@ A second signal ends it without waiting. A listener that is not on loopback and 
 who reaches it reads the log, writes to it and takes part in elections.
 """
 
-import signal
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, assert_never
+from typing import assert_never
 
 import click
 import trio
 
 from bridge.api.cluster_outputs import KraftServeOutput, KraftVoterView
-from bridge.cli.failure import fail, failures, reasons
-from bridge.cli.kraft.options import INTERRUPTED, config_option, needs_kafka, read_settings, set_option
+from bridge.cli.failure import failures
+from bridge.cli.kraft.options import config_option, needs_kafka, read_settings, set_option
 from bridge.cli.options import json_option
-from bridge.cli.printing import echo, print_json_line, written_apart
+from bridge.cli.serving.server_command import Lines, check_network, on_signals, run_server
 from bridge.cli.serving.stop_deadline import CLOSE_SECONDS, StopDeadline
 from consensus import (
     ConfigurationChanged,
     ContentRejected,
     DiskFull,
-    HaltedError,
     Notice,
     ReplicaKey,
     Role,
@@ -40,7 +36,6 @@ from consensus import (
 )
 from consensus.net import CertificateError
 from consensus.protocols import kraft as protocol
-from consensus.storage import StorageError
 
 MIB = 1024 * 1024
 RESIGN_S = 3.0
@@ -76,8 +71,11 @@ def _asked(
     listener = settings.listeners[0]
     security = protocol.server_security(secured, listener.name, users)
     where = None if metrics is None else protocol.address("--metrics", metrics)
-    if not security.authenticates:
-        _check_network(listener.host, allow_network=allow_network)
+    if not security.authenticates and not _is_loopback(listener.host):
+        warning = _NETWORK.format(listener.host or "This listener, of every address,")
+        check_network(
+            warning, "Use SASL_SSL or ssl.client.auth=required, or say --allow-network", allow_network=allow_network
+        )
     options = protocol.VoterOptions(
         client_security=security.client,
         listener_security=security.listener,
@@ -95,15 +93,6 @@ def _asked(
     return Asked(settings, options, where)
 
 
-def _check_network(host: str, *, allow_network: bool) -> None:
-    if _is_loopback(host):
-        return
-    text = _NETWORK.format(host or "This listener, of every address,")
-    if not allow_network:
-        fail(f"{text}\nUse SASL_SSL or ssl.client.auth=required, or say --allow-network")
-    echo(f"Warning: {text}", err=True)
-
-
 def _is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ip_address(host).is_loopback
@@ -111,20 +100,13 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-class Reporter:
-    """Prints what happens on a server, a line for each event."""
+class Reporter(Lines):
+    """Prints the events of a server."""
 
     def __init__(self, node_id: int, *, as_json: bool) -> None:
+        super().__init__(KraftServeOutput, node_id, as_json=as_json)
         self._node_id = node_id
-        self._as_json = as_json
         self._voters: tuple[KraftVoterView, ...] | None = None
-
-    def tell(self, event: str, text: str, *, alarm: bool = False, **facts: Any) -> None:
-        """One line, in words or as JSON."""
-        if self._as_json:
-            print_json_line(KraftServeOutput(event, self._node_id, time.time_ns() // MILLION, text, **facts))
-        else:
-            echo(text, err=alarm)
 
     def notice(self, notice: Notice) -> None:
         """Something that the server tells."""
@@ -135,11 +117,8 @@ class Reporter:
                 self.tell("role", text, role=role.value, epoch=epoch, leader_id=leader_id)
             case ConfigurationChanged(configuration):
                 self.voters(configuration.voters)
-            case DiskFull(full=True):
-                text = "the disk is full: nothing is accepted until there is space again. Free some"
-                self.tell("disk-full", text, alarm=True)
             case DiskFull():
-                self.tell("disk-writable", "the disk has space again")
+                self.disk(notice)
             case ContentRejected(sender, reason):
                 told = f"server {sender.id}" if isinstance(sender, ReplicaKey) else "a server"
                 self.tell("rejected", f"{told} sent what cannot be stored: {reason}", alarm=True)
@@ -192,9 +171,6 @@ class Reporter:
                 return f"server {leader_id} leads in epoch {epoch}"
 
 
-MILLION = 1_000_000
-
-
 @click.command()
 @config_option
 @set_option
@@ -230,29 +206,20 @@ def serve(
     known = (protocol.SettingsError, protocol.QuorumDirectoryError, protocol.VoterError, CertificateError)
     with needs_kafka(), failures(*known):
         asked = _asked(config, changes, metrics, produce, kafka_metadata=kafka_metadata, allow_network=allow_network)
-    reporter, ends, interrupted = Reporter(asked.settings.node_id, as_json=as_json), list[str](), False
-    deadline = StopDeadline(partial(echo, err=True))
-    try:
-        with written_apart():
-            try:
-                trio.run(_serve, asked, reporter, deadline)
-            finally:
-                deadline.within(None)
-    except* (*known, StorageError, HaltedError, OSError) as group:
-        ends.extend(reasons(group))
-    except* KeyboardInterrupt:
-        interrupted = True  # before the server could listen to signals
-    if ends:
-        fail("; ".join(dict.fromkeys(ends)))
-    if interrupted:
-        sys.exit(INTERRUPTED)
+    reporter = Reporter(asked.settings.node_id, as_json=as_json)
+    run_server(partial(_serve, asked, reporter), *known)
 
 
 async def _serve(asked: Asked, reporter: Reporter, deadline: StopDeadline) -> None:
     told = trio.Event()
+
+    def stop() -> None:
+        deadline.within(RESIGN_S + CLOSE_SECONDS)
+        told.set()
+
     async with trio.open_nursery() as nursery:
         nursery.start_soon(deadline.within_when_cancelled)
-        await nursery.start(_hear_signals, nursery.cancel_scope, told, deadline)
+        await nursery.start(on_signals, stop, nursery.cancel_scope.cancel)
         options = replace(asked.options, address_refused=reporter.address_refused)
         async with protocol.open_voter(asked.settings, options=options, observe=reporter.notice) as voter:
             port = await _start_metrics(nursery, asked.metrics, voter)
@@ -278,19 +245,6 @@ async def _start_metrics(
         raise protocol.VoterError(
             f"cannot listen for metrics on {where[0]}:{where[1]}: {error.strerror or error}. Choose another --metrics"
         ) from error
-
-
-async def _hear_signals(
-    scope: trio.CancelScope, told: trio.Event, deadline: StopDeadline, *, task_status: trio.TaskStatus[None]
-) -> None:
-    """The first signal asks the server to stop, the second one ends it."""
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-        task_status.started()
-        async for _ in signals:
-            if told.is_set():
-                scope.cancel()
-            deadline.within(RESIGN_S + CLOSE_SECONDS)
-            told.set()
 
 
 def _view(server: Server) -> KraftVoterView:

@@ -27,7 +27,7 @@ from bridge.api.cluster_outputs import (
     ZmqRaftStatusOutput,
     ZmqRaftUpdateOutput,
 )
-from bridge.cli.failure import confirm, fail, failures
+from bridge.cli.failure import confirm, fail, failures, interruptible
 from bridge.cli.options import file_path, json_option, wide_option, yes_option
 from bridge.cli.printing import echo, print_json, print_json_line, print_table, print_wide_table
 from bridge.cli.zmq_raft.options import ident_option, needs_pyzmq, parse_peer
@@ -42,7 +42,6 @@ NO_SEED = f"say where a peer of the cluster is: --seed tcp://HOST:PORT, or {SEED
 PATIENCE_S = 10.0
 STATUS_PATIENCE_S = 2.0
 """How long `status` waits for the members, and then for each of them, unless it is told otherwise."""
-INTERRUPTED = 130
 
 T = TypeVar("T")
 Question = Callable[["protocol.ZmqRaftClient", float], Awaitable[T]]
@@ -62,15 +61,8 @@ class Cluster:
         """What the client finds out, or the end of the command with the reason."""
         if not self.seeds:
             fail(NO_SEED)
-        try:
-            with needs_pyzmq():
-                return trio.run(self._ask, question)
-        except KeyboardInterrupt:
-            sys.exit(INTERRUPTED)
-        except BaseExceptionGroup as group:
-            if group.subgroup(KeyboardInterrupt) is not None:
-                sys.exit(INTERRUPTED)
-            raise
+        with interruptible(), needs_pyzmq():
+            return trio.run(self._ask, question)
 
     async def _ask(self, question: Question[T]) -> T:
         curve = None if self.keys is None else protocol.CurveClient(*self.keys)

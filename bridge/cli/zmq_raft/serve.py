@@ -6,9 +6,6 @@ in elections. So a URL that is not on loopback needs --allow-network.
 
 import re
 import shlex
-import signal
-import sys
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,24 +17,21 @@ import click
 import trio
 
 from bridge.api.cluster_outputs import ZmqRaftMemberView, ZmqRaftServeOutput
-from bridge.cli.failure import fail, reasons
+from bridge.cli.failure import fail
 from bridge.cli.options import directory_path, json_option
-from bridge.cli.printing import echo, print_json_line, written_apart
+from bridge.cli.serving.server_command import Lines, check_network, on_signals, run_server
 from bridge.cli.serving.stop_deadline import StopDeadline
 from bridge.cli.zmq_raft.options import ident_option, needs_pyzmq, parse_peer
 from consensus import (
     ConfigurationChanged,
     ContentRejected,
     DiskFull,
-    HaltedError,
     Role,
     RoleChanged,
     Server,
 )
 from consensus.protocols import zmq_raft as protocol
-from consensus.storage import StorageError
 
-INTERRUPTED = 130
 MIB = 1024 * 1024
 HOUR_MS = 60 * 60 * 1000
 _HOST = re.compile(r"tcp://\[?([^\]]*)\]?:[^:]*")
@@ -89,25 +83,17 @@ class Asked:
     def _check_network(self, peers: Iterable[protocol.Peer]) -> None:
         given = [*(peer.url for peer in peers), self.bind, self.broadcast, self.broadcast_bind]
         outside = [url for url in given if url is not None and not _is_loopback(url)]
-        if outside and not self.allow_network:
-            fail(f"{_NETWORK.format(outside[0])}\nIf that network is yours alone, say --allow-network")
         if outside:
-            echo(f"Warning: {_NETWORK.format(outside[0])}", err=True)
+            remedy = "If that network is yours alone, say --allow-network"
+            check_network(_NETWORK.format(outside[0]), remedy, allow_network=self.allow_network)
 
 
-class Reporter:
-    """Prints what happens on a peer, a line for each event."""
+class Reporter(Lines):
+    """Prints the events of a peer."""
 
     def __init__(self, peer_id: str, *, as_json: bool) -> None:
+        super().__init__(ZmqRaftServeOutput, peer_id, as_json=as_json)
         self._peer_id = peer_id
-        self._as_json = as_json
-
-    def tell(self, event: str, text: str, *, alarm: bool = False, **facts: Any) -> None:
-        """One line, in words or as JSON."""
-        if self._as_json:
-            print_json_line(ZmqRaftServeOutput(event, self._peer_id, time.time_ns() // 1_000_000, text, **facts))
-        else:
-            echo(text, err=alarm)
 
     def notice(self, notice: "protocol.PeerNotice") -> None:
         """Something that the peer tells."""
@@ -122,11 +108,8 @@ class Reporter:
             case protocol.CompactionFailed(reason):
                 text = f"the log is not compacted: {reason}. It stays as it is, and this is tried again"
                 self.tell("compaction-failed", text, alarm=True)
-            case DiskFull(full=True):
-                text = "the disk is full: nothing is accepted until there is space again. Free some"
-                self.tell("disk-full", text, alarm=True)
             case DiskFull():
-                self.tell("disk-writable", "the disk has space again")
+                self.disk(notice)
             case ContentRejected(sender, reason):
                 self.tell("rejected", f"peer {_text(sender)} sent what cannot be stored: {reason}", alarm=True)
             case _:
@@ -220,39 +203,18 @@ def serve(*, as_json: bool, **asked: Any) -> None:
     """
     with needs_pyzmq():
         options = Asked(**asked).options()
-    reporter, ends, interrupted = Reporter(options.peer_id, as_json=as_json), list[str](), False
-    deadline = StopDeadline(partial(echo, err=True))
-    try:
-        with written_apart():
-            try:
-                trio.run(_serve, options, reporter, deadline)
-            finally:
-                deadline.within(None)
-    except* (protocol.PeerError, StorageError, HaltedError, OSError) as group:
-        ends.extend(reasons(group))
-    except* KeyboardInterrupt:
-        interrupted = True  # before the peer could listen to signals
-    if ends:
-        fail("; ".join(dict.fromkeys(ends)))
-    if interrupted:
-        sys.exit(INTERRUPTED)
+    reporter = Reporter(options.peer_id, as_json=as_json)
+    run_server(partial(_serve, options, reporter), protocol.PeerError)
 
 
 async def _serve(options: "protocol.PeerOptions", reporter: Reporter, deadline: StopDeadline) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(deadline.within_when_cancelled)
-        await nursery.start(_cancel_on_signal, nursery.cancel_scope)
+        await nursery.start(on_signals, nursery.cancel_scope.cancel)
         async with protocol.open_peer(options, reporter.notice) as peer:
             reporter.serving(peer)
             await trio.sleep_forever()
     reporter.tell("stopped", f"peer {options.peer_id} has stopped")
-
-
-async def _cancel_on_signal(scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-        task_status.started()
-        async for _ in signals:
-            scope.cancel()
 
 
 def _is_loopback(url: str) -> bool:
