@@ -521,7 +521,7 @@ def _udp_blocked(facts: _Facts) -> Concern | None:
         }
     )
     text = (
-        f"gossip (UDP) between {view.node.name} and {names} is blocked: nothing arrives by UDP, and Raft (TCP) reaches"
+        f"gossip (UDP) between {view.node.name} and {names} is blocked: no answer arrives by UDP, and Raft (TCP) reaches"
         f" {names}"
     )
     action = (
