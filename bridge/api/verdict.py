@@ -521,8 +521,8 @@ def _udp_blocked(facts: _Facts) -> Concern | None:
         }
     )
     text = (
-        f"gossip (UDP) between {view.node.name} and {names} is blocked: no answer arrives by UDP, and Raft (TCP) reaches"
-        f" {names}"
+        f"gossip (UDP) between {view.node.name} and {names} is blocked: no answer arrives by UDP, and Raft (TCP)"
+        f" reaches {names}"
     )
     action = (
         f"open UDP port {' and '.join(ports)} in both directions in the firewalls of and between these machines, as TCP"
