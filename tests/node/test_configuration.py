@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.cli.run import load_with_key
 from bridge.core.log.records import PublishConfig
 from bridge.node.settings.choices import Pace, Timing
 from bridge.node.settings.configuration import (
@@ -318,3 +319,11 @@ def test_with_an_authority_a_server_may_be_named(tmp_path: Path) -> None:
     configuration = load(tmp_path, text)
     assert configuration.consensus.advertise == Address("one.example", 7669)
     assert configuration.consensus.ca_file == tmp_path / "ca.pem"
+
+
+def test_missing_key_file_is_named_beside_other_problems(tmp_path: Path) -> None:
+    overrides = Overrides(farm_key=tmp_path / "nope.key", bind="nowhere")
+    with pytest.raises(ConfigurationError) as refused:
+        load_with_key(None, overrides)
+    assert "gossip.bind" in str(refused.value)
+    assert "nope.key does not exist" in str(refused.value)
