@@ -43,7 +43,6 @@ from bridge.api.alarms import (
     AlarmType,
 )
 from bridge.api.contact import not_reporting, patience_ms, server_members, udp_blocked
-from bridge.api.leaf_words import fault_actions, faults_text
 from bridge.api.view import (
     FarmView,
     MemberView,
@@ -57,6 +56,7 @@ from bridge.api.view import (
     VoterView,
     counted_members,
 )
+from bridge.api.words import fault_actions, faults_text
 from bridge.core.formation.member import MemberStatus
 from bridge.core.publishing.candidates import Inability
 

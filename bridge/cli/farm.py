@@ -11,11 +11,11 @@ over first. The command waits until the group is without the server, and says wh
 import click
 import trio
 
-from bridge.api.leaf_words import health_text
 from bridge.api.outputs import FarmOutput, ServersOutput, ServerView
 from bridge.api.requests import CommandRequest, RemovalOrder
 from bridge.api.verdict import loss_of_each
 from bridge.api.view import FarmView, PublishingView, RaftRole, WeightsView
+from bridge.api.words import health_text
 from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import fail
 from bridge.cli.help.completion import complete_server

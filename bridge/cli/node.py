@@ -15,6 +15,7 @@ import click
 from msgspec import UNSET
 
 from bridge.api.control import NodeEvicted
+from bridge.api.control_routes import NODES_APPROVE, NODES_EVICT
 from bridge.api.outputs import ClientsOutput
 from bridge.api.requests import ClientOrder, CommandRequest, NodeRequest
 from bridge.cli.asking import ask_leader, ask_node, node_option, nodes_option
@@ -74,7 +75,7 @@ def approve(which: str, nodes: tuple[str, ...], *, yes: bool, as_json: bool) -> 
     any name, so compare the id with the one that the node itself shows in `garlicfarm status`.
     """
     if not yes:
-        ask_leader(nodes, lambda client: client.check("/v1/nodes/approve", NodeRequest(which)))
+        ask_leader(nodes, lambda client: client.check(NODES_APPROVE, NodeRequest(which)))
     confirm(
         f"The identity that runs as {which} belongs to the farm from here on; if another one has its name, that one is"
         " retired for good. Go on?",
@@ -103,7 +104,7 @@ def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json
     ones no node can read, join or submit any more. With transport = "i2p" the keys are the operator's to replace.
     """
     if not yes:
-        ask_leader(nodes, lambda client: client.check("/v1/nodes/evict", NodeRequest(which, force)))
+        ask_leader(nodes, lambda client: client.check(NODES_EVICT, NodeRequest(which, force)))
     confirm(f"{which} is thrown out for ever, and the keys of the farm are replaced. Go on?", yes=yes)
     done = ask_leader(nodes, lambda client: client.evict_node(which, force=force))
     if as_json:

@@ -11,6 +11,7 @@ docs/explanation/publishing.md.
 import click
 
 from bridge.api.control import CommandAnswer
+from bridge.api.control_routes import COMMANDS
 from bridge.api.requests import CommandRequest, CostOrder, ExclusionOrder, ForceOrder
 from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import confirm
@@ -68,7 +69,7 @@ def cost(leaf: str, factor: float, node: str | None, *, as_json: bool) -> None:
 def confirm_order(node: str | None, order: CommandRequest, question: str, *, yes: bool) -> None:
     """Ask the user, unless the node would refuse the order anyway: then end with the reason."""
     if not yes:
-        ask_node(node, lambda client: client.check("/v1/commands", order))
+        ask_node(node, lambda client: client.check(COMMANDS, order))
     confirm(question, yes=yes)
 
 

@@ -7,12 +7,11 @@ from functools import partial
 import click
 import trio
 
-from bridge.api.leaf_words import health_text
-from bridge.api.level_words import level_words
 from bridge.api.outputs import MembersOutput, RoundTripsOutput, RoundTripView
 from bridge.api.requests import QUERY_TIMEOUT_MS, QueryRequest
 from bridge.api.verdict import EXIT_STATUS, NOTHING_TO_DO
 from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView, counted_members
+from bridge.api.words import health_text, level_words
 from bridge.cli.asking import answer_timeout_s, ask_node, find_nodes, node_option, nodes_option
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import output_options

@@ -22,10 +22,10 @@ from rich.text import Text
 
 from bridge.api.alarms import by_gravity
 from bridge.api.event_words import StoryTeller, event_sentence, story_line
-from bridge.api.leaf_words import health_text
 from bridge.api.printable import printable
 from bridge.api.take_over import Step, last_take_over
 from bridge.api.view import AlarmView, FarmView, LocalFarmView, MemberView, ReportView
+from bridge.api.words import health_text
 from bridge.tui.history import EntryLine, History, MemberHistory, graph, sparkline
 from bridge.tui.layout import (
     COLOURS,

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
-from bridge.api.leaf_words import health_text
 from bridge.api.printable import printable
 from bridge.api.view import (
     AlarmView,
@@ -30,6 +29,7 @@ from bridge.api.view import (
     best_view,
     counted_members,
 )
+from bridge.api.words import health_text
 from bridge.core.formation.member import MemberStatus
 from bridge.tui.layout import GAP, Canvas, Column, Palette, Part, marked, shortened, widened
 from bridge.tui.words import clock_text, duration, known, milliseconds_text, short_address

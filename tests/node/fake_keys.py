@@ -7,6 +7,7 @@ import trio
 from msgspec import UNSET
 
 from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer, Refused
+from bridge.node.control.key_admin import KeyAdmin
 from bridge.wire.keys.farm_key import farm_key_text, new_farm_key
 from gossip.core.keyring import Keyring, KeyringError, KeyState, key_id
 
@@ -17,8 +18,8 @@ STATES = {
 }
 
 
-class FakeKeys:
-    """A `KeyPort`. Members adopt a change when they are asked for the ring, unless they are `deaf`."""
+class FakeKeys(KeyAdmin):
+    """Members adopt a change when they are asked for the ring, unless they are `deaf`."""
 
     def __init__(self) -> None:
         self.farm_key = new_farm_key(3)

@@ -76,7 +76,7 @@ async def page_of_the_log(nursery: trio.Nursery, path: Path) -> None:
     """`GET /v1/log` of a remote node: a page of the largest size."""
     entry = LogEntryView.of(1, 1, EntryKind.APPLICATION, 5, b"x" * PAGE_BYTES)
     node = LargePages(entry)
-    server = control_server.ControlServer(path / "control.sock", node)
+    server = control_server.ControlServer(path / "control.sock", node.handlers)
     ours, theirs = slow_pair(nursery, Pipe(MEGABIT_PER_S), Pipe(MEGABIT_PER_S))
     nursery.start_soon(server._guarded, theirs, None)
 

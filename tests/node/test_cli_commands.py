@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,32 +19,36 @@ from trio.lowlevel import TrioToken
 from bridge.api.control import (
     ClusterAnswer,
     CommandAnswer,
+    ConfirmedAnswer,
+    LeavingAnswer,
     LogTimeAnswer,
     Refused,
     ServerClock,
     SubmitAnswer,
     SubmitOutcome,
+    WithdrawnAnswer,
 )
 from bridge.api.json import encode
 from bridge.api.log import EntryKind, LogEntryView, LogPage
+from bridge.api.requests import CommandRequest
 from bridge.api.trace import EventPage
 from bridge.api.verdict import EXIT_STATUS
 from bridge.api.view import FarmView
 from bridge.cli import pipeline as pipeline_command
 from bridge.cli.main import COMMANDS, cli
-from bridge.node.control.node_port import NodePort
-from bridge.node.control.routes import Handler
+from bridge.node.control.farm_admin import FarmAdmin
+from bridge.node.control.routes import Handlers
 from bridge.node.control.server import ControlServer
+from bridge.node.events.durations import Durations
 from bridge.node.security.key_files import load_farm_key
+from consensus import Histogram
 from consensus.sessions.table import RequestId
 from tests.node.fake_keys import FakeKeys
 from tests.operator_views import farm_view
 
 
-class Node(NodePort):
-    """A `NodePort` behind a real socket in a thread of its own."""
-
-    keys: FakeKeys
+class Node(FarmAdmin):
+    """A `FarmAdmin` behind a real socket in a thread of its own."""
 
     def __init__(self) -> None:
         self.submitted: list[bytes] = []
@@ -58,6 +62,14 @@ class Node(NodePort):
         self.zmq_address: str | None = None
         self.keys = FakeKeys()
         self.outcome = SubmitAnswer(outcome=SubmitOutcome.COMMITTED, index=218, term=3)
+        self._last_verdict = lambda: None
+        self._stuck = tuple
+        self._durations = Durations(Histogram())
+
+    @property
+    def handlers(self) -> Handlers:
+        """Those of the keys as well."""
+        return {**super().handlers, **self.keys.handlers}
 
     async def view(self) -> FarmView:
         """The fabricated picture."""
@@ -95,10 +107,10 @@ class Node(NodePort):
             raise Refused(404, "no-such-voter", "no voter has the name or Raft id 'unknown'; there are node-1, node-2")
         return to or "node-2"
 
-    async def command(self, body: bytes) -> CommandAnswer:
+    async def command(self, command: CommandRequest) -> CommandAnswer:
         """Remember it, and grant it."""
         await trio.lowlevel.checkpoint()
-        self.commands.append(json.loads(body))
+        self.commands.append(json.loads(encode(command)))
         return CommandAnswer("cost", 218, "granted")
 
     async def log_time(self) -> LogTimeAnswer:
@@ -111,28 +123,32 @@ class Node(NodePort):
         )
         return LogTimeAnswer(1_767_225_600_000, 1_767_225_590_000, 1_767_225_620_000, agreed=True, clocks=clocks)
 
-    async def withdraw(self) -> str | None:
+    async def withdraw(self) -> WithdrawnAnswer:
         """Nothing to take back."""
-        return "this node has promised nothing yet."
+        raise Refused(409, "not-withdrawn", "this node has promised nothing yet.")
 
-    async def confirm_cluster(self, cluster_id: bytes) -> str | None:
+    async def confirm_cluster(self, cluster_id: str) -> ConfirmedAnswer:
         """There is one cluster to confirm."""
-        return None if cluster_id == bytes(16) else f"no member tells of cluster {cluster_id.hex()}"
+        if cluster_id != bytes(16).hex():
+            raise Refused(409, "not-confirmed", f"no member tells of cluster {cluster_id}")
+        return ConfirmedAnswer(cluster_id)
 
-    async def leave(self) -> None:
+    async def leave(self) -> LeavingAnswer:
         """Note it."""
         self.left = True
+        return LeavingAnswer(leaving=True)
 
 
 @contextmanager
-def served(path: Path, node: NodePort, more: Mapping[str, tuple[str, Handler]] | None = None) -> Iterator[TrioToken]:
+def served(path: Path, node: FarmAdmin | Handlers) -> Iterator[TrioToken]:
     """Serve a node from a thread while the block runs; by the token the block calls what must run in that thread."""
+    handlers = node.handlers if isinstance(node, FarmAdmin) else node
     started = threading.Event()
     serving: list[tuple[TrioToken, trio.CancelScope]] = []
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            await nursery.start(ControlServer(path, node, more=more).run)
+            await nursery.start(ControlServer(path, handlers).run)
             serving.append((trio.lowlevel.current_trio_token(), nursery.cancel_scope))
             started.set()
 

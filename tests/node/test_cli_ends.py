@@ -9,6 +9,7 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
+from bridge.api.control import WithdrawnAnswer
 from bridge.cli import main as main_module
 from bridge.cli import run as run_command
 from bridge.cli import up as up_command
@@ -144,9 +145,9 @@ def test_up_that_cannot_start_its_processes_says_why(tmp_path: Path, monkeypatch
 class Founder(Node):
     """A node whose promise can be taken back."""
 
-    async def withdraw(self) -> str | None:
+    async def withdraw(self) -> WithdrawnAnswer:
         """Done."""
-        return None
+        return WithdrawnAnswer(withdrawn=True)
 
 
 def withdraw(directory: Path, node: Node, *arguments: str) -> Result:

@@ -10,13 +10,15 @@ import trio
 from click.testing import CliRunner, Result
 
 from bridge.cli.main import cli
-from bridge.node.control.node_port import NodePort
-from bridge.node.control.routes import Answer, Request, Routes
+from bridge.node.control.farm_admin import FarmAdmin
+from bridge.node.control.routes import Answer, Handlers, Request, Routes
+from bridge.node.events.durations import Durations
 from bridge.node.events.event_log import EventLog
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.membership.user_messages import UserMessages
 from bridge.node.security.key_files import load_farm_key
 from bridge.wire.keys.text import encode_key
+from consensus import Histogram
 from gossip.core.keyring import key_id
 from tests.node.fake_keys import FakeKeys
 from tests.node.test_cli_commands import served
@@ -33,25 +35,28 @@ async def refused(cluster_id: bytes) -> str | None:
     return f"no member tells of cluster {cluster_id.hex()}"
 
 
-def port_of(farm: FakeKeys) -> NodePort:
+def handlers_of(farm: FakeKeys) -> Handlers:
     """A node of which only the keys are asked."""
     trace = EventLog("node-1", lambda: 0)
-    return NodePort(
+    admin = FarmAdmin(
         make_view=farm_view,
         trace=trace,
         leave=lambda: None,
         withdraw=nothing,
         confirm=refused,
-        keys=farm,
         messages=cast("UserMessages", None),
         current=CurrentFarm(),
+        stuck=tuple,
+        durations=Durations(Histogram()),
+        last_verdict=lambda: None,
     )
+    return {**admin.handlers, **farm.handlers}
 
 
 @pytest.fixture
 def farm(tmp_path: Path) -> Iterator[FakeKeys]:
     keys = FakeKeys()
-    with served(tmp_path / "control.sock", port_of(keys)):
+    with served(tmp_path / "control.sock", handlers_of(keys)):
         yield keys
 
 
@@ -159,7 +164,7 @@ def test_the_current_key_file_is_exported_for_its_owner_only(
 )
 def test_a_request_that_names_no_key_is_refused(body: bytes) -> None:
     farm = FakeKeys()
-    routes = Routes(port_of(farm))
+    routes = Routes(handlers_of(farm))
     answers: list[Answer] = [
         trio.run(routes.answer, Request("POST", f"/v1/keys/{step}", body)) for step in ("use", "remove")
     ]
@@ -168,5 +173,5 @@ def test_a_request_that_names_no_key_is_refused(body: bytes) -> None:
 
 
 def test_the_key_file_is_not_to_be_had_by_get() -> None:
-    answer = trio.run(Routes(port_of(FakeKeys())).answer, Request("GET", "/v1/keys/export"))
+    answer = trio.run(Routes(handlers_of(FakeKeys())).answer, Request("GET", "/v1/keys/export"))
     assert answer.status == 405

@@ -11,10 +11,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bridge.api.control import ClusterAnswer, NodeEvicted, Refused
+from bridge.api.control_routes import NODES_EVICT
+from bridge.api.requests import NodeRequest
 from bridge.cli.asking import find_control_socket
 from bridge.cli.main import cli
 from bridge.node.control.client import ControlError
-from bridge.node.control.routes import Answer, Request, json_answer
+from bridge.node.control.routes import Call
 from tests.node.test_cli_commands import Node, served
 
 EVICTED = NodeEvicted("11" * 8, 2, 2, "node-9", 9, keys_replaced=True, left_out=(), votes_still=False)
@@ -33,14 +35,14 @@ class Member(Node):
         """As it believes."""
         return self.said
 
-    async def evict(self, request: Request, _query: str) -> Answer:
+    async def evict(self, call: Call[NodeRequest]) -> NodeEvicted:
         """Only the leader does."""
         if self.said.raft_id != self.said.leader_id:
             raise Refused(
                 409, "not-leader", f"only the leader decides about identities, and node-{self.said.leader_id} leads"
             )
-        self.evicted.append(msgspec.json.decode(request.body)["node"])
-        return json_answer(self.answer)
+        self.evicted.append(call.body.node)
+        return self.answer
 
 
 @dataclass
@@ -55,8 +57,8 @@ class Farm:
         place = self.directory / name
         place.mkdir(mode=0o700, parents=True)
         member = Member(raft_id, leader, term)
-        more = {"/v1/nodes/evict": ("POST", member.evict)}
-        self.stack.enter_context(served(place / "control.sock", member, more))
+        handlers = {**member.handlers, NODES_EVICT: member.evict}
+        self.stack.enter_context(served(place / "control.sock", handlers))
         return member
 
     @staticmethod

@@ -9,6 +9,7 @@ import trio
 from click.testing import CliRunner, Result
 
 from bridge.api.control import Refused
+from bridge.api.requests import CommandRequest
 from bridge.cli.main import cli
 from tests.node.test_cli_commands import Node, served
 
@@ -139,7 +140,7 @@ def test_no_question_precedes_a_sure_refusal(
 ) -> None:
     """Given an order that the node would refuse, then the reason comes without a question."""
 
-    async def refuse(_body: bytes) -> None:
+    async def refuse(_command: CommandRequest) -> None:
         await trio.lowlevel.checkpoint()
         raise Refused(409, "too-few-voters", "a farm of 3 keeps that many voters")
 

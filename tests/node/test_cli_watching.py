@@ -168,7 +168,7 @@ def test_round_trips_are_a_table_of_all_nodes(
             )
             return QueryAnswer(name, answers, ("node-5",))
 
-    monkeypatch.setattr(node, "messages", Messages(), raising=False)
+    monkeypatch.setattr(node, "_messages", Messages(), raising=False)
     shown = garlicfarm("members", "--rtt")
     assert "3ms" in shown.stdout
     assert "99999999" in shown.stdout

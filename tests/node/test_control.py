@@ -17,31 +17,36 @@ from trio.socket import from_stdlib_socket
 from bridge.api.control import (
     ClusterAnswer,
     CommandAnswer,
+    ConfirmedAnswer,
+    LeavingAnswer,
     LogTimeAnswer,
     Refused,
     ServerClock,
     SubmitAnswer,
     SubmitOutcome,
+    WithdrawnAnswer,
 )
-from bridge.api.json import DOCUMENT_LIMIT_BYTES
+from bridge.api.json import DOCUMENT_LIMIT_BYTES, encode
 from bridge.api.log import EntryKind, LogEntryView, LogPage
+from bridge.api.requests import CommandRequest
 from bridge.api.trace import EventPage
 from bridge.api.view import FarmView
 from bridge.cli.asking import find_control_socket
 from bridge.node.control.client import ControlClient, ControlError
-from bridge.node.control.node_port import NodePort
+from bridge.node.control.farm_admin import FarmAdmin
+from bridge.node.control.routes import Handlers
 from bridge.node.control.server import ControlLimits, ControlServer
+from bridge.node.events.durations import Durations
 from bridge.node.events.event_log import EventLog
 from bridge.node.security.control_socket import ControlSocketError, answers
+from consensus import Histogram
 from consensus.sessions.table import RequestId
 from tests.node.fake_keys import FakeKeys
 from tests.operator_views import farm_view, forming_view
 
 
-class FakeNode(NodePort):
-    """A `NodePort` with a fabricated picture and a log of three entries."""
-
-    keys: FakeKeys
+class FakeNode(FarmAdmin):
+    """A `FarmAdmin` with a fabricated picture and a log of three entries."""
 
     def __init__(self) -> None:
         self.current = farm_view()
@@ -56,10 +61,14 @@ class FakeNode(NodePort):
         self.requests: list[RequestId | None] = []
         self.commands: list[object] = []
         self.reasons: tuple[str, ...] = ()
+        self._stuck = lambda: self.reasons
+        self._last_verdict = lambda: None
+        self._durations = Durations(Histogram())
 
-    def stuck(self) -> tuple[str, ...]:
-        """As told."""
-        return self.reasons
+    @property
+    def handlers(self) -> Handlers:
+        """Those of the keys as well."""
+        return {**super().handlers, **self.keys.handlers}
 
     async def view(self) -> FarmView:
         """The fabricated picture."""
@@ -100,10 +109,10 @@ class FakeNode(NodePort):
             raise Refused(404, "no-such-voter", "no voter has the name or Raft id 'unknown'; there are node-1, node-2")
         return to or "node-2"
 
-    async def command(self, body: bytes) -> CommandAnswer:
+    async def command(self, command: CommandRequest) -> CommandAnswer:
         """Remember it, and grant it."""
         await trio.lowlevel.checkpoint()
-        self.commands.append(json.loads(body))
+        self.commands.append(json.loads(encode(command)))
         return CommandAnswer("cost", 218, "granted")
 
     async def log_time(self) -> LogTimeAnswer:
@@ -116,24 +125,27 @@ class FakeNode(NodePort):
         )
         return LogTimeAnswer(1_767_225_600_000, 1_767_225_590_000, 1_767_225_620_000, agreed=True, clocks=clocks)
 
-    async def withdraw(self) -> str | None:
+    async def withdraw(self) -> WithdrawnAnswer:
         """Nothing to take back."""
-        return "this node has promised nothing yet."
+        raise Refused(409, "not-withdrawn", "this node has promised nothing yet.")
 
-    async def confirm_cluster(self, cluster_id: bytes) -> str | None:
+    async def confirm_cluster(self, cluster_id: str) -> ConfirmedAnswer:
         """There is one cluster to confirm."""
-        return None if cluster_id == bytes(16) else f"no member tells of cluster {cluster_id.hex()}"
+        if cluster_id != bytes(16).hex():
+            raise Refused(409, "not-confirmed", f"no member tells of cluster {cluster_id}")
+        return ConfirmedAnswer(cluster_id)
 
-    async def leave(self) -> None:
+    async def leave(self) -> LeavingAnswer:
         """Note it."""
         await trio.lowlevel.checkpoint()
         self.leaving = True
+        return LeavingAnswer(leaving=True)
 
 
 @asynccontextmanager
 async def served(path: Path, node: FakeNode, limits: ControlLimits | None = None) -> AsyncIterator[ControlServer]:
     async with trio.open_nursery() as nursery:
-        server = ControlServer(path, node, limits)
+        server = ControlServer(path, node.handlers, limits)
         await nursery.start(server.run)
         yield server
         nursery.cancel_scope.cancel()
@@ -178,7 +190,7 @@ async def test_a_socket_left_by_a_killed_process_is_replaced(tmp_path: Path) -> 
 async def test_a_second_node_with_the_same_state_directory_is_refused(tmp_path: Path) -> None:
     async with served(tmp_path / "control.sock", FakeNode()) as server:
         with pytest.raises(ControlSocketError, match="already runs"):
-            await ControlServer(server.path, FakeNode()).run()
+            await ControlServer(server.path, FakeNode().handlers).run()
         assert server.path.exists()
 
 
@@ -186,7 +198,7 @@ async def test_a_file_in_the_way_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
     path.write_text("precious")
     with pytest.raises(ControlSocketError, match="in the way"):
-        await ControlServer(path, FakeNode()).run()
+        await ControlServer(path, FakeNode().handlers).run()
     assert path.read_text() == "precious"
 
 
@@ -501,7 +513,7 @@ async def test_a_backlog_that_empties_in_time_is_waited_for(tmp_path: Path) -> N
 
         async def serve() -> None:
             await trio.testing.wait_all_tasks_blocked(0.01)
-            served = ControlServer(tmp_path / "other.sock", FakeNode())
+            served = ControlServer(tmp_path / "other.sock", FakeNode().handlers)
             await trio.serve_listeners(served._serve, [trio.SocketListener(from_stdlib_socket(listening))])
 
         async with trio.open_nursery() as nursery:

@@ -40,7 +40,7 @@ CURL = shutil.which("curl")
 async def serving(settings: ControlSettings, directory: Path) -> AsyncIterator[tuple[FakeNode, str]]:
     """A control endpoint on TCP, and its URL."""
     node = FakeNode()
-    server = ControlServer(directory / "control.sock", node, remote=open_remote_access(directory, settings))
+    server = ControlServer(directory / "control.sock", node.handlers, remote=open_remote_access(directory, settings))
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
         yield node, f"https://127.0.0.1:{server.remote_port}"

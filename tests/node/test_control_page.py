@@ -18,12 +18,13 @@ import pytest
 import trio
 
 from bridge.api.alarms import by_gravity
+from bridge.api.control_routes import PAGE
 from bridge.api.take_over import TakeOver, last_take_over
 from bridge.api.view import AlarmView
 from bridge.node.control import page as page_module
 from bridge.node.control.access import open_remote_access
 from bridge.node.control.page import show_page
-from bridge.node.control.routes import Request
+from bridge.node.control.routes import Call, Request
 from bridge.node.control.server import ControlLimits, ControlServer
 from bridge.node.settings.configuration import ControlSettings
 from gossip import Address
@@ -37,7 +38,7 @@ QUIET = (
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
 SHOWN_WITHIN_MS = 15_000
 NODE_JS = shutil.which("node")
-PAGE = Path(page_module.__file__).with_name("page.html")
+PAGE_FILE = Path(page_module.__file__).with_name("page.html")
 
 
 @dataclass
@@ -75,7 +76,7 @@ async def serving(directory: Path, limits: ControlLimits | None = None) -> Async
     """With the page, on loopback."""
     node = FakeNode()
     remote = open_remote_access(directory, ControlSettings(listen=Address("127.0.0.1", 0), page=True))
-    server = ControlServer(directory / "control.sock", node, limits, remote, {"/": ("GET", show_page)})
+    server = ControlServer(directory / "control.sock", {**node.handlers, PAGE: show_page}, limits, remote)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
@@ -105,7 +106,7 @@ async def test_the_page_needs_no_token_and_holds_no_data_and_everything_else_nee
 
 
 async def test_the_policy_names_the_one_script_and_the_one_style_and_nothing_of_another_place() -> None:
-    answer = await show_page(Request("GET", "/"), "")
+    answer = await show_page(Call(Request("GET", "/"), "", {}, None, {}))
     policy = dict(answer.headers)["Content-Security-Policy"]
     inline = re.findall(rb"<(script|style)[^>]*>(.*?)</\1>", answer.body, re.DOTALL)
     assert [kind for kind, _ in inline] == [b"style", b"script"]
@@ -245,7 +246,7 @@ async def dom_of(served: Served, directory: Path) -> str:
 def test_the_page_beside_a_silent_node_is_not_live(*, answered: bool) -> None:
     """Given no frame for 6 s, then the page says since when; after 30 s it gives the connection up."""
     script = Path(__file__).with_name("page_silence.js")
-    arguments = [str(NODE_JS), str(script), str(PAGE), *([] if answered else ["unanswered"])]
+    arguments = [str(NODE_JS), str(script), str(PAGE_FILE), *([] if answered else ["unanswered"])]
     ran = subprocess.run(
         arguments, capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "TZ": "UTC"}
     )

@@ -9,7 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from bridge.node.control.access import Access, RemoteAccess, open_remote_access
+from bridge.api.control_routes import Access
+from bridge.node.control.access import RemoteAccess, open_remote_access
 from bridge.node.control.server import ControlLimits, ControlServer
 from bridge.node.security.control_socket import ControlSocketError
 from bridge.node.settings.configuration import ConfigurationError, ControlSettings, load_configuration
@@ -30,7 +31,7 @@ def opened(state_dir: Path) -> RemoteAccess:
 @asynccontextmanager
 async def serving(state_dir: Path, limits: ControlLimits | None = None) -> AsyncIterator[tuple[ControlServer, str]]:
     """A control endpoint on a socket and on TCP, and its address there."""
-    server = ControlServer(state_dir / "control.sock", FakeNode(), limits, opened(state_dir))
+    server = ControlServer(state_dir / "control.sock", FakeNode().handlers, limits, opened(state_dir))
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
         yield server, f"https://127.0.0.1:{server.remote_port}"

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from bridge.api.control import Refused
+from bridge.api.control_routes import NODES_EVICT
 from bridge.core.log.feature_level import BOUNDS_LEVEL, FIRST_LEVEL, KAFKA_LEVEL, SUPPORTED_LEVEL
 from bridge.core.log.records import Eviction, KeyReplacement, Level, Scope
 from bridge.core.membership.admission import Admitted, Standing
@@ -16,7 +17,7 @@ from bridge.core.membership.client_keys import Client
 from bridge.core.membership.eviction import LAST_ERA, Rekeying, evict, replace_keys
 from bridge.core.state.farm_state import FarmState
 from bridge.node.control.identity_admin import IdentityAdmin
-from bridge.node.control.routes import Request
+from bridge.node.control.routes import Call, Request, body_of
 from bridge.node.events.event_log import EventLog
 from bridge.node.founded_farm import CurrentFarm
 from bridge.wire.log.entries import decode
@@ -153,9 +154,8 @@ class FakeLeader:
 
 async def asked(admin: IdentityAdmin) -> dict[str, Any]:
     """The answer to the eviction of router 4."""
-    _, evicting = admin.handlers["/v1/nodes/evict"]
-    answer = await evicting(EVICT_STOLEN, "")
-    found: dict[str, Any] = msgspec.json.decode(answer.body)
+    call = Call(EVICT_STOLEN, "", {"check": 0}, body_of(NODES_EVICT, EVICT_STOLEN.body), {})
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await admin.handlers[NODES_EVICT](call)))
     return found
 
 

@@ -6,6 +6,7 @@ their order. A key may be added there; none may be removed, moved or renamed.
 
 import json
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import trio
 from click.testing import CliRunner
 from msgspec import Struct
 
+from bridge.api import control_routes as routes
 from bridge.api.control import (
     ClientKeyView,
     ClusterAnswer,
@@ -36,13 +38,14 @@ from bridge.api.control import (
     ServerClock,
     SubmitAnswer,
     SubmitOutcome,
+    WithdrawnAnswer,
 )
 from bridge.api.json import encode
 from bridge.api.log import EntryKind, LogEntryView, LogPage
 from bridge.api.trace import EventPage, Scalar, TraceEvent
 from bridge.api.view import FarmView, VoterView
 from bridge.cli.main import cli
-from bridge.node.control.routes import Answer, Handler, Request, json_answer
+from bridge.node.control.routes import Answer, Call, Handlers
 from bridge.node.offline.state_reading import read_directory
 from bridge.node.security.key_files import save_farm_key
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
@@ -139,9 +142,9 @@ class FarmNode(Node):
         """The leader's."""
         return farm_view()
 
-    async def withdraw(self) -> str | None:
+    async def withdraw(self) -> WithdrawnAnswer:
         """Done."""
-        return None
+        return WithdrawnAnswer(withdrawn=True)
 
     async def read_log(self, first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
         """Always the same page."""
@@ -149,9 +152,9 @@ class FarmNode(Node):
         return LOG_PAGE
 
 
-def answering(document: Struct) -> Handler:
-    async def handler(_request: Request, _query: str) -> Answer:
-        return json_answer(document)
+def answering(document: Struct) -> Callable[[Call[Any]], Awaitable[Struct]]:
+    async def handler(_: Call[Any]) -> Struct:
+        return document
 
     return handler
 
@@ -250,18 +253,18 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     save_farm_key(stage["farm.key"], new_farm_key(3))
     content = encode_backup(trio.run(read_directory, node_directory(stage["stopped"])).backup)
 
-    async def backup(_request: Request, _query: str) -> Answer:
+    async def backup(_: Call[None]) -> Answer:
         return Answer(200, content, "application/octet-stream")
 
     approved = NodeApproved("n", ID, 4, RetiredIdentity(OTHER_ID, 3))
-    more: dict[str, tuple[str, Handler]] = {
-        "/v1/nodes": ("GET", answering(NODES)),
-        "/v1/nodes/approve": ("POST", answering(approved)),
-        "/v1/nodes/evict": ("POST", answering(EVICTED)),
-        "/v1/keys/replace": ("POST", answering(KeysReplaced(2, 3, ("a",), ("b",)))),
-        "/v1/backup": ("POST", backup),
+    more: Handlers = {
+        routes.NODES: answering(NODES),
+        routes.NODES_APPROVE: answering(approved),
+        routes.NODES_EVICT: answering(EVICTED),
+        routes.KEYS_REPLACE: answering(KeysReplaced(2, 3, ("a",), ("b",))),
+        routes.BACKUP: backup,
     }
-    with served(stage["control.sock"], node, more):
+    with served(stage["control.sock"], {**node.handlers, **more}):
         ask_the_node(stage, node)
     work_on_files(stage)
     return stage.printed

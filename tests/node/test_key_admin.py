@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from bridge.api.control import FarmKeyState, Refused
 from bridge.api.view import AlarmView, FarmView, ServerRole
 from bridge.core.formation.member import MemberStatus, NodeMetadata, RoleHint
-from bridge.node.control.key_admin import KeyAdmin
+from bridge.node.control.key_admin import GossipKeyAdmin
 from bridge.node.events.event_log import EventLog
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.security.farm_keys import FarmKeys
@@ -30,7 +30,7 @@ class Stage:
     """Two agents, and the admin of the first."""
 
     agents: list[Group]
-    admin: KeyAdmin
+    admin: GossipKeyAdmin
     farm_keys: FarmKeys
     trace: EventLog
     network: MemoryNetwork
@@ -55,7 +55,7 @@ async def staged(directory: Path) -> AsyncIterator[Stage]:
         farm_keys = FarmKeys(directory / "farm.key", farm_key, lambda: agents[0].keyring)
         member_directory = MemberDirectory(agents[0].node_id, "alice", agents[0].members)
         stage = Stage(agents, None, farm_keys, trace, network, all_alive(farm_view()))  # type: ignore[arg-type] # next line
-        stage.admin = KeyAdmin(agents[0], member_directory, farm_keys, lambda: stage.view, trace)
+        stage.admin = GossipKeyAdmin(agents[0], member_directory, farm_keys, lambda: stage.view, trace)
         while not any(each.metadata for each in agents[0].members()):
             await next_event(agents[0])
         member_directory.refresh()

@@ -10,13 +10,14 @@ import pytest
 import trio
 
 from bridge.api.control import Refused
+from bridge.api.control_routes import KEYS_REPLACE
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.core.log.records import KeyReplacement
 from bridge.core.membership.admission import Admitted
 from bridge.core.state.farm_state import FarmState
 from bridge.node.control.era_sealing import seal_era
 from bridge.node.control.identity_admin import IdentityAdmin
-from bridge.node.control.routes import Request
+from bridge.node.control.routes import Call, Request, body_of
 from bridge.node.events.event_log import EventLog
 from bridge.node.founded_farm import CurrentFarm
 from bridge.wire.keys.box import open_key
@@ -175,9 +176,9 @@ class Leader:
 
     async def asked(self, body: bytes = b"{}") -> dict[str, Any]:
         """The answer to a replacement of the keys."""
-        _, replacing = self.admin.handlers["/v1/keys/replace"]
-        answer = await replacing(Request("POST", "/v1/keys/replace", body), "")
-        found: dict[str, Any] = msgspec.json.decode(answer.body)
+        request = Request("POST", KEYS_REPLACE.path, body)
+        call = Call(request, "", {}, body_of(KEYS_REPLACE, body), {})
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await self.admin.handlers[KEYS_REPLACE](call)))
         return found
 
 

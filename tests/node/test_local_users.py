@@ -19,7 +19,6 @@ from click.testing import CliRunner
 
 from bridge.cli.main import cli
 from bridge.node.control.client import ControlClient, ControlError
-from bridge.node.control.node_port import NodePort
 from bridge.node.control.server import ControlServer
 from bridge.node.local.farm_files import LocalFarmError, locked
 from bridge.node.security.key_files import KeyFileError, load_farm_key, save_farm_key
@@ -218,14 +217,10 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
         read_limited(secret, secret=True)
 
 
-class _Nothing:
-    """A node that would answer nothing; no request gets that far."""
-
-
 async def test_a_command_does_not_speak_to_a_socket_behind_which_another_user_is(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
     async with trio.open_nursery() as nursery:
-        await nursery.start(ControlServer(path, cast("NodePort", _Nothing())).run)
+        await nursery.start(ControlServer(path, {}).run)
         with pytest.raises(ControlError, match="neither this user nor root"):
             await ControlClient(path, user_of=lambda _: os.geteuid() + 1).view()
         nursery.cancel_scope.cancel()
@@ -233,7 +228,7 @@ async def test_a_command_does_not_speak_to_a_socket_behind_which_another_user_is
 
 async def test_a_node_hears_no_other_user_on_its_socket(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
-    server = ControlServer(path, cast("NodePort", _Nothing()), user_of=lambda _: os.geteuid() + 1)
+    server = ControlServer(path, {}, user_of=lambda _: os.geteuid() + 1)
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
         with pytest.raises(ControlError, match="without an answer"):

@@ -2,16 +2,19 @@
 
 import dataclasses
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
 from bridge.api.control import Refused, SubmitAnswer, SubmitOutcome
+from bridge.api.control_routes import COMMANDS
+from bridge.api.requests import CommandRequest
 from bridge.api.view import FarmView, PublishingView, VoterView
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Admission, CostFactor, Exclusion, Force, Level, Record, Removal
 from bridge.node.control.operator_commands import OperatorCommands
+from bridge.node.control.routes import body_of
 from bridge.wire.log.entries import decode
 from tests.authored import signed
 from tests.node.farm_stage import LEAF, MASTER, NODE_IDS, Stage, clock_now_ms, machine_clock, rival_report
@@ -58,7 +61,8 @@ class AskedNode:
     async def ask(self, command: Any) -> str:
         """The text of what was granted."""
         body = command if isinstance(command, bytes) else json.dumps(command).encode()
-        return (await OperatorCommands(self.view, self.stage.applied_state, self.submit).grant(body)).text
+        request = cast("CommandRequest", body_of(COMMANDS, body))
+        return (await OperatorCommands(self.view, self.stage.applied_state, self.submit).grant(request)).text
 
     async def refusal(self, command: Any) -> tuple[int, str, str]:
         """Status, code and text of a refusal."""

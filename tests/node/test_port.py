@@ -18,15 +18,16 @@ from bridge.api.log import LogPage
 from bridge.api.view import FarmView, VerdictKind
 from bridge.core.log.fields import ENTRY_LIMIT_BYTES
 from bridge.core.log.records import Clock, Publication
-from bridge.node.control.node_port import QUORUM_PATIENCE_S, NodePort
+from bridge.node.control.farm_admin import QUORUM_PATIENCE_S, FarmAdmin
+from bridge.node.events.durations import Durations
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
 from bridge.node.membership.user_messages import UserMessages
 from bridge.node.raft.replica import Replica
 from bridge.node.raft.submitting import Submitting
 from bridge.wire.log.entries import encode
+from consensus import Histogram
 from consensus.core.model import Entry
 from consensus.server.errors import NotLeaderError, ServerBusyError, ServerStoppedError
-from tests.node.fake_keys import FakeKeys
 from tests.node.farm_stage import MASTER, NOW_MS, OWN, Stage, machine_clock
 from tests.node.partial_farm import partial_farm
 from tests.operator_views import farm_view, judged
@@ -47,20 +48,22 @@ async def _nothing_to_confirm(cluster_id: bytes) -> str | None:
 
 def port_of(
     stage: Stage, left: list[bool] | None = None, current: CurrentFarm | None = None, view: FarmView | None = None
-) -> NodePort:
-    return NodePort(
+) -> FarmAdmin:
+    return FarmAdmin(
         make_view=lambda: view or farm_view(2, leader=1),
         trace=stage.trace,
         leave=lambda: (left if left is not None else []).append(True),
         withdraw=_nothing_to_withdraw,
         confirm=_nothing_to_confirm,
-        keys=FakeKeys(),
         messages=cast("UserMessages", None),
         current=current or CurrentFarm(),
+        stuck=tuple,
+        durations=Durations(Histogram()),
+        last_verdict=lambda: None,
     )
 
 
-def founded_port(stage: Stage) -> NodePort:
+def founded_port(stage: Stage) -> FarmAdmin:
     return port_of(stage, current=CurrentFarm(farm_of(stage)))
 
 
@@ -135,7 +138,7 @@ async def test_a_node_that_cannot_catch_up_refuses_a_linearizable_page(error: Ex
         assert refused.value.code in {code, "no-leader"}
 
 
-def quorumless_port(stage: Stage) -> NodePort:
+def quorumless_port(stage: Stage) -> FarmAdmin:
     """Of a node without a leader, whose voters are down."""
     stage.replica.server.role = replace(stage.replica.server.role, leader=None)
     view = farm_view(2, leader=1)
@@ -267,7 +270,8 @@ async def test_leaving_and_withdrawing_are_handed_on() -> None:
     port = port_of(Stage(), left)
     await port.leave()
     assert left == [True]
-    assert await port.withdraw() == "this node has promised nothing yet."
+    with pytest.raises(Refused, match="this node has promised nothing yet"):
+        await port.withdraw()
 
 
 @pytest.mark.parametrize("looked", [False, True])
@@ -281,5 +285,5 @@ async def test_probe_costs_no_view_once_the_node_has_looked_at_itself(*, looked:
         return views[-1]
 
     port._make_view, port._last_verdict = make_view, lambda: last if looked else None
-    assert await port.verdict() == last
+    assert await port._verdict() == last
     assert len(views) == (0 if looked else 1)

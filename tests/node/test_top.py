@@ -63,7 +63,7 @@ async def test_a_node_that_dies_hands_the_view_on_and_one_that_comes_back_does_n
 
         async def live(number: int, task_status: trio.TaskStatus[int | None] = trio.TASK_STATUS_IGNORED) -> None:
             with lives[number - 1]:
-                await ControlServer(sockets[number - 1], node(number)).run(task_status=task_status)
+                await ControlServer(sockets[number - 1], node(number).handlers).run(task_status=task_status)
 
         await nursery.start(live, 1)
         await nursery.start(live, 2)
@@ -91,7 +91,7 @@ async def test_where_no_node_answers_the_reason_is_shown_until_one_does(tmp_path
     async with trio.open_nursery() as nursery:
         nursery.start_soon(keep_asking, lambda: [socket], view)
         await until(view, lambda shown: isinstance(shown, str) and "no node runs at" in shown)
-        await nursery.start(ControlServer(socket, node(1)).run)
+        await nursery.start(ControlServer(socket, node(1).handlers).run)
         await until(view, shows("node-1"))
         nursery.cancel_scope.cancel()
 
@@ -103,7 +103,7 @@ async def test_last_picture_stays_when_no_node_answers_any_more(tmp_path: Path) 
 
     async def live() -> None:
         with running:
-            await ControlServer(socket, node(1)).run()
+            await ControlServer(socket, node(1).handlers).run()
 
     def found() -> list[Path]:
         if running.cancel_called:
@@ -147,10 +147,10 @@ async def test_how_far_the_others_are_is_asked_of_the_leader_while_another_node_
 
         async def lead() -> None:
             with leads:
-                await ControlServer(sockets[2], node(1)).run()
+                await ControlServer(sockets[2], node(1).handlers).run()
 
         for number, socket in ((2, sockets[0]), (3, sockets[1])):
-            await nursery.start(ControlServer(socket, node(number)).run)
+            await nursery.start(ControlServer(socket, node(number).handlers).run)
         nursery.start_soon(lead)
         nursery.start_soon(keep_asking, lambda: sockets, view)
         nursery.start_soon(keep_asking_leader, lambda: sockets, view)

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.reference import alarms, commands, json_keys, layout, metrics, settings, verdicts
+from tests.reference import alarms, commands, control_endpoint, json_keys, layout, metrics, settings, verdicts
 from tests.structure import raft_rules
 
 REFERENCE = raft_rules.ROOT / "docs" / "reference"
 PAGES: dict[Path, Callable[[], str]] = {
     REFERENCE / "alarms.md": alarms.page,
     alarms.RULES: alarms.rules,
+    control_endpoint.DOCUMENT: control_endpoint.page,
     REFERENCE / "json.md": json_keys.page,
     REFERENCE / "layout.md": layout.page,
     REFERENCE / "metrics.md": metrics.page,

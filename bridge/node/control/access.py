@@ -16,9 +16,9 @@ import os
 import secrets
 import ssl
 from dataclasses import dataclass, field
-from enum import IntEnum
 from pathlib import Path
 
+from bridge.api.control_routes import HEALTHZ, PAGE, READYZ, Access
 from bridge.node.control.control_certificate import control_certificate
 from bridge.node.security.control_socket import ControlSocketError
 from bridge.node.security.key_files import KeyFileError, read_private_file
@@ -30,19 +30,11 @@ from gossip import Address
 READ_TOKEN_FILE = "control.read.token"  # noqa: S105 - the name of the file that holds it
 ADMIN_TOKEN_FILE = "control.admin.token"  # noqa: S105 - likewise
 TOKEN_BYTES = 32
-HEALTH_TARGETS = frozenset({b"/healthz", b"/readyz"})
-PAGE_TARGETS = frozenset({b"/"})
+HEALTH_TARGETS = frozenset(each.path.encode() for each in (HEALTHZ, READYZ))
+PAGE_TARGETS = frozenset({PAGE.path.encode()})
 TOKEN_LEAST_CHARACTERS = 32
 _SCHEME = "bearer "
 _FILE_LIMIT_BYTES = 4096
-
-
-class Access(IntEnum):
-    """What a client may do; each includes those before it."""
-
-    NONE = 0
-    READ = 1
-    ADMIN = 2
 
 
 @dataclass(frozen=True, slots=True)

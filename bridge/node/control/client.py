@@ -11,26 +11,24 @@ TCP the node shows its certificate before it is sent the token (`bridge.node.con
 
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeVar
+from types import MappingProxyType, TracebackType
+from typing import Any, Self, TypeVar
 from urllib.parse import urlencode
 
 import httpcore
 import trio
+from msgspec import Struct
 
+from bridge.api import control_routes as routes
 from bridge.api.control import (
     WAIT_LIMIT_MS,
     ClusterAnswer,
     CommandAnswer,
-    ConfirmedAnswer,
     EventAnswer,
-    FarmKeyAnswer,
-    KeyAnswer,
     KeysAnswer,
     KeysReplaced,
-    LeaderAnswer,
     LogTimeAnswer,
     NodeApproved,
     NodeEvicted,
@@ -39,6 +37,7 @@ from bridge.api.control import (
     RefusalAnswer,
     SubmitAnswer,
 )
+from bridge.api.control_routes import Route
 from bridge.api.debug import DebugAnswer
 from bridge.api.json import DOCUMENT_LIMIT_BYTES, DocumentError, RequestBody, decode, encode
 from bridge.api.log import LogPage
@@ -73,6 +72,7 @@ ANSWER_TIMEOUT_S = 5.0
 ORDER_TIMEOUT_S = 30.0
 """For what the node does together with others. It has answered a question before, so it neither hangs nor is away."""
 CONNECT_PAUSE_S = 0.05
+NO_QUERY: Mapping[str, int] = MappingProxyType({})
 DONE = frozenset({200, 202})
 REFUSED = range(400, 500)
 UNAUTHORIZED = 401
@@ -81,6 +81,7 @@ SUBMIT_STATUSES = frozenset({200, 409, 410, 503, 504})
 _LOCAL_ORIGIN = httpcore.Origin(b"http", b"node", 80)
 
 T = TypeVar("T")
+A = TypeVar("A", bound=Struct)
 
 
 class ControlError(Exception):
@@ -121,31 +122,31 @@ class ControlClient:
 
     async def view(self) -> FarmView:
         """What the node knows of the farm now."""
-        return decode(await self._get("/v1/view"), FarmView)
+        return await self._call(routes.VIEW)
 
     async def cluster(self) -> ClusterAnswer:
         """Who leads and who votes."""
-        return decode(await self._get("/v1/cluster"), ClusterAnswer)
+        return await self._call(routes.CLUSTER)
 
     async def log(self, first: int = 1, limit: int = 100, wait_ms: int = 0, *, linearizable: bool = False) -> LogPage:
         """Committed entries from `first` on; `linearizable`: with all that was acknowledged before the question."""
-        target = _paged("/v1/log", first, limit, wait_ms) + ("&linearizable=1" if linearizable else "")
-        return decode(await self._get(target), LogPage)
+        query = _paged(first, limit, wait_ms) | ({"linearizable": 1} if linearizable else {})
+        return await self._call(routes.LOG, query=query)
 
     async def events(self, cursor: int = 1, limit: int = 100, wait_ms: int = 0) -> EventPage:
         """The trace from `cursor` on."""
-        return decode(await self._get(_paged("/v1/events", cursor, limit, wait_ms)), EventPage)
+        return await self._call(routes.EVENTS, query=_paged(cursor, limit, wait_ms))
 
     async def metrics(self) -> str:
         """Prometheus text."""
-        return (await self._get("/metrics")).decode()
+        return (await self._bytes(routes.METRICS)).decode()
 
     async def submit(self, entry: bytes, request: str | None = None) -> SubmitAnswer:
         """Have one application entry committed. Any outcome is returned; `ControlError` when nothing was answered.
 
         Under the same `request` (a request id) it is applied once, however often and at whichever node it is submitted.
         """
-        target = "/v1/submit" + (f"?{urlencode({'request': request})}" if request else "")
+        target = _target(routes.SUBMIT, {"request": request} if request else {})
         status, body = await self.request("POST", target, entry)
         if status in SUBMIT_STATUSES and _refusal(body) is None:
             return decode(body, SubmitAnswer)
@@ -153,104 +154,103 @@ class ControlClient:
 
     async def command(self, command: CommandRequest) -> CommandAnswer:
         """Have an operator's command carried out; `ControlError` says why it was not."""
-        return decode(await self._post("/v1/commands", command), CommandAnswer)
+        return await self._call(routes.COMMANDS, command)
 
-    async def check(self, target: str, order: RequestBody) -> None:
+    async def check(self, route: Route[Any], order: RequestBody) -> None:
         """Raise `ControlError` if the node would refuse this order.
 
         A node that cannot tell, as one of an earlier version, judges the order when it comes.
         """
-        status, body = await self.request("POST", f"{target}?check=1", encode(order))
+        status, body = await self.request("POST", _target(route, {"check": 1}), encode(order))
         if status in REFUSED and not _lacks_check(body):
             raise self._refused(status, body)
 
     async def log_time(self) -> LogTimeAnswer:
         """The farm's time, and the servers' clocks."""
-        return decode(await self._get("/v1/log-time"), LogTimeAnswer)
+        return await self._call(routes.LOG_TIME)
 
     async def send_event(self, event: EventRequest) -> EventAnswer:
         """Send a user event to all nodes."""
-        return decode(await self._post("/v1/event", event), EventAnswer)
+        return await self._call(routes.EVENT, event)
 
     async def query(self, query: QueryRequest) -> QueryAnswer:
         """Ask all nodes; returns when all have answered, or after the query's timeout."""
-        return decode(await self._post("/v1/query", query), QueryAnswer)
+        return await self._call(routes.QUERY, query)
 
     async def leave(self) -> None:
         """Tell the node to leave the farm and stop."""
-        await self._post("/v1/leave")
+        await self._call(routes.LEAVE)
 
     async def withdraw(self) -> None:
         """Take back the node's promise to found the farm; `ControlError` says why it was refused."""
-        await self._post("/v1/withdraw")
+        await self._call(routes.WITHDRAW)
 
     async def confirm_cluster(self, cluster_id: str) -> None:
         """Tell the node that the cluster of this id is its farm; `ControlError` says why it was refused."""
-        decode(await self._post("/v1/confirm-cluster", ConfirmClusterRequest(cluster_id)), ConfirmedAnswer)
+        await self._call(routes.CONFIRM_CLUSTER, ConfirmClusterRequest(cluster_id))
 
     async def transfer(self, to: str | None = None) -> str:
         """Hand leadership over, to the named node if one is; who leads now. `ControlError` says why it was not done."""
-        return decode(await self._post("/v1/transfer", TransferRequest(to)), LeaderAnswer).leader
+        return (await self._call(routes.TRANSFER, TransferRequest(to))).leader
 
     async def nodes(self) -> NodesAnswer:
         """Who belongs to the farm."""
-        return decode(await self._get("/v1/nodes"), NodesAnswer)
+        return await self._call(routes.NODES)
 
     async def approve_node(self, node: str) -> NodeApproved:
         """Have a new identity take a name; what was done. `ControlError` says why it was not."""
-        return decode(await self._post("/v1/nodes/approve", NodeRequest(node)), NodeApproved)
+        return await self._call(routes.NODES_APPROVE, NodeRequest(node))
 
     async def evict_node(self, node: str, *, force: bool = False) -> NodeEvicted:
         """Throw an identity out and replace all keys; what was done."""
-        return decode(await self._post("/v1/nodes/evict", NodeRequest(node, force)), NodeEvicted)
+        return await self._call(routes.NODES_EVICT, NodeRequest(node, force))
 
     async def replace_keys(self, *, force: bool = False) -> KeysReplaced:
         """Replace all gossip keys, sealed for each member; what was done."""
-        return decode(await self._post("/v1/keys/replace", ReplaceKeysRequest(force)), KeysReplaced)
+        return await self._call(routes.KEYS_REPLACE, ReplaceKeysRequest(force))
 
     async def debug(self, seconds: int) -> DebugAnswer:
         """What the node tells of itself, after it has watched its processor for so many seconds."""
-        return decode(await self._post(f"/v1/debug?seconds={seconds}"), DebugAnswer)
+        return await self._call(routes.DEBUG, query={"seconds": seconds})
 
     async def backup(self) -> bytes:
         """The bytes of a backup file."""
-        return await self._post("/v1/backup")
+        return await self._bytes(routes.BACKUP)
 
     async def keys(self) -> KeysAnswer:
         """The farm's key ring, and which members have it."""
-        return decode(await self._get("/v1/keys"), KeysAnswer)
+        return await self._call(routes.KEYS)
 
     async def install_key(self) -> str:
         """Have every member open a new key; its id."""
-        return decode(await self._post("/v1/keys/install"), KeyAnswer).key
+        return (await self._call(routes.KEYS_INSTALL)).key
 
     async def use_key(self, key: str, *, force: bool = False) -> None:
         """Have every member seal with an installed key."""
-        decode(await self._post("/v1/keys/use", KeyRequest(key, force)), KeyAnswer)
+        await self._call(routes.KEYS_USE, KeyRequest(key, force))
 
     async def remove_key(self, key: str, *, force: bool = False) -> None:
         """Have every member refuse a key."""
-        decode(await self._post("/v1/keys/remove", KeyRequest(key, force)), KeyAnswer)
+        await self._call(routes.KEYS_REMOVE, KeyRequest(key, force))
 
     async def export_keys(self) -> str:
         """The text of the current farm key file. Secret."""
-        return decode(await self._post("/v1/keys/export"), FarmKeyAnswer).farm_key
+        return (await self._call(routes.KEYS_EXPORT)).farm_key
 
-    async def _post(self, target: str, body: RequestBody | None = None) -> bytes:
+    async def _call(self, route: Route[A], body: RequestBody | None = None, query: Mapping[str, int] = NO_QUERY) -> A:
+        return decode(await self._bytes(route, body, query), route.answer)
+
+    async def _bytes(
+        self, route: Route[Any], body: RequestBody | None = None, query: Mapping[str, int] = NO_QUERY
+    ) -> bytes:
         try:
-            asked = b"" if body is None else encode(body)
+            sent = b"" if body is None else encode(body)
         except UnicodeEncodeError as error:
             raise ControlError(f"{error.object} is no text: write it in UTF-8, and call again") from error
-        status, answer = await self.request("POST", target, asked)
+        status, answer = await self.request(route.method, _target(route, query), sent)
         if status not in DONE:
             raise self._refused(status, answer)
         return answer
-
-    async def _get(self, target: str) -> bytes:
-        status, body = await self.request("GET", target)
-        if status not in DONE:
-            raise self._refused(status, body)
-        return body
 
     def _refused(self, status: int, body: bytes) -> ControlError:
         text = _refusal(body)
@@ -266,7 +266,7 @@ class ControlClient:
         """
         is_order = method == "POST" or "linearizable=" in target
         if is_order and not self._has_answered:
-            await self.request("GET", "/v1/cluster")
+            await self.request("GET", routes.CLUSTER.path)
         timeout_s = self._order_timeout_s if is_order else self._timeout_s
         # A connection in the middle of an exchange that was given up is not idle. A request that changes something has
         # its own: on a kept one it could not be told apart whether the node closed it before or after it took that.
@@ -490,8 +490,12 @@ def _checked(path: Path) -> Facts:
     return facts
 
 
-def _paged(path: str, first: int, limit: int, wait_ms: int) -> str:
-    return f"{path}?from={first}&limit={limit}" + (f"&wait={wait_ms}" if wait_ms else "")
+def _paged(first: int, limit: int, wait_ms: int) -> dict[str, int]:
+    return {"from": first, "limit": limit} | ({"wait": wait_ms} if wait_ms else {})
+
+
+def _target(route: Route[Any], query: Mapping[str, int | str]) -> str:
+    return f"{route.path}?{urlencode(query)}" if query else route.path
 
 
 def _lacks_check(body: bytes) -> bool:

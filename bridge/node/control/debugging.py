@@ -25,12 +25,12 @@ import trio
 
 from bridge import VERSION
 from bridge.api.control import Refused
+from bridge.api.control_routes import DEBUG
 from bridge.api.debug import DebugAnswer, MemorySnapshot, ProcessorProfile, RunningStack, SampledStack, TypeCount
-from bridge.node.control.routes import Answer, Handler, Request, json_answer, numbers_of
+from bridge.node.control.routes import Call, Handlers
 from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.declared import written
 
-SECONDS_DEFAULT: Final = 5
 SECONDS_MOST: Final = 60
 INTERVAL_S: Final = 0.004
 DEPTH_MOST: Final = 48
@@ -65,12 +65,12 @@ class Debugging:
         self._is_profiling = False
 
     @property
-    def handlers(self) -> dict[str, tuple[str, Handler]]:
-        """The route, for the control endpoint."""
-        return {"/v1/debug": ("POST", self._debug)}
+    def handlers(self) -> Handlers:
+        """The handler, by its route."""
+        return {DEBUG: self._debug}
 
-    async def _debug(self, _request: Request, query: str) -> Answer:
-        seconds = numbers_of(query, {"seconds": SECONDS_DEFAULT})["seconds"]
+    async def _debug(self, call: Call[None]) -> DebugAnswer:
+        seconds = call.numbers["seconds"]
         if not 0 <= seconds <= SECONDS_MOST:
             raise Refused(400, "bad-query", f"seconds is {seconds}: at most {SECONDS_MOST}, and 0 for no profile")
         if self._is_profiling:
@@ -80,17 +80,15 @@ class Debugging:
             profile = await processor_profile(seconds)
         finally:
             self._is_profiling = False
-        return json_answer(
-            DebugAnswer(
-                node=self._configuration.name,
-                versions=await trio.to_thread.run_sync(versions),
-                compiled=is_compiled(),
-                settings=without_users(written(self._configuration)),
-                profile=profile,
-                threads=thread_stacks(),
-                tasks=task_stacks(),
-                memory=await trio.to_thread.run_sync(memory_snapshot),
-            )
+        return DebugAnswer(
+            node=self._configuration.name,
+            versions=await trio.to_thread.run_sync(versions),
+            compiled=is_compiled(),
+            settings=without_users(written(self._configuration)),
+            profile=profile,
+            threads=thread_stacks(),
+            tasks=task_stacks(),
+            memory=await trio.to_thread.run_sync(memory_snapshot),
         )
 
 

@@ -1,6 +1,6 @@
 """The control endpoint of a node: what it shows and what it does, behind one server.
 
-JoinedNode, CurrentFarm ──▶ ViewBuilder ──▶ NodePort, IdentityAdmin, KeyPort ──▶ routes ──▶ ControlServer
+JoinedNode, CurrentFarm ──▶ ViewBuilder ──▶ FarmAdmin, IdentityAdmin, KeyAdmin ──▶ routes ──▶ ControlServer
                                      └──▶ VerdictWatch ──▶ events, alarms, /healthz
 
 A module of its own: it joins the parts of this folder, as `bridge.node.app` joins those of the node.
@@ -9,17 +9,19 @@ A module of its own: it joins the parts of this folder, as `bridge.node.app` joi
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import trio
 
 from bridge.api.alarms import CONTROL_CERTIFICATE
+from bridge.api.control_routes import PAGE, Route
 from bridge.node.client_endpoints import ClientEndpoints
 from bridge.node.control.access import RemoteAccess, open_remote_access
 from bridge.node.control.control_certificate import CERTIFICATE_FILE, keep_control_certificate
 from bridge.node.control.debugging import Debugging
+from bridge.node.control.farm_admin import FarmAdmin
 from bridge.node.control.identity_admin import IdentityAdmin
-from bridge.node.control.key_admin import key_port
-from bridge.node.control.node_port import NodePort
+from bridge.node.control.key_admin import key_admin
 from bridge.node.control.page import show_page
 from bridge.node.control.routes import new_counters
 from bridge.node.control.server import ControlLimits, ControlServer
@@ -69,13 +71,12 @@ async def control_endpoint(
     counters = new_counters()
     view = ViewBuilder(node, current, counters, is_stopping, clients)
     verdicts = VerdictWatch(view.build, lambda: _period_s(local, current), local.trace, local.alarms)
-    port = NodePort(
+    farm = FarmAdmin(
         make_view=view.build,
         trace=local.trace,
         leave=leave,
         withdraw=node.forming.withdraw,
         confirm=node.forming.confirm,
-        keys=key_port(provider, directory, farm_keys, view.build, local.trace),
         messages=node.user_messages,
         current=current,
         durations=local.durations,
@@ -83,6 +84,7 @@ async def control_endpoint(
         last_verdict=verdicts.last,
     )
     identities = IdentityAdmin(provider, directory, farm_keys, local.trace, current)
+    keys = key_admin(provider, directory, farm_keys, view.build, local.trace)
     shares = node.connecting.transport.shares
     limits = ControlLimits(
         connections=shares.control_local,
@@ -92,9 +94,10 @@ async def control_endpoint(
     state_dir = local.configuration.state_dir
     remote = await trio.to_thread.run_sync(open_remote_access, state_dir, local.configuration.control)
     shows_page = local.configuration.control is not None and local.configuration.control.page
-    debugging = Debugging(local.configuration)
-    more = {**identities.handlers, **debugging.handlers, **({"/": ("GET", show_page)} if shows_page else {})}
-    server = ControlServer(state_dir / SOCKET_NAME, port, limits, remote, more, counters)
+    handlers: dict[Route[Any], Any] = {PAGE: show_page} if shows_page else {}
+    for admin in (farm, identities, keys, Debugging(local.configuration)):
+        handlers |= admin.handlers
+    server = ControlServer(state_dir / SOCKET_NAME, handlers, limits, remote, counters)
     keep = None if remote is None else _certificate_keeper(local, current, remote)
     return ControlEndpoint(server, verdicts, local.service_manager, keep)
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 import trio
 from msgspec import UNSET
 
+from bridge.api import control_routes as routes
 from bridge.api.control import (
     CheckedAnswer,
     ClientKeyView,
@@ -55,7 +56,7 @@ from bridge.core.membership.admission import (
 from bridge.core.membership.eviction import LAST_ERA, NO_ERA_LEFT, majority_lost, vote_goes_first
 from bridge.core.state.farm_state import FarmState
 from bridge.node.control.era_sealing import eras_behind, is_era_left, not_admitted, seal_era, staying
-from bridge.node.control.routes import Answer, Handler, Request, body_of, is_check, json_answer
+from bridge.node.control.routes import Answer, Call, Handlers
 from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
 from bridge.node.membership.level_raising import announced_levels
@@ -84,7 +85,6 @@ VOTE_PATIENCE_S = 10.0
 VOTE_AGAIN_S = 0.1
 WAITED_FOR = PASSING - {ChangeRefusal.NOT_LEADER, ChangeRefusal.LEADERSHIP_LOST}
 """Refusals after which the same leader may be asked again."""
-_WHICH = 'expected {"node": NAME or ID, "force": false}'
 
 
 class IdentityAdmin:
@@ -105,19 +105,19 @@ class IdentityAdmin:
         self._current = current
 
     @property
-    def handlers(self) -> dict[str, tuple[str, Handler]]:
-        """The routes, for the control endpoint."""
+    def handlers(self) -> Handlers:
+        """The handlers, by route."""
         return {
-            "/v1/nodes": ("GET", self._list),
-            "/v1/nodes/approve": ("POST", self._approve),
-            "/v1/nodes/evict": ("POST", self._evict),
-            "/v1/keys/replace": ("POST", self._replace_keys),
-            "/v1/backup": ("POST", self._back_up),
+            routes.NODES: self._list,
+            routes.NODES_APPROVE: self._approve,
+            routes.NODES_EVICT: self._evict,
+            routes.KEYS_REPLACE: self._replace_keys,
+            routes.BACKUP: self._back_up,
         }
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
-    async def _list(self, _request: Request, _query: str) -> Answer:
+    async def _list(self, _: Call[None]) -> NodesAnswer:
         farm = self._current.required()
         state, configuration = farm.state, farm.replica.server.describe().raft.configuration
         seen = {bytes(each.node_id): each for each in self._member_directory.members()}
@@ -156,14 +156,12 @@ class IdentityAdmin:
             )
             for node_id, each in sorted(state.clients.items())
         )
-        return json_answer(
-            NodesAnswer(
-                level=state.level,
-                supported_level=SUPPORTED_LEVEL,
-                nodes=tuple(identities),
-                not_listed=max(0, len(strangers) - STRANGERS_LISTED_MAX),
-                clients=clients,
-            )
+        return NodesAnswer(
+            level=state.level,
+            supported_level=SUPPORTED_LEVEL,
+            nodes=tuple(identities),
+            not_listed=max(0, len(strangers) - STRANGERS_LISTED_MAX),
+            clients=clients,
         )
 
     def _refusal(self, state: FarmState, node_id: bytes, name: str) -> str | None:
@@ -183,14 +181,14 @@ class IdentityAdmin:
 
     # -- approving -----------------------------------------------------------------------------------------------------
 
-    async def _approve(self, request: Request, query: str) -> Answer:
-        farm, wanted = self._leader(), body_of(request, NodeRequest, _WHICH).node
+    async def _approve(self, call: Call[NodeRequest]) -> NodeApproved | CheckedAnswer:
+        farm, wanted = self._leader(), call.body.node
         state = farm.state
         newcomer = self._newcomer(state, wanted)
         name = newcomer.metadata.name
         holder = holder_of(state.admitted, name)
         if holder is None:
-            return await self._admit(farm, newcomer, only_check=is_check(query))
+            return await self._admit(farm, newcomer, only_check=call.is_check)
         replaced = state.admitted[holder]
         if self._runs(replaced.node_id):
             raise Refused(
@@ -204,8 +202,8 @@ class IdentityAdmin:
         reason = self._share_refusal(state, newcomer.node_id) or approval_refusal(_with_room(state), approval)
         if reason is not None:
             raise Refused(409, "not-approved", reason)
-        if is_check(query):
-            return json_answer(CheckedAnswer())
+        if call.is_check:
+            return CheckedAnswer()
         await self._commit(farm, approval)
         after = farm.state.admitted
         given = raft_id_of(after, newcomer.node_id)
@@ -213,9 +211,11 @@ class IdentityAdmin:
             raise Refused(409, "not-approved", "another decision about this name came first: `garlicfarm node list`")
         self._trace.append("node-approved", {"name": name, "id": newcomer.node_id.hex(), "server": given})
         retired = RetiredIdentity(replaced.node_id.hex(), holder)
-        return json_answer(NodeApproved(name, newcomer.node_id.hex(), given, retired))
+        return NodeApproved(name, newcomer.node_id.hex(), given, retired)
 
-    async def _admit(self, farm: FoundedFarm, newcomer: FarmMember, *, only_check: bool) -> Answer:
+    async def _admit(
+        self, farm: FoundedFarm, newcomer: FarmMember, *, only_check: bool
+    ) -> NodeApproved | CheckedAnswer:
         """Admit a router under a name that no other identity has."""
         node_id, name, table = newcomer.node_id, newcomer.metadata.name, farm.state.admitted
         if raft_id_of(table, node_id) is not None:
@@ -225,13 +225,13 @@ class IdentityAdmin:
         if reason is not None:
             raise Refused(409, "not-approved", reason)
         if only_check:
-            return json_answer(CheckedAnswer())
+            return CheckedAnswer()
         await self._commit(farm, Admission(node_id, name, newcomer.key or None, next_raft_id(table, node_id)))
         given = raft_id_of(farm.state.admitted, node_id)
         if given is None:
             raise Refused(409, "not-approved", "another admission came first: ask again")
         self._trace.append("node-approved", {"name": name, "id": node_id.hex(), "server": given})
-        return json_answer(NodeApproved(name, node_id.hex(), given, None))
+        return NodeApproved(name, node_id.hex(), given, None)
 
     def _share_refusal(self, state: FarmState, node_id: bytes) -> str | None:
         return share_refusal(state.admitted, node_id, LeaderShare(self._agent.node_id, state.admitted_by))
@@ -255,8 +255,8 @@ class IdentityAdmin:
 
     # -- evicting ------------------------------------------------------------------------------------------------------
 
-    async def _evict(self, request: Request, query: str) -> Answer:
-        farm, which = self._leader(), body_of(request, NodeRequest, _WHICH)
+    async def _evict(self, call: Call[NodeRequest]) -> NodeEvicted | CheckedAnswer:
+        farm, which = self._leader(), call.body
         state = farm.state
         node_id, server_id = self._target(state, which.node)
         if node_id == self._agent.node_id:
@@ -271,8 +271,8 @@ class IdentityAdmin:
         obstacle = majority_lost(group.voters, group.answering | {group.own_id}, server_id, expect)
         if obstacle is not None and not which.force:
             raise Refused(409, "no-majority", obstacle)
-        if is_check(query):
-            return json_answer(CheckedAnswer())
+        if call.is_check:
+            return CheckedAnswer()
         going = frozenset(() if server_id is None else (server_id,))
         farm.reconciling.losing_vote |= going
         try:
@@ -290,20 +290,18 @@ class IdentityAdmin:
         boxes = len(eviction.boxes)
         self._trace.append("node-evicted", {"id": node_id.hex(), "era": eviction.era, "sealedFor": boxes})
         raft = farm.replica.server.describe().raft
-        return json_answer(
-            NodeEvicted(
-                id=node_id.hex(),
-                era=eviction.era,
-                sealed_for=boxes,
-                name=None if each is None else each.name,
-                raft_id=raft_id_of(farm.state.admitted, node_id),
-                keys_replaced=chain is not None and boxes > 0,
-                keys_not_replaced=NO_ERA_LEFT if chain is not None and boxes == 0 else UNSET,
-                left_out=left_out,
-                votes_still=server_id is not None and server_id in raft.configuration.voter_ids,
-                client_keys=_client_keys_of(farm.state, node_id) or UNSET,
-                client_keys_of_unknown=_client_keys_of(farm.state, b"") or UNSET,
-            )
+        return NodeEvicted(
+            id=node_id.hex(),
+            era=eviction.era,
+            sealed_for=boxes,
+            name=None if each is None else each.name,
+            raft_id=raft_id_of(farm.state.admitted, node_id),
+            keys_replaced=chain is not None and boxes > 0,
+            keys_not_replaced=NO_ERA_LEFT if chain is not None and boxes == 0 else UNSET,
+            left_out=left_out,
+            votes_still=server_id is not None and server_id in raft.configuration.voter_ids,
+            client_keys=_client_keys_of(farm.state, node_id) or UNSET,
+            client_keys_of_unknown=_client_keys_of(farm.state, b"") or UNSET,
         )
 
     async def _take_vote(self, farm: FoundedFarm, server_id: int) -> None:
@@ -389,9 +387,8 @@ class IdentityAdmin:
 
     # -- replacing the keys --------------------------------------------------------------------------------------------
 
-    async def _replace_keys(self, request: Request, _query: str) -> Answer:
+    async def _replace_keys(self, call: Call[ReplaceKeysRequest]) -> KeysReplaced:
         farm = self._leader()
-        force = body_of(request, ReplaceKeysRequest, 'expected {"force": false}', empty=b"{}").force
         state, chain, seen = farm.state, self._agent.keyring, self._seen()
         if chain is None:
             text = (
@@ -407,7 +404,7 @@ class IdentityAdmin:
         if not is_era_left(state, chain):
             raise Refused(409, "no-era-left", NO_ERA_LEFT)
         sealed = seal_era(state, chain, self._agent, self._farm_keys.current.label, seen)
-        if sealed.left_out and not force:
+        if sealed.left_out and not call.body.force:
             text = (
                 f"{len(sealed.left_out)} of {len(sealed.left_out) + len(sealed.boxes)} members would get no key, since"
                 f" their public key is not known yet: {', '.join(sealed.left_out)}. Start them once, so that the leader"
@@ -423,14 +420,14 @@ class IdentityAdmin:
         away = [names[node_id] for node_id, _ in sealed.boxes if not self._runs(node_id)]
         self._trace.append("keys-replacement-committed", {"era": sealed.era, "sealedFor": len(sealed.boxes)})
         left_out = (*sealed.left_out, *not_admitted(state, seen))
-        return json_answer(KeysReplaced(sealed.era, len(sealed.boxes), tuple(sorted(away)), left_out))
+        return KeysReplaced(sealed.era, len(sealed.boxes), tuple(sorted(away)), left_out)
 
     def _seen(self) -> dict[bytes, FarmMember]:
         return {bytes(each.node_id): each for each in self._member_directory.members()}
 
     # -- a backup ------------------------------------------------------------------------------------------------------
 
-    async def _back_up(self, _request: Request, _query: str) -> Answer:
+    async def _back_up(self, _: Call[None]) -> Answer:
         farm = self._current.required()
         state = farm.state
         image = farm.applied_state.snapshot()

@@ -1,6 +1,6 @@
 """What operators may do to the farm's keys through a node: list, install, use, remove, export.
 
-    KeyAdmin         with gossip, which carries changes of the ring to all members
+    GossipKeyAdmin   with gossip, which carries changes of the ring to all members
     StaticKeyAdmin   without gossip (`transport = "i2p"`): the ring is what the farm key file of each node holds. A
                      change needs the operator, who distributes the file; the refusal says in which steps
 
@@ -9,23 +9,26 @@ that do not run count as well: a router that is down has the keys that it had, a
 member understands it when it is back. So a removal waits for such routers, unless it is forced.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import trio
 from msgspec import UNSET
 
-from bridge.api.control import FarmKeyState, FarmKeyView, KeysAnswer, Refused
+from bridge.api import control_routes as routes
+from bridge.api.alarms import KEY_RETIRED
+from bridge.api.control import FarmKeyAnswer, FarmKeyState, FarmKeyView, KeyAnswer, KeysAnswer, Refused
+from bridge.api.requests import KeyRequest
 from bridge.api.view import FarmView, ServerRole
 from bridge.core.formation.member import MemberStatus
+from bridge.node.control.routes import Call, Handlers
 from bridge.node.events.event_log import EventLog
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.membership.membership_provider import MembershipProvider
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.wire.keys.farm_key import FarmKey, farm_key_text
 from gossip import (
-    AlarmKind,
     BusyError,
     Group,
     KeyManager,
@@ -50,40 +53,70 @@ _BY_HAND = (
 )
 
 
-class KeyPort(Protocol):
-    """The node's hand on the farm's keys. `Refused` says why a step is not taken."""
+class KeyAdmin(ABC):
+    """The requests about the farm's keys. `Refused` has the reason if a step is not taken."""
 
+    @property
+    def handlers(self) -> Handlers:
+        """The handlers, by route."""
+        return {
+            routes.KEYS: lambda _: self.listing(),
+            routes.KEYS_INSTALL: self._install,
+            routes.KEYS_USE: self._use,
+            routes.KEYS_REMOVE: self._remove,
+            routes.KEYS_EXPORT: self._export,
+        }
+
+    async def _install(self, _: Call[None]) -> KeyAnswer:
+        return KeyAnswer(await self.install())
+
+    async def _use(self, call: Call[KeyRequest]) -> KeyAnswer:
+        await self.use(call.body.key, force=call.body.force)
+        return KeyAnswer(call.body.key)
+
+    async def _remove(self, call: Call[KeyRequest]) -> KeyAnswer:
+        await self.remove(call.body.key, force=call.body.force)
+        return KeyAnswer(call.body.key)
+
+    async def _export(self, _: Call[None]) -> FarmKeyAnswer:
+        return FarmKeyAnswer(await self.export())
+
+    @abstractmethod
     async def listing(self) -> KeysAnswer:
-        """The ring, and which members have it."""
+        """Return the ring, and which members have it."""
 
+    @abstractmethod
     async def install(self) -> str:
-        """Have every member open a new key; its id."""
+        """Have every member open a new key; return its id."""
 
+    @abstractmethod
     async def use(self, name: str, *, force: bool) -> None:
         """Have every member seal with an installed key."""
 
+    @abstractmethod
     async def remove(self, name: str, *, force: bool) -> None:
         """Have every member refuse a key."""
 
+    @abstractmethod
     async def export(self) -> str:
-        """The text of the current farm key file. Secret."""
+        """Return the text of the current farm key file. Secret."""
 
 
-def key_port(
+def key_admin(
     membership: MembershipProvider,
     member_directory: MemberDirectory,
     farm_keys: FarmKeys,
     make_view: Callable[[], FarmView],
     trace: EventLog,
-) -> KeyPort:
-    """The node's hand on the farm's keys."""
+) -> KeyAdmin:
+    """Return the administrator that fits to the node's membership."""
     if isinstance(membership, Group):
-        return KeyAdmin(membership, member_directory, farm_keys, make_view, trace)
+        return GossipKeyAdmin(membership, member_directory, farm_keys, make_view, trace)
     return StaticKeyAdmin(farm_keys)
 
 
-class KeyAdmin:
-    """The `KeyPort` of a node."""
+class GossipKeyAdmin(KeyAdmin):
+    """Of a node with gossip."""
 
     def __init__(
         self,
@@ -174,7 +207,7 @@ class KeyAdmin:
         return farm_key_text(self._farm_keys.exported)
 
     def _is_refused(self) -> bool:
-        return any(alarm.kind == AlarmKind.KEY_RETIRED.value for alarm in self._make_view().alarms)
+        return any(alarm.kind == KEY_RETIRED.kind for alarm in self._make_view().alarms)
 
     def _require_membership(self) -> None:
         if self._is_refused():
@@ -223,8 +256,8 @@ class KeyAdmin:
             raise Refused(503, "busy", str(error)) from error
 
 
-class StaticKeyAdmin:
-    """The `KeyPort` of a node without gossip."""
+class StaticKeyAdmin(KeyAdmin):
+    """Of a node without gossip."""
 
     def __init__(self, farm_keys: FarmKeys) -> None:
         self._farm_keys = farm_keys

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 from bridge.api.build_view import address_of_hash
 from bridge.api.control import CommandAnswer, Refused, SubmitAnswer, SubmitOutcome
-from bridge.api.json import DocumentError, decode
 from bridge.api.requests import (
     ClientOrder,
     CommandRequest,
@@ -52,12 +51,6 @@ from bridge.wire.i2p.structures import I2pError, destination_from_base64
 from bridge.wire.log.entries import encode
 from gossip.wire import PUBLIC_KEY_BYTES, node_id_of
 
-FORMS = (
-    'one of {"exclusion": {"hash": ADDRESS, "excluded": true}}, {"cost": {"hash": ADDRESS, "factor": 1.5}},'
-    ' {"force": {"master": ADDRESS}}, {"removal": {"server": NAME, "removed": true}},'
-    ' {"client": {"name": NAME, "key": KEY, "scopes": ["weights"], "admitted": true}},'
-    ' {"correction": {}}'
-)
 _STATUS = {SubmitOutcome.REFUSED: 409, SubmitOutcome.BUSY: 503, SubmitOutcome.UNKNOWN: 504, SubmitOutcome.EXPIRED: 410}
 
 
@@ -71,9 +64,9 @@ class OperatorCommands:
     signer: bytes | None = None
     """The identity of this node, which signs the commands."""
 
-    async def grant(self, body: bytes) -> CommandAnswer:
+    async def grant(self, request: CommandRequest) -> CommandAnswer:
         """Have a command committed; `Refused` says why it came to nothing."""
-        kind, command, text = self.check(body)
+        kind, command, text = self.check(request)
         answer = await self.submit(encode(command))
         if answer.outcome is not SubmitOutcome.COMMITTED or answer.index is None:
             raise Refused(_STATUS[answer.outcome], answer.outcome.value, answer.reason or "it was not committed")
@@ -82,9 +75,9 @@ class OperatorCommands:
             raise Refused(409, "command-refused", refusal)
         return CommandAnswer(kind, answer.index, text)
 
-    def check(self, body: bytes) -> tuple[str, OperatorCommand, str]:
+    def check(self, request: CommandRequest) -> tuple[str, OperatorCommand, str]:
         """The kind of a command, its record, and the answer if it is granted; `Refused` says why it is not."""
-        kind, command, text = self._understand(body)
+        kind, command, text = self._understand(request)
         if self._state.level < kind_of(command).level:
             raise Refused(
                 409,
@@ -95,12 +88,8 @@ class OperatorCommands:
             )
         return kind, command, text
 
-    def _understand(self, body: bytes) -> tuple[str, OperatorCommand, str]:
+    def _understand(self, request: CommandRequest) -> tuple[str, OperatorCommand, str]:
         """The kind of a command, what it is in the log, and what to tell when it is granted."""
-        try:
-            request = decode(body, CommandRequest)
-        except DocumentError as error:
-            raise Refused(400, "bad-request", f"the body is {FORMS}: {error}") from error
         match request.order:
             case ExclusionOrder() as order:
                 return request.kind, *self._exclusion(order)

@@ -24,8 +24,8 @@ from typing import Final
 import trio
 from msgspec.json import encode
 
-from bridge.api.leaf_words import FAULT_WORDS
-from bridge.node.control.routes import Answer, Request
+from bridge.api.words import FAULT_WORDS
+from bridge.node.control.routes import Answer, Call
 
 PAGE_TYPE: Final = "text/html; charset=utf-8"
 _FAULTS: Final = b"const FAULTS = {};"
@@ -33,7 +33,7 @@ _FAULTS: Final = b"const FAULTS = {};"
 _INLINE: Final = re.compile(rb"<(script|style)>(.*?)</\1>", re.DOTALL)
 
 
-async def show_page(_request: Request, _query: str) -> Answer:
+async def show_page(_: Call[None]) -> Answer:
     """The page."""
     return await trio.to_thread.run_sync(_page)
 

@@ -14,7 +14,7 @@ the next one is not read before the last was answered, so that a client can neve
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +22,10 @@ from pathlib import Path
 import h11
 import trio
 
-from bridge.node.control.access import Access, RemoteAccess
-from bridge.node.control.node_port import NodePort
+from bridge.api.control_routes import Access
+from bridge.node.control.access import RemoteAccess
 from bridge.node.control.places import Place, RemotePlaces
-from bridge.node.control.routes import Answer, Handler, Request, Routes, new_counters, refusal
+from bridge.node.control.routes import Answer, Handlers, Request, Routes, new_counters, refusal
 from bridge.node.security.control_socket import ControlSocketError, listen, remove_if_ours
 from bridge.node.security.local_trust import is_trusted_user, peer_user_id
 from consensus.net import AcceptOptions, AcceptQueue, DropReason, TlsStream, time_for
@@ -81,29 +81,25 @@ class _Client:
 
 
 class ControlServer:
-    """Serves a `NodePort` at `path` until cancelled."""
+    """Serves the handlers at `path` until cancelled."""
 
     def __init__(
         self,
         path: Path,
-        port: NodePort,
+        handlers: Handlers,
         limits: ControlLimits | None = None,
         remote: RemoteAccess | None = None,
-        more: Mapping[str, tuple[str, Handler]] | None = None,
         counters: dict[str, int] | None = None,
         user_of: Callable[[trio.socket.SocketType], int | None] = peer_user_id,
     ) -> None:
-        """`more`: routes that other parts of the node answer. `user_of`: the user behind a Unix socket.
-
-        `counters`: what happened here so far, of `new_counters`.
-        """
+        """`counters`: what happened here so far, of `new_counters`. `user_of`: the user behind a Unix socket."""
         self._user_of = user_of
         self.path = path
         self.remote_port: int | None = None
         """The TCP port, once there is one."""
         self._remote = remote
         self.counters = new_counters() if counters is None else counters
-        self._routes = Routes(port, more, self.counters)
+        self._routes = Routes(handlers, self.counters)
         self._limits = limits or ControlLimits()
         self._local_connections = 0
         self._streams = 0

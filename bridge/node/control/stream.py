@@ -14,6 +14,7 @@ data: a page has no dictionary. So a client that cannot stream asks those, and s
 A module of its own: it has a state for each client, and the routes have none.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,7 +24,7 @@ from bridge.api.event_words import story_line
 from bridge.api.json import encode
 from bridge.api.take_over import TakeOver, changes_take_over, last_take_over
 from bridge.api.trace import EventPage, TraceEvent
-from bridge.node.control.node_port import NodePort
+from bridge.api.view import FarmView
 
 STREAM_TYPE: Final = "text/event-stream; charset=utf-8"
 VIEW_EVERY_S: Final = 2.0
@@ -42,7 +43,9 @@ class ToldEvent(TraceEvent, frozen=True):
 class EventStream:
     """One client's place in the stream. `next` gives what is to be sent next, when there is something."""
 
-    port: NodePort
+    view: Callable[[], Awaitable[FarmView]]
+    read_events: Callable[[int, int, int], Awaitable[EventPage]]
+    """From a cursor, so many, waiting so many milliseconds."""
     cursor: int
     _view_due_s: float = field(default=0.0, init=False)
     _take_over: TakeOver | None = field(default=None, init=False)
@@ -53,9 +56,9 @@ class EventStream:
         now_s = trio.current_time()
         if now_s >= self._view_due_s:
             self._view_due_s = now_s + VIEW_EVERY_S
-            return _event("view", encode(await self.port.view()))
+            return _event("view", encode(await self.view()))
         wait_ms = max(1, round((self._view_due_s - now_s) * 1000))
-        page = await self.port.read_events(self.cursor, PAGE_EVENTS, wait_ms)
+        page = await self.read_events(self.cursor, PAGE_EVENTS, wait_ms)
         self.cursor = page.next_cursor
         return _events(page) + await self._changed_take_over(page) or await self.next()
 
@@ -67,7 +70,7 @@ class EventStream:
         if self._take_over is not None and not changes_take_over(page.events):
             return b""
         first = max(1, page.next_cursor - TAKE_OVER_EVENTS)
-        newest = await self.port.read_events(first, TAKE_OVER_EVENTS, 0)
+        newest = await self.read_events(first, TAKE_OVER_EVENTS, 0)
         found = TakeOver(last_take_over(newest.events))
         if found == self._take_over:
             return b""

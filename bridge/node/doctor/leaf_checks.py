@@ -13,8 +13,8 @@ from typing import Final
 
 import trio
 
-from bridge.api.leaf_words import fault_actions, health_text
 from bridge.api.outputs import Check, CheckResult
+from bridge.api.words import fault_actions, health_text
 from bridge.core.log.records import LeafFault
 from bridge.node.router.i2cp_connection import I2cpConnection
 from bridge.node.router.i2cp_queries import FOUND, LOOKUP_TIMEOUT_S

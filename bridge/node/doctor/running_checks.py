@@ -7,9 +7,9 @@ the clocks of all servers, so no time server is needed.
 from pathlib import Path
 
 from bridge.api.alarms import alarm_severity
-from bridge.api.level_words import level_words, voters_at_level
 from bridge.api.outputs import Check, CheckResult
 from bridge.api.view import FarmView, Phase, Severity, counted_members
+from bridge.api.words import level_words, voters_at_level
 from bridge.core.formation.member import MemberStatus
 from bridge.node.control.client import ControlClient, ControlError, ask
 from bridge.node.security.control_socket import SOCKET_NAME, answers

@@ -1,32 +1,53 @@
-"""What stands behind the control endpoint: one node's answers about itself, its farm and its log.
+"""The requests about one node, its farm and its log.
 
-Reading goes by position (`bridge.api.control`), so a slow reader holds nothing here. The view is made anew for each
-question out of what the cores say at that moment; the same view feeds the terminal, `--json` and the metrics.
+Reading goes by position (`bridge.api.control`), so a slow reader holds nothing here. The view is built for each request
+from the state of the cores at that moment; the same view feeds the terminal, `--json` and the metrics.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 
+import msgspec
 import trio
 from msgspec.structs import replace
 
+from bridge.api import control_routes as routes
 from bridge.api.control import (
+    WAIT_LIMIT_MS,
+    CheckedAnswer,
     ClusterAnswer,
     CommandAnswer,
+    ConfirmedAnswer,
+    EventAnswer,
+    HealthAnswer,
+    LeaderAnswer,
+    LeavingAnswer,
     LogTimeAnswer,
+    QueryAnswer,
+    ReadyAnswer,
     Refused,
     ServerClock,
     SubmitAnswer,
     SubmitOutcome,
+    WithdrawnAnswer,
 )
 from bridge.api.log import LogPage, log_entry
+from bridge.api.requests import (
+    CommandRequest,
+    ConfirmClusterRequest,
+    EventRequest,
+    QueryRequest,
+    TransferRequest,
+)
 from bridge.api.trace import EventPage
 from bridge.api.view import FarmView, VerdictKind, VerdictView, VoterView
 from bridge.core.log.records import Removal
 from bridge.core.membership.admission import server_name
-from bridge.node.control.key_admin import KeyPort
 from bridge.node.control.operator_commands import OperatorCommands
+from bridge.node.control.routes import Answer, Call, Handlers, fields_of, json_answer
+from bridge.node.control.stream import STREAM_TYPE, EventStream
 from bridge.node.events.durations import Durations
 from bridge.node.events.event_log import EventLog
 from bridge.node.founded_farm import NO_SERVER, CurrentFarm, FoundedFarm
@@ -35,19 +56,25 @@ from bridge.node.raft.handover_orders import order_handover
 from bridge.node.raft.replica import Replica
 from bridge.node.raft.submitting import entry_refusal
 from bridge.wire.log.entries import decode, is_plainly_foreign
-from consensus import Entry, Histogram, NotLeaderError, ServerBusyError, ServerStoppedError
-from consensus.sessions import RequestId
+from consensus import Entry, NotLeaderError, ServerBusyError, ServerStoppedError
+from consensus.sessions import RequestId, parse_request_id
 
+PAGE_LIMIT = 1000
 PAGE_LIMIT_BYTES = 4 * 1024 * 1024
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OUTCOME_STATUS = {
+    SubmitOutcome.COMMITTED: 200,
+    SubmitOutcome.REFUSED: 409,
+    SubmitOutcome.BUSY: 503,
+    SubmitOutcome.UNKNOWN: 504,
+    SubmitOutcome.EXPIRED: 410,
+}
 QUORUM_PATIENCE_S = 2.0
 """Without a quorum an order waits so long for one. A client gives up after 5 s on a node that does not answer."""
 
 
-class NodePort:
-    """The node, as far as the control endpoint needs it."""
-
-    _durations: Durations | None = None
-    _last_verdict: Callable[[], VerdictView | None] | None = None
+class FarmAdmin:
+    """Of one node."""
 
     def __init__(
         self,
@@ -57,41 +84,106 @@ class NodePort:
         leave: Callable[[], None],
         withdraw: Callable[[], Awaitable[str | None]],
         confirm: Callable[[bytes], Awaitable[str | None]],
-        keys: KeyPort,
         messages: UserMessages,
         current: CurrentFarm,
-        stuck: Callable[[], tuple[str, ...]] = tuple,
-        durations: Durations | None = None,
-        last_verdict: Callable[[], VerdictView | None] | None = None,
+        stuck: Callable[[], tuple[str, ...]],
+        durations: Durations,
+        last_verdict: Callable[[], VerdictView | None],
     ) -> None:
+        """`stuck`: what does not work in this process and would after a restart, in words.
+
+        `last_verdict`: of the node's last look at itself, about a second old: probes must not cost a view each.
+        """
         self._make_view = make_view
         self._trace = trace
         self._leave = leave
         self._withdraw = withdraw
         self._confirm = confirm
-        self.keys = keys
-        self.messages = messages
+        self._messages = messages
         self._current = current
         self._stuck = stuck
         self._durations = durations
         self._last_verdict = last_verdict
 
+    @property
+    def handlers(self) -> Handlers:
+        """The handlers, by route."""
+        return {
+            routes.VIEW: lambda _: self.view(),
+            routes.CLUSTER: lambda _: self.cluster(),
+            routes.LOG: self._log,
+            routes.EVENTS: lambda call: self.read_events(*_page(call.numbers)),
+            routes.METRICS: self._metrics,
+            routes.HEALTHZ: lambda _: self.health(),
+            routes.READYZ: lambda _: self._readiness(),
+            routes.STREAM: self._stream,
+            routes.LOG_TIME: lambda _: self.log_time(),
+            routes.SUBMIT: self._submit_entry,
+            routes.COMMANDS: self._command,
+            routes.EVENT: self._send_event,
+            routes.QUERY: self._query,
+            routes.LEAVE: lambda _: self.leave(),
+            routes.WITHDRAW: lambda _: self.withdraw(),
+            routes.CONFIRM_CLUSTER: self._confirm_cluster,
+            routes.TRANSFER: self._transfer,
+        }
+
     async def view(self) -> FarmView:
-        """The view of this moment."""
+        """Return the view of this moment."""
         return self._make_view()
 
-    async def verdict(self) -> VerdictView:
-        """The verdict of the node's last look at itself, about a second old: probes must not cost a view each."""
-        known = None if self._last_verdict is None else self._last_verdict()
-        return (await self.view()).verdict if known is None else known
+    async def _metrics(self, call: Call[None]) -> Answer:
+        # Its library takes 2.4 MB, which a node without a scraper need not spend.
+        # It takes long to import as well, and a thread lets the event loop have its turns meanwhile.
+        module = await trio.to_thread.run_sync(import_module, "bridge.node.control.metrics")
+        exposition: Callable[..., bytes] = module.exposition
+        return Answer(200, exposition(await self.view(), call.counters, self._durations), METRICS_TYPE)
 
-    def stuck(self) -> tuple[str, ...]:
-        """What does not work in this process and would after a restart, in words."""
-        return self._stuck()
+    async def health(self) -> Answer:
+        """Report whether this process works; a restart would help if it does not."""
+        reasons = self._stuck()
+        document = HealthAnswer(not reasons, reasons, await self._verdict())
+        return json_answer(document, 503 if reasons else 200)
 
-    def durations(self) -> Durations:
-        """How long things took since the process started."""
-        return self._durations or Durations(Histogram())
+    async def _readiness(self) -> Answer:
+        verdict = await self._verdict()
+        return json_answer(ReadyAnswer(verdict.ready, verdict), 200 if verdict.ready else 503)
+
+    async def _verdict(self) -> VerdictView:
+        return self._last_verdict() or (await self.view()).verdict
+
+    async def _stream(self, call: Call[None]) -> Answer:
+        if call.request.method == "HEAD":
+            return Answer(200, b"", STREAM_TYPE)
+        stream = EventStream(self.view, self.read_events, max(1, call.numbers["from"]))
+        return Answer(200, b"", STREAM_TYPE, following=stream.next)
+
+    async def _log(self, call: Call[None]) -> LogPage:
+        first, limit, wait_ms = _page(call.numbers)
+        return await self.read_log(first, limit, wait_ms, linearizable=call.numbers["linearizable"] > 0)
+
+    async def _submit_entry(self, call: Call[None]) -> Answer:
+        answer = await self.submit(_entry(call.request.body), _request_id(call.query))
+        return json_answer(answer, OUTCOME_STATUS[answer.outcome])
+
+    async def _command(self, call: Call[CommandRequest]) -> CheckedAnswer | CommandAnswer:
+        if not call.is_check:
+            return await self.command(call.body)
+        await self.check_command(call.body)
+        return CheckedAnswer()
+
+    async def _send_event(self, call: Call[EventRequest]) -> EventAnswer:
+        self._messages.send(call.body.name, call.body.payload)
+        return EventAnswer(call.body.name)
+
+    async def _query(self, call: Call[QueryRequest]) -> QueryAnswer:
+        return await self._messages.ask(call.body.name, call.body.payload, call.body.timeout_ms / 1000)
+
+    async def _confirm_cluster(self, call: Call[ConfirmClusterRequest]) -> ConfirmedAnswer:
+        return await self.confirm_cluster(call.body.cluster_id)
+
+    async def _transfer(self, call: Call[TransferRequest]) -> LeaderAnswer:
+        return LeaderAnswer(await self.transfer(call.body.to))
 
     async def cluster(self) -> ClusterAnswer:
         """Who leads and who votes."""
@@ -221,15 +313,13 @@ class NodePort:
             return None
         return self._commands(farm).removal_refusal(record)
 
-    async def command(self, body: bytes) -> CommandAnswer:
-        """Have what an operator asks for committed; `Refused` says why it came to nothing."""
-        farm = self._current.required()
-        return await self._commands(farm).grant(body)
+    async def command(self, command: CommandRequest) -> CommandAnswer:
+        """Have an operator's command committed; `Refused` has the reason if it had no effect."""
+        return await self._commands(self._current.required()).grant(command)
 
-    async def check_command(self, body: bytes) -> None:
-        """`Refused` says why `command` would be refused now; nothing is committed."""
-        farm = self._current.required()
-        OperatorCommands(self._make_view(), farm.applied_state, partial(self._submit, farm)).check(body)
+    async def check_command(self, command: CommandRequest) -> None:
+        """Raise `Refused` if the node would refuse this command now; nothing is committed."""
+        self._commands(self._current.required()).check(command)
 
     async def log_time(self) -> LogTimeAnswer:
         """The farm's time, and the servers' clocks beside it."""
@@ -249,19 +339,50 @@ class NodePort:
             ),
         )
 
-    async def leave(self) -> None:
+    async def leave(self) -> LeavingAnswer:
         """Begin to leave the farm and stop."""
         self._leave()
+        return LeavingAnswer(leaving=True)
 
     async def transfer(self, to: str | None) -> str:
         """Hand leadership to the node of that name or Raft id, or to the most caught up; returns the new leader."""
         farm, raft = self._current.required(), self._make_view().raft
         return await order_handover(farm.replica, farm.signer, raft.voters, to, raft.election_timeout_ms)
 
-    async def withdraw(self) -> str | None:
-        """Take back this node's promise to found the farm; a text says why it cannot be."""
-        return await self._withdraw()
+    async def withdraw(self) -> WithdrawnAnswer:
+        """Withdraw this node's promise to create the farm."""
+        reason = await self._withdraw()
+        if reason is not None:
+            raise Refused(409, "not-withdrawn", reason)
+        return WithdrawnAnswer(withdrawn=True)
 
-    async def confirm_cluster(self, cluster_id: bytes) -> str | None:
-        """Take this cluster for the node's farm; a text says why it cannot be."""
-        return await self._confirm(cluster_id)
+    async def confirm_cluster(self, cluster_id: str) -> ConfirmedAnswer:
+        """Accept this cluster, by its id in hexadecimal, as the node's farm."""
+        reason = await self._confirm(bytes.fromhex(cluster_id))
+        if reason is not None:
+            raise Refused(409, "not-confirmed", reason)
+        return ConfirmedAnswer(cluster_id)
+
+
+def _request_id(query: str) -> RequestId | None:
+    named = None
+    for _, text in fields_of(query, ("request",)):
+        named = parse_request_id(text)
+        if named is None:
+            what = "CLIENT-BORN-SEQUENCE: a name of 1 to 64 bytes, a committed index seen before, a number from 1 on"
+            raise Refused(400, "bad-query", f"request is {text[:100]!r}, not {what}")
+    return named
+
+
+def _page(numbers: Mapping[str, int]) -> tuple[int, int, int]:
+    return max(1, numbers["from"]), min(numbers["limit"], PAGE_LIMIT), min(numbers["wait"], WAIT_LIMIT_MS)
+
+
+def _entry(body: bytes) -> bytes:
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise Refused(400, "bad-entry", f"an entry is one JSON object; this is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise Refused(400, "bad-entry", f"an entry is one JSON object, this is a {type(found).__name__}")
+    return body

@@ -1,14 +1,20 @@
-"""Why a leaf is not healthy, in words, and what to do about it: for each surface that shows a leaf.
+"""Words that several surfaces share: the health of a leaf with its remedy, and the voters that hold back the level.
 
-A leaf is healthy while three conditions hold (`bridge.core.log.records.LeafFault`). A report names those that do not;
+*A leaf* is healthy while three conditions hold (`bridge.core.log.records.LeafFault`). A report names those that do not;
 the report of an older version names none. A leaf whose server is down or has not reported lately is unhealthy without a
 fault of its own.
+
+*The feature level.* Each voter announces the level that it supports in its signed description, and the level rises only
+if all of them support more. So a voter that is not upgraded yet, or pretends not to be, keeps what a new level brings
+from the farm. Each node sees that immediately; the alarm `feature-level` waits for hours, since every upgrade looks so
+for a while.
 """
 
 from collections.abc import Iterable, Mapping
 
 from msgspec import UnsetType
 
+from bridge.api.view import FarmView, ServerRole
 from bridge.core.log.records import LeafFault
 
 FAULT_WORDS: Mapping[str, str] = {
@@ -46,3 +52,24 @@ def fault_actions(faults: Iterable[str]) -> str:
 def _in_order(texts: Mapping[str, str], faults: Iterable[str] | UnsetType) -> list[str]:
     found = set[str]() if isinstance(faults, UnsetType) else set(faults)
     return [text for fault, text in texts.items() if fault in found]
+
+
+def level_words(view: FarmView) -> str | None:
+    """Return `4; node-3 announces no higher one`, or the level alone; None while this node has no log."""
+    level = view.farm.level
+    if level is None:
+        return None
+    holding = voters_at_level(view)
+    if not holding:
+        return f"{level}"
+    return f"{level}; {', '.join(holding)} {'announces' if len(holding) == 1 else 'announce'} no higher one"
+
+
+def voters_at_level(view: FarmView) -> tuple[str, ...]:
+    """Return the names of the voters that keep the level below that of the asked node."""
+    level = view.farm.level
+    supported = next((each.level for each in view.members if each.is_self), None)
+    if level is None or supported is None or supported <= level:
+        return ()
+    voters = [each for each in view.members if each.server_role is ServerRole.VOTER]
+    return tuple(each.name for each in voters if each.level is None or each.level <= level)

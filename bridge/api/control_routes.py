@@ -1,0 +1,247 @@
+"""Every request that the control endpoint answers: method, path, types, parameters, and who may send it.
+
+    ROUTES ──▶ bridge.node.control.routes   the server: which handler answers, decoding, refusals
+           ──▶ bridge.node.control.client   the client: path and types
+           ──▶ docs/reference/control-endpoint.md
+
+A handler is registered under its route, and a client names the route that it calls. So a path cannot differ between the
+two sides, and the reference has each route. GET requests change nothing: a token for reading suffices. A POST needs the
+token of an administrator (`docs/reference/control-endpoint.md`, Over TCP).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final, Generic, Literal, TypeVar
+
+from msgspec import Struct
+
+from bridge.api.control import (
+    ClusterAnswer,
+    CommandAnswer,
+    ConfirmedAnswer,
+    EventAnswer,
+    FarmKeyAnswer,
+    HealthAnswer,
+    KeyAnswer,
+    KeysAnswer,
+    KeysReplaced,
+    LeaderAnswer,
+    LeavingAnswer,
+    LogTimeAnswer,
+    NodeApproved,
+    NodeEvicted,
+    NodesAnswer,
+    QueryAnswer,
+    ReadyAnswer,
+    SubmitAnswer,
+    WithdrawnAnswer,
+)
+from bridge.api.debug import DebugAnswer
+from bridge.api.json import RequestBody
+from bridge.api.log import LogPage
+from bridge.api.requests import (
+    CommandRequest,
+    ConfirmClusterRequest,
+    EventRequest,
+    KeyRequest,
+    NodeRequest,
+    QueryRequest,
+    ReplaceKeysRequest,
+    TransferRequest,
+)
+from bridge.api.trace import EventPage
+from bridge.api.view import FarmView
+
+PAGE_DEFAULT: Final = 100
+DEBUG_SECONDS: Final = 5
+
+A = TypeVar("A", bound=Struct)
+"""The answer's type."""
+
+
+class Access(IntEnum):
+    """The rights of a client; each includes those before it."""
+
+    NONE = 0
+    READ = 1
+    ADMIN = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Route(Generic[A]):
+    """One request and its answer."""
+
+    method: Literal["GET", "POST"]
+    path: str
+    meaning: str
+    """For the table of the reference."""
+    answer: type[A]
+    """`Struct` if the answer is no JSON document; `content` names it then."""
+    content: str = ""
+    body: type[RequestBody] | None = None
+    """The type of the request's body; None if the body is ignored, or is bytes."""
+    expected: str = ""
+    """The form of the body, for its refusal."""
+    empty: bytes = b""
+    """The JSON that an empty body stands for."""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    """The parameters of the query, each with its default."""
+    status: int = 200
+    """Of the answer, if its handler does not choose another one."""
+
+    @property
+    def access(self) -> Access:
+        """The rights that the request needs."""
+        return Access.READ if self.method == "GET" else Access.ADMIN
+
+
+ROUTES: Final[dict[str, Route[Any]]] = {}
+"""By path, in the order of the reference."""
+
+
+def _get(path: str, answer: type[A], meaning: str, **more: Any) -> Route[A]:
+    return _declared(Route(method="GET", path=path, answer=answer, meaning=meaning, **more))
+
+
+def _post(path: str, answer: type[A], meaning: str, **more: Any) -> Route[A]:
+    return _declared(Route(method="POST", path=path, answer=answer, meaning=meaning, **more))
+
+
+def _declared(route: Route[A]) -> Route[A]:
+    if ROUTES.setdefault(route.path, route) is not route:
+        raise ValueError(f"{route.path} is declared twice")
+    return route
+
+
+_PAGE: Final = {"from": 1, "limit": PAGE_DEFAULT, "wait": 0}
+_CHECK: Final = {"check": 0}
+_NODE: Final = {"body": NodeRequest, "expected": 'expected {"node": NAME or ID, "force": false}', "numbers": _CHECK}
+_KEY: Final = {"body": KeyRequest, "expected": 'expected {"key": ID, "force": false}'}
+
+# -- the farm, its log, the node ---------------------------------------------------------------------------------------
+
+VIEW: Final = _get("/v1/view", FarmView, "the node's whole view of the farm")
+CLUSTER: Final = _get(
+    "/v1/cluster", ClusterAnswer, "the leader, its address, the voters; only the data of this node itself"
+)
+LOG_TIME: Final = _get("/v1/log-time", LogTimeAnswer, "log time and each server's clock")
+LOG: Final = _get("/v1/log", LogPage, "committed entries, below", numbers={**_PAGE, "linearizable": 0})
+EVENTS: Final = _get("/v1/events", EventPage, "the trace, below", numbers=_PAGE)
+STREAM: Final = _get(
+    "/v1/stream", Struct, "view and trace as server-sent events, below", content="text", numbers={"from": 1}
+)
+PAGE: Final = _get("/", Struct, "[a page for browsers](#a-page-for-browsers), if an operator allows it", content="HTML")
+METRICS: Final = _get("/metrics", Struct, "[metrics](metrics.md) as Prometheus text", content="text")
+READYZ: Final = _get(
+    "/readyz",
+    ReadyAnswer,
+    "200 while the farm does its work as this node sees it, else 503 ([verdicts.md](verdicts.md))",
+)
+HEALTHZ: Final = _get("/healthz", HealthAnswer, "200 unless a restart of this process would help; a lost quorum is 200")
+SUBMIT: Final = _post(
+    "/v1/submit",
+    SubmitAnswer,
+    "have one entry, a JSON object in the body, committed and applied at most once, below",
+)
+COMMANDS: Final = _post(
+    "/v1/commands",
+    CommandAnswer,
+    "commands of operators, below",
+    body=CommandRequest,
+    expected='the body is one of {"exclusion": {"hash": ADDRESS, "excluded": true}},'
+    ' {"cost": {"hash": ADDRESS, "factor": 1.5}}, {"force": {"master": ADDRESS}},'
+    ' {"removal": {"server": NAME, "removed": true}},'
+    ' {"client": {"name": NAME, "key": KEY, "scopes": ["weights"], "admitted": true}}, {"correction": {}}',
+    numbers=_CHECK,
+)
+EVENT: Final = _post(
+    "/v1/event",
+    EventAnswer,
+    "send a user event to all nodes by gossip; 409 `no-gossip`, 503 `busy` beyond 20 a second"
+    " ([send-events.md](../how-to/send-events.md))",
+    body=EventRequest,
+    expected='expected {"name": NAME, "payload": TEXT}',
+)
+QUERY: Final = _post(
+    "/v1/query",
+    QueryAnswer,
+    "query all nodes; answers when all have answered, or after the timeout (at most 20,000 ms)",
+    body=QueryRequest,
+    expected='expected {"name": NAME, "payload": TEXT, "timeoutMs": 5000}',
+)
+LEAVE: Final = _post(
+    "/v1/leave",
+    LeavingAnswer,
+    "leave the farm: inform the peers, be removed from the group, stop; 202 immediately",
+    status=202,
+)
+WITHDRAW: Final = _post("/v1/withdraw", WithdrawnAnswer, "withdraw this node's promise to create the farm, or 409")
+CONFIRM_CLUSTER: Final = _post(
+    "/v1/confirm-cluster",
+    ConfirmedAnswer,
+    "accept this cluster as the node's farm; 200 when that is durable, or 409",
+    body=ConfirmClusterRequest,
+    expected='the body is {"clusterId": 32 hexadecimal digits}',
+)
+TRANSFER: Final = _post(
+    "/v1/transfer",
+    LeaderAnswer,
+    "hand leadership over. A node that does not lead passes the order on through the log, and answers when another"
+    " server leads. 404, 409 or 503 with the reason",
+    body=TransferRequest,
+    expected='the body is {"to": NODE}, or nothing',
+    empty=b"{}",
+)
+
+# -- identities --------------------------------------------------------------------------------------------------------
+
+NODES: Final = _get(
+    "/v1/nodes",
+    NodesAnswer,
+    "every identity in the log or in gossip; of those that the log does not have the first 64",
+)
+NODES_APPROVE: Final = _post(
+    "/v1/nodes/approve",
+    NodeApproved,
+    "admit a newcomer, or give a name to another identity and retire the one before; at the leader",
+    **_NODE,
+)
+NODES_EVICT: Final = _post(
+    "/v1/nodes/evict",
+    NodeEvicted,
+    "evict an identity permanently, and replace all keys; at the leader. Without gossip no key is replaced, and"
+    " `leftOut` names every remaining member",
+    **_NODE,
+)
+KEYS_REPLACE: Final = _post(
+    "/v1/keys/replace",
+    KeysReplaced,
+    "replace all gossip keys without an eviction; at the leader. 409 `left-out` names members whose public key is not"
+    " known, unless forced",
+    body=ReplaceKeysRequest,
+    expected='expected {"force": false}',
+    empty=b"{}",
+)
+BACKUP: Final = _post(
+    "/v1/backup", Struct, "a backup, without keys, hard state and identity", content="the file's bytes"
+)
+
+# -- keys, faults ------------------------------------------------------------------------------------------------------
+
+KEYS: Final = _get(
+    "/v1/keys",
+    KeysAnswer,
+    "the gossip keys by id, and the members that have them; queries the members: it may take seconds",
+)
+KEYS_INSTALL: Final = _post("/v1/keys/install", KeyAnswer, "install a new key: every member opens it")
+KEYS_USE: Final = _post("/v1/keys/use", KeyAnswer, "seal with a key; 409 if members would be cut off", **_KEY)
+KEYS_REMOVE: Final = _post("/v1/keys/remove", KeyAnswer, "refuse a key; 409 if members would be cut off", **_KEY)
+KEYS_EXPORT: Final = _post("/v1/keys/export", FarmKeyAnswer, "the current farm key file. **Secret**")
+DEBUG: Final = _post(
+    "/v1/debug",
+    DebugAnswer,
+    "data for a search for a fault: settings, versions, a profile of `?seconds=` (at most 60), stacks, memory; no key,"
+    " no value of a variable",
+    numbers={"seconds": DEBUG_SECONDS},
+)
