@@ -9,7 +9,7 @@ some kinds; that is simpler, and mixes changes of the verdict and members that a
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from bridge.api.event_words import OF_THE_FARM, event_sentence
+from bridge.api.events import OF_THE_FARM, event_sentence
 from bridge.api.json import Record
 from bridge.api.trace import TraceEvent
 

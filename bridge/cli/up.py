@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 import trio
 
-from bridge.api.event_words import StoryTeller, event_sentence, story_line
+from bridge.api.events import StoryTeller, event_sentence, story_line
 from bridge.cli.failure import fail, reasons
 from bridge.cli.options import directory_path
 from bridge.cli.printing import drawing_refusal, echo, written_apart

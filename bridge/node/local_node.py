@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from bridge.api.event_words import event_text, is_warning
+from bridge.api.events import event_text, is_warning
 from bridge.api.trace import Scalar, TraceEvent
 from bridge.core.formation.founding import FormationState
 from bridge.core.publishing.publication import Pace

@@ -21,7 +21,7 @@ from rich.console import Group
 from rich.text import Text
 
 from bridge.api.alarms import by_gravity
-from bridge.api.event_words import StoryTeller, event_sentence, story_line
+from bridge.api.events import StoryTeller, event_sentence, story_line
 from bridge.api.printable import printable
 from bridge.api.take_over import Step, last_take_over
 from bridge.api.view import AlarmView, FarmView, LocalFarmView, MemberView, ReportView

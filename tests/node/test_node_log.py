@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bridge.api.event_words import event_text, is_warning
+from bridge.api.events import event_text, is_warning
 from bridge.api.trace import TraceEvent
 from bridge.cli.node_log import JsonFormatter, TextFormatter
 from bridge.node.settings.choices import LogFormat, LogLevel

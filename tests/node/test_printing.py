@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bridge.api.entry_words import Names
-from bridge.api.event_words import event_text
+from bridge.api.events import event_text
 from bridge.api.log import EntryKind, LogEntryView
 from bridge.api.printable import printable
 from bridge.api.trace import TraceEvent

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from bridge.api.control import ClusterAnswer, SubmitAnswer, SubmitOutcome
-from bridge.api.event_words import event_text
+from bridge.api.events import event_text
 from bridge.api.json import DocumentError, decode, encode
 from bridge.api.log import EntryKind, LogEntryView, LogPage, log_entry
 from bridge.api.trace import EventPage, Scalar, TraceEvent

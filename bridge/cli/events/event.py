@@ -10,7 +10,7 @@ import sys
 import click
 
 from bridge.api.control import QueryAnswer
-from bridge.api.event_words import event_text
+from bridge.api.events import event_text
 from bridge.api.requests import QUERY_TIMEOUT_LIMIT_MS, QUERY_TIMEOUT_MS, EventRequest, QueryRequest
 from bridge.api.trace import EventPage, TraceEvent
 from bridge.cli.asking import ask_node, node_option, patient_node_option

@@ -1,7 +1,7 @@
 """`garlicfarm monitor`: what happens on all nodes, as one story, live.
 
     node-1 ── events, by long polls ─┐
-    node-2 ──────────────────────────┼─▶ each fact once (`bridge.api.event_words`) ─▶ a line
+    node-2 ──────────────────────────┼─▶ each fact once (`bridge.api.events`) ─▶ a line
     node-3 ──────────────────────────┘
 
 Which nodes: those that `--node` names, as often as it is given. Otherwise the node that is meant, and those whose state
@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 import click
 import trio
 
-from bridge.api.event_words import StoryTeller, event_sentence, story_line
+from bridge.api.events import StoryTeller, event_sentence, story_line
 from bridge.api.json import DocumentError
 from bridge.api.trace import TraceEvent
 from bridge.cli.asking import answer_timeout_s, find_named_nodes, find_nodes, nodes_option

@@ -20,7 +20,7 @@ from typing import Final
 
 import trio
 
-from bridge.api.event_words import story_line
+from bridge.api.events import story_line
 from bridge.api.json import encode
 from bridge.api.take_over import TakeOver, changes_take_over, last_take_over
 from bridge.api.trace import EventPage, TraceEvent

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from bridge import VERSION
 from bridge.api.build_view import FarmInputs, Link, ViewInputs, build_view
-from bridge.api.event_words import event_sentence
+from bridge.api.events import event_sentence
 from bridge.api.view import EventView, FarmIdentity, FarmView, NodeView, Phase
 from bridge.core.formation.messages import Phase as FormationPhase
 from bridge.node.client_endpoints import ClientEndpoints

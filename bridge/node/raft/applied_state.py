@@ -20,24 +20,14 @@ from typing import assert_never
 
 import trio
 
+from bridge.api.events import change_event
 from bridge.api.trace import Scalar
-from bridge.core.farm.log_time_correction import LogTimeCorrected, SecondForgotten
-from bridge.core.farm.operator_commands import PublicationForced, RemovalChanged
 from bridge.core.farm.state_machine import (
     Change,
-    ClockBounded,
-    ClockOff,
     EntryTooEarly,
     Farm,
-    LevelRaised,
-    LevelRefused,
-    PublicationAccepted,
-    PublicationRefused,
-    RequestRefused,
-    ServerForgotten,
 )
 from bridge.core.log.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError, may_raise
-from bridge.core.log.hashes import hash_of
 from bridge.core.log.kinds import ALL_KINDS, kind_of
 from bridge.core.log.records import (
     Clock,
@@ -51,18 +41,9 @@ from bridge.core.log.records import (
     request_of,
 )
 from bridge.core.log.weights import (
-    THOUSANDTHS,
     CommandRefused,
-    CostFactorChanged,
-    ExclusionChanged,
-    FactorsAccepted,
-    WeightsChange,
 )
-from bridge.core.membership.admission import AdmissionLapsed, AdmissionRefused, ServerAdmitted, ServerRetired
 from bridge.core.membership.authors import EntryWithoutEffect, NoEffect
-from bridge.core.membership.client_keys import ClientChanged
-from bridge.core.membership.eviction import EvictionRefused, KeysNotReplaced, KeysReplaced, ServerEvicted
-from bridge.core.publishing.publisher_election import PublisherChanged
 from bridge.core.publishing.without_quorum import QuorumWatch
 from bridge.core.state.farm_state import FarmState
 from bridge.core.state.log_time import ClockJudgement, LogTime
@@ -336,7 +317,7 @@ class AppliedState:
                 if len(self._refusals) > REFUSALS_MAX:
                     del self._refusals[min(self._refusals)]
             if index > self._history_ends:
-                kind, data = _event_of(change)
+                kind, data = change_event(change)
                 self._trace.append(kind, self._with_names(data), log_time_ms=self.state.log_time_ms)
                 if isinstance(change, EntryWithoutEffect):
                     self._on_entry_without_effect(change)
@@ -400,78 +381,6 @@ def majorities_of(configuration: Configuration) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(sorted(map(integer_id, each))) for each in configuration.majorities)
 
 
-def _event_of(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911, PLR0912, C901 - one case per change
-    match change:
-        case PublisherChanged(master, server_id, previous):
-            return "publisher-chosen", {"server": server_id, "previous": previous, "master": _address(master)}
-        case PublicationAccepted(publication):
-            return "publication-accepted", {"server": publication.server_id, "second": publication.published_s}
-        case PublicationRefused(publication, reason):
-            return "publication-refused", {"server": publication.server_id, "reason": reason}
-        case ClockOff(server_id, offset_ms):
-            return "clock-off", {"server": server_id, "offsetMs": offset_ms}
-        case ClockBounded(server_id, excess_ms):
-            return "clock-bounded", {"server": server_id, "excessMs": excess_ms}
-        case LogTimeCorrected(before_ms, after_ms):
-            return "log-time-corrected", {"beforeMs": before_ms, "afterMs": after_ms}
-        case SecondForgotten(publication, refused_until_s):
-            second = publication.published_s
-            return "second-forgotten", {
-                "master": _address(publication.master),
-                "second": second,
-                "until": refused_until_s,
-            }
-        case RequestRefused(request):
-            return "request-refused", {"request": request}
-        case ServerForgotten(server_id):
-            return "server-forgotten", {"server": server_id}
-        case ServerRetired(server_id, node_id, name, successor):
-            return "server-retired", {
-                "server": server_id,
-                "name": name,
-                "id": node_id.hex(),
-                "successor": successor.hex(),
-            }
-        case ServerEvicted(server_id, node_id, era):
-            return "server-evicted", {"server": server_id, "id": node_id.hex(), "era": era}
-        case EvictionRefused(node_id, reason):
-            return "eviction-refused", {"id": node_id.hex(), "reason": reason}
-        case KeysReplaced(era, sealed_for):
-            return "key-replacement", {"era": era, "sealedFor": sealed_for}
-        case KeysNotReplaced(era, reason):
-            return "key-replacement-refused", {"era": era, "reason": reason}
-        case LevelRaised(level):
-            return "level-raised", {"level": level}
-        case LevelRefused(level, current):
-            return "level-refused", {"level": level, "current": current}
-        case EntryTooEarly(kind, needed):
-            return "entry-too-early", {"kind": kind, "neededLevel": needed}
-        case EntryWithoutEffect(kind, author, reason):
-            told = None if author is None else author.hex()
-            return "entry-without-effect", {"kind": kind, "author": told, "reason": reason.value}
-        case ClientChanged(node_id, name, scopes, admitted):
-            facts: dict[str, Scalar] = {"name": name, "id": node_id.hex(), "scopes": " ".join(scopes)}
-            return "client-key-changed", facts | {"admitted": admitted}
-        case AdmissionLapsed(server_id, node_id, name):
-            return "admission-lapsed", {"server": server_id, "name": name, "id": node_id.hex()}
-        case ServerAdmitted(server_id, node_id, name):
-            return "server-admitted", {"server": server_id, "name": name, "id": node_id.hex()}
-        case AdmissionRefused(node_id, name, reason):
-            return "admission-refused", {"name": name, "id": node_id.hex(), "reason": reason}
-        case PublicationForced(master):
-            return "publication-forced", {"master": _address(master)}
-        case RemovalChanged(server_id, removed):
-            return "removal-changed", {"server": server_id, "removed": removed}
-        case ExclusionChanged() | CostFactorChanged() | FactorsAccepted() | CommandRefused():
-            return _event_of_weights(change)
-        case _:
-            assert_never(change)
-
-
-def _address(master: str) -> str:
-    return f"{hash_of(master)}.b32.i2p"
-
-
 def _refusal_in(change: Change) -> str | None:
     match change:
         case CommandRefused(_, reason):
@@ -482,17 +391,3 @@ def _refusal_in(change: Change) -> str | None:
             return f"{_WHY[reason]}{'' if author is None else f' (author {author.hex()})'}"
         case _:
             return None
-
-
-def _event_of_weights(change: WeightsChange) -> tuple[str, dict[str, Scalar]]:
-    match change:
-        case ExclusionChanged(leaf_hash, excluded):
-            return "exclusion-changed", {"leaf": leaf_hash, "excluded": excluded}
-        case CostFactorChanged(leaf_hash, thousandths):
-            return "cost-factor-changed", {"leaf": leaf_hash, "factor": thousandths / THOUSANDTHS}
-        case FactorsAccepted(through_index, leaves):
-            return "factors-accepted", {"throughIndex": through_index, "leaves": leaves}
-        case CommandRefused(kind, reason):
-            return "command-refused", {"kind": kind, "reason": reason}
-        case _:
-            assert_never(change)

@@ -1,5 +1,6 @@
-"""Events in words, and events of several nodes as one story.
+"""The kinds of events: the facts that report a change, the sentence, and events of several nodes as one story.
 
+    Change     ──▶ change_event     kind and facts
     TraceEvent ──▶ event_sentence   "node-2 is to publish hakketfo….b32.i2p, after node-3"
                ──▶ event_text       the same behind its kind, as a line of the log has it
     events of several nodes ──▶ StoryTeller ──▶ each fact once
@@ -17,10 +18,38 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, assert_never
 
 from bridge.api.trace import Scalar, TraceEvent
 from bridge.api.view import Severity
+from bridge.core.farm.log_time_correction import LogTimeCorrected, SecondForgotten
+from bridge.core.farm.operator_commands import PublicationForced, RemovalChanged
+from bridge.core.farm.state_machine import (
+    Change,
+    ClockBounded,
+    ClockOff,
+    EntryTooEarly,
+    LevelRaised,
+    LevelRefused,
+    PublicationAccepted,
+    PublicationRefused,
+    RequestRefused,
+    ServerForgotten,
+)
+from bridge.core.log.hashes import hash_of
+from bridge.core.log.weights import (
+    THOUSANDTHS,
+    CommandRefused,
+    CostFactorChanged,
+    ExclusionChanged,
+    FactorsAccepted,
+    WeightsChange,
+)
+from bridge.core.membership.admission import AdmissionLapsed, AdmissionRefused, ServerAdmitted, ServerRetired
+from bridge.core.membership.authors import EntryWithoutEffect
+from bridge.core.membership.client_keys import ClientChanged
+from bridge.core.membership.eviction import EvictionRefused, KeysNotReplaced, KeysReplaced, ServerEvicted
+from bridge.core.publishing.publisher_election import PublisherChanged
 
 SAME_FACT_MS: Final = 15_000
 FACTS_MAX: Final = 4096
@@ -30,45 +59,6 @@ LATEST_S: Final = 253_402_300_799
 ADDRESS_LETTERS: Final = 12
 TOLD_AS: Final[Mapping[str, str]] = {"leader-followed": "leader-elected"}
 """The same fact from another's point of view, and the kind that it is shown as."""
-OF_THE_FARM: Final = frozenset(
-    {
-        "leader-elected",
-        "leader-followed",
-        "configuration-changed",
-        "member-alive",
-        "member-suspect",
-        "member-dead",
-        "member-left",
-        "publisher-chosen",
-        "publication-accepted",
-        "publication-refused",
-        "publication-forced",
-        "server-admitted",
-        "server-forgotten",
-        "server-retired",
-        "server-evicted",
-        "admission-lapsed",
-        "admission-refused",
-        "level-raised",
-        "level-refused",
-        "clock-off",
-        "clock-bounded",
-        "log-time-corrected",
-        "second-forgotten",
-        "removal-changed",
-        "exclusion-changed",
-        "cost-factor-changed",
-        "factors-accepted",
-        "command-refused",
-        "client-key-changed",
-        "key-replacement",
-        "key-replacement-refused",
-        "eviction-refused",
-        "entry-too-early",
-        "entry-without-effect",
-    }
-)
-"""Kinds that are about the farm: it does not matter which node tells them."""
 _SECOND = re.compile(r"\b(second |after )([1-9][0-9]{9})\b")
 Facts = Mapping[str, Scalar]
 
@@ -81,13 +71,10 @@ def event_text(event: TraceEvent) -> str:
 
 def event_sentence(event: TraceEvent) -> str:
     """What happened, with names and times of day; empty if the kind says it all."""
-    told = _SENTENCES.get(event.kind)
-    if told is not None:
-        try:
-            return told(event.node, event.data)
-        except KeyError:
-            pass  # Of another version: its facts differ.
-    return " ".join(f"{key}={_shown(key, value)}" for key, value in _named(event.data).items())
+    try:
+        return _SENTENCES.get(event.kind, _facts_alone)(event.node, event.data)
+    except KeyError:
+        return _facts_alone(event.node, event.data)  # Of another version: its facts differ.
 
 
 class StoryTeller:
@@ -124,6 +111,10 @@ def is_warning(event: TraceEvent) -> bool:
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
+
+
+def _facts_alone(_: str, facts: Facts) -> str:
+    return " ".join(f"{key}={_shown(key, value)}" for key, value in _named(facts).items())
 
 
 def _server(facts: Facts, key: str = "server", name: str = "name") -> str:
@@ -242,15 +233,9 @@ def _member(word: str) -> Callable[[str, Facts], str]:
     return lambda _, facts: f"{facts['member']} {word}"
 
 
-_SENTENCES: Final[Mapping[str, Callable[[str, Facts], str]]] = {
-    "verdict-changed": lambda _, facts: str(facts["text"]),
-    "alarm-raised": lambda _, facts: f"{facts['alarm']}: {facts['text']}",
-    "alarm-cleared": lambda _, facts: f"{facts['alarm']} is over",
+_OF_FARM: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "leader-elected": _leads,
     "leader-followed": _follows,
-    "leader-unknown": lambda _, facts: f"it knows no leader in term {facts['term']}",
-    "election-started": lambda _, facts: f"it stands for election in term {facts['term']}",
-    "leadership-handed-over": lambda _, facts: f"to {_server(facts, 'leader', 'leaderName')}, in term {facts['term']}",
     "configuration-changed": _configuration,
     "member-alive": _member("is alive"),
     "member-suspect": _member("does not answer, and is suspected"),
@@ -259,14 +244,19 @@ _SENTENCES: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "publisher-chosen": _chosen,
     "publication-accepted": lambda _, facts: f"{_server(facts)} may publish the structure of {_clock(facts['second'])}",
     "publication-refused": lambda _, facts: f"that of {_server(facts)}: {_clocks(facts['reason'])}",
-    "published": lambda _, facts: f"the structure of {_clock(facts['second'])}, with {facts['entries']} entries",
-    "publish-failed": lambda _, facts: (
-        f"the structure of {_clock(facts['second'])}: {_clocks(facts['reason'])}"
-        if "second" in facts
-        else _clocks(facts["reason"])
-    ),
+    "publication-forced": _facts_alone,
     "server-admitted": lambda _, facts: f"{facts['name'] or facts['id']} is server {facts['server']}",
     "server-forgotten": lambda _, facts: f"{_server(facts)} has been silent for long",
+    "server-retired": _facts_alone,
+    "server-evicted": lambda _, facts: f"{_server(facts)} is evicted, and keys of era {facts['era']} are new",
+    "admission-lapsed": _facts_alone,
+    "admission-refused": _facts_alone,
+    "level-raised": lambda _, facts: f"the feature level is {facts['level']}",
+    "level-refused": _facts_alone,
+    "clock-off": lambda _, facts: f"the clock of {_server(facts)} is off by {facts['offsetMs']} ms",
+    "clock-bounded": _facts_alone,
+    "log-time-corrected": _facts_alone,
+    "second-forgotten": _facts_alone,
     "removal-changed": lambda _, facts: f"{_server(facts)} is {'taken out' if facts['removed'] else 'let back'}",
     "exclusion-changed": lambda _, facts: (
         f"leaf {_leaf(facts['leaf'])} is {'excluded' if facts['excluded'] else 'listed again'}"
@@ -274,8 +264,29 @@ _SENTENCES: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "cost-factor-changed": lambda _, facts: (
         f"the cost of leaf {_leaf(facts['leaf'])} is multiplied by {facts['factor']}"
     ),
-    "clock-off": lambda _, facts: f"the clock of {_server(facts)} is off by {facts['offsetMs']} ms",
-    "level-raised": lambda _, facts: f"the feature level is {facts['level']}",
+    "factors-accepted": _facts_alone,
+    "command-refused": _facts_alone,
+    "client-key-changed": _facts_alone,
+    "key-replacement": _keys_of_era("new keys of era"),
+    "key-replacement-refused": _facts_alone,
+    "eviction-refused": _facts_alone,
+    "entry-too-early": _facts_alone,
+    "entry-without-effect": _facts_alone,
+}
+"""About the farm: it does not matter which node reports them."""
+_OF_NODE: Final[Mapping[str, Callable[[str, Facts], str]]] = {
+    "verdict-changed": lambda _, facts: str(facts["text"]),
+    "alarm-raised": lambda _, facts: f"{facts['alarm']}: {facts['text']}",
+    "alarm-cleared": lambda _, facts: f"{facts['alarm']} is over",
+    "leader-unknown": lambda _, facts: f"it knows no leader in term {facts['term']}",
+    "election-started": lambda _, facts: f"it stands for election in term {facts['term']}",
+    "leadership-handed-over": lambda _, facts: f"to {_server(facts, 'leader', 'leaderName')}, in term {facts['term']}",
+    "published": lambda _, facts: f"the structure of {_clock(facts['second'])}, with {facts['entries']} entries",
+    "publish-failed": lambda _, facts: (
+        f"the structure of {_clock(facts['second'])}: {_clocks(facts['reason'])}"
+        if "second" in facts
+        else _clocks(facts["reason"])
+    ),
     "connection-failed": _connection,
     "connection-refused": _connection,
     "connection-restored": lambda _, facts: f"{facts['text']} after {facts['failures']} failures",
@@ -294,7 +305,6 @@ _SENTENCES: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "reconcile-proposed": lambda _, facts: _step(facts),
     "reconcile-failed": lambda _, facts: f"to {_step(facts)}: {facts['reason']}",
     "change-refused": _connection,
-    "server-evicted": lambda _, facts: f"{_server(facts)} is evicted, and keys of era {facts['era']} are new",
     "node-evicted": _keys_of_era("with new keys of era"),
     "key-news-refused": lambda _, facts: f"of {facts['from']}: {facts['reason']}",
     "node-approved": lambda _, facts: f"{facts['name'] or facts['id']} is server {facts['server']} from here on",
@@ -303,9 +313,11 @@ _SENTENCES: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "key-removed": _key("refused from here on"),
     "keys-replaced": _keys_of_era("it seals with keys of era"),
     "keys-replacement-committed": _keys_of_era("new keys of era"),
-    "key-replacement": _keys_of_era("new keys of era"),
     "node-stopping": lambda _, facts: "it leaves the farm" if facts["leaving"] else "it stops",
 }
+"""About the node that reports them. Kinds without a sentence of their own are not listed."""
+_SENTENCES: Final[Mapping[str, Callable[[str, Facts], str]]] = {**_OF_FARM, **_OF_NODE}
+OF_THE_FARM: Final = frozenset(_OF_FARM)
 
 
 def _named(facts: Facts) -> dict[str, Scalar]:
@@ -328,3 +340,93 @@ def _shown(key: str, value: Scalar) -> str:
             return _address(value)
         case _:
             return str(value)
+
+
+# -- changes of the farm's state ---------------------------------------------------------------------------------------
+
+
+def change_event(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0911, PLR0912, C901 - one case per change
+    """Return the kind and the facts of the event that reports a change of the farm's state."""
+    match change:
+        case PublisherChanged(master, server_id, previous):
+            return "publisher-chosen", {"server": server_id, "previous": previous, "master": _address_of(master)}
+        case PublicationAccepted(publication):
+            return "publication-accepted", {"server": publication.server_id, "second": publication.published_s}
+        case PublicationRefused(publication, reason):
+            return "publication-refused", {"server": publication.server_id, "reason": reason}
+        case ClockOff(server_id, offset_ms):
+            return "clock-off", {"server": server_id, "offsetMs": offset_ms}
+        case ClockBounded(server_id, excess_ms):
+            return "clock-bounded", {"server": server_id, "excessMs": excess_ms}
+        case LogTimeCorrected(before_ms, after_ms):
+            return "log-time-corrected", {"beforeMs": before_ms, "afterMs": after_ms}
+        case SecondForgotten(publication, refused_until_s):
+            second = publication.published_s
+            return "second-forgotten", {
+                "master": _address_of(publication.master),
+                "second": second,
+                "until": refused_until_s,
+            }
+        case RequestRefused(request):
+            return "request-refused", {"request": request}
+        case ServerForgotten(server_id):
+            return "server-forgotten", {"server": server_id}
+        case ServerRetired(server_id, node_id, name, successor):
+            return "server-retired", {
+                "server": server_id,
+                "name": name,
+                "id": node_id.hex(),
+                "successor": successor.hex(),
+            }
+        case ServerEvicted(server_id, node_id, era):
+            return "server-evicted", {"server": server_id, "id": node_id.hex(), "era": era}
+        case EvictionRefused(node_id, reason):
+            return "eviction-refused", {"id": node_id.hex(), "reason": reason}
+        case KeysReplaced(era, sealed_for):
+            return "key-replacement", {"era": era, "sealedFor": sealed_for}
+        case KeysNotReplaced(era, reason):
+            return "key-replacement-refused", {"era": era, "reason": reason}
+        case LevelRaised(level):
+            return "level-raised", {"level": level}
+        case LevelRefused(level, current):
+            return "level-refused", {"level": level, "current": current}
+        case EntryTooEarly(kind, needed):
+            return "entry-too-early", {"kind": kind, "neededLevel": needed}
+        case EntryWithoutEffect(kind, author, reason):
+            told = None if author is None else author.hex()
+            return "entry-without-effect", {"kind": kind, "author": told, "reason": reason.value}
+        case ClientChanged(node_id, name, scopes, admitted):
+            facts: dict[str, Scalar] = {"name": name, "id": node_id.hex(), "scopes": " ".join(scopes)}
+            return "client-key-changed", facts | {"admitted": admitted}
+        case AdmissionLapsed(server_id, node_id, name):
+            return "admission-lapsed", {"server": server_id, "name": name, "id": node_id.hex()}
+        case ServerAdmitted(server_id, node_id, name):
+            return "server-admitted", {"server": server_id, "name": name, "id": node_id.hex()}
+        case AdmissionRefused(node_id, name, reason):
+            return "admission-refused", {"name": name, "id": node_id.hex(), "reason": reason}
+        case PublicationForced(master):
+            return "publication-forced", {"master": _address_of(master)}
+        case RemovalChanged(server_id, removed):
+            return "removal-changed", {"server": server_id, "removed": removed}
+        case ExclusionChanged() | CostFactorChanged() | FactorsAccepted() | CommandRefused():
+            return _weights_event(change)
+        case _:
+            assert_never(change)
+
+
+def _weights_event(change: WeightsChange) -> tuple[str, dict[str, Scalar]]:
+    match change:
+        case ExclusionChanged(leaf_hash, excluded):
+            return "exclusion-changed", {"leaf": leaf_hash, "excluded": excluded}
+        case CostFactorChanged(leaf_hash, thousandths):
+            return "cost-factor-changed", {"leaf": leaf_hash, "factor": thousandths / THOUSANDTHS}
+        case FactorsAccepted(through_index, leaves):
+            return "factors-accepted", {"throughIndex": through_index, "leaves": leaves}
+        case CommandRefused(kind, reason):
+            return "command-refused", {"kind": kind, "reason": reason}
+        case _:
+            assert_never(change)
+
+
+def _address_of(master: str) -> str:
+    return f"{hash_of(master)}.b32.i2p"

@@ -1,11 +1,13 @@
 """Events in words: names and times of day in place of numbers, and of several nodes each fact once."""
 
 import ast
+import inspect
 from pathlib import Path
 
 import pytest
 
-from bridge.api.event_words import (
+from bridge.api import events
+from bridge.api.events import (
     FACTS_MAX,
     OF_THE_FARM,
     SAME_FACT_MS,
@@ -136,10 +138,12 @@ def test_a_line_of_one_node_names_it_and_one_of_the_farm_does_not() -> None:
 
 def test_every_kind_that_is_about_the_farm_is_one_that_a_node_records() -> None:
     """A kind that is renamed must be renamed here as well."""
+    recording = [path.read_text(encoding="utf-8") for path in (ROOT / "bridge" / "node").rglob("*.py")]
+    recording += [inspect.getsource(made) for made in (events.change_event, events._weights_event)]
     words = {
         node.value
-        for path in (ROOT / "bridge" / "node").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for source in recording
+        for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     made = {f"member-{status}" for status in ("alive", "suspect", "dead", "left")}
