@@ -1,19 +1,31 @@
 """Pages of the farm's log (`docs/reference/control-endpoint.md`), read by position like the trace.
 
 An application entry is bytes. Nearly always they are UTF-8 text, and then `value` is that text as it stands; otherwise
-`base64` carries them. Quoting the text, instead of embedding the entry's JSON, keeps the bytes exact: what a reader
-hashes or parses is what the log holds, whatever its key order, spacing or duplicate keys.
+`base64` carries them, as it does a text that would be larger as a string of JSON: each byte of control characters
+becomes six there. A page is bounded by the size of its JSON, so that its reader accepts it. Quoting the text, instead
+of embedding the entry's JSON, keeps the bytes exact: what a reader hashes or parses is what the log holds, whatever
+its key order, spacing or duplicate keys.
 """
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import Self
+from typing import Final, Self
 
 from msgspec import UNSET, UnsetType
 
-from bridge.api.json import Document, Record, decode, encode
+from bridge.api.json import DOCUMENT_LIMIT_BYTES, Document, Record, decode, encode
 from consensus import Entry, Server, ServerId, decode_configuration, decode_no_op
 from consensus import EntryKind as CoreEntryKind
+
+SHORT_BYTES: Final = 1024
+"""Entries up to here are readable text whatever they hold, since pages are bounded by the sum."""
+PAGE_LIMIT_BYTES: Final = DOCUMENT_LIMIT_BYTES // 4
+"""Bytes of JSON in a page, unless its first entry alone has more."""
+_ENTRY_BYTES: Final = 256
+"""More than the JSON of an entry has beside the entry itself."""
+_TWO_BYTES: Final = b'"\\\b\t\n\f\r'
+_SIX_BYTES: Final = bytes(each for each in range(0x20) if each not in _TWO_BYTES)
+"""A string of JSON has this many bytes for each of them."""
 
 
 class EntryKind(Enum):
@@ -36,21 +48,31 @@ class LogEntryView(Record, frozen=True):
     log_time_ms: int | None
     """The farm's log time after it was applied, milliseconds since the epoch; null before the first clock entry."""
     value: str | UnsetType = UNSET
-    """The entry, if it is text in UTF-8."""
+    """The entry, if it is text in UTF-8 that JSON does not make much larger."""
     base64: bytes | UnsetType = UNSET
-    """The entry, if it is not, in base64."""
+    """The entry otherwise, in base64."""
 
     @classmethod
     def of(cls, index: int, term: int, kind: EntryKind, log_time_ms: int | None, data: bytes) -> Self:
-        """An entry of these bytes."""
+        """Return an entry of these bytes."""
         try:
-            return cls(index, term, kind, log_time_ms, value=data.decode())
+            text = data.decode()
         except UnicodeDecodeError:
+            text = None
+        if text is None or (len(data) > SHORT_BYTES and _string_bytes(data) > _base64_bytes(data)):
             return cls(index, term, kind, log_time_ms, base64=data)
+        return cls(index, term, kind, log_time_ms, value=text)
 
     def __post_init__(self) -> None:
         if self.value is UNSET and self.base64 is UNSET:
             raise ValueError("an entry of the log without value")
+
+    @property
+    def json_bytes_max(self) -> int:
+        """No fewer bytes than this entry has as JSON."""
+        if self.base64 is UNSET:
+            return _ENTRY_BYTES + _string_bytes(self.data)
+        return _ENTRY_BYTES + _base64_bytes(self.data)
 
     @property
     def data(self) -> bytes:
@@ -88,6 +110,31 @@ class _ListedConfiguration(Record, frozen=True, omit_defaults=True):
 
 class _ListedNoOp(Record, frozen=True):
     leader: ServerId | None
+
+
+def _string_bytes(text: bytes) -> int:
+    """Return the size of a text as a string of JSON, without its quotation marks."""
+    return len(text) + _count(text, _TWO_BYTES) + 5 * _count(text, _SIX_BYTES)
+
+
+def _base64_bytes(data: bytes) -> int:
+    return 4 * ((len(data) + 2) // 3)
+
+
+def _count(data: bytes, of: bytes) -> int:
+    return len(data) - len(data.translate(None, of))
+
+
+def fitting(entries: Iterable[LogEntryView]) -> tuple[LogEntryView, ...]:
+    """Return the first entry, and those after it that fit in one page with it."""
+    page: list[LogEntryView] = []
+    left = PAGE_LIMIT_BYTES
+    for each in entries:
+        left -= each.json_bytes_max
+        if page and left < 0:
+            break
+        page.append(each)
+    return tuple(page)
 
 
 def log_entry(index: int, entry: Entry, log_time_ms: int | None) -> LogEntryView:

@@ -65,6 +65,7 @@ from bridge.node.security.local_trust import (
     facts_about_node,
     peer_user_id,
 )
+from bridge.wire.keys.backup import BACKUP_LIMIT_BYTES
 from consensus.net import TransferTime, time_for
 
 ANSWER_TIMEOUT_S = 5.0
@@ -214,8 +215,11 @@ class ControlClient:
         return await self._call(routes.DEBUG, query={"seconds": seconds})
 
     async def backup(self) -> bytes:
-        """The bytes of a backup file."""
-        return await self._bytes(routes.BACKUP)
+        """Return the bytes of a backup file, which is no document of JSON and may be larger."""
+        status, answer = await self.request(routes.BACKUP.method, routes.BACKUP.path, limit_bytes=BACKUP_LIMIT_BYTES)
+        if status not in DONE:
+            raise self._refused(status, answer)
+        return answer
 
     async def keys(self) -> KeysAnswer:
         """The farm's key ring, and which members have it."""
@@ -258,7 +262,9 @@ class ControlClient:
             return ControlError(f"the node at {self.address} answered {status} and gave no reason")
         return ControlError(f"the node refused: {text}")
 
-    async def request(self, method: str, target: str, body: bytes = b"") -> tuple[int, bytes]:
+    async def request(
+        self, method: str, target: str, body: bytes = b"", *, limit_bytes: int = DOCUMENT_LIMIT_BYTES
+    ) -> tuple[int, bytes]:
         """One question and its answer: status and body. `ControlError` when there is none.
 
         An order may take long, so that its silence alone proves nothing. A node that has answered nothing yet is asked
@@ -281,7 +287,7 @@ class ControlClient:
         url = httpcore.URL(scheme=origin.scheme, host=origin.host, port=origin.port, target=target)
         try:
             wait_s = WAIT_LIMIT_MS / 1000 * ("wait=" in target)
-            answer = await self._exchange(method, url, headers, body, wait_s, timeout_s)
+            answer = await self._exchange(method, url, headers, body, wait_s, timeout_s, limit_bytes)
         except trio.TooSlowError as error:
             raise ControlError(self._unanswered(method, timeout_s)) from error
         except AnswerTooLongError as error:
@@ -293,7 +299,7 @@ class ControlClient:
                 unknown = "; whether it did what was asked is unknown" if method == "POST" else ""
                 lost = f"the node at {self.address} closed the connection without an answer{unknown}"
                 raise ControlError(lost) from error
-            return await self.request(method, target, body)
+            return await self.request(method, target, body, limit_bytes=limit_bytes)
         self._has_answered = True
         status, _ = answer
         if status == UNAUTHORIZED and isinstance(self.address, RemoteNode):
@@ -311,6 +317,7 @@ class ControlClient:
         body: bytes,
         wait_s: float,
         timeout_s: float,
+        limit_bytes: int,
     ) -> tuple[int, bytes]:
         """One request and its whole answer, whose bytes prolong the time."""
         with trio.fail_after(timeout_s + wait_s + time_for(len(body))) as patience:
@@ -320,7 +327,7 @@ class ControlClient:
                 transfer.arrived(count, trio.current_time(), patience.deadline)
                 patience.deadline = max(patience.deadline, transfer.until_s)
 
-            return await exchange(self._http, method, url, headers, body, DOCUMENT_LIMIT_BYTES, arrived=arrived)
+            return await exchange(self._http, method, url, headers, body, limit_bytes, arrived=arrived)
 
     def _unanswered(self, method: str, timeout_s: float) -> str:
         if isinstance(self.address, RemoteNode) and not self._tcp.is_connected:

@@ -33,7 +33,7 @@ from bridge.api.control import (
     SubmitOutcome,
     WithdrawnAnswer,
 )
-from bridge.api.log import LogPage, log_entry
+from bridge.api.log import PAGE_LIMIT_BYTES, LogPage, fitting, log_entry
 from bridge.api.requests import (
     CommandRequest,
     ConfirmClusterRequest,
@@ -60,7 +60,6 @@ from consensus import Entry, NotLeaderError, ServerBusyError, ServerStoppedError
 from consensus.sessions import RequestId, parse_request_id
 
 PAGE_LIMIT = 1000
-PAGE_LIMIT_BYTES = 4 * 1024 * 1024
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OUTCOME_STATUS = {
     SubmitOutcome.COMMITTED: 200,
@@ -226,7 +225,7 @@ class FarmAdmin:
         start = max(start, kept)
         readable = max(0, min(limit, applied - start + 1))
         entries = await self._read(farm.replica, start, readable) if readable else ()
-        shown = tuple(
+        shown = fitting(
             log_entry(start + offset, entry, applied_state.log_time_at(start + offset))
             for offset, entry in enumerate(entries)
         )

@@ -18,16 +18,23 @@ kept for readers who mostly never come.
 import json
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
 import trio
 
+from bridge.api.json import DOCUMENT_LIMIT_BYTES
 from bridge.api.trace import EventPage, Scalar, TraceEvent
 
 CAPACITY_EVENTS = 4096
 PER_CAUSE_EVENTS = CAPACITY_EVENTS // 4
 PAGE_LIMIT_EVENTS = 1000
+TEXT_LIMIT = 16 * 1024
+"""Characters of one text of an event. The longest that occur are alarms that name many servers."""
+PAGE_LIMIT_BYTES = DOCUMENT_LIMIT_BYTES // 4
+"""Bytes of JSON in a page, unless its first event alone has more."""
+_HEAD_BYTES = 256
+"""More than the JSON of an event has in a page beside what the ring keeps of it."""
 
 
 def clock_ms() -> int:
@@ -65,7 +72,8 @@ class EventLog:
         self, kind: str, data: Mapping[str, Scalar] | None = None, *, log_time_ms: int | None = None
     ) -> TraceEvent:
         """Record that something happened now."""
-        event = TraceEvent(self._next, self._clock_ms(), log_time_ms, kind, self._node, dict(data or {}))
+        facts = {name: each[:TEXT_LIMIT] if isinstance(each, str) else each for name, each in (data or {}).items()}
+        event = TraceEvent(self._next, self._clock_ms(), log_time_ms, kind, self._node, facts)
         self._keep(event)
         self._next += 1
         self._news.set()
@@ -90,10 +98,9 @@ class EventLog:
         oldest = next(iter(self._events), self._next)
         wanted = oldest if cursor > self._next else max(cursor, 1)
         count = max(0, min(limit, PAGE_LIMIT_EVENTS))
-        events = self._unpacked(islice((each for each in self._events if each >= wanted), count))
-        end = self._next if len(events) < count else max(wanted, oldest)
-        if events and len(events) == count:
-            end = events[-1].cursor + 1
+        cursors = self._fitting(islice((each for each in self._events if each >= wanted), count))
+        events = self._unpacked(cursors)
+        end = events[-1].cursor + 1 if events else max(wanted, oldest)
         return EventPage(end, end - wanted - len(events), events)
 
     def recent(self, count: int) -> tuple[TraceEvent, ...]:
@@ -108,6 +115,15 @@ class EventLog:
                 await self._news.wait()
             page = self.read(cursor, limit)
         return page
+
+    def _fitting(self, cursors: Iterable[int]) -> Iterator[int]:
+        """Yield the first event, and those after it that fit in one page with it."""
+        left = PAGE_LIMIT_BYTES
+        for number, cursor in enumerate(cursors):
+            left -= len(self._events[cursor][1]) + _HEAD_BYTES
+            if number and left < 0:
+                return
+            yield cursor
 
     def _unpacked(self, cursors: Iterable[int]) -> tuple[TraceEvent, ...]:
         return tuple(_event(self._node, cursor, self._events[cursor][1]) for cursor in cursors)

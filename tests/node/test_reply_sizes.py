@@ -1,0 +1,169 @@
+"""Each reply of the control interface fits in what its client accepts, whatever it holds.
+
+pages (log, events)   the page ends before the limit, so a reader always gets on
+other documents       filled to the limits of the tables that they show; a table without a declared size fails
+backup                has a limit of its own
+"""
+
+import types
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import pytest
+from msgspec import Struct, UnsetType, structs
+
+from bridge.api.control_routes import DEBUG, EVENTS, LOG, ROUTES
+from bridge.api.json import DOCUMENT_LIMIT_BYTES, encode
+from bridge.api.log import EntryKind, LogEntryView, LogPage, fitting
+from bridge.core.log.weights import COST_FACTORS_OF_ALL_MAX, EXCLUSIONS_OF_ALL_MAX, FACTORS_OF_ALL_MAX
+from bridge.core.membership.admission import ADMITTED_MAX
+from bridge.core.membership.client_keys import CLIENTS_MAX
+from bridge.core.state.farm_state import LEAVES_PER_SERVER_MAX, MASTERS_MAX, SERVERS_MAX
+from bridge.node.control.identity_admin import STRANGERS_LISTED_MAX
+from bridge.node.control.view_builder import RECENT_EVENTS
+from bridge.node.events.event_log import TEXT_LIMIT, EventLog
+from bridge.wire.keys.backup import BACKUP_LIMIT_BYTES
+from consensus.core.features import COMMAND_LIMIT_BYTES
+from gossip.core.options import Options
+
+KNOWN_MAX = ADMITTED_MAX + Options().directory_limit + 1
+"""Members that gossip knows: the admitted ones, unknown nodes up to its limit, and the node itself."""
+APART = {LOG.path, EVENTS.path, DEBUG.path}
+"""Pages have their own tests. What a node tells of its process has a limit for each list (`debugging`)."""
+REPLIES = {path: each.answer for path, each in ROUTES.items() if each.answer is not Struct and path not in APART}
+"""The documents of all other routes."""
+SIZES: dict[str, int] = {
+    "FarmView.members": KNOWN_MAX,
+    "FarmView.publishing": MASTERS_MAX,
+    "FarmView.reports": SERVERS_MAX,
+    "FarmView.removed": ADMITTED_MAX,
+    "FarmView.alarms": 64,
+    "FarmView.events": RECENT_EVENTS,
+    "FarmView.counters": 256,
+    "GossipView.counters": 256,
+    "GossipView.other_farms": 8,
+    "RaftView.voters": ADMITTED_MAX,
+    "RaftView.learners": ADMITTED_MAX,
+    "RaftView.followers": ADMITTED_MAX,
+    "RaftView.waits": ADMITTED_MAX,
+    "RaftView.counters": 256,
+    "RaftView.links": ADMITTED_MAX,
+    "RaftView.majorities": 2,
+    "RaftView.majorities.item": ADMITTED_MAX,
+    "LinkView.extensions": 16,
+    "PublishingView.entries": 16,
+    "PublishingView.standings": SERVERS_MAX,
+    "MetaEntryView.faults": 3,
+    "ReportView.masters": MASTERS_MAX,
+    "ReportView.leaves": LEAVES_PER_SERVER_MAX,
+    "LeafView.faults": 3,
+    "WeightsView.excluded": EXCLUSIONS_OF_ALL_MAX,
+    "WeightsView.costs": COST_FACTORS_OF_ALL_MAX,
+    "WeightsView.factors": FACTORS_OF_ALL_MAX,
+    "ClusterAnswer.voters": ADMITTED_MAX,
+    "LogTimeAnswer.clocks": ADMITTED_MAX,
+    "HealthAnswer.reasons": 2,
+    "QueryAnswer.answers": KNOWN_MAX,
+    "QueryAnswer.silent": KNOWN_MAX,
+    "KeysAnswer.keys": 16,
+    "KeysAnswer.behind": KNOWN_MAX,
+    "KeysAnswer.silent": KNOWN_MAX,
+    "KeysAnswer.absent": KNOWN_MAX,
+    "KeysAnswer.unstored": KNOWN_MAX,
+    "FarmKeyView.missing": KNOWN_MAX,
+    "KeysReplaced.away": ADMITTED_MAX,
+    "KeysReplaced.left_out": KNOWN_MAX,
+    "NodesAnswer.nodes": ADMITTED_MAX + STRANGERS_LISTED_MAX,
+    "NodesAnswer.clients": CLIENTS_MAX,
+    "ClientKeyView.scopes": 4,
+    "NodeApproved.retired": ADMITTED_MAX,
+    "NodeEvicted.left_out": KNOWN_MAX,
+    "NodeEvicted.client_keys": CLIENTS_MAX,
+    "NodeEvicted.client_keys_of_unknown": CLIENTS_MAX,
+}
+"""Rows of each table in a reply."""
+TEXT = '"' * 150
+"""As large as JSON makes 300 characters of a name, an address or a sentence."""
+TEXTS = {
+    "QueryAnswerView.payload": "\\" * 2048,
+    "EventView.text": "x" * TEXT_LIMIT,
+    "MemberView.node_id": "f" * 16,
+    "MemberView.name": "x" * 64,
+    "MemberView.address": "x" * 64,
+    "MemberView.certificate": "f" * 64,
+    "LinkView.extensions.item": "x" * 32,
+    "LeafView.faults.item": "x" * 16,
+    "LeafView.destination": "x" * 60,
+}
+"""Texts of another size: a member's description is 512 bytes at most, and its name holds no character that grows; names
+of extensions and faults, and addresses, are those of this version."""
+
+
+def largest(kind: type) -> Any:
+    """Return an instance with all tables full."""
+    hints = get_type_hints(kind)
+    fields = {each.name: each for each in structs.fields(kind)}
+    return kind(**{name: _value(hints[name], f"{kind.__name__}.{name}") for name in fields})
+
+
+def _value(hint: Any, place: str) -> Any:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in {Union, types.UnionType}:
+        return _value(next(each for each in arguments if each not in {type(None), UnsetType}), place)
+    if origin is tuple:
+        return (_value(arguments[0], f"{place}.item"),) * SIZES[place]
+    if origin is not None and issubclass(origin, Mapping):
+        return {f"{number:04}{'x' * 60}": 2**53 for number in range(SIZES[place])}
+    if hint in {bool, int, float, str}:
+        return TEXTS.get(place, TEXT) if hint is str else False if hint is bool else hint(-(2**53))
+    return max(hint, key=lambda each: len(each.value)) if issubclass(hint, Enum) else largest(hint)
+
+
+@pytest.mark.parametrize("path", sorted(REPLIES))
+def test_reply_with_full_tables_fits(path: str) -> None:
+    assert len(encode(largest(REPLIES[path]))) <= DOCUMENT_LIMIT_BYTES
+
+
+CONTENTS = {
+    "zero bytes": b"\x00",
+    "quotation marks": b'"',
+    "line ends": b"\n",
+    "letters": b"x",
+    "no text": b"\xff",
+}
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+@pytest.mark.parametrize("size", [1, 1_024, 65_536, 4 * 2**20, COMMAND_LIMIT_BYTES])
+def test_page_of_the_log_fits_and_gets_on(content: str, size: int) -> None:
+    count = min(1_000, 2**23 // size + 2)
+    entries = [LogEntryView.of(2**53, 2**53, EntryKind.APPLICATION, 2**53, CONTENTS[content] * size)] * count
+    page = fitting(entries)
+    assert page
+    assert len(encode(LogPage(2**53, 2**53, 2**53, 2**53, page))) <= DOCUMENT_LIMIT_BYTES
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+def test_entry_of_a_page_keeps_its_bytes(content: str) -> None:
+    data = CONTENTS[content] * 5_000
+    entry = LogEntryView.of(1, 1, EntryKind.APPLICATION, None, data)
+    assert entry.data == data
+    assert len(encode(entry)) <= entry.json_bytes_max
+
+
+@pytest.mark.parametrize("size", [1, 1_000, 2 * TEXT_LIMIT])
+def test_page_of_events_fits_and_gets_on(size: int) -> None:
+    log = EventLog("node" * 8, lambda: 2**53)
+    for number in range(4_096):
+        log.append(f"kind-{number % 8}", {"payload": "\x00" * size, "text": "\ud800" * min(size, 10)})
+    cursor, pages, read = 1, 0, 0
+    while (page := log.read(cursor)).events:
+        assert len(encode(page)) <= DOCUMENT_LIMIT_BYTES
+        assert page.lost == 0
+        cursor, pages, read = page.next_cursor, pages + 1, read + len(page.events)
+    assert (read, cursor) == (4_096, log.next_cursor)
+
+
+def test_backup_has_a_limit_of_its_own() -> None:
+    assert BACKUP_LIMIT_BYTES > DOCUMENT_LIMIT_BYTES
