@@ -24,7 +24,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from typing import Annotated, Any, Final, get_args, get_type_hints
 
 import msgspec
-from msgspec import Meta, Raw, Struct, defstruct
+from msgspec import Meta, Raw, Struct, defstruct, structs
 
 from bridge.core.formation.founding import NODE_ID_BYTES, PUBLIC_KEY_BYTES
 from bridge.core.log.hashes import HASH_CHARACTERS
@@ -161,29 +161,34 @@ class RecordJson:
         self._member = member
         self._record = record
         hints = get_type_hints(record, include_extras=True)
-        self._request = ("request",) if hints.pop("request", None) else ()
+        self._has_request = hints.pop("request", None) is not None
         forms = {name: _form_of(name, hint) for name, hint in hints.items()}
         self._derived = {name: b"" for name, form in forms.items() if form.type is None}
-        self._forms = {name: form for name, form in forms.items() if form.type is not None}
+        written = ((name, form) for name, form in forms.items() if form.type is not None)
+        self._forms = dict(sorted(written, key=lambda item: not item[1].is_first))
+        self._reads = [(name, form.read) for name, form in self._forms.items() if form.read is not _unchanged]
         defaults = {each.name: each.default for each in fields(record)}
-        ordered = sorted(self._forms.items(), key=lambda item: not item[1].is_first)
-        members = [_member_of(form, defaults[name]) for name, form in ordered]
+        members = [_member_of(form, defaults[name]) for name, form in self._forms.items()]
         self._body = defstruct(record.__name__, members, omit_defaults=True, kw_only=True)
-        beside = [(name, Request | None, None) for name in self._request]
-        self._entry = defstruct("Entry", [(member, self._body), *beside], omit_defaults=True)
+        request = [("request", Request | None, None)] if self._has_request else []
+        self._entry = defstruct("Entry", [(member, self._body), *request], omit_defaults=True)
         self._decoder = msgspec.json.Decoder(self._entry)
 
     def decode(self, data: bytes) -> Any:
         """Return the record in an entry; raises `ValueError`."""
         entry: Any = self._decoder.decode(data)
-        body = getattr(entry, self._member)
-        values = {name: form.read(getattr(body, form.key)) for name, form in self._forms.items()}
-        return self._record(**values, **self._derived, **{name: getattr(entry, name) for name in self._request})
+        body = structs.astuple(getattr(entry, self._member))
+        values = dict(zip(self._forms, body, strict=True)) | self._derived
+        for name, read in self._reads:
+            values[name] = read(values[name])
+        if self._has_request:
+            values["request"] = entry.request
+        return self._record(**values)
 
     def entry_of(self, record: Any) -> Struct:
         """Return the Struct that is encoded as the JSON of a record."""
-        body = {form.key: form.write(getattr(record, name)) for name, form in self._forms.items()}
-        return self._entry(self._body(**body), *(getattr(record, name) for name in self._request))
+        body = self._body(**{form.key: form.write(getattr(record, name)) for name, form in self._forms.items()})
+        return self._entry(body, record.request) if self._has_request else self._entry(body)
 
 
 def _form_of(name: str, hint: Any) -> Json:

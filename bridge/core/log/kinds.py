@@ -16,7 +16,8 @@ A new kind needs its class in `bridge.core.log.records`, a row here, its effect 
 `bridge.api.entry_words`.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -116,6 +117,7 @@ KINDS: Final = (
 FOREIGN: Final = Kind("", Foreign, FIRST_LEVEL, "foreign_entries", name="foreign", type="other")
 """JSON objects that no member makes one of the others."""
 ALL_KINDS: Final = (*KINDS, FOREIGN)
+_BY_MEMBER: Final = {each.member: each for each in KINDS}
 _BY_RECORD: Final = {each.record: each for each in ALL_KINDS}
 COUNTED: Final[Mapping[str, str]] = {
     "reports": "reports of servers about themselves; if it stands still, no server reports: look for the leader",
@@ -145,15 +147,17 @@ def kind_of(record: Record) -> Kind:
     return _BY_RECORD[type(record)]
 
 
-def kinds_in(members: Container[str]) -> list[Kind]:
+def kinds_in(members: AbstractSet[str]) -> list[Kind]:
     """Return the kinds that the members of an object name.
 
     Kinds from `KAFKA_LEVEL` on yield to those of earlier levels: an older version ignores the member of a kind that it
     does not know. Kinds of one level, and all below `KAFKA_LEVEL`, exclude each other.
     """
-    named = [each for each in KINDS if each.member in members]
-    oldest = min((_generation(each) for each in named), default=0)
-    return [each for each in named if _generation(each) == oldest]
+    named = [_BY_MEMBER[each] for each in _BY_MEMBER.keys() & members]
+    if len(named) > 1:
+        oldest = min(map(_generation, named))
+        named = [each for each in KINDS if each in named and _generation(each) == oldest]
+    return named
 
 
 def _generation(kind: Kind) -> int:

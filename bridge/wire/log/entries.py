@@ -80,7 +80,7 @@ def decode_entry(data: bytes, check: Callable[[str], object] = checked_destinati
         members = _skeleton.decode(data)
     except ValueError as error:
         return Foreign(str(error)[:_REASON_LIMIT])
-    kinds = kinds_in(members)
+    kinds = kinds_in(members.keys())
     if not kinds:
         return Foreign("a JSON object of no kind that a farm knows", _request_of(members))
     try:
