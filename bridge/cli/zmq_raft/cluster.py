@@ -355,13 +355,18 @@ def follow(cluster: Cluster, *, first: int | None, as_json: bool) -> None:
     It goes on over changes of the leader; --timeout is for the first answer alone.
     """
 
+    @trio.lowlevel.enable_ki_protection
+    def show(item: "protocol.LogItem") -> None:
+        # An interrupt within the flush would have the stream write the line again at the end.
+        _print_item(item, as_json=as_json)
+        sys.stdout.flush()
+
     async def read(client: "protocol.ZmqRaftClient", patience_s: float) -> None:
         previous = (await client.log_info(patience_s=patience_s)).commit if first is None else first - 1
         await client.broadcast_url(patience_s=patience_s)
         async with aclosing(client.subscribe(previous)) as items:
             async for item in items:
-                _print_item(item, as_json=as_json)
-                sys.stdout.flush()
+                show(item)
 
     cluster.ask(read)
 
