@@ -101,7 +101,7 @@ check: $(VENV)/all.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m tests.structure.words
+	$(BIN)/python -m tests.structure
 
 # Our structures and messages in the hands of the Java I2P classes and of a Java router on loopback; needs Maven and a
 # Java development kit.

@@ -22,6 +22,7 @@ import trio
 from consensus.protocols.kraft import ConnectionOptions, open_connection
 from tests.interop.kafka.jvm import listening_ports
 from tests.node.test_kafka_documents import told_apis
+from tests.processes import child
 
 pytestmark = pytest.mark.processes
 
@@ -48,22 +49,19 @@ class HowTo:
             (directory / f"{server}.properties").write_text(own)
         self.directory = directory
         self.ports = ports
-        self.serving: dict[int, subprocess.Popen[bytes]] = {}
+        self.serving: dict[int, subprocess.Popen[str]] = {}
         self._stack = stack
         bin_directory = Path(sys.executable).parent
         self._environment = os.environ | {"PATH": f"{bin_directory}{os.pathsep}{os.environ['PATH']}"}
         self._shell = stack.enter_context(
-            subprocess.Popen(
+            child(
                 ["/bin/bash"],
                 cwd=directory,
                 env=self._environment,
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                text=True,
             )
         )
-        stack.callback(self._shell.kill)
 
     def run(self) -> str:
         """Run the next block; what it prints."""
@@ -98,11 +96,10 @@ class HowTo:
         found = SERVE.fullmatch(block)
         assert found is not None, block
         server, log = int(found[1]), self.directory / f"{found[1]}.log"
-        output = self._stack.enter_context(log.open("wb"))
+        output = self._stack.enter_context(log.open("w"))
         process = self._stack.enter_context(
-            subprocess.Popen(block.split(), cwd=self.directory, env=self._environment, stdout=output, stderr=output)
+            child(block.split(), cwd=self.directory, env=self._environment, stdout=output, stderr=output)
         )
-        self._stack.callback(process.kill)
         self.serving[server] = process
         deadline = time.monotonic() + BOUND_S
         while "serving" not in log.read_text():

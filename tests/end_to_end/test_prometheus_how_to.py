@@ -25,7 +25,7 @@ from bridge.api.view import VerdictKind
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, tail, wait_until
 from tests.end_to_end.settings import LOOPBACK, broadcast_farm, free_port
 from tests.packages import monitoring
-from tests.structure.raft_rules import ROOT
+from tests.structure.sources import ROOT
 
 pytestmark = pytest.mark.processes
 

@@ -14,7 +14,7 @@ from bridge.cli.main import COMMANDS, cli
 from tests.node.test_cli_commands import served
 from tests.node.test_control import FakeNode
 from tests.operator_views import farm_view
-from tests.structure.raft_rules import ROOT
+from tests.structure.sources import ROOT
 
 MEMBERS = [each.name for each in farm_view().members]
 RAFT = farm_view().raft

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from bridge.cli.help import documents
 from bridge.cli.main import cli
-from tests.structure.raft_rules import ROOT
+from tests.structure.sources import ROOT
 
 DOCS = ROOT / "docs"
 NAMED = re.compile(r"`garlicfarm help ([\w/-]+)(?: '([^']+)')?`")

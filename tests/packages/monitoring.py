@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.structure.raft_rules import ROOT
+from tests.structure.sources import ROOT
 
 DASHBOARD = ROOT / "deploy" / "grafana" / "garlicfarm.json"
 RULES = ROOT / "deploy" / "prometheus" / "garlicfarm.rules.yml"

@@ -21,7 +21,7 @@ from pipeline.serve.metrics import RunMetrics
 from tests.operator_views import farm_view
 from tests.packages import monitoring
 from tests.reference.site import DOCS
-from tests.structure.test_documents import anchor, headings
+from tests.structure.documents import anchor, headings
 
 PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="no promtool here (Debian: apt-get install prometheus)")

@@ -17,7 +17,7 @@ from tests.packages.machine import Machine
 from tests.packages.monitoring import DASHBOARD, EXAMPLE, RULES
 from tests.packages.on_loopback import DEMO, ON_LOOPBACK
 from tests.packages.service import END_BOUND_S, READY_BOUND_S, Service, Unit
-from tests.structure.raft_rules import ROOT
+from tests.structure.sources import ROOT
 
 pytestmark = pytest.mark.packages
 

@@ -16,7 +16,7 @@ from deploy import deb, example_configuration, man_pages, platforms
 from deploy.environment import MACHINES, RELEASES, PackagingError, own_wheel, target
 from deploy.oci import lay_out
 from gossip.node import LanInterface
-from tests.structure.raft_rules import ROOT
+from tests.structure.sources import ROOT
 
 UNIT = ROOT / "deploy" / "debian" / "garlicfarm.service"
 CONTAINERFILE = ROOT / "deploy" / "oci" / "Containerfile"

@@ -20,7 +20,7 @@ from pipeline.load_model import LoadModel
 from pipeline.schemas import ENTRIES
 from pipeline.source.farm import FarmDataSource
 from tests.pipeline.made_tables import tables_of_entries
-from tests.structure.raft_rules import ROOT
+from tests.structure.sources import ROOT
 
 NOTEBOOK = ROOT / "examples" / "farm.ipynb"
 CELLS: list[dict[str, Any]] = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]

@@ -25,7 +25,7 @@ from pipeline.serve.query import TABLES, documents
 from tests.packages import monitoring
 from tests.pipeline.generated_log import generated_log
 from tests.pipeline.made_tables import derived, tables_of, wrote
-from tests.structure.raft_rules import ROOT
+from tests.structure.sources import ROOT
 
 MINUTE_MS = 60_000
 PANELS = monitoring.panels(monitoring.TABLES_DASHBOARD)

@@ -6,7 +6,7 @@ Folders of `deploy` hold no modules but files of other kinds; the first sentence
 import ast
 from pathlib import Path
 
-from tests.structure.raft_rules import ROOT
+from tests.structure.sources import ROOT
 
 PACKAGES = ("gossip", "consensus", "bridge", "pipeline", "pyspark_garlicfarm", "pyspark_garlicfarm_events", "deploy")
 HEAD = """# Layout

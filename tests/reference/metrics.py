@@ -20,7 +20,7 @@ from gossip.node.limits import Loss
 from gossip.wire.seal import Refusal
 from pipeline.serve import metrics as pipeline
 from tests.operator_views import farm_view
-from tests.structure.raft_rules import ROOT
+from tests.structure.sources import ROOT
 
 HEAD = f"""# Metrics
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from tests.reference import alarms, commands, control_endpoint, json_keys, layout, metrics, settings, verdicts
 from tests.structure import raft_rules
+from tests.structure.sources import ROOT
 
-REFERENCE = raft_rules.ROOT / "docs" / "reference"
+REFERENCE = ROOT / "docs" / "reference"
 PAGES: dict[Path, Callable[[], str]] = {
     REFERENCE / "alarms.md": alarms.page,
     alarms.RULES: alarms.rules,

@@ -15,7 +15,7 @@ import re
 import shutil
 from pathlib import Path
 
-from tests.structure.raft_rules import ROOT
+from tests.structure.sources import ROOT
 
 DOCS = ROOT / "docs"
 BUILD = ROOT / "build"

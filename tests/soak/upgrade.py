@@ -33,7 +33,7 @@ from urllib.parse import urlencode
 from bridge.node.control.client import ControlClient, ControlError, ask
 from tests.end_to_end.farm import LOG_TAIL_BYTES, Node
 from tests.processes import END_S
-from tests.structure.raft_rules import ROOT
+from tests.structure.sources import ROOT
 
 NODES = 3
 BUILDS = ROOT / "build" / "upgrade"

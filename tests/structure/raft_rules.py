@@ -6,14 +6,15 @@ are looked up in the tree, so the document follows when a function moves, and ma
 has become ambiguous. `python -m tests.reference` writes the document; a test compares it.
 """
 
-import ast
+import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.structure.sources import ROOT, definitions_in, line_of, modules_in, problem, text_of
+
 DATA = Path(__file__).with_name("raft_rules.toml")
 DOCUMENT = ROOT / "docs" / "reference" / "raft-rules.md"
 STORIES = ROOT / "tests" / "scenarios" / "raft"
@@ -22,6 +23,15 @@ HEAD = """# The rules of Raft, and where they are kept
 This file is generated from `tests/structure/raft_rules.toml` (`python -m tests.reference`); change that,
 not this. What the rules come to is told in [consensus.md](../explanation/consensus.md).
 """
+
+QUOTED = re.compile(r"\"([^\"]+)\"")
+QUOTED_RULES_MIN = 90
+SAME_WORDS = 4
+"""So many words in a row make a quotation; a rule that has fewer must be quoted whole."""
+SCENARIOS = [*(str(number) for number in range(1, 31)), "26a"]
+DEFINED = re.compile(r"(?:def|class) (\w+)")
+SCENARIO_TABLE = "The scenarios that any careful implementation passes"
+DECISION_TABLE = "What was decided beyond the paper"
 
 Cell = str | list[str]
 
@@ -49,26 +59,17 @@ class Table:
     rows: list[list[Cell]]
 
 
-def definitions_in(path: Path) -> Iterator[Definition]:
-    """Every class, function and method of a file, by dotted name."""
-
-    def walk(node: ast.AST, prefix: str) -> Iterator[Definition]:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                name = f"{prefix}{child.name}"
-                yield Definition(path, name, ast.get_docstring(child) or "")
-                yield from walk(child, f"{name}.")
-
-    yield from walk(ast.parse(path.read_text(encoding="utf-8")), "")
-
-
 @cache
 def _defined() -> dict[str, list[Definition]]:
     """By name, and by name with the module before it."""
     found: dict[str, list[Definition]] = {}
+    cells = [cell for table in tables() for row in table.rows for cell in row if isinstance(cell, list)]
+    wanted = {name.rpartition(".")[2] for cell in cells for name in cell}
     for folder in ("consensus", "tests"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            for definition in definitions_in(path):
+        for path in modules_in(folder):
+            if folder == "tests" and wanted.isdisjoint(DEFINED.findall(text_of(path))):
+                continue
+            for definition in (Definition(path, *each) for each in definitions_in(path)):
                 if folder == "consensus" or definition.name.startswith("test_") or "simulation" in path.parts:
                     for name in (definition.name, f"{path.stem}.{definition.name}"):
                         found.setdefault(name, []).append(definition)
@@ -123,3 +124,64 @@ def _link(definition: Definition) -> str:
     short = definition.name.rsplit(".", 1)[-1]
     text = short.removeprefix("test_").replace("_", " ") if short.startswith("test_") else f"`{definition.name}`"
     return f"[{text}](../../{path})" if definition.name == path.stem else f"[{text}](../../{path}#{definition.name})"
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text in small letters."""
+    return re.findall(r"[a-z0-9]+", text.lower().replace("_", " "))
+
+
+def quotes(text: str, rule: str) -> bool:
+    """Return True if the text shares a run of words with one of the rule's parts (an ellipsis divides them)."""
+    said = " ".join(["", *words(text), ""])
+    for part in map(words, rule.split("…")):
+        length = min(SAME_WORDS, len(part))
+        runs = [" ".join(part[start : start + length]) for start in range(len(part) - length + 1)]
+        if length and any(f" {run} " in said for run in runs):
+            return True
+    return False
+
+
+def named_tests(cell: Cell) -> list[str]:
+    """Return the tests and stories that a cell names."""
+    return (
+        [name for name in cell if name.startswith("test_") or name.endswith(".txt")] if isinstance(cell, list) else []
+    )
+
+
+def check() -> Iterator[str]:
+    """Yield rules without code or without a test that quotes them, and scenarios and decisions without a test."""
+    found = {table.heading: table for table in tables()}
+    rules = [row for table in found.values() if table.columns == ["rule", "code", "tests"] for row in table.rows]
+    quoted = [row for row in rules if QUOTED.search(str(row[0]))]
+    if len(quoted) < QUOTED_RULES_MIN:
+        yield problem(DATA, 1, f"{len(quoted)} rules quote the paper, fewer than {QUOTED_RULES_MIN}")
+    for rule, code, tests in quoted:
+        quotation = " … ".join(QUOTED.findall(str(rule)))
+        if not code or isinstance(code, str):
+            yield _problem(rule, "names no code")
+        if not any(quotes(f"{each.name} {each.docstring}", quotation) for each in map(lookup, named_tests(tests))):
+            yield _problem(rule, "no test quotes it")
+    yield from _untested(found)
+
+
+def _untested(found: dict[str, Table]) -> Iterator[str]:
+    scenarios = {str(row[0]).split(".")[0]: row for row in found[SCENARIO_TABLE].rows}
+    for number in SCENARIOS:
+        _, appended, fetched = scenarios.get(number, ["", [], []])
+        if not named_tests(appended):
+            yield problem(DATA, 1, f"scenario {number} has no test where the leader appends")
+        if not fetched:
+            yield problem(DATA, 1, f"scenario {number} does not say how it is where followers fetch")
+    for row in found[DECISION_TABLE].rows:
+        if not named_tests(row[1]):
+            yield _problem(row[0], "the decision has no test")
+    named = {name for table in found.values() for row in table.rows for cell in row for name in named_tests(cell)}
+    for path in STORIES.glob("*.txt"):
+        if path.name not in named:
+            yield problem(path, 1, f"{DATA.name} does not name this story")
+
+
+def _problem(rule: Cell, text: str) -> str:
+    start = QUOTED.findall(str(rule))[:1] or [str(rule)]
+    return problem(DATA, line_of(DATA, start[0][:40]), f"{str(rule)[:60]}: {text}")

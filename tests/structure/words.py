@@ -5,18 +5,17 @@ underscore counts as a space: "old name" finds `old_name` as well. `*` stands fo
 "names". A word with a capital is found only as it is spelled, any other one in any case. All tracked texts are
 searched, and the names of the files. `kept` names the paths below which a word stays.
 
-`python -m tests.structure.words` prints what it finds and then ends with status 1. `make check` runs it.
+`python -m tests.structure` prints what it finds. `make check` runs it.
 """
 
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.structure.sources import ROOT, text_of, tracked
+
 LIST = Path(__file__).with_name("words.toml")
 TEXTS = {"", ".go", ".java", ".json", ".md", ".mod", ".py", ".toml", ".txt"}
 
@@ -45,15 +44,6 @@ def listed() -> list[Word]:
     return [Word(word, plain, tuple(data["kept"].get(word, ()))) for word, plain in data["plain"].items()]
 
 
-def tracked() -> list[str]:
-    """The texts of the repository, by their paths from its root; the list itself is none of them."""
-    command = ["git", "ls-files", "-z"]
-    paths = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
-    return [
-        path for path in paths if path and Path(path).suffix in TEXTS and ROOT / path != LIST and (ROOT / path).exists()
-    ]
-
-
 def find(path: str, content: str, words: list[Word]) -> list[str]:
     """A line for each place in a file where one of the words stands; line 0 is the name of the file."""
     text = f"{path}\n{content}".replace("_", " ")
@@ -66,13 +56,10 @@ def find(path: str, content: str, words: list[Word]) -> list[str]:
     ]
 
 
-def main() -> int:
-    """Print what is found; returns the status of the process."""
+def check() -> Iterator[str]:
+    """Yield the places where a word of the list stands."""
     words = listed()
-    found = [line for path in tracked() for line in find(path, (ROOT / path).read_text(encoding="utf-8"), words)]
-    sys.stdout.writelines(f"{line}\n" for line in found)
-    return 1 if found else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    for path in tracked():
+        # The list itself is none of the texts.
+        if path.suffix in TEXTS and path != LIST:
+            yield from find(str(path.relative_to(ROOT)), text_of(path), words)

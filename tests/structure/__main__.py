@@ -1,0 +1,31 @@
+"""The structure of the code base: `python -m tests.structure` prints each problem as `path:line: text`.
+
+`make check` runs it; the status is 1 if there is a problem. tests/structure/test_checks.py plants violations.
+`lint-imports` judges the import contracts. Tests compare the pages of docs/reference with the code.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+
+from tests.structure import addresses, documents, growth, modules, raft_rules, waits, words
+
+CHECKS: tuple[Callable[[], Iterator[str]], ...] = (
+    addresses.check,
+    documents.check,
+    growth.check,
+    modules.check,
+    raft_rules.check,
+    waits.check,
+    words.check,
+)
+
+
+def main() -> int:
+    """Print the problems; return the status of the process."""
+    problems = [line for check in CHECKS for line in check()]
+    sys.stdout.writelines(f"{line}\n" for line in problems)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

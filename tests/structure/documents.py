@@ -1,0 +1,178 @@
+"""Documents, code and tests name only documents, sections, files and functions that exist.
+
+A link `file.py#name` names a function, a class or a method, not a line, so that it survives an edit above it. Code and
+tests name a document by its path from the root, and a section of it in quotation marks behind the path. Documents name
+a section by a link with the anchor that GitHub and mkdocs make of its heading.
+"""
+
+import ast
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from bridge.node.settings.configuration import SETTINGS
+from tests.reference import site
+from tests.structure.sources import ROOT, definitions_in, line_of, modules_in, nodes_of, problem, text_of, tracked
+
+DOCS = ROOT / "docs"
+LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+NAMED = re.compile(r"(?<![\w/.-])docs/[\w/-]+\.md")
+SECTION = re.compile(rf"({NAMED.pattern})`?,? (?:says )?(?:under )?['\"]([^'\"]+)['\"]")
+PACKAGE = "(?:gossip|consensus|bridge|pipeline|benchmarks|tests)"
+MENTIONED = re.compile(r"`([\w/.-]+\.md)`")
+MENTIONED_TEST = re.compile(r"`(?:tests/)?(\w+/(?:\w+/)*test_\w+\.py)`")
+READ = {".py", ".toml", ".md", ".txt", ".go", ".java", ".json", ""}
+GLOSSARY = DOCS / "glossary.md"
+GLOSSARY_WORDS_MIN = 80
+
+
+@cache
+def documents() -> list[Path]:
+    """Return all documents."""
+    return sorted([*DOCS.rglob("*.md"), *(ROOT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md"))])
+
+
+@cache
+def definitions(path: Path) -> frozenset[str]:
+    """Return the dotted names that a module defines."""
+    return frozenset(name for name, _ in definitions_in(path))
+
+
+@cache
+def headings(path: Path) -> tuple[str, ...]:
+    """Return the headings of a document."""
+    return tuple(re.findall(r"^#+ (.+)$", FENCED.sub("", text_of(path)), re.MULTILINE))
+
+
+def anchor(heading: str) -> str:
+    """Return the anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def exists(path: Path, part: str) -> bool:
+    """Return True if there is such a file and, in a document or a module, such a part."""
+    if not path.exists():
+        return False
+    match path.suffix:
+        case ".md":
+            return not part or part in map(anchor, headings(path))
+        case ".py":
+            return not part or part in definitions(path)
+        case _:
+            return True
+
+
+def resolves(name: str) -> bool:
+    """Return True if a file exists, or a dotted name is a package, a module, or a name in one."""
+    if "/" in name:
+        return (ROOT / name).exists()
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        place, rest = ROOT.joinpath(*parts[:length]), ".".join(parts[length:])
+        if place.with_suffix(".py").exists():
+            return not rest or rest in definitions(place.with_suffix(".py"))
+        if place.is_dir():
+            stub = place / "__init__.pyi"
+            face = stub if stub.is_file() else place / "__init__.py"
+            return not rest or rest.split(".")[0] in text_of(face)
+    return False
+
+
+def check() -> Iterator[str]:
+    """Yield names of things that do not exist, and pages that are missing from an index."""
+    for document in documents():
+        yield from wrong_names(document, text_of(document))
+    for path in tracked():
+        if path.suffix in READ and "vectors" not in path.parts and "docs/" in text_of(path):
+            yield from wrong_sections(path, _strings(path))
+    yield from _index()
+    yield from _site()
+    yield from _glossary()
+
+
+def wrong_names(document: Path, content: str) -> Iterator[str]:
+    """Yield links, documents, tests and modules in a document that do not exist."""
+
+    def missing(what: str, name: str) -> str:
+        return problem(document, line_of(document, name), f"no such {what}: {name}")
+
+    text = FENCED.sub("", content)
+    for _, target, part in LINK.findall(text):
+        if "://" not in target and not exists((document.parent / target).resolve() if target else document, part):
+            yield missing("place", f"{target}#{part}" if part else target)
+    for name in MENTIONED.findall(text):
+        if not any((base / name).exists() for base in (document.parent, ROOT)):
+            yield missing("document", name)
+    for name in MENTIONED_TEST.findall(content):
+        if not (ROOT / "tests" / name).exists():
+            yield missing("test", name)
+    # A setting looks like a dotted name of a module.
+    modules = {*re.findall(rf"`({PACKAGE}/[\w/]+\.py)\b", content)}
+    modules |= {*re.findall(rf"`({PACKAGE}(?:\.\w+)+)[`(]", content)} - SETTINGS.keys()
+    for name in sorted(modules):
+        if not resolves(name):
+            yield missing("module", name)
+
+
+def _strings(path: Path) -> list[str]:
+    """Return the texts of a file: of a module each whole string, since long ones are written in parts."""
+    if path.suffix != ".py":
+        return [text_of(path)]
+    joined = [
+        "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+        for node in nodes_of(path)
+        if isinstance(node, ast.JoinedStr)
+    ]
+    strings = [node.value for node in nodes_of(path) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return joined + strings
+
+
+def wrong_sections(path: Path, strings: list[str]) -> Iterator[str]:
+    """Yield documents and sections that a file names and that do not exist."""
+    for name in sorted(set(NAMED.findall(text_of(path)))):
+        if not (ROOT / name).exists():
+            yield problem(path, line_of(path, name), f"no such document: {name}")
+    for text in strings:
+        for name, section in SECTION.findall(text):
+            if (ROOT / name).exists() and " ".join(section.split()) not in headings(ROOT / name):
+                yield problem(path, line_of(path, name), f"{name} has no section '{section}'")
+
+
+def _index() -> Iterator[str]:
+    index = DOCS / "README.md"
+    linked = Counter((DOCS / target).resolve() for _, target, _ in LINK.findall(text_of(index)))
+    for path in DOCS.rglob("*.md"):
+        if path != index and linked[path] != 1:
+            yield problem(index, 1, f"it links {path.relative_to(DOCS)} {linked[path]} times, not once")
+
+
+def _site() -> Iterator[str]:
+    """A page of the site links pages of the site alone, and the site shows every page once."""
+    pages = {site.place_of(path): path for path in DOCS.rglob("*.md")}
+    for place, path in pages.items():
+        for _, target, _ in LINK.findall(FENCED.sub("", site.page_of(path))):
+            if target and "://" not in target and Path(os.path.normpath(place.parent / target)) not in pages:
+                yield problem(path, line_of(path, target), f"the site has no page {target}")
+    shown = Counter(map(Path, re.findall(r"'([\w/-]+\.md)'", repr(site.navigation()))))
+    for place in sorted(pages.keys() | shown.keys()):
+        if place not in pages or shown[place] != 1:
+            yield problem(DOCS / "README.md", 1, f"the site shows {place} {shown[place]} times, not once")
+
+
+def _glossary() -> Iterator[str]:
+    words = re.findall(r"^\| \*\*(.+?)\*\* \|", text_of(GLOSSARY), re.MULTILINE)
+    classes = re.findall(r"^\| `(\w+)` \|", text_of(GLOSSARY), re.MULTILINE)
+    for column, order in ((words, sorted(set(words), key=str.lower)), (classes, sorted(set(classes)))):
+        if column != order:
+            wrong = next((one for one, other in zip(column, order, strict=False) if one != other), column[-1])
+            yield problem(GLOSSARY, line_of(GLOSSARY, wrong), f"{wrong} is not in order, or is there twice")
+    if len(words) <= GLOSSARY_WORDS_MIN:
+        yield problem(GLOSSARY, 1, f"{len(words)} words are found")
+    defined = Counter(name for path in modules_in("gossip", "consensus", "bridge") for name in definitions(path))
+    for name in classes:
+        if defined[name] != 1:
+            yield problem(GLOSSARY, line_of(GLOSSARY, f"`{name}`"), f"{name} is defined {defined[name]} times")
