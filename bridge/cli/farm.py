@@ -15,7 +15,7 @@ from bridge.api.outputs import FarmOutput, ServersOutput, ServerView
 from bridge.api.requests import CommandRequest, RemovalOrder
 from bridge.api.verdict import loss_of_each
 from bridge.api.view import FarmView, PublishingView, RaftRole, WeightsView
-from bridge.api.words import health_text
+from bridge.api.words import clock_text, duration, health_text, known
 from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import fail
 from bridge.cli.help.completion import complete_server
@@ -23,7 +23,6 @@ from bridge.cli.options import json_option, output_options, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.cli.publish import confirm_order, tell
 from bridge.node.control.client import ControlClient
-from bridge.tui.words import clock_text, duration, known
 
 POLL_SECONDS = 0.3
 

@@ -19,10 +19,10 @@ from bridge.api.lease_set_report import (
     describe,
     read_structure,
 )
+from bridge.api.words import clock_text, duration
 from bridge.cli.failure import fail
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
-from bridge.tui.words import clock_text, duration
 from bridge.wire.i2p.meta_lease_set import (
     BLINDED_FLAG,
     OFFLINE_FLAG,

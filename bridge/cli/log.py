@@ -17,6 +17,7 @@ from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.api.entry_words import ENTRY_TYPES, Names, entry_words
 from bridge.api.log import LogEntryView, LogPage
 from bridge.api.outputs import StorageOutput
+from bridge.api.words import clock_text
 from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import file_path, json_option
@@ -25,7 +26,6 @@ from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.raft.submitting import sealed
 from bridge.node.security.key_files import KeyFileError, load_client_key
 from bridge.node.security.local_trust import UntrustedPathError, check_state_directory
-from bridge.tui.words import clock_text
 from bridge.wire.log.proof import MEMBER, sign_entry
 from consensus.sessions import RequestId, parse_request_id
 from consensus.storage import StorageVerdict, Verification, verify_storage

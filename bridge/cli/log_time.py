@@ -10,13 +10,13 @@ import click
 
 from bridge.api.control import LogTimeAnswer, ServerClock
 from bridge.api.requests import CommandRequest, CorrectionOrder
+from bridge.api.words import clock_text
 from bridge.cli.asking import ask_node, node_option
 from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.cli.publish import confirm_order, tell
 from bridge.core.farm.clock_alarms import seconds_off
 from bridge.node.control.client import ControlClient
-from bridge.tui.words import clock_text
 
 
 @click.group("log-time")

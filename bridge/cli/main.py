@@ -19,7 +19,7 @@ from bridge.cli.serving.standard_streams import guard_streams
 COMMANDS = {
     "up": LazyCommand("bridge.cli.up:up", "Run a farm of several nodes on this machine's loopback."),
     "run": LazyCommand("bridge.cli.run:run", "Run one node."),
-    "top": LazyCommand("bridge.cli.status:top", "Watch the farm live in the terminal."),
+    "top": LazyCommand("bridge.cli.events.top:top", "Watch the farm live in the terminal."),
     "status": LazyCommand("bridge.cli.status:status", "Show how the farm is, as one node sees it."),
     "members": LazyCommand(
         "bridge.cli.status:members", "List the members with status, incarnation and round-trip time."

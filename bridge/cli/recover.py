@@ -21,6 +21,7 @@ import click
 import trio
 
 from bridge.api.outputs import BackupOutput, CutView, RecoveryOutput, RestoreOutput
+from bridge.api.words import clock_text
 from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.options import directory_path, json_option, yes_option
@@ -41,7 +42,6 @@ from bridge.node.offline.recovering import (
 from bridge.node.offline.state_reading import Cut, StateReadingError, read_directory, read_state
 from bridge.node.security.key_files import KeyFileError, load_farm_key, replace_farm_key
 from bridge.node.security.local_trust import UntrustedPathError, make_state_directory
-from bridge.tui.words import clock_text
 from bridge.wire.keys.backup import Backup, BackupError, decode_backup, encode_backup
 from bridge.wire.membership.formation_state import encode_formation_state
 from consensus import MAX_NUMBER

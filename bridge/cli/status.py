@@ -1,26 +1,20 @@
-"""`garlicfarm status`, `members` and `top`: the farm as one node sees it, as text, as JSON, or live."""
+"""`garlicfarm status` and `members`: the farm as one node sees it, as text or as JSON."""
 
 import sys
 from collections import Counter
-from functools import partial
 
 import click
-import trio
 
 from bridge.api.outputs import MembersOutput, RoundTripsOutput, RoundTripView
 from bridge.api.requests import QUERY_TIMEOUT_MS, QueryRequest
 from bridge.api.verdict import EXIT_STATUS, NOTHING_TO_DO
 from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView, counted_members
-from bridge.api.words import health_text, level_words
-from bridge.cli.asking import answer_timeout_s, ask_node, find_nodes, node_option, nodes_option
-from bridge.cli.failure import fail, failures
+from bridge.api.words import by_name, clock_text, duration, health_text, known, level_words, milliseconds_text
+from bridge.cli.asking import ask_node, node_option
 from bridge.cli.options import output_options
-from bridge.cli.printing import drawing_refusal, echo, print_facts, print_json, print_table
+from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.core.formation.member import MemberStatus
-from bridge.node.control.client import ANSWER_TIMEOUT_S, ControlClient, ControlError
-from bridge.tui.sections import by_name
-from bridge.tui.top import show_farm
-from bridge.tui.words import clock_text, duration, known, milliseconds_text
+from bridge.node.control.client import ControlClient
 from bridge.wire.membership.round_trips import ROUND_TRIPS_QUERY, read_round_trips
 
 
@@ -182,23 +176,3 @@ def _print_matrix(found: RoundTripsOutput, *, as_json: bool) -> None:
     print_table(("FROM", *peers), rows)
     if found.silent:
         echo(f"No answer in time from: {', '.join(found.silent)}", err=True)
-
-
-@click.command()
-@nodes_option
-def top(nodes: tuple[str, ...]) -> None:
-    """Watch the farm live: members, Raft, what is published, recent events. q quits.
-
-    When the node does not answer any more, the next one that was named is asked, or one whose state directory lies
-    beside its own.
-    """
-    refusal = drawing_refusal()
-    if refusal is not None:
-        fail(f"top draws on a terminal, and {refusal}; use `garlicfarm status` or `garlicfarm status --json`")
-    with failures(ControlError):
-        find_nodes(nodes)
-    try:
-        trio.run(show_farm, partial(find_nodes, nodes), answer_timeout_s(ANSWER_TIMEOUT_S))
-    except* KeyboardInterrupt:
-        # Ctrl-C is the other way to quit.
-        pass

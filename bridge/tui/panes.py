@@ -25,7 +25,7 @@ from bridge.api.events import StoryTeller, event_sentence, story_line
 from bridge.api.printable import printable
 from bridge.api.take_over import Step, last_take_over
 from bridge.api.view import AlarmView, FarmView, LocalFarmView, MemberView, ReportView
-from bridge.api.words import health_text
+from bridge.api.words import clock_text, duration, health_text, known
 from bridge.tui.history import EntryLine, History, MemberHistory, graph, sparkline
 from bridge.tui.layout import (
     COLOURS,
@@ -61,7 +61,6 @@ from bridge.tui.sections import (
     weights_section,
 )
 from bridge.tui.state import Pane, Question, Sort, ViewState, selected_member, shown_members
-from bridge.tui.words import clock_text, duration, known
 
 TWO_COLUMNS: Final = 150
 LEAST_WIDTH: Final = 20

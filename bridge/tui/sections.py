@@ -29,10 +29,9 @@ from bridge.api.view import (
     best_view,
     counted_members,
 )
-from bridge.api.words import health_text
+from bridge.api.words import clock_text, duration, health_text, known, milliseconds_text, short_address
 from bridge.core.formation.member import MemberStatus
 from bridge.tui.layout import GAP, Canvas, Column, Palette, Part, marked, shortened, widened
-from bridge.tui.words import clock_text, duration, known, milliseconds_text, short_address
 
 TWO_ALARMS = 4
 SMALL_FARM = 5
@@ -112,11 +111,6 @@ def raft_line(view: FarmView, canvas: Canvas) -> Text:
         f", term {raft.term}, commit {raft.commit_index}/{raft.last_index}, applied {raft.applied_index}",
         "" if log_time_ms is None else f", log time {clock_text(log_time_ms)}",
     )
-
-
-def by_name(members: tuple[MemberView, ...]) -> list[MemberView]:
-    """Members in a stable order, in which node-10 follows node-9; evicted identities are last."""
-    return sorted(members, key=lambda member: (member.evicted, len(member.name), member.name, member.node_id))
 
 
 def status_part(member: MemberView, palette: Palette) -> Part:

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from bridge.api.view import FarmView, MemberView
-from bridge.tui.sections import by_name
+from bridge.api.words import by_name
 
 
 class Pane(Enum):

@@ -45,6 +45,17 @@ def test_offering_commands_loads_none_of_them() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_status_and_members_do_not_import_rich() -> None:
+    code = (
+        "import sys\nfrom bridge.cli.main import cli\n"
+        "for name in ('status', 'members'):\n"
+        "    try: cli([name, '--node', '/nowhere/control.sock'], prog_name='garlicfarm')\n    except SystemExit: pass\n"
+        "print('bridge.cli.status' in sys.modules, 'rich' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "True False"
+
+
 def test_topics_are_offered_for_help() -> None:
     assert offered("garlicfarm", "help", "sett") == ["settings"]
 

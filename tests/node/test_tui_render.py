@@ -16,13 +16,13 @@ from bridge.api.log import EntryKind, LogEntryView
 from bridge.api.printable import printable
 from bridge.api.trace import TraceEvent
 from bridge.api.view import AlarmView, EventView, FarmView, LocalFarmView, WeightsView, best_view
+from bridge.api.words import clock_text, duration, milliseconds_text, short_address
 from bridge.tui.history import History
 from bridge.tui.layout import Want, share
 from bridge.tui.panes import HELP, Seen, draw, scroll_limit
 from bridge.tui.sections import CHOSEN
 from bridge.tui.state import Pane, ViewState, update
 from bridge.tui.top import Following, LiveView
-from bridge.tui.words import clock_text, duration, milliseconds_text, short_address
 from tests.operator_views import farm_view, forming_view, local_farm
 
 NAMES = Names(farm_view())

@@ -13,11 +13,11 @@ from bridge.api.control import QueryAnswer
 from bridge.api.events import event_text
 from bridge.api.requests import QUERY_TIMEOUT_LIMIT_MS, QUERY_TIMEOUT_MS, EventRequest, QueryRequest
 from bridge.api.trace import EventPage, TraceEvent
+from bridge.api.words import clock_text
 from bridge.cli.asking import ask_node, node_option, patient_node_option
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_json, print_json_line, print_table
 from bridge.node.control.client import ControlClient
-from bridge.tui.words import clock_text
 
 FOLLOW_WAIT_MS = 10_000
 name_argument = click.argument("name")

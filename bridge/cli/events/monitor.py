@@ -19,13 +19,13 @@ import trio
 from bridge.api.events import StoryTeller, event_sentence, story_line
 from bridge.api.json import DocumentError
 from bridge.api.trace import TraceEvent
+from bridge.api.words import clock_text
 from bridge.cli.asking import answer_timeout_s, find_named_nodes, find_nodes, nodes_option
 from bridge.cli.failure import failures
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_json_line
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.control.node_address import NodeAddress
-from bridge.tui.words import clock_text
 
 WAIT_MS = 10_000
 ASK_AGAIN_S = 1.0
