@@ -37,10 +37,11 @@ from bridge.node.founded_farm import CurrentFarm
 from bridge.node.kafka.farm_quorum import KAFKA_LISTENER, quorum_of
 from bridge.node.kafka.farm_topic import FarmTopic
 from bridge.node.kafka.group_offsets import FarmGroupOffsets
-from bridge.node.kafka.listed_users import LOOK_EVERY_S, ListedUsers, read_listed_users
+from bridge.node.kafka.listed_users import ListedUsers, read_listed_users
 from bridge.node.kafka.producing import Producing
 from bridge.node.local_node import LocalNode
 from bridge.node.security.certificates import show_validity, validity_of
+from bridge.node.security.listed_file import LOOK_EVERY_S
 from bridge.node.settings.clients import KafkaSettings
 from bridge.node.settings.descriptors import descriptor_shares
 from consensus.net import CertificateError, NodeCertificate

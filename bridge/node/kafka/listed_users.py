@@ -19,22 +19,19 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-import trio
-
 from bridge.api.alarms import KAFKA_USERS
 from bridge.core.log.fields import NAME
-from bridge.node.events.alarms import Alarms
 from bridge.node.raft.client_scopes import Scope, scopes_in
-from bridge.node.security.key_files import KeyFileError, read_private_file
+from bridge.node.security.key_files import KeyFileError
+from bridge.node.security.listed_file import ListedFile, read_lines
 from bridge.wire.keys.scram_text import credential_in
 from consensus.protocols.kraft import Mechanism, ScramCredential, UnknownUsers
 
-LOOK_EVERY_S: Final = 5.0
 FILE_LIMIT_BYTES: Final = 1024 * 1024
-USERS_LIMIT: Final = 1_024
 SUBJECT_CHARACTERS: Final = 1_024
 CERTIFICATE: Final = "certificate"
 _PREFIX: Final = "User:"
@@ -49,12 +46,11 @@ class ListedUser:
     scopes: frozenset[Scope]
 
 
-class ListedUsers:
+class ListedUsers(ListedFile[ListedUser]):
     """The users that are listed at the moment. `users`: what `read_listed_users` found at the start."""
 
     def __init__(self, path: Path, users: tuple[ListedUser, ...], *, by_certificate: bool) -> None:
-        self._path = path
-        self._by_certificate = by_certificate
+        super().__init__(partial(read_listed_users, path, by_certificate=by_certificate), KAFKA_USERS, "users")
         self._take(users)
 
     def scram(self, mechanism: Mechanism, user: str) -> ScramCredential | None:
@@ -71,24 +67,6 @@ class ListedUsers:
         found = self._users.get(principal.removeprefix(_PREFIX))
         return frozenset() if found is None else found.scopes
 
-    async def watch(self, alarms: Alarms) -> None:
-        """Take over a changed file, until cancelled."""
-        while True:
-            await trio.sleep(LOOK_EVERY_S)
-            await self.look(alarms)
-
-    async def look(self, alarms: Alarms) -> None:
-        """Read the file again."""
-        try:
-            found = await trio.to_thread.run_sync(
-                lambda: read_listed_users(self._path, by_certificate=self._by_certificate)
-            )
-        except KeyFileError as error:
-            alarms.set(KAFKA_USERS, f"{error}; the users that were read before stay in use")
-        else:
-            self._take(found)
-            alarms.clear(KAFKA_USERS)
-
     def _take(self, users: tuple[ListedUser, ...]) -> None:
         self._users: Mapping[str, ListedUser] = {each.name: each for each in users}
         self.unknown = UnknownUsers.of({each.name: dict([each.credential]) for each in users if each.credential})
@@ -96,14 +74,8 @@ class ListedUsers:
 
 def read_listed_users(path: Path, *, by_certificate: bool) -> tuple[ListedUser, ...]:
     """The users in a file, who log in by passwords or show certificates; raises `KeyFileError`."""
-    lines = read_private_file(path, FILE_LIMIT_BYTES).splitlines()
-    found = [
-        _listed(line, f"{path}, line {number}", by_certificate=by_certificate)
-        for number, line in enumerate(lines, start=1)
-        if line.strip() and not line.lstrip().startswith("#")
-    ]
-    if len(found) > USERS_LIMIT:
-        raise KeyFileError(f"{path} lists {len(found)} users, at most {USERS_LIMIT} are read")
+    lines = read_lines(path, FILE_LIMIT_BYTES, "users")
+    found = [_listed(line, place, by_certificate=by_certificate) for place, line in lines]
     if len({each.name for each in found}) != len(found):
         raise KeyFileError(f"{path} lists a user twice: each has one line")
     return tuple(found)

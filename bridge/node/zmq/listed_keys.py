@@ -17,22 +17,19 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-import trio
-
 from bridge.api.alarms import ZMQ_KEYS
 from bridge.core.log.fields import NAME
-from bridge.node.events.alarms import Alarms
 from bridge.node.raft.client_scopes import Scope, scopes_in
-from bridge.node.security.key_files import KeyFileError, load_curve_key, read_private_file, save_curve_key
+from bridge.node.security.key_files import KeyFileError, load_curve_key, save_curve_key
+from bridge.node.security.listed_file import ListedFile, read_lines
 from bridge.wire.keys.curve_key import CurveKey, from_z85, new_curve_key
 
 SERVER_KEY_FILE: Final = "zmq.key"
-LOOK_EVERY_S: Final = 5.0
 FILE_LIMIT_BYTES: Final = 256 * 1024
-KEYS_LIMIT: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +41,11 @@ class ListedKey:
     scopes: frozenset[Scope]
 
 
-class ListedKeys:
+class ListedKeys(ListedFile[ListedKey]):
     """The keys that are listed at the moment. `keys`: what `read_listed_keys` found at the start."""
 
     def __init__(self, path: Path, keys: tuple[ListedKey, ...]) -> None:
-        self._path = path
+        super().__init__(partial(read_listed_keys, path), ZMQ_KEYS, "keys")
         self._take(keys)
 
     def is_listed(self, key: bytes) -> bool:
@@ -59,35 +56,14 @@ class ListedKeys:
         """Whether the public key `user`, in hexadecimal digits, has the scope."""
         return user is not None and scope in self._scopes.get(user, ())
 
-    async def watch(self, alarms: Alarms) -> None:
-        """Take over a changed file, until cancelled."""
-        while True:
-            await trio.sleep(LOOK_EVERY_S)
-            await self.look(alarms)
-
-    async def look(self, alarms: Alarms) -> None:
-        """Read the file again."""
-        try:
-            self._take(await trio.to_thread.run_sync(read_listed_keys, self._path))
-        except KeyFileError as error:
-            alarms.set(ZMQ_KEYS, f"{error}; the keys that were read before stay in use")
-        else:
-            alarms.clear(ZMQ_KEYS)
-
     def _take(self, keys: tuple[ListedKey, ...]) -> None:
         self._scopes: Mapping[str, frozenset[Scope]] = {each.key.hex(): each.scopes for each in keys}
 
 
 def read_listed_keys(path: Path) -> tuple[ListedKey, ...]:
     """The keys in a file; raises `KeyFileError`."""
-    lines = read_private_file(path, FILE_LIMIT_BYTES).splitlines()
-    found = [
-        _listed(line.split(), f"{path}, line {number}")
-        for number, line in enumerate(lines, start=1)
-        if line.strip() and not line.lstrip().startswith("#")
-    ]
-    if len(found) > KEYS_LIMIT:
-        raise KeyFileError(f"{path} lists {len(found)} keys, at most {KEYS_LIMIT} are read")
+    lines = read_lines(path, FILE_LIMIT_BYTES, "keys")
+    found = [_listed(line.split(), place) for place, line in lines]
     for what, listed in (("name", [each.name for each in found]), ("key", [each.key for each in found])):
         if len(set(listed)) != len(listed):
             raise KeyFileError(f"{path} lists a {what} twice: each key has one line and a name of its own")

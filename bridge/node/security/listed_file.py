@@ -1,0 +1,65 @@
+"""Files with a line for each client: read at the start, and again while the node runs.
+
+    read_lines   ──▶ the lines of a file that are not comments, each with its place for an error text
+    ListedFile   ──▶ watch: reads the file every few seconds
+
+So a client is listed or removed without a restart. If the file cannot be read any more, the clients that were read
+before stay in use, and an alarm reports it: a mistake in an editor must not lock all clients out.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import trio
+
+from bridge.api.alarms import AlarmType
+from bridge.node.events.alarms import Alarms
+from bridge.node.security.key_files import KeyFileError, read_private_file
+
+LOOK_EVERY_S: Final = 5.0
+LINES_LIMIT: Final = 1_024
+Line = TypeVar("Line")
+
+
+class ListedFile(ABC, Generic[Line]):
+    """The clients of a file. A subclass keeps them in `_take`."""
+
+    def __init__(self, read: Callable[[], tuple[Line, ...]], alarm: AlarmType, plural: str) -> None:
+        """`plural`: the word for the clients in the alarm."""
+        self._read = read
+        self._alarm = alarm
+        self._plural = plural
+
+    @abstractmethod
+    def _take(self, lines: tuple[Line, ...]) -> None:
+        """Keep the clients that were read."""
+
+    async def watch(self, alarms: Alarms) -> None:
+        """Use a changed file, until cancelled."""
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            await self.look(alarms)
+
+    async def look(self, alarms: Alarms) -> None:
+        """Read the file again."""
+        try:
+            self._take(await trio.to_thread.run_sync(self._read))
+        except KeyFileError as error:
+            alarms.set(self._alarm, f"{error}; the {self._plural} that were read before stay in use")
+        else:
+            alarms.clear(self._alarm)
+
+
+def read_lines(path: Path, limit_bytes: int, plural: str) -> list[tuple[str, str]]:
+    """Return the place and the text of each line that is not empty or a comment; raises KeyFileError."""
+    lines = read_private_file(path, limit_bytes).splitlines()
+    found = [
+        (f"{path}, line {number}", line)
+        for number, line in enumerate(lines, start=1)
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
+    if len(found) > LINES_LIMIT:
+        raise KeyFileError(f"{path} lists {len(found)} {plural}, at most {LINES_LIMIT} are read")
+    return found
