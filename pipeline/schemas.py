@@ -55,6 +55,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from bridge.core.log.figures import FIGURES
+
 _ARROW_TYPES: dict[type[DataType], pa.DataType] = {
     LongType: pa.int64(),
     IntegerType: pa.int32(),
@@ -119,11 +121,16 @@ def _required(columns: StructType, *names: str) -> StructType:
 _DESTINATION = """address STRING, healthy BOOLEAN, uptime_ms BIGINT, configured_tunnels BIGINT, current_tunnels BIGINT,
     configured_bandwidth_bytes_per_s BIGINT, bandwidth_bytes_per_s BIGINT, configured_connections BIGINT,
     connections BIGINT"""
-_REPORT = """written_at TIMESTAMP, attached BOOLEAN, uptime_ms BIGINT, job_lag_ms DOUBLE, participating_tunnels BIGINT,
-    bandwidth_bytes_per_s BIGINT, cpu_percent DOUBLE, memory_percent DOUBLE, destinations INT,
-    healthy_destinations INT, publishing BOOLEAN, exploratory_tunnels BIGINT,
-    configured_bandwidth_bytes_per_s BIGINT, publish_config STRING, can_sign_until TIMESTAMP,
-    last_published_at TIMESTAMP, masters INT, fetch_ms BIGINT"""
+FIGURE_COLUMNS = {each.column or each.name: each for each in FIGURES.values()}
+"""The figures of a router as columns of `report` and of the table `reports`."""
+_REPORT = ", ".join(
+    [
+        "written_at TIMESTAMP, attached BOOLEAN",
+        *(f"{name} {'BIGINT' if each.kind is int else 'DOUBLE'}" for name, each in FIGURE_COLUMNS.items()),
+        "destinations INT, healthy_destinations INT, publishing BOOLEAN, publish_config STRING",
+        "can_sign_until TIMESTAMP, last_published_at TIMESTAMP, masters INT, fetch_ms BIGINT",
+    ]
+)
 ENTRIES = StructType(
     [
         *_required(
@@ -159,12 +166,8 @@ EVENTS = StructType(
 )
 
 _TABLE_COLUMNS = {
-    "reports": """index BIGINT, term BIGINT, log_time TIMESTAMP, server_id BIGINT, written_at TIMESTAMP,
-        attached BOOLEAN, uptime_ms BIGINT, job_lag_ms DOUBLE, participating_tunnels BIGINT,
-        bandwidth_bytes_per_s BIGINT, cpu_percent DOUBLE, memory_percent DOUBLE, destinations INT,
-        healthy_destinations INT, publishing BOOLEAN, exploratory_tunnels BIGINT,
-        configured_bandwidth_bytes_per_s BIGINT, publish_config STRING, can_sign_until TIMESTAMP,
-        last_published_at TIMESTAMP, request STRING, masters INT, fetch_ms BIGINT""",
+    "reports": f"""index BIGINT, term BIGINT, log_time TIMESTAMP, server_id BIGINT, {_REPORT},
+        request STRING""",
     "destination_reports": """index BIGINT, log_time TIMESTAMP, server_id BIGINT, destination STRING, healthy BOOLEAN,
         uptime_ms BIGINT, configured_tunnels BIGINT, current_tunnels BIGINT, configured_bandwidth_bytes_per_s BIGINT,
         bandwidth_bytes_per_s BIGINT, configured_connections BIGINT, connections BIGINT, request STRING""",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import Any
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from bridge.api.alarms import by_gravity
 from bridge.api.contact import udp_blocked
 from bridge.api.verdict import verdict_of
 from bridge.api.view import (
+    SHOWN,
     AlarmView,
     CostFactorView,
     EventView,
@@ -447,6 +449,7 @@ class _FarmPart:
     def _report(self, server: ServerState, candidate: Candidate | None) -> ReportView:
         farm, report = self._farm, server.report
         able = candidate is not None and candidate.inability is None
+        figures: dict[str, Any] = {each.name: each.of(report.router) for each in SHOWN}
         return ReportView(
             raft_id=report.server_id,
             name=self._names.get(report.server_id),
@@ -459,9 +462,7 @@ class _FarmPart:
             clock_off=server.clock_off,
             healthy_destinations=sum(leaf.healthy for leaf in report.destinations),
             destinations=len(report.destinations),
-            job_lag_ms=report.router.job_lag_ms,
-            cpu_percent=report.router.cpu_percent,
-            memory_percent=report.router.memory_percent,
+            **figures,
             masters=tuple(self._address_of(part.destination) for part in report.masters),
             leaves=tuple(
                 LeafView(

@@ -18,11 +18,13 @@ the metric of that counter has.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from msgspec import UNSET, UnsetType
 
 from bridge.api.json import Document, Record
 from bridge.core.formation.member import MemberStatus
+from bridge.core.log.figures import FIGURES
 
 
 class Phase(Enum):
@@ -431,16 +433,18 @@ class ReportView(Record, frozen=True):
     """How many of its leaves it reports as healthy."""
     destinations: int
     """How many leaves it reports."""
+    # Figures of `bridge.core.log.figures`, which has their meaning; null if a figure is not reported.
     job_lag_ms: float | None = None
-    """The job lag of its router, milliseconds; null if it is not reported."""
     cpu_percent: float | None = None
-    """The processor load of its machine, 0 to 100; null if it is not reported."""
     memory_percent: float | None = None
-    """The memory in use on its machine, 0 to 100; null if it is not reported."""
     masters: tuple[str, ...] = ()
     """The addresses of the masters that it names; none: it serves all."""
     leaves: tuple[LeafView, ...] = ()
     """Its leaves."""
+
+
+SHOWN: Final = tuple(each for each in FIGURES.values() if each.name in ReportView.__struct_fields__)
+"""The figures of the view; commands, screens and metrics show them all."""
 
 
 class ExclusionView(Record, frozen=True):

@@ -14,7 +14,7 @@ import trio
 from bridge.api.outputs import FarmOutput, ServersOutput, ServerView
 from bridge.api.requests import CommandRequest, RemovalOrder
 from bridge.api.verdict import loss_of_each
-from bridge.api.view import FarmView, PublishingView, RaftRole, WeightsView
+from bridge.api.view import SHOWN, FarmView, PublishingView, RaftRole, WeightsView
 from bridge.api.words import clock_text, duration, health_text, known
 from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import fail
@@ -85,13 +85,11 @@ def _print_reports(view: FarmView) -> None:
             f"{each.age_ms / 1000:.0f} s{', stale' if each.stale else ''}{', clock off' if each.clock_off else ''}",
             "yes" if each.attached else "no",
             f"{each.healthy_destinations}/{each.destinations}",
-            "-" if each.job_lag_ms is None else f"{each.job_lag_ms:.0f} ms",
-            "-" if each.cpu_percent is None else f"{each.cpu_percent:.0f} %",
-            "-" if each.memory_percent is None else f"{each.memory_percent:.0f} %",
+            *(figure.text(figure.of(each)) for figure in SHOWN),
         )
         for each in view.reports
     ]
-    print_table(("SERVER", "REPORTED", "ROUTER", "HEALTHY", "JOB LAG", "MACHINE CPU", "MACHINE RAM"), rows)
+    print_table(("SERVER", "REPORTED", "ROUTER", "HEALTHY", *(each.label.upper() for each in SHOWN)), rows)
 
 
 def _print_master(each: PublishingView) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 from bridge.api.entry_words import Names, entry_words
 from bridge.api.log import LogEntryView
 from bridge.api.trace import TraceEvent
-from bridge.api.view import FarmView, ReportView
+from bridge.api.view import SHOWN, FarmView, ReportView
 from bridge.core.formation.member import MemberStatus
 
 SAMPLES: Final = 120
@@ -34,8 +34,10 @@ class MemberHistory:
 
     rtt_ms: deque[float | None] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     lag: deque[float | None] = field(default_factory=lambda: deque(maxlen=SAMPLES))
-    cpu_percent: deque[float | None] = field(default_factory=lambda: deque(maxlen=SAMPLES))
-    memory_percent: deque[float | None] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    figures: dict[str, deque[float | None]] = field(
+        default_factory=lambda: {each.name: deque(maxlen=SAMPLES) for each in SHOWN}
+    )
+    """Of its reports, by name."""
     states: deque[tuple[int, MemberStatus]] = field(default_factory=lambda: deque(maxlen=STATES))
 
 
@@ -75,8 +77,8 @@ class History:
             report: ReportView | None = None if member.raft_id is None else reports.get(member.raft_id)
             history.rtt_ms.append(member.rtt_ms)
             history.lag.append(None if lag is None else float(lag))
-            history.cpu_percent.append(None if report is None else report.cpu_percent)
-            history.memory_percent.append(None if report is None else report.memory_percent)
+            for figure in SHOWN:
+                history.figures[figure.name].append(None if report is None else figure.of(report))
 
     def heard(self, events: Iterable[TraceEvent]) -> None:
         """Remember what happened."""

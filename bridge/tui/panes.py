@@ -24,8 +24,9 @@ from bridge.api.alarms import by_gravity
 from bridge.api.events import StoryTeller, event_sentence, story_line
 from bridge.api.printable import printable
 from bridge.api.take_over import Step, last_take_over
-from bridge.api.view import AlarmView, FarmView, LocalFarmView, MemberView, ReportView
+from bridge.api.view import SHOWN, AlarmView, FarmView, LocalFarmView, MemberView, ReportView
 from bridge.api.words import clock_text, duration, health_text, known
+from bridge.core.log.figures import FIGURES, Unit
 from bridge.tui.history import EntryLine, History, MemberHistory, graph, sparkline
 from bridge.tui.layout import (
     COLOURS,
@@ -82,7 +83,6 @@ KEYS: Final = (
 )
 """The other keys: the longest text that fits. A key that is off the screen is not found."""
 HELP_CELLS: Final = 14
-WHOLE_PERCENT: Final = 100.0
 HELP: Final = (
     ("f e l p ?", "farm, events, log, publishing, this help; Tab and arrows go from one to the next"),
     ("up down, j k", "choose a member, or move in a text; PgUp, PgDn, Home and End further"),
@@ -280,15 +280,16 @@ def _graphs(state: ViewState, seen: Seen, canvas: Canvas, room: int, *, unicode:
     dim, width = canvas.palette.dim, (canvas.width - len(NOT_CHOSEN) - GAP) // 2
     columns = [Column("", len(NOT_CHOSEN) - GAP), Column("", width), Column("", width)]
     lines = [canvas.line(("GRAPHS", canvas.palette.title), (" last two minutes, the newest on the right", dim))]
+    cpu = FIGURES["cpu_percent"]
     for each in members[:count]:
         figures = _of(seen.history, each)
         highest = max((value for value in figures.rtt_ms if value is not None), default=0.0)
         rtt = "self" if each.is_self else f"round trip, 0 to {highest:.1f} ms"
         lines.append(
-            canvas.row(columns, ["", f"{each.name}: {rtt}", (f"machine CPU, 0 to {WHOLE_PERCENT:.0f} %", dim)])
+            canvas.row(columns, ["", f"{each.name}: {rtt}", (f"{cpu.label}, 0 to {cpu.text(cpu.maximum)}", dim)])
         )
         rtts = graph(figures.rtt_ms, width - 1, GRAPH_LINES, unicode=unicode)
-        loads = graph(figures.cpu_percent, width - 1, GRAPH_LINES, unicode=unicode, full=WHOLE_PERCENT)
+        loads = graph(figures.figures[cpu.name], width - 1, GRAPH_LINES, unicode=unicode, full=cpu.maximum)
         lines += [canvas.row(columns, ["", *pair]) for pair in zip(rtts, loads, strict=True)]
     return lines
 
@@ -526,17 +527,12 @@ def _figures(
     def line(values: Sequence[float | None], now: str, full: float | None = None) -> str:
         return f"{now:>10}  {sparkline(values, width, unicode=unicode, full=full)}"
 
-    cpu, memory = _last(history.cpu_percent), _last(history.memory_percent)
-    return [
-        ("round trip", line(history.rtt_ms, rtt_text(member))),
-        ("lag", line(history.lag, known(lag))),
-        ("machine CPU", line(history.cpu_percent, "-" if cpu is None else f"{cpu:.0f} %", WHOLE_PERCENT)),
-        ("machine RAM", line(history.memory_percent, "-" if memory is None else f"{memory:.0f} %", WHOLE_PERCENT)),
-    ]
-
-
-def _last(values: Sequence[float | None]) -> float | None:
-    return values[-1] if values else None
+    lines = [("round trip", line(history.rtt_ms, rtt_text(member))), ("lag", line(history.lag, known(lag)))]
+    for figure in SHOWN:
+        values = history.figures[figure.name]
+        full = figure.maximum if figure.unit is Unit.PERCENT else None
+        lines.append((figure.label, line(values, figure.text(values[-1] if values else None), full)))
+    return lines
 
 
 def _report_facts(report: ReportView | None, *, demo: bool) -> list[tuple[str, str]]:

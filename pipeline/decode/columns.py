@@ -12,6 +12,7 @@ ten megabytes must not become one allocation.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from operator import attrgetter
 from statistics import median_low
 from typing import Any, Protocol
 
@@ -31,7 +32,7 @@ from pipeline.decode.entries import (
     decoded,
     parts_of,
 )
-from pipeline.schemas import ENTRIES, LATEST_MS, arrow_schema
+from pipeline.schemas import ENTRIES, FIGURE_COLUMNS, LATEST_MS, arrow_schema
 
 ROWS_PER_RECORD_BATCH = 4_000
 """Two megabytes of reports: what a processor keeps near. Ten thousand take a third longer, each."""
@@ -209,17 +210,10 @@ def _reports(kind: pa.StructType, entries: list[ReportEntry]) -> pa.Array:
         "written_at": _moments([entry.date for entry in entries]),
         # Left out means true.
         "attached": [router.attached is not False for router in routers],
-        "uptime_ms": [router.uptime_ms for router in routers],
-        "job_lag_ms": [router.job_lag_ms for router in routers],
-        "participating_tunnels": [router.participating_tunnels for router in routers],
-        "bandwidth_bytes_per_s": [router.current_bandwidth_bytes_per_s for router in routers],
-        "cpu_percent": [router.cpu_percent for router in routers],
-        "memory_percent": [router.memory_percent for router in routers],
+        **{column: [*map(attrgetter(figure.name), routers)] for column, figure in FIGURE_COLUMNS.items()},
         "destinations": [len(entry.destinations) for entry in entries],
         "healthy_destinations": [sum(leaf.healthy is True for leaf in entry.destinations) for entry in entries],
         "publishing": [any(part.publishing is True for part in parts) for parts in masters],
-        "exploratory_tunnels": [router.exploratory_tunnels for router in routers],
-        "configured_bandwidth_bytes_per_s": [router.configured_bandwidth_bytes_per_s for router in routers],
         "publish_config": [
             ",".join(dict.fromkeys(part.publish_config.value for part in parts)) if parts else None for parts in masters
         ],

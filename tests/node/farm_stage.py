@@ -13,6 +13,7 @@ import trio
 
 from bridge.api.alarms import ROUTER
 from bridge.api.control import SubmitAnswer, SubmitOutcome
+from bridge.core.log.figures import RouterStatus
 from bridge.core.log.records import (
     Clock,
     LeafStatus,
@@ -21,7 +22,6 @@ from bridge.core.log.records import (
     PublishConfig,
     Record,
     Report,
-    RouterStatus,
 )
 from bridge.core.publishing.publication import Pace
 from bridge.node.events.alarms import Alarms, SharedAlarm

@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from bridge.core.log.figures import RouterStatus
 from bridge.node.router.i2pcontrol import I2PControl
 from bridge.node.router.link import CONTROL_PATHS, ControlAccess, Link, RouterLost, Software
 from bridge.wire.i2p.i2pcontrol import REPLY_LIMIT_BYTES, RouterFacts
@@ -38,15 +39,18 @@ async def asking(
 async def test_a_java_router_tells_all_that_it_knows(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with asking(monkeypatch, autojump_clock) as (control, _):
         assert await control.facts() == RouterFacts(
-            uptime_ms=3_600_000,
+            RouterStatus(
+                attached=True,
+                uptime_ms=3_600_000,
+                participating_tunnels=120,
+                exploratory_tunnels=5,
+                current_bandwidth_bytes_per_s=30_000,
+                configured_bandwidth_bytes_per_s=160 * 1024,
+                job_lag_ms=12.5,
+                last_published_router_info="cm91dGVyaW5mbw==",
+            ),
             version="2.10.0",
             status="OK",
-            participating_tunnels=120,
-            exploratory_tunnels=5,
-            current_bandwidth_bytes_per_s=30_000,
-            configured_bandwidth_bytes_per_s=160 * 1024,
-            job_lag_ms=12.5,
-            router_info="cm91dGVyaW5mbw==",
         )
 
 
@@ -56,7 +60,10 @@ async def test_i2pd_tells_less_and_is_not_asked_what_it_might_take_for_an_order(
     fake = FakeControl(info=dict(I2PD_INFO), is_java=False, path="/")
     async with asking(monkeypatch, autojump_clock, fake) as (control, _):
         assert await control.facts() == RouterFacts(
-            uptime_ms=7_200_000, version="2.56.0", participating_tunnels=7, current_bandwidth_bytes_per_s=3_000
+            RouterStatus(
+                attached=True, uptime_ms=7_200_000, participating_tunnels=7, current_bandwidth_bytes_per_s=3_000
+            ),
+            version="2.56.0",
         )
         assert fake.calls == ["Authenticate", "RouterInfo"]
 
@@ -68,17 +75,17 @@ async def test_an_older_java_router_that_lacks_keys_and_methods_leaves_them_unkn
     fake = FakeControl(info=older)
     async with asking(monkeypatch, autojump_clock, fake) as (control, _):
         facts = await control.facts()
-        assert (facts.uptime_ms, facts.version) == (3_600_000, "2.10.0")
-        assert facts.exploratory_tunnels is None
-        assert facts.current_bandwidth_bytes_per_s is None
-        assert facts.router_info is None
+        assert (facts.report.uptime_ms, facts.version) == (3_600_000, "2.10.0")
+        assert facts.report.exploratory_tunnels is None
+        assert facts.report.current_bandwidth_bytes_per_s is None
+        assert facts.report.last_published_router_info is None
 
 
 @pytest.mark.parametrize("value", [True, "soon", -1, 1e300, None, [1], {"a": 1}, "9" * 400])
 async def test_a_figure_that_is_none_is_unknown(monkeypatch: Patch, autojump_clock: Clock, value: object) -> None:
     fake = FakeControl(info={**JAVA_INFO, "i2p.router.uptime": value})
     async with asking(monkeypatch, autojump_clock, fake) as (control, _):
-        assert (await control.facts()).uptime_ms is None
+        assert (await control.facts()).report.uptime_ms is None
 
 
 async def test_what_is_wrong_with_its_network_is_told_in_words(monkeypatch: Patch, autojump_clock: Clock) -> None:
@@ -103,7 +110,7 @@ async def test_a_token_that_has_ended_is_renewed_without_a_word(monkeypatch: Pat
         await control.facts()
         fake.token = 2
         await trio.sleep(6)
-        assert (await control.facts()).uptime_ms == 3_600_000
+        assert (await control.facts()).report.uptime_ms == 3_600_000
         assert fake.calls.count("Authenticate") == 2
 
 

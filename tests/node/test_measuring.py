@@ -4,8 +4,9 @@ import pytest
 import trio
 import trio.testing
 
+from bridge.core.log.figures import RouterStatus
 from bridge.core.log.hashes import hash_of
-from bridge.core.log.records import LeafStatus, Measurement, Report, RouterStatus
+from bridge.core.log.records import LeafStatus, Measurement, Report
 from bridge.node.router.router import MeasuredStatus
 from bridge.wire.i2p.destination_keys import new_demo_leaf
 from tests.node.farm_stage import MASTER, OTHER, Stage, clock_now_ms, machine_clock

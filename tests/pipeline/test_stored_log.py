@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from bridge.core.formation.founding import Founder, Founding
-from bridge.core.log.records import Report, RouterStatus
+from bridge.core.log.figures import RouterStatus
+from bridge.core.log.records import Report
 from bridge.core.state.farm_state import SESSION_LIMITS, FarmState, ServerState
 from bridge.node.offline.stored_farm import StoredFarm
 from bridge.node.offline.stored_farm_writer import StoredFarmWriter

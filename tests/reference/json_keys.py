@@ -22,6 +22,7 @@ from bridge.api import (
     view,
 )
 from bridge.api.json import Document, Record, RequestBody
+from bridge.core.log.figures import FIGURES
 from bridge.node.zmq import log_snapshot
 
 HEAD = """# JSON that scripts may rely on
@@ -98,7 +99,8 @@ def _structs(module: ModuleType, base: type[Struct]) -> Iterator[type[Struct]]:
 
 
 def _struct(kind: type[Struct]) -> str:
-    told = _meanings(kind)
+    told = {name: f"{each.meaning}, {each.unit.value}; null if it is not reported." for name, each in FIGURES.items()}
+    told |= _meanings(kind)
     rows = [
         f"| `{field.encode_name}` | {_type(field.type)} | {told[field.name]} |\n"
         for field in msgspec.structs.fields(kind)

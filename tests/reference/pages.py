@@ -3,7 +3,17 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.reference import alarms, commands, control_endpoint, json_keys, layout, metrics, settings, verdicts
+from tests.reference import (
+    alarms,
+    commands,
+    control_endpoint,
+    json_keys,
+    layout,
+    metrics,
+    router_report,
+    settings,
+    verdicts,
+)
 from tests.structure import raft_rules
 from tests.structure.sources import ROOT
 
@@ -15,6 +25,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     REFERENCE / "json.md": json_keys.page,
     REFERENCE / "layout.md": layout.page,
     REFERENCE / "metrics.md": metrics.page,
+    REFERENCE / "router-report.md": router_report.page,
     REFERENCE / "settings.md": settings.page,
     REFERENCE / "commands.md": commands.page,
     REFERENCE / "verdicts.md": verdicts.page,

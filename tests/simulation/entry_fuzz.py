@@ -16,6 +16,7 @@ from typing import Any
 
 from bridge.core.farm.state_machine import Farm
 from bridge.core.log.feature_level import FIRST_LEVEL
+from bridge.core.log.figures import RouterStatus
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import (
     Admission,
@@ -34,7 +35,6 @@ from bridge.core.log.records import (
     PublishConfig,
     Removal,
     Report,
-    RouterStatus,
 )
 from bridge.core.membership.authors import EntryWithoutEffect
 from bridge.core.publishing.publication import Pace, plan_publication
@@ -87,7 +87,17 @@ REPORT = Report(
     "farm",
     LATE_MS,
     1,
-    RouterStatus(True, 1, 2.5, 3, 4, 5, 6, 7.5, 8.5, None),  # noqa: FBT003 - likewise
+    RouterStatus(
+        attached=True,
+        uptime_ms=1,
+        job_lag_ms=2.5,
+        exploratory_tunnels=3,
+        participating_tunnels=4,
+        configured_bandwidth_bytes_per_s=5,
+        current_bandwidth_bytes_per_s=6,
+        cpu_percent=7.5,
+        memory_percent=8.5,
+    ),
     (MetaStatus(MASTER, PublishConfig.AUTO, publishing=True, last_published_time_ms=0, can_sign_until_s=2**32 - 1),),
     (_LEAF,),
     (Measurement(hash_of(LEAF), True, 3),),  # noqa: FBT003 - likewise

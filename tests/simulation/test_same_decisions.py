@@ -15,6 +15,7 @@ import pytest
 
 from bridge.core.farm.state_machine import Farm
 from bridge.core.log.feature_level import FIRST_LEVEL, SUPPORTED_LEVEL, VERSION_OF
+from bridge.core.log.figures import RouterStatus
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.kinds import kind_of
 from bridge.core.log.records import (
@@ -35,7 +36,6 @@ from bridge.core.log.records import (
     PublishConfig,
     Removal,
     Report,
-    RouterStatus,
     request_of,
 )
 from bridge.core.publishing.lease_set import LEAVES_MAX
@@ -158,7 +158,7 @@ class World:
             for each in self.random.sample(LEAVES, self.random.randint(0, 12))
         )
         attached, lag_ms = self.random.random() < 0.9, self.random.uniform(0, 900)
-        router = RouterStatus(attached, uptime_ms=self.now_ms, job_lag_ms=lag_ms)
+        router = RouterStatus(attached=attached, uptime_ms=self.now_ms, job_lag_ms=lag_ms)
         date_ms = BASE_MS + self.now_ms + self.random.choice((0, 0, 0, 0, -70_000, 100_000))
         return Report("farm", date_ms, server_id, router, tuple(parts), leaves, request=self._request())
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from bridge.core.farm.state_machine import Change
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
-from bridge.core.log.records import Clock, LeafStatus, MetaStatus, PublishConfig, Record, Report, RouterStatus
+from bridge.core.log.figures import RouterStatus
+from bridge.core.log.records import Clock, LeafStatus, MetaStatus, PublishConfig, Record, Report
 from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.state.farm_state import FarmTuning, MasterState
 from tests.authored import FOUNDERS, AuthoredFarm

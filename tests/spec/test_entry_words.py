@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from bridge.api.entry_words import ENTRY_TYPES, Names, entry_words
 from bridge.api.log import EntryKind, LogEntryView, log_entry
 from bridge.api.verdict import loss_of_each
+from bridge.core.log.figures import RouterStatus
 from bridge.core.log.kinds import ALL_KINDS, kind_of
 from bridge.core.log.records import (
     Admission,
@@ -34,7 +35,6 @@ from bridge.core.log.records import (
     Publication,
     Removal,
     Report,
-    RouterStatus,
     Scope,
 )
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key

@@ -13,6 +13,7 @@ from bridge.core.farm.state_machine import (
     RequestRefused,
     ServerForgotten,
 )
+from bridge.core.log.figures import RouterStatus
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import (
     Clock,
@@ -28,7 +29,6 @@ from bridge.core.log.records import (
     Record,
     Removal,
     Report,
-    RouterStatus,
 )
 from bridge.core.publishing.lease_set import LEAVES_MAX
 from bridge.core.publishing.publication import Pace, plan_publication

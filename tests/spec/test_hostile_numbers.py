@@ -14,6 +14,7 @@ from bridge.core.farm import state_machine
 from bridge.core.farm.state_machine import Change, EntryTooEarly, Farm, LevelRaised, PublicationAccepted
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.core.log.fields import BOX_BYTES
+from bridge.core.log.figures import RouterStatus
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import (
     Admission,
@@ -38,7 +39,6 @@ from bridge.core.log.records import (
     Record,
     Removal,
     Report,
-    RouterStatus,
     Scope,
 )
 from bridge.core.log.weights import CostFactorChanged, ExclusionChanged

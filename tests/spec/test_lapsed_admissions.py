@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
-from bridge.core.log.records import Admission, Author, Clock, ProvenRecord, Report, RouterStatus
+from bridge.core.log.figures import RouterStatus
+from bridge.core.log.records import Admission, Author, Clock, ProvenRecord, Report
 from bridge.core.membership.admission import (
     ADMITTED_MAX,
     LAPSE_MS,

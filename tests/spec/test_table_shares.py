@@ -15,6 +15,7 @@ import pytest
 
 from bridge.core.farm.state_machine import Change, Farm
 from bridge.core.log.feature_level import BOUNDS_LEVEL
+from bridge.core.log.figures import RouterStatus
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import (
     Admission,
@@ -32,7 +33,6 @@ from bridge.core.log.records import (
     PublishConfig,
     Record,
     Report,
-    RouterStatus,
     Scope,
 )
 from bridge.core.log.voter_clocks import VoterClocks

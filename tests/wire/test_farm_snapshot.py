@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from bridge.core.log.figures import FIGURES, RouterStatus
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import (
     ClientKey,
@@ -19,7 +20,6 @@ from bridge.core.log.records import (
     LeafFault,
     Measurement,
     Publication,
-    RouterStatus,
     Scope,
 )
 from bridge.wire.log.snapshot import FarmSnapshot, FarmSnapshotError, decode_farm, encode_farm
@@ -81,7 +81,8 @@ async def test_all_that_operators_and_the_pipeline_said_comes_back() -> None:
 def test_snapshot_has_the_recorded_bytes() -> None:
     """A restored state must be equal on servers of all versions, so each record keeps its names in MessagePack."""
     log = eventful()
-    router = RouterStatus(True, 1, 2.5, 3, 4, 5, 6, 7.5, 8.5, "AAAA")  # noqa: FBT003 - by place in the record
+    figures = dict(zip(FIGURES, (1, 2.5, 3, 4, 5, 6, 7.5, 8.5), strict=True))
+    router = RouterStatus(attached=True, last_published_router_info="AAAA", **figures)  # type: ignore[arg-type]
     failed = replace(leaf("leaf07"), faults=(LeafFault.SERVICE,))
     measured = (Measurement(hash_of("other"), reachable=True, fetch_ms=5),)
     log.append(replace(report(2), router=router, destinations=(failed,), remote_metas=measured))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.core.log.figures import FIGURES
 from bridge.wire.i2p.i2pcontrol import (
     KEYS,
     I2PControlError,
@@ -42,8 +43,8 @@ def test_any_bytes_are_a_result_or_the_one_error(data: bytes) -> None:
 @given(st.dictionaries(st.sampled_from(KEYS), JSON), JSON)
 def test_any_figures_are_facts_within_their_bounds(info: dict[str, object], rate: object) -> None:
     found = facts_of(info, {"i2p.router.net.bw.in": rate, "i2p.router.net.bw.out": rate}, {"Result": rate})
-    figures = [found.uptime_ms, found.participating_tunnels, found.job_lag_ms, found.exploratory_tunnels]
-    assert all(figure is None or 0 <= figure <= 2**54 for figure in figures)
+    values = [figure.of(found.report) for figure in FIGURES.values()]
+    assert all(value is None or 0 <= value <= 2**64 for value in values)
     assert found.version is None or found.version.isprintable()
 
 

@@ -35,6 +35,7 @@ from bridge.core.log.fields import (
     ServerId,
     hex_id,
 )
+from bridge.core.log.figures import RouterStatus
 
 FACTORS_MAX = 1024
 """Leaves in one entry of factors, and the share of one author in the table (`bridge.core.log.weights`)."""
@@ -61,23 +62,6 @@ class MetaStatus:
     """Second at which its (transient) signing key ends; None when it holds no key and so can never publish."""
     publish_failure: str | None = None
     """Why its router did not take the last structure, or never takes one. It decides nothing: `publish_config` does."""
-
-
-@dataclass(frozen=True, slots=True)
-class RouterStatus:
-    """`router`: the sender's router. `attached` is false for a node that has no router."""
-
-    attached: bool
-    uptime_ms: int | None = None
-    job_lag_ms: float | None = None
-    """Lag of the router's job queue, or of the node's own event loop when the router kind cannot tell."""
-    exploratory_tunnels: int | None = None
-    participating_tunnels: int | None = None
-    configured_bandwidth_bytes_per_s: int | None = None
-    current_bandwidth_bytes_per_s: int | None = None
-    cpu_percent: float | None = None
-    memory_percent: float | None = None
-    last_published_router_info: str | None = None
 
 
 class LeafFault(Enum):

@@ -22,8 +22,9 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from bridge.core.log.figures import RouterStatus
 from bridge.core.log.hashes import hash_of
-from bridge.core.log.records import LeafStatus, RouterStatus
+from bridge.core.log.records import LeafStatus
 from bridge.core.log.weights import weighed
 from bridge.core.publishing.candidates import JOB_LAG_WORST_MS, penalty
 from bridge.core.state.farm_state import FarmState, FarmTuning, Leaf, MasterState, ServerState

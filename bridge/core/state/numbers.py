@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any
 
+from bridge.core.log.figures import FIGURES
 from bridge.core.log.weights import COST_MAX, OPERATOR_BOUNDS, PIPELINE_BOUNDS
 from bridge.core.membership.eviction import LAST_ERA
 from bridge.core.state.farm_state import LOG_TIME_LIMIT_MS, places_in
@@ -94,16 +95,9 @@ def _index(words: str, least: int = 0) -> Number:
 
 
 _ENTRY_FIGURES = {
-    "router's uptime in ms": ("RouterStatus.uptime_ms", "LeafStatus.uptime_ms"),
-    "number of tunnels": (
-        "RouterStatus.exploratory_tunnels",
-        "RouterStatus.participating_tunnels",
-        "LeafStatus.configured_tunnels",
-        "LeafStatus.current_tunnels",
-    ),
+    "leaf's uptime in ms": ("LeafStatus.uptime_ms",),
+    "number of tunnels": ("LeafStatus.configured_tunnels", "LeafStatus.current_tunnels"),
     "bandwidth in bytes/s": (
-        "RouterStatus.configured_bandwidth_bytes_per_s",
-        "RouterStatus.current_bandwidth_bytes_per_s",
         "LeafStatus.configured_bandwidth_bytes_per_s",
         "LeafStatus.current_bandwidth_bytes_per_s",
     ),
@@ -150,9 +144,10 @@ NUMBERS: dict[str, Number] = {
     "Report.date_ms": Number(
         NumberKind.CLOCK, "the date of a report", 0, NUMBER_MAX, "the server", "its clock counts as off"
     ),
-    "RouterStatus.job_lag_ms": _figure("a router's job lag in ms", 1e9),
-    "RouterStatus.cpu_percent": _figure("a router's load in percent", 100),
-    "RouterStatus.memory_percent": _figure("a router's memory in percent", 100),
+    **{
+        f"RouterStatus.{each.name}": _figure(f"a router's {each.label_and_unit}", each.maximum)
+        for each in FIGURES.values()
+    },
     **{place: _figure(f"a {words}") for words, places in _ENTRY_FIGURES.items() for place in places},
     "MetaStatus.last_published_time_ms": Number(
         NumberKind.SECOND_MS,

@@ -10,6 +10,7 @@ has no increase, so an alert would miss the first stranger. What alerts and dash
 told from 0 on (`FROM_ZERO`).
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -18,8 +19,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from bridge.api.printable import printable
-from bridge.api.view import FarmView, RaftRole, VerdictKind, counted_members
+from bridge.api.view import SHOWN, FarmView, RaftRole, VerdictKind, counted_members
 from bridge.core.formation.member import MemberStatus
+from bridge.core.log.figures import Unit
 from bridge.node.control.metric_texts import GAUGES, counter_text
 from bridge.node.events.durations import TEXTS, Durations
 from consensus import Histogram
@@ -92,6 +94,7 @@ class _ViewCollector(Collector):
         yield from _members(self._view)
         yield from _raft(self._view)
         yield from _publishing(self._view)
+        yield from _router(self._view)
         yield from self._counters()
 
     def _counters(self) -> Iterator[Metric]:
@@ -190,3 +193,15 @@ def _publishing(view: FarmView) -> Iterator[Metric]:
     left = [each.seconds_to_expiry for each in view.publishing if each.seconds_to_expiry is not None]
     if left:
         yield _gauge("lease_set_seconds_to_expiry", min(left))
+
+
+def _router(view: FarmView) -> Iterator[Metric]:
+    """Yield the figures of this node's own report, in base units."""
+    own = [each for each in view.reports if each.raft_id == view.node.raft_id]
+    for figure, report in itertools.product(SHOWN, own):
+        value = figure.of(report)
+        if value is not None:
+            is_time = figure.unit is Unit.MILLISECONDS
+            name = f"{figure.name.removesuffix('_ms')}_seconds" if is_time else figure.name
+            text = f"{figure.meaning}, as this node reported it last."
+            yield GaugeMetricFamily(f"{PREFIX}_router_{name}", text, value=value / 1000 if is_time else value)

@@ -88,7 +88,7 @@ async def _status_check(access: ControlAccess | None) -> Check:
             "switch I2PControl on (Java: a web application of the console; i2pd: [i2pcontrol]), and check the password"
         )
         return Check(STATUS, CheckResult.PROBLEM, str(error), action)
-    uptime = "unknown" if facts.uptime_ms is None else f"{facts.uptime_ms // 60_000} min"
+    uptime = "unknown" if facts.report.uptime_ms is None else f"{facts.report.uptime_ms // 60_000} min"
     text = f"{access.link}: version {facts.version or 'unknown'}, up for {uptime}, status {facts.status or 'unknown'}"
     if facts.network_error is not None:
         return Check(STATUS, CheckResult.WARNING, f"{text}; {facts.network_error}", "look at the router's own console")

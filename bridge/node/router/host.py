@@ -15,13 +15,14 @@ What cannot be read is unknown, and never ends the node: without a free descript
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, TypeVar
 
 import psutil
 import trio
+
+from bridge.core.log.figures import RouterStatus
 
 LAG_INTERVAL_S: Final = 0.5
 """Each measurement wakes the node: at 0.1 s these were a third of all that an idle follower had."""
@@ -33,16 +34,6 @@ _LOOPBACK: Final = frozenset({"lo", "lo0"})
 _INTERFACES: Final = Path("/sys/class/net")
 _STACKED: Final = ("br", "bond", "docker", "gif", "stf", "tap", "team", "tun", "utun", "veth", "virbr", "vlan", "wg")
 """Beginnings of names of interfaces whose bytes pass another one as well, for systems that have no /sys."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostFigures:
-    """One sample. Percentages are of the whole host; `network_bytes_per_s` is in + out, each byte once, no loopback."""
-
-    cpu_percent: float | None
-    memory_percent: float | None
-    network_bytes_per_s: int | None
-    process_uptime_ms: int
 
 
 class LoopLag:
@@ -87,19 +78,23 @@ class HostSampler:
         """How long this process has run."""
         return round((self._age_at_start_s + time.monotonic() - self._started_s) * 1000)
 
-    def sample(self) -> HostFigures:
-        """Figures since the last sample; None for what the system does not tell now. Never raises for that."""
+    def sample(self) -> RouterStatus:
+        """Return the figures that the host measures since the last sample; None for one that it cannot read now.
+
+        Percentages are of the whole host. The bandwidth is in + out, each byte once, without the loopback interface.
+        """
         now_s = time.monotonic()
         network_bytes = _told(_network_bytes)
         rate = None
         if network_bytes is not None and self._network_bytes is not None:
             rate = rate_per_s(self._network_bytes, network_bytes, now_s - self._sampled_s)
         self._network_bytes, self._sampled_s = network_bytes, now_s
-        return HostFigures(
+        return RouterStatus(
+            attached=False,
+            uptime_ms=self.process_uptime_ms,
+            current_bandwidth_bytes_per_s=rate,
             cpu_percent=_told(lambda: psutil.cpu_percent(interval=None)),
             memory_percent=_told(lambda: psutil.virtual_memory().percent),
-            network_bytes_per_s=rate,
-            process_uptime_ms=self.process_uptime_ms,
         )
 
 

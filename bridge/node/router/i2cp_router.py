@@ -16,13 +16,14 @@ ill, and an alarm of the router's own stands until it answers.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import trio
 
 from bridge.api.alarms import ROUTER_CLOCK, ROUTER_STATUS, ROUTER_UNREACHABLE
-from bridge.core.log.records import LeafFault, LeafStatus, RouterStatus
+from bridge.core.log.figures import RouterStatus, known_of
+from bridge.core.log.records import LeafFault, LeafStatus
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import clock_ms
 from bridge.node.router.host import HostSampler, LoopLag
@@ -108,22 +109,15 @@ class I2cpRouter:
     # -- status --------------------------------------------------------------------------------------------------------
 
     async def local_router_status(self) -> RouterStatus:
-        """Whether the router answers, and its figures; the host's where they are the host's."""
+        """Return the figures of the router; those of the host for figures that the router does not report."""
         self._reachable = await self._look_at_clock()
         facts = await self._facts() if self._reachable else RouterFacts()
-        figures = self._host.sample()
-        bandwidth = facts.current_bandwidth_bytes_per_s
-        return RouterStatus(
+        # The host's uptime is that of this process, not of the router.
+        host = replace(self._host.sample(), uptime_ms=None, job_lag_ms=self._loop_lag.mean_ms())
+        return replace(
+            known_of(facts.report, host),
             attached=self._reachable,
-            uptime_ms=facts.uptime_ms,
-            job_lag_ms=self._loop_lag.mean_ms() if facts.job_lag_ms is None else facts.job_lag_ms,
-            exploratory_tunnels=facts.exploratory_tunnels,
-            participating_tunnels=facts.participating_tunnels,
-            configured_bandwidth_bytes_per_s=facts.configured_bandwidth_bytes_per_s,
-            current_bandwidth_bytes_per_s=figures.network_bytes_per_s if bandwidth is None else bandwidth,
-            cpu_percent=figures.cpu_percent,
-            memory_percent=figures.memory_percent,
-            last_published_router_info=self._news_of_router_info(facts.router_info),
+            last_published_router_info=self._news_of_router_info(facts.report.last_published_router_info),
         )
 
     async def _look_at_clock(self) -> bool:

@@ -17,13 +17,14 @@ local service, asked by a real TCP connection, or simply healthy where the demon
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
 import trio
 
-from bridge.core.log.records import LeafFault, LeafStatus, RouterStatus
+from bridge.core.log.figures import RouterStatus
+from bridge.core.log.records import LeafFault, LeafStatus
 from bridge.node.events.event_log import clock_ms
 from bridge.node.router.host import HostSampler, LoopLag
 from bridge.wire.i2p.meta_lease_set import (
@@ -184,17 +185,9 @@ class FileRouter:
         return self._directory / f"{address_of(master_hash).removesuffix('.b32.i2p')}{STRUCTURE_SUFFIX}"
 
     async def local_router_status(self) -> RouterStatus:
-        """Figures of the host and the node's own loop; there is no router to ask."""
-        figures = self._host.sample()
+        """Return figures of the host and of the node's own loop; there is no router to query."""
         await trio.lowlevel.checkpoint()
-        return RouterStatus(
-            attached=self._demo,
-            uptime_ms=figures.process_uptime_ms,
-            job_lag_ms=self._loop_lag.mean_ms(),
-            current_bandwidth_bytes_per_s=figures.network_bytes_per_s,
-            cpu_percent=figures.cpu_percent,
-            memory_percent=figures.memory_percent,
-        )
+        return replace(self._host.sample(), attached=self._demo, job_lag_ms=self._loop_lag.mean_ms())
 
     async def local_leaf_hashes(self, master_hash: bytes) -> tuple[bytes, ...]:
         """The configured leaves that name this master, and those that name none."""

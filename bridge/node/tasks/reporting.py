@@ -25,8 +25,9 @@ from random import Random
 import trio
 
 from bridge.api.control import SubmitOutcome
+from bridge.core.log.figures import RouterStatus
 from bridge.core.log.hashes import hash_of
-from bridge.core.log.records import LeafFault, LeafStatus, MetaStatus, Report, RouterStatus
+from bridge.core.log.records import LeafFault, LeafStatus, MetaStatus, Report
 from bridge.node.router.router import RouterError
 from bridge.node.tasks.measuring import MeasuringTask
 from bridge.node.tasks.publishing import PublishingTask

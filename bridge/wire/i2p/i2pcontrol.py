@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
+from bridge.core.log.figures import RouterStatus
+
 API_VERSION: Final = 1
 REPLY_LIMIT_BYTES: Final = 256 * 1024
 WRONG_PASSWORD: Final = -32001
@@ -64,20 +66,18 @@ class I2PControlError(ValueError):
         self.code = code
 
 
+_UNKNOWN: Final = RouterStatus(attached=True)
+
+
 @dataclass(frozen=True, slots=True)
 class RouterFacts:
-    """What a router told about itself; None is unknown."""
+    """A router's facts about itself; None is unknown."""
 
-    uptime_ms: int | None = None
+    report: RouterStatus = _UNKNOWN
+    """Its figures, and its RouterInfo."""
     version: str | None = None
     status: str | None = None
     network_error: str | None = None
-    participating_tunnels: int | None = None
-    exploratory_tunnels: int | None = None
-    current_bandwidth_bytes_per_s: int | None = None
-    configured_bandwidth_bytes_per_s: int | None = None
-    job_lag_ms: float | None = None
-    router_info: str | None = None
 
 
 class _Failure(msgspec.Struct):
@@ -125,20 +125,23 @@ def token_of(result: Mapping[str, Any]) -> str:
 
 
 def facts_of(info: Mapping[str, Any], settings: Mapping[str, Any], rate: Mapping[str, Any]) -> RouterFacts:
-    """What the answers to RouterInfo, NetworkSetting and GetRate say; the latter two are empty where unknown."""
+    """Return the facts in the replies to RouterInfo, NetworkSetting and GetRate; the last two are empty if unknown."""
     code = _count(info.get(NET_STATUS))
     limit = _sum(_count(settings.get(LIMIT_IN)), _count(settings.get(LIMIT_OUT)))
     return RouterFacts(
-        uptime_ms=_count(info.get(UPTIME)),
+        report=RouterStatus(
+            attached=True,
+            uptime_ms=_count(info.get(UPTIME)),
+            job_lag_ms=_figure(rate.get("Result")),
+            exploratory_tunnels=_sum(_count(info.get(EXPLORATORY_IN)), _count(info.get(EXPLORATORY_OUT))),
+            participating_tunnels=_count(info.get(PARTICIPATING)),
+            configured_bandwidth_bytes_per_s=None if limit is None else limit * _KIB,
+            current_bandwidth_bytes_per_s=_sum(_count(info.get(BANDWIDTH_IN)), _count(info.get(BANDWIDTH_OUT))),
+            last_published_router_info=_router_info(info.get(ROUTER_INFO)),
+        ),
         version=_text(info.get(VERSION)),
         status=_text(info.get(STATUS)),
         network_error=None if code is None else _NET_ERRORS.get(code),
-        participating_tunnels=_count(info.get(PARTICIPATING)),
-        exploratory_tunnels=_sum(_count(info.get(EXPLORATORY_IN)), _count(info.get(EXPLORATORY_OUT))),
-        current_bandwidth_bytes_per_s=_sum(_count(info.get(BANDWIDTH_IN)), _count(info.get(BANDWIDTH_OUT))),
-        configured_bandwidth_bytes_per_s=None if limit is None else limit * _KIB,
-        job_lag_ms=_figure(rate.get("Result")),
-        router_info=_router_info(info.get(ROUTER_INFO)),
     )
 
 

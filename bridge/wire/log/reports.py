@@ -9,10 +9,10 @@ proposal understands all reports of servers with one master.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field, structs
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, defstruct, field, structs
 
 from bridge.core.log.fields import (
     ABSENT,
@@ -20,17 +20,16 @@ from bridge.core.log.fields import (
     Count,
     DestinationText,
     HashText,
-    Lag,
     Milliseconds,
     Name,
-    Percent,
     Request,
     Seconds,
     ServerId,
     StructureText,
     value_or_none,
 )
-from bridge.core.log.records import LeafFault, LeafStatus, Measurement, MetaStatus, PublishConfig, Report, RouterStatus
+from bridge.core.log.figures import FIGURES, Figure, RouterStatus
+from bridge.core.log.records import LeafFault, LeafStatus, Measurement, MetaStatus, PublishConfig, Report
 from bridge.core.state.farm_state import MASTERS_MAX
 from bridge.wire.i2p.structures import I2pError, destination_from_base64
 
@@ -58,17 +57,28 @@ class MetaPart(Struct, rename="camel", omit_defaults=True):
     """Text. Older versions do not read it, so no value of it makes the entry foreign."""
 
 
-class _Router(Struct, rename="camel", omit_defaults=True):
+def _json_type(figure: Figure) -> Any:
+    limits = Meta(ge=0, lt=int(figure.maximum) + 1) if figure.kind is int else Meta(ge=0, le=figure.maximum)
+    return Annotated[figure.kind, limits] | None
+
+
+class _RouterPart(Struct, omit_defaults=True):
     attached: bool | UnsetType = UNSET
-    uptime_ms: Milliseconds | None = field(name="uptime", default=None)
-    job_lag_ms: Lag | None = field(name="jobLag", default=None)
-    exploratory_tunnels: Count | None = None
-    participating_tunnels: Count | None = None
-    configured_bandwidth_bytes_per_s: Count | None = field(name="configuredBandwidth", default=None)
-    current_bandwidth_bytes_per_s: Count | None = field(name="currentBandwidth", default=None)
-    cpu_percent: Percent | None = None
-    memory_percent: Percent | None = None
-    last_published_router_info: StructureText | None = field(name="lastPublishedRI", default=None)
+
+
+if TYPE_CHECKING:
+    RouterPart = _RouterPart
+else:
+    RouterPart = defstruct(
+        "RouterPart",
+        [
+            *((each.name, _json_type(each), field(name=each.key, default=None)) for each in FIGURES.values()),
+            ("last_published_router_info", StructureText | None, field(name="lastPublishedRI", default=None)),
+        ],
+        bases=(_RouterPart,),
+        omit_defaults=True,
+    )
+    """`router` as it is written."""
 
 
 class LeafPart(Struct, rename="camel", omit_defaults=True):
@@ -104,7 +114,7 @@ class ReportEntry(Struct, rename="camel", omit_defaults=True):
     cluster: Name
     date: Milliseconds
     id: ServerId
-    router: _Router
+    router: RouterPart
     meta: MetaPart | _Metas | None = None
     destinations: Annotated[list[LeafPart], Meta(max_length=DESTINATIONS_LIMIT)] = []
     remote_destinations: _Measurements = []
@@ -191,7 +201,7 @@ def from_report(report: Report, config: Mapping[str, Any] | None) -> ReportEntry
         cluster=report.cluster,
         date=report.date_ms,
         id=report.server_id,
-        router=_Router(**asdict(report.router)),
+        router=RouterPart(**asdict(report.router)),
         meta=masters if len(masters) > 1 else masters[0] if masters else None,
         destinations=[_from_leaf(each) for each in report.destinations],
         remote_destinations=[_Measurement(**asdict(each)) for each in report.remote_destinations],

@@ -1,10 +1,7 @@
 -- Reports with a log time. `repeated`: a submission (`submission.sql`) that came again within an hour.
 WITH named AS (
-  SELECT farm, index, log_time, server_id, written_at, attached, uptime_ms, job_lag_ms, participating_tunnels,
-    bandwidth_bytes_per_s, cpu_percent, memory_percent, destinations, healthy_destinations, publishing,
-    exploratory_tunnels, configured_bandwidth_bytes_per_s, fetch_ms,
-    $submission AS submission
-  FROM reports
+  SELECT r.*, $submission AS submission
+  FROM reports r
   WHERE log_time IS NOT NULL
 ),
 in_order AS (
