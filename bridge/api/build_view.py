@@ -49,7 +49,7 @@ from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import LeafStatus, Publication
 from bridge.core.log.weights import THOUSANDTHS
-from bridge.core.membership.admission import Standing
+from bridge.core.membership.admission import Standing, server_label
 from bridge.core.publishing.candidates import Candidate, candidates_of
 from bridge.core.publishing.lease_set import LeafEntry, is_healthy, leaf_load
 from bridge.core.publishing.publication import Pace, PlannedPublication, lease_set_entries
@@ -315,7 +315,7 @@ class _FarmPart:
         self._seen = farm.state if farm.alone is None else farm.alone.state
         """What publishing rests on at the moment."""
         self._owners = {
-            leaf.destination: names.get(server_id, f"server {server_id}")
+            leaf.destination: server_label(server_id, names.get(server_id))
             for server_id, server in sorted(self._seen.servers.items())
             for leaf in server.report.destinations
         }

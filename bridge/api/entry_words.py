@@ -42,6 +42,7 @@ from bridge.core.log.records import (
     Report,
     ServerRecord,
 )
+from bridge.core.membership.admission import server_label
 from bridge.wire.i2p.structures import I2pError, destination_from_base64
 from bridge.wire.log.entries import decode
 from consensus import ServerId
@@ -71,7 +72,7 @@ class Names:
 
     def server(self, raft_id: int) -> str:
         """What operators call a server."""
-        return self._servers.get(raft_id) or f"server {raft_id}"
+        return server_label(raft_id, self._servers.get(raft_id))
 
     def node(self, node_id: bytes) -> str:
         """What operators call an identity."""

@@ -58,6 +58,7 @@ from bridge.api.view import (
 )
 from bridge.api.words import fault_actions, faults_text
 from bridge.core.formation.member import MemberStatus
+from bridge.core.membership.admission import server_label
 from bridge.core.publishing.candidates import Inability
 
 PATIENCE_ELECTIONS = 3
@@ -333,7 +334,7 @@ class _Facts:
         """Of each thing that at least one server must have, the names of those that have it, and what it is."""
         for each in self.view.publishing:
             able = {
-                standing.name or f"server {standing.raft_id}"
+                server_label(standing.raft_id, standing.name)
                 for standing in each.standings
                 if standing.inability is None and standing.raft_id not in self.down
             }
@@ -427,7 +428,7 @@ def _published_meanwhile(view: FarmView) -> str:
     holding = [each for each in view.publishing if _holds(each)]
     if not holding:
         return "nothing is published"
-    published = sorted({each.published_by_name or f"server {each.published_by}" for each in holding})
+    published = sorted({server_label(each.published_by, each.published_by_name) for each in holding})
     return f"what {_listed(published)} published last still holds"
 
 
@@ -461,7 +462,7 @@ def _not_published_master(each: PublishingView) -> tuple[str, str] | None:
         if len(reasons) == 1:
             why = _WHY_NOT.get(reasons[0], reasons[0])
         else:
-            why = ", ".join(f"{_name(every.name, every.raft_id)}: {every.inability}" for every in each.standings)
+            why = ", ".join(f"{server_label(every.raft_id, every.name)}: {every.inability}" for every in each.standings)
         said = "No server can publish the next structure" if _holds(each) else "Not published"
         return f"{said}: {why or 'no server names this master'}", advice or "see `garlicfarm status`"
     fails = any(bool(every.failure) for every in each.standings if every.raft_id == each.publisher_id)
@@ -625,15 +626,11 @@ def _concerns(facts: _Facts) -> tuple[Concern, ...]:
 
 def name_of(server: VoterView) -> str:
     """What operators call a server of the configuration."""
-    return _name(server.name, server.raft_id)
-
-
-def _name(name: str | None, raft_id: int) -> str:
-    return name or f"server {raft_id}"
+    return server_label(server.raft_id, server.name)
 
 
 def _publisher(each: PublishingView) -> str:
-    return each.publisher_name or f"server {each.publisher_id}"
+    return server_label(each.publisher_id, each.publisher_name)
 
 
 def _holds(each: PublishingView) -> bool:

@@ -22,6 +22,7 @@ from bridge.cli.help.completion import complete_server
 from bridge.cli.options import json_option, output_options, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.cli.publish import confirm_order, tell
+from bridge.core.membership.admission import server_label
 from bridge.node.control.client import ControlClient
 
 POLL_SECONDS = 0.3
@@ -114,7 +115,7 @@ def _print_master(each: PublishingView) -> None:
     print_table(("CANDIDATE", "SCORE", "", ""), rows)
     for standing in each.standings:
         if standing.failure:
-            echo(f"{standing.name or f'server {standing.raft_id}'} could not publish: {standing.failure}")
+            echo(f"{server_label(standing.raft_id, standing.name)} could not publish: {standing.failure}")
 
 
 def _print_leaves(view: FarmView) -> None:

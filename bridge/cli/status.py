@@ -14,6 +14,7 @@ from bridge.cli.asking import ask_node, node_option
 from bridge.cli.options import output_options
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.core.formation.member import MemberStatus
+from bridge.core.membership.admission import server_label
 from bridge.node.control.client import ControlClient
 from bridge.wire.membership.round_trips import ROUND_TRIPS_QUERY, read_round_trips
 
@@ -88,13 +89,13 @@ def _raft_facts(view: FarmView) -> list[tuple[str, str]]:
 
 
 def _server_text(server: VoterView) -> str:
-    return server.name or f"server {server.raft_id}"
+    return server_label(server.raft_id, server.name)
 
 
 def _link_text(link: LinkView) -> str:
     agreed = ", ".join(link.extensions) or "the protocol's own words alone"
     state = "" if link.connected else "not connected; last "
-    return f"to {link.name or f'server {link.raft_id}'}: {state}agreed on {agreed}"
+    return f"to {server_label(link.raft_id, link.name)}: {state}agreed on {agreed}"
 
 
 def _follower_text(follower: FollowerView) -> str:

@@ -131,10 +131,15 @@ class AdmissionLapsed:
 AdmissionChange = ServerAdmitted | AdmissionRefused | ServerRetired
 
 
+def server_label(server_id: int | None, name: str | None) -> str:
+    """Return the name of a server, or `server 3` while its name is not known."""
+    return name or f"server {server_id}"
+
+
 def server_name(admitted: Mapping[int, Admitted], server_id: int) -> str:
-    """The name of the server with this Raft id."""
+    """Return the label of the server with this Raft id."""
     known = admitted.get(server_id)
-    return f"server {server_id}" if known is None or known.name is None else known.name
+    return server_label(server_id, None if known is None else known.name)
 
 
 def of_founders(founders: tuple[bytes, ...]) -> dict[int, Admitted]:

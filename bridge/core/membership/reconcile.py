@@ -42,6 +42,7 @@ from bridge.core.membership.admission import (
     holder_of,
     raft_id_of,
     refusal,
+    server_label,
     share_refusal,
 )
 from consensus import MAX_MEMBERS
@@ -422,7 +423,7 @@ class _Moment:
     def _name(self, server_id: int) -> str:
         member, each = self._member(server_id), self.admitted.get(server_id)
         known = member.name if member is not None else None if each is None else each.name
-        return known or f"server {server_id}"
+        return server_label(server_id, known)
 
 
 def _is_recorded(known: Admitted | None, member: FarmMember) -> bool:

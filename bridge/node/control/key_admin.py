@@ -22,6 +22,7 @@ from bridge.api.control import FarmKeyAnswer, FarmKeyState, FarmKeyView, KeyAnsw
 from bridge.api.requests import KeyRequest
 from bridge.api.view import FarmView, ServerRole
 from bridge.core.formation.member import MemberStatus
+from bridge.core.membership.admission import server_label
 from bridge.node.control.routes import Call, Handlers
 from bridge.node.events.event_log import EventLog
 from bridge.node.membership.member_directory import MemberDirectory
@@ -232,7 +233,7 @@ class GossipKeyAdmin(KeyAdmin):
         )
         down = {member.name for member in dead if member.address not in taken}
         here = {member.raft_id for member in view.members if member.status in _RUNNING}
-        voters = {voter.name or f"server {voter.raft_id}" for voter in view.raft.voters if voter.raft_id not in here}
+        voters = {server_label(voter.raft_id, voter.name) for voter in view.raft.voters if voter.raft_id not in here}
         return tuple(sorted(down | voters))
 
     def _names(self, node_ids: tuple[NodeId, ...]) -> tuple[str, ...]:

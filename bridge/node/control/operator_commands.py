@@ -43,6 +43,7 @@ from bridge.core.log.records import (
     Removal,
 )
 from bridge.core.log.voter_clocks import allowance_ms
+from bridge.core.membership.admission import server_label
 from bridge.core.membership.client_keys import client_refusal
 from bridge.core.state.farm_state import FarmState
 from bridge.node.raft.applied_state import AppliedState
@@ -152,7 +153,7 @@ class OperatorCommands:
         if shown is None or shown.publisher_id is None:
             reason = "" if shown is None else f": {shown.reason}"
             raise Refused(409, "no-publisher", f"no server can publish {address_of_hash(wanted)} now{reason}")
-        who = shown.publisher_name or f"server {shown.publisher_id}"
+        who = server_label(shown.publisher_id, shown.publisher_name)
         return Force(master), f"{who} publishes {address_of_hash(wanted)} anew, as soon as a router takes it (65 s)"
 
     # -- servers -------------------------------------------------------------------------------------------------------
@@ -247,7 +248,7 @@ class OperatorCommands:
         )
 
     def _name(self, server_id: int) -> str:
-        return self._state.admitted[server_id].name or f"server {server_id}"
+        return server_label(server_id, self._state.admitted[server_id].name)
 
 
 def is_voter_kept(view: FarmView, server_id: int) -> bool:

@@ -40,7 +40,7 @@ import trio
 
 from bridge.core.farm.state_machine import result_of_first_term
 from bridge.core.formation.founding import NONCE_BYTES, FormationState, Promise, found
-from bridge.core.membership.admission import out_refusal, raft_id_of
+from bridge.core.membership.admission import out_refusal, raft_id_of, server_label
 from bridge.core.state.farm_state import SESSION_LIMITS
 from bridge.core.state.recovery import FIRST_TERM, SURVIVOR_ID, Reset, recovered
 from bridge.core.state.reqids import AHEAD_S, Reqids
@@ -149,7 +149,7 @@ class RecoveryPlan:
         own_id = raft_id_of(admitted, self.node_id)
         others = sorted(map(integer_id, self.survivor.configuration.member_ids - {own_id}))
         names = {each: admitted[each].name for each in others if each in admitted}
-        return tuple(names.get(each) or f"server {each}" for each in others)
+        return tuple(server_label(each, names.get(each)) for each in others)
 
 
 async def plan_recovery(state_dir: Path, cut_after: Index | None = None, reset: Reset | None = None) -> RecoveryPlan:
