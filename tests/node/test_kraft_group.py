@@ -18,6 +18,7 @@ from consensus.protocols.kraft.groups.group import (
     Refused,
 )
 from consensus.protocols.kraft.wire.apis import ErrorCode
+from tests.effort import over_seeds
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
@@ -372,7 +373,7 @@ def test_an_operator_has_a_static_member_leave_by_its_instance_id(static: Story)
     assert [*static.group.members] == ["a"]
 
 
-@pytest.mark.parametrize("seed", range(150))
+@over_seeds(150)
 def test_whatever_members_do_each_request_is_answered_once_and_a_silent_group_ends(seed: int) -> None:
     random, story = Random(seed), Story()
     asked: list[int] = []

@@ -27,6 +27,7 @@ from consensus.storage.journal import Journal
 from consensus.storage.planner import Owner, Recovery, Storage, StorageOptions, recover
 from consensus.storage.snapshot_image import ImageReader, ImageWriter
 from consensus.storage.snapshots import CHUNK_BYTES, SnapshotFiles, SnapshotWriter, received_snapshot
+from tests.effort import over_seeds
 from tests.node.crash_disk import CrashDisk
 
 OWNER = Owner(b"node-one", 1, 77)
@@ -204,7 +205,7 @@ def partial(before: State, after: State) -> list[State]:
     return [replace(after, terms=after.terms[:end]) for end in range(common, len(after.terms))]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@over_seeds(60)
 def test_a_crash_at_any_point_leaves_one_whole_snapshot_and_the_log_that_belongs_to_it(seed: int) -> None:
     Story(seed).tell()
 

@@ -18,6 +18,7 @@ from consensus.storage.disk import CreateFile, DiskOperation, StorageError, Sync
 from consensus.storage.hard_state import HardStateFile
 from consensus.storage.journal import Journal
 from consensus.storage.planner import Owner, Storage, StorageOptions, merge, read_extents, recover
+from tests.effort import over_seeds
 from tests.node.crash_disk import CrashDisk
 
 OWNER = Owner(b"node-one", 1, 77)
@@ -128,7 +129,7 @@ def tell(disk: CrashDisk, seed: int) -> None:
         disk = disk.crash(random)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@over_seeds(60)
 def test_a_crash_at_any_point_loses_nothing_that_was_synced_and_brings_nothing_back(seed: int) -> None:
     tell(CrashDisk(), seed)
 

@@ -10,14 +10,13 @@ afterwards is later than everything before.
 from dataclasses import dataclass, field, replace
 from random import Random
 
-import pytest
-
 from bridge.core.farm.state_machine import PublicationAccepted
 from bridge.core.log.records import Clock, Publication, Report
 from bridge.core.membership.admission import Admitted
 from bridge.core.publishing.publication import JITTER_PERCENT, Pace, plan_publication
 from bridge.core.publishing.without_quorum import LocalObservations, acting_publisher, plan_without_quorum
 from bridge.core.state.farm_state import FarmState
+from tests.effort import over_seeds
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, leaf, report
 
 PACE = Pace()
@@ -148,7 +147,7 @@ class Story:
         assert not able, "no node published after the outage"
 
 
-@pytest.mark.parametrize("seed", range(40))
+@over_seeds(40)
 def test_every_part_of_a_farm_goes_on_publishing_and_the_log_takes_over_later(seed: int) -> None:
     story = Story(Random(seed))
     story.begin()

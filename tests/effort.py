@@ -1,0 +1,18 @@
+"""The size of a search: `make test` plays a few seeds, `make soak` (GARLICFARM_SOAK=1) many.
+
+A claim is proved by its smallest example. A search for unforeseen faults finds more the longer it runs, so it
+belongs where hours are available. Such a test is marked `search`, which `make soak` selects.
+"""
+
+import os
+
+import pytest
+
+IS_SOAK = os.environ.get("GARLICFARM_SOAK") == "1"
+SEEDS = 8
+
+
+def over_seeds(many: int) -> pytest.MarkDecorator:
+    """Return the parameter `seed` of a search: of `many` seeds the first ones in `make test`."""
+    found = [pytest.param(seed, marks=pytest.mark.search) for seed in range(many if IS_SOAK else SEEDS)]
+    return pytest.mark.parametrize("seed", found)
