@@ -191,12 +191,9 @@ def written(settings: object) -> dict[str, Any]:
                 found[each.key] = list(map(show, value))
             case _:
                 found[each.key] = show(value)
-    for name, (key, _) in tables_of(section).items():
-        table = getattr(settings, name)
-        if isinstance(table, tuple):
-            found[key] = [written(each) for each in table]
-        elif table is not None:
-            found[key] = written(table)
+    tables = [(key, getattr(settings, name)) for name, (key, _) in tables_of(section).items()]
+    found |= {key: written(table) for key, table in tables if table is not None and not isinstance(table, tuple)}
+    found |= {key: [written(each) for each in table] for key, table in tables if isinstance(table, tuple)}
     return {key: value for key, value in found.items() if value is not None and value not in ([], {})}
 
 
