@@ -50,7 +50,6 @@ WRITERS = {
     "consensus/net/tls.py": "certificates, no numbers",
     "consensus/protocols/kraft/node/operators/quorum_directory.py": "quorum-state; the rest is an operator's",
     "consensus/protocols/zmq_raft/peer/open_peer.py": "a peer's name, no numbers",
-    "consensus/storage/__init__.py": "its own definition",
     "consensus/storage/durable_file.py": "its own definition",
     "gossip/node/state_files.py": "generation, keys; peers, whose ports are checked line by line",
 }
