@@ -103,7 +103,7 @@ async def _run(target: ClusterTarget, load: Load) -> Result:
 
 
 async def _measured(submit: Callable[[int, int], Awaitable[str]], load: Load) -> Result:
-    """What `submit` (see `Loop`) achieves under this load, once the parent has said "go"."""
+    """Measure `submit` (see `Loop`) under this load after the parent has sent "go"."""
     await _all(Loop(submit, load.clients), WARM_UP_S)
     print(READY, flush=True)
     if (await trio.to_thread.run_sync(sys.stdin.readline)).strip() != GO:

@@ -1,4 +1,4 @@
-"""What is measured side by side: our group, etcd, PySyncObj. All run at once and take turns under load.
+"""The programs measured next to each other: our group, etcd, PySyncObj. All run together and take turns under load.
 
     each contender: processes that serve, and a way to drive a load against them ─▶ Rate, processor time of its servers
 

@@ -88,7 +88,7 @@ class Route(Generic[A]):
     numbers: Mapping[str, int] = field(default_factory=dict)
     """The parameters of the query, each with its default."""
     status: int = 200
-    """Of the answer, if its handler does not choose another one."""
+    """The HTTP status of the response, unless the handler returns another one."""
 
     @property
     def access(self) -> Access:

@@ -6,7 +6,7 @@
     events of several nodes ──▶ StoryTeller ──▶ each fact once
 
 The data of an event are for programs: Raft ids, seconds, addresses. People get names and times of day. A kind without a
-sentence of its own is told by its facts, so that a new kind is readable before it has one.
+sentence of its own is printed with its facts, so that a new kind is readable before it has one.
 
 *One story.* What the log says all servers tell alike, and what gossip says most of them: three nodes tell the same
 thing three times within a second. Two events are the same fact if their sentences are equal and less than
@@ -84,7 +84,7 @@ class StoryTeller:
         self._told: OrderedDict[str, int] = OrderedDict()
 
     def is_news(self, sentence: str, time_ms: int) -> bool:
-        """Whether this was not told lately."""
+        """Return True if this was not reported recently."""
         last_ms = self._told.get(sentence)
         if last_ms is not None and abs(time_ms - last_ms) < SAME_FACT_MS:
             return False
@@ -208,11 +208,11 @@ def _key(words: str) -> Callable[[str, Facts], str]:
 
 
 def _keys_of_era(words: str) -> Callable[[str, Facts], str]:
-    def told(_: str, facts: Facts) -> str:
+    def sentence(_: str, facts: Facts) -> str:
         sealed_for = facts.get("sealedFor")
         return f"{words} {facts['era']}{'' if sealed_for is None else f', sealed for {sealed_for} members'}"
 
-    return told
+    return sentence
 
 
 _STEPS: Final[Mapping[str, str]] = {
@@ -393,8 +393,8 @@ def change_event(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0
         case EntryTooEarly(kind, needed):
             return "entry-too-early", {"kind": kind, "neededLevel": needed}
         case EntryWithoutEffect(kind, author, reason):
-            told = None if author is None else author.hex()
-            return "entry-without-effect", {"kind": kind, "author": told, "reason": reason.value}
+            author_hex = None if author is None else author.hex()
+            return "entry-without-effect", {"kind": kind, "author": author_hex, "reason": reason.value}
         case ClientChanged(node_id, name, scopes, admitted):
             facts: dict[str, Scalar] = {"name": name, "id": node_id.hex(), "scopes": " ".join(scopes)}
             return "client-key-changed", facts | {"admitted": admitted}

@@ -181,7 +181,7 @@ OF_VERDICTS = tuple(each.alarm for each in MEANINGS.values() if each.alarm is no
 GRAVE_ALARMS = frozenset(
     kind for kind, each in ALARMS.items() if each.severity is Severity.CRITICAL and each not in OF_VERDICTS
 )
-"""Of the node itself: with one of them it cannot do its work."""
+"""Concerns of the node itself. Each of them keeps the node from its work."""
 
 
 @dataclass(frozen=True, slots=True)

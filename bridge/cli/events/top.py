@@ -22,8 +22,8 @@ from bridge.tui.top import show_farm
 def top(nodes: tuple[str, ...]) -> None:
     """Watch the farm live: members, Raft, what is published, recent events. q quits.
 
-    When the node does not answer any more, the next one that was named is asked, or one whose state directory lies
-    beside its own.
+    When the node stops responding, `top` queries the next named node, or a node whose state directory has the same
+    parent.
     """
     refusal = drawing_refusal()
     if refusal is not None:

@@ -1,4 +1,4 @@
-"""`garlicfarm kraft serve`: one server of a KRaft quorum, until it is told to stop.
+"""`garlicfarm kraft serve`: one server of a KRaft quorum, until a signal stops it.
 
     settings ─▶ open_voter ─▶ one listener: replicas, tools, consumers, producers     [--metrics ─▶ Prometheus]
     SIGTERM ─▶ a leader resigns, so that another one leads at once ─▶ closed ─▶ exit code 0
@@ -114,14 +114,14 @@ class Reporter(Lines):
             case RoleChanged(role, epoch, leader):
                 leader_id = leader.id if isinstance(leader, ReplicaKey) else None
                 text = self._role_text(role, epoch, leader_id)
-                self.tell("role", text, role=role.value, epoch=epoch, leader_id=leader_id)
+                self.report("role", text, role=role.value, epoch=epoch, leader_id=leader_id)
             case ConfigurationChanged(configuration):
                 self.voters(configuration.voters)
             case DiskFull():
                 self.disk(notice)
             case ContentRejected(sender, reason):
-                told = f"server {sender.id}" if isinstance(sender, ReplicaKey) else "a server"
-                self.tell("rejected", f"{told} sent what cannot be stored: {reason}", alarm=True)
+                source = f"server {sender.id}" if isinstance(sender, ReplicaKey) else "a server"
+                self.report("rejected", f"{source} sent what cannot be stored: {reason}", alarm=True)
             case _:
                 assert_never(notice)
 
@@ -129,7 +129,7 @@ class Reporter(Lines):
         """The quorum does not record where this server says that it is."""
         use = f"The other servers use {refused.recorded}" if refused.recorded else "This server does not become a voter"
         text = f"{refused.address} is not recorded as this server's address: {refused.reason}. {use}"
-        self.tell("address-refused", f"{text}. Correct advertised.listeners", alarm=True, address=refused.address)
+        self.report("address-refused", f"{text}. Correct advertised.listeners", alarm=True, address=refused.address)
 
     def voters(self, servers: Sequence[Server]) -> None:
         """These vote now; said once."""
@@ -140,14 +140,14 @@ class Reporter(Lines):
         text = "voters: " + ", ".join(f"{each.id} at {each.address}" for each in voters)
         if self._node_id not in [each.id for each in voters]:
             text += f"; server {self._node_id} is an observer"
-        self.tell("voters", text, voters=voters)
+        self.report("voters", text, voters=voters)
 
     def serving(self, voter: "protocol.KraftVoter", metrics_port: int | None) -> None:
         """The server is open."""
         described = voter.server.describe()
         address = f"{voter.listener.options.host or '*'}:{voter.listener.port}"
         metrics = "" if metrics_port is None else f"; metrics on port {metrics_port}"
-        self.tell(
+        self.report(
             "serving",
             f"serving {self._node_id} at {address} in cluster {voter.cluster_id} "
             f"(log: {described.log_bytes / MIB:.1f} MiB up to offset {described.raft.last.index}{metrics})",
@@ -211,11 +211,11 @@ def serve(
 
 
 async def _serve(asked: Asked, reporter: Reporter, deadline: StopDeadline) -> None:
-    told = trio.Event()
+    stopping = trio.Event()
 
     def stop() -> None:
         deadline.within(RESIGN_S + CLOSE_SECONDS)
-        told.set()
+        stopping.set()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(deadline.within_when_cancelled)
@@ -225,11 +225,11 @@ async def _serve(asked: Asked, reporter: Reporter, deadline: StopDeadline) -> No
             port = await _start_metrics(nursery, asked.metrics, voter)
             reporter.serving(voter, port)
             reporter.voters(voter.server.describe().raft.configuration.voters)
-            await told.wait()
+            await stopping.wait()
             with trio.move_on_after(RESIGN_S):
                 await voter.resign()
         nursery.cancel_scope.cancel()
-    reporter.tell("stopped", f"server {asked.settings.node_id} has stopped")
+    reporter.report("stopped", f"server {asked.settings.node_id} has stopped")
 
 
 async def _start_metrics(

@@ -34,7 +34,7 @@ class Lines:
         self._server_id = server_id
         self._as_json = as_json
 
-    def tell(self, event: str, text: str, *, alarm: bool = False, **facts: Any) -> None:
+    def report(self, event: str, text: str, *, alarm: bool = False, **facts: Any) -> None:
         """Print a line in words or as JSON."""
         if self._as_json:
             print_json_line(self._output(event, self._server_id, time.time_ns() // 1_000_000, text, **facts))
@@ -45,9 +45,9 @@ class Lines:
         """Report that the disk is full, or that it has space again."""
         if notice.full:
             text = "the disk is full: nothing is accepted until there is space again. Free some"
-            self.tell("disk-full", text, alarm=True)
+            self.report("disk-full", text, alarm=True)
         else:
-            self.tell("disk-writable", "the disk has space again")
+            self.report("disk-writable", "the disk has space again")
 
 
 def check_network(warning: str, remedy: str, *, allow_network: bool) -> None:

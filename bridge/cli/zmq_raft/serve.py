@@ -99,19 +99,19 @@ class Reporter(Lines):
         """Something that the peer tells."""
         match notice:
             case RoleChanged(role, term, leader):
-                self.tell("role", self._role_text(notice), role=role.value, term=term, leader=_text(leader))
+                self.report("role", self._role_text(notice), role=role.value, term=term, leader=_text(leader))
             case ConfigurationChanged(configuration, newcomers):
                 self._members(configuration.servers, newcomers, is_joint=configuration.is_joint)
             case protocol.Compacted(index, size_bytes):
                 text = f"compacted the log up to entry {index}; the snapshot has {size_bytes} bytes"
-                self.tell("compacted", text, index=index, snapshot_bytes=size_bytes)
+                self.report("compacted", text, index=index, snapshot_bytes=size_bytes)
             case protocol.CompactionFailed(reason):
                 text = f"the log is not compacted: {reason}. It stays as it is, and this is tried again"
-                self.tell("compaction-failed", text, alarm=True)
+                self.report("compaction-failed", text, alarm=True)
             case DiskFull():
                 self.disk(notice)
             case ContentRejected(sender, reason):
-                self.tell("rejected", f"peer {_text(sender)} sent what cannot be stored: {reason}", alarm=True)
+                self.report("rejected", f"peer {_text(sender)} sent what cannot be stored: {reason}", alarm=True)
             case _:
                 assert_never(notice)
 
@@ -121,7 +121,7 @@ class Reporter(Lines):
         covered = 0 if described.raft.snapshot is None else described.raft.snapshot.last.index
         entries = described.raft.last.index - covered
         size = f"{entries} entries, {described.log_bytes / MIB:.1f} MiB"
-        self.tell(
+        self.report(
             "serving",
             f"serving peer {self._peer_id} at {peer.url} (log: {size})",
             url=peer.url,
@@ -148,7 +148,7 @@ class Reporter(Lines):
             text += f"; about to join: {_named(joining)}"
         if self._peer_id not in [member.id for member in members]:
             text += f"; peer {self._peer_id} is none of them"
-        self.tell("members", text, members=members, joining=joining or None)
+        self.report("members", text, members=members, joining=joining or None)
 
 
 @click.command()
@@ -214,7 +214,7 @@ async def _serve(options: "protocol.PeerOptions", reporter: Reporter, deadline: 
         async with protocol.open_peer(options, reporter.notice) as peer:
             reporter.serving(peer)
             await trio.sleep_forever()
-    reporter.tell("stopped", f"peer {options.peer_id} has stopped")
+    reporter.report("stopped", f"peer {options.peer_id} has stopped")
 
 
 def _is_loopback(url: str) -> bool:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 NODE_ID_BYTES = 8
 PUBLIC_KEY_BYTES = 32
-"""Of an Ed25519 key, as everywhere in gossip."""
+"""The length of an Ed25519 public key in bytes, as in gossip."""
 CLUSTER_ID_BYTES = 16
 NONCE_BYTES = 16
 CLOCK_LIMIT_MS = 2**48

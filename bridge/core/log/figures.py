@@ -33,7 +33,7 @@ class Unit(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """The facts about a figure that its field does not tell."""
+    """The facts about a figure beyond the name and type of its field."""
 
     key: str
     """Name in the JSON of reports."""

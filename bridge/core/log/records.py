@@ -325,7 +325,7 @@ KafkaRecord = ProducerStart | GroupOffset
 """What nodes write for clients of their Kafka listeners."""
 
 ServerRecord = Report | Clock | Publication
-"""What a server writes in its own name."""
+"""Records that a server writes about itself."""
 
 LeadersRecord = Clock | IdentityRecord
 """What the leader alone writes."""
