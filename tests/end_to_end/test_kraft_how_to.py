@@ -19,7 +19,10 @@ from typing import IO
 import pytest
 import trio
 
-from consensus.protocols.kraft import ConnectionOptions, open_connection
+from consensus.protocols.kafka import (
+    ConnectionOptions,
+    open_connection,
+)
 from tests.interop.kafka.jvm import listening_ports
 from tests.node.test_kafka_documents import told_apis
 from tests.processes import child

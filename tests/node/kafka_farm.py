@@ -12,8 +12,8 @@ from bridge.node.kafka.producing import Producing
 from bridge.node.raft.replica import Replica
 from bridge.node.raft.submitting import Submitting
 from bridge.node.settings.clients import KafkaSettings
-from consensus.protocols.kraft.wire.record_batches import read_batches
-from consensus.protocols.kraft.wire.records import RecordBatch
+from consensus.protocols.kafka.wire.record_batches import read_batches
+from consensus.protocols.kafka.wire.records import RecordBatch
 from gossip import Address
 from tests.authored import CLUSTER_ID
 from tests.node.farm_stage import Stage

@@ -20,7 +20,8 @@ from typing import IO, Any
 from click.testing import CliRunner, Result
 
 from bridge.cli.main import cli
-from consensus.protocols.kraft import new_uuid, uuid_text
+from consensus.protocols.kafka import uuid_text
+from consensus.protocols.kraft import new_uuid
 from tests.interop.kafka.jvm import listening_ports
 from tests.processes import child
 

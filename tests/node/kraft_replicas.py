@@ -13,10 +13,10 @@ from consensus.core.features import KRAFT_STATIC
 from consensus.core.messages import Reply, Request
 from consensus.core.model import Configuration, Entry, EntryKind, Index, LogId, ReplicaKey, Server, ServerId
 from consensus.core.options import local
-from consensus.protocols.kraft.node.connections.listener import KafkaListener, ListenerOptions, open_listener
-from consensus.protocols.kraft.node.replica.peer_transport import KraftTransport
-from consensus.protocols.kraft.node.replica.quorum_service import QuorumService
-from consensus.protocols.kraft.wire.limits import KafkaWireError, Topic
+from consensus.protocols.kafka.connections.listener import KafkaListener, ListenerOptions, open_listener
+from consensus.protocols.kafka.wire.limits import KafkaWireError, Topic
+from consensus.protocols.kraft.replica.peer_transport import KraftTransport
+from consensus.protocols.kraft.replica.quorum_service import QuorumService
 from consensus.protocols.kraft.wire.mapping import Answering
 from consensus.server.errors import ServerBusyError
 from consensus.server.opening import open_server

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import trio
 
-from consensus.protocols.kraft import (
+from consensus.protocols.kafka import (
     BatchCache,
     Broker,
     Caller,
@@ -18,8 +18,8 @@ from consensus.protocols.kraft import (
     RecordBatch,
     TopicState,
 )
-from consensus.protocols.kraft.node.topic.served_topic import MAX_OFFSET
-from consensus.protocols.kraft.wire.record_batches import encode_batch, read_batches
+from consensus.protocols.kafka.topic.served_topic import MAX_OFFSET
+from consensus.protocols.kafka.wire.record_batches import encode_batch, read_batches
 
 TOPIC_ID = UUID(int=77)
 EPOCH = 5

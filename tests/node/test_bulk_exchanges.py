@@ -178,7 +178,7 @@ BULK: dict[tuple[str, str], object] = {
     ("bridge/node/control/server.py", "_write"): THROTTLED["control"],
     ("consensus/protocols/garlic_farm/node/client_connection.py", "_read"): THROTTLED["farm-links"],
     ("consensus/protocols/garlic_farm/node/connection.py", "_receive"): THROTTLED["farm-client"],
-    ("consensus/protocols/kraft/node/connections/listener.py", "_respond_behind"): test_kraft_slow_link,
+    ("consensus/protocols/kafka/connections/listener.py", "_respond_behind"): test_kraft_slow_link,
 }
 """Functions that carry bulk data under a deadline, and the exchange above or the tests in which they do so."""
 
@@ -195,8 +195,8 @@ SMALL: dict[tuple[str, str], str] = {
     ("consensus/protocols/garlic_farm/node/connection.py", "_send"): "replies of some 40 bytes",
     ("consensus/protocols/garlic_farm/node/membership.py", "ask_to_leave"): "one request without entries",
     ("consensus/protocols/garlic_farm/node/membership_client.py", "_ask"): "one server's name and address",
-    ("consensus/protocols/kraft/node/operators/quorum_client.py", "_exchange"): "a description of the quorum",
-    ("consensus/protocols/kraft/node/replica/identification.py", "identify"): "a description of the quorum",
+    ("consensus/protocols/kraft/operators/quorum_client.py", "_exchange"): "a description of the quorum",
+    ("consensus/protocols/kraft/replica/identification.py", "identify"): "a description of the quorum",
     ("consensus/protocols/zmq_raft/peer/compaction.py", "compact"): "pipes to a program of this machine",
 }
 """The others, and why what they carry is small."""

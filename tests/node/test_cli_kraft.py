@@ -18,7 +18,14 @@ from bridge.cli.kraft.log import CONTROL_NAMES
 from bridge.cli.kraft.serve import Asked, Reporter
 from consensus import ConfigurationChanged, ContentRejected, DiskFull, Notice, ReplicaKey, Role, RoleChanged, Server
 from consensus.core.model import Configuration
-from consensus.protocols.kraft import Endpoint, LogRecord, QuorumClient, QuorumDescription, QuorumReplica, uuid_of_text
+from consensus.protocols.kafka import uuid_of_text
+from consensus.protocols.kraft import (
+    Endpoint,
+    LogRecord,
+    QuorumClient,
+    QuorumDescription,
+    QuorumReplica,
+)
 from tests.node.kraft_processes import Files, kraft
 from tests.node.test_kraft_voter import batch, formatted, opened
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from consensus.protocols.kraft import connect
-from consensus.protocols.kraft.node.operators.settings import VoterSettings, voter_settings
-from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
+from consensus.protocols.kafka import connect
+from consensus.protocols.kafka.wire.apis import ApiKey, ErrorCode
+from consensus.protocols.kraft.operators.settings import VoterSettings, voter_settings
 from tests.node.kafka_farm import stage_at
 from tests.node.test_kafka_endpoint import LOOPBACK, serving
 

@@ -18,7 +18,7 @@ from bridge.node.kafka.opening import kafka_listener
 from bridge.node.local_node import LocalNode
 from bridge.node.settings.clients import KafkaSettings
 from bridge.wire.keys.scram_text import new_credential
-from consensus.protocols.kraft import (
+from consensus.protocols.kafka import (
     ClientSecurity,
     ConnectionOptions,
     ErrorCode,
@@ -31,8 +31,8 @@ from consensus.protocols.kraft import (
     connect,
     open_connection,
 )
-from consensus.protocols.kraft.wire import messages_clients as clients
-from consensus.protocols.kraft.wire.record_batches import encode_batch, read_batches
+from consensus.protocols.kafka.wire import messages_clients as clients
+from consensus.protocols.kafka.wire.record_batches import encode_batch, read_batches
 from gossip import Address
 from tests.node.certificates import Authority
 from tests.node.farm_stage import Stage, machine_clock

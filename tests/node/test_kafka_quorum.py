@@ -10,9 +10,14 @@ from bridge.node.settings.clients import KafkaPeer
 from consensus.core.model import Configuration, Server
 from consensus.core.replication.progress import ProgressState
 from consensus.core.status import FollowerProgress
-from consensus.protocols.kraft import AskElsewhereError, Caller, ErrorCode, QuorumViewService
-from consensus.protocols.kraft.node.topic.quorum_view import ReplicaTimes
-from consensus.protocols.kraft.wire import messages_admin as admin
+from consensus.protocols.kafka import (
+    AskElsewhereError,
+    Caller,
+    ErrorCode,
+    QuorumViewService,
+)
+from consensus.protocols.kafka.topic.quorum_view import ReplicaTimes
+from consensus.protocols.kafka.wire import messages_admin as admin
 from gossip import Address
 from tests.node.farm_stage import NOW_MS, OTHER, OWN, Stage, machine_clock
 from tests.node.kafka_farm import SETTINGS, farm_of, named_stage

@@ -22,9 +22,14 @@ from consensus import FollowerProgress, ServerStoppedError
 from consensus.core.entry_data import configuration_entry, no_op_entry
 from consensus.core.model import Entry, LogId, NoOp, SnapshotDescription
 from consensus.core.replication.progress import ProgressState
-from consensus.protocols.kraft import Broker, ConsumerService, ErrorCode, OffsetOutOfRangeError
-from consensus.protocols.kraft.wire.messages_clients import FetchRequest, FetchRequestPartition, FetchRequestTopic
-from consensus.protocols.kraft.wire.record_batches import read_batches
+from consensus.protocols.kafka import (
+    Broker,
+    ConsumerService,
+    ErrorCode,
+    OffsetOutOfRangeError,
+)
+from consensus.protocols.kafka.wire.messages_clients import FetchRequest, FetchRequestPartition, FetchRequestTopic
+from consensus.protocols.kafka.wire.record_batches import read_batches
 from consensus.sessions import RequestId
 from gossip import Address
 from tests.authored import CLUSTER_ID, signed

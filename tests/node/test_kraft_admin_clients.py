@@ -2,11 +2,11 @@
 
 import pytest
 
-from consensus.protocols.kraft.node.topic.configs_service import ConfigsService
-from consensus.protocols.kraft.node.topic.consumer_service import ConsumerService
-from consensus.protocols.kraft.wire import messages_admin as admin
-from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
-from consensus.protocols.kraft.wire.codec import decode_response, encode_response
+from consensus.protocols.kafka.topic.configs_service import ConfigsService
+from consensus.protocols.kafka.topic.consumer_service import ConsumerService
+from consensus.protocols.kafka.wire import messages_admin as admin
+from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
+from consensus.protocols.kafka.wire.codec import decode_response, encode_response
 from tests.node.kraft_topic import MemoryTopic, caller
 
 TOPIC, BROKER = 2, 4

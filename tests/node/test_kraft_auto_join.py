@@ -9,11 +9,11 @@ import pytest
 import trio
 
 from consensus.core.model import ReplicaKey
-from consensus.protocols.kraft.node.operators.settings import Endpoint, VoterSettings
-from consensus.protocols.kraft.node.replica import announcing
-from consensus.protocols.kraft.node.replica.announcing import AddressRefused
-from consensus.protocols.kraft.node.replica.open_voter import VoterOptions
-from consensus.protocols.kraft.wire import messages_admin as admin
+from consensus.protocols.kafka.wire import messages_admin as admin
+from consensus.protocols.kraft.operators.settings import Endpoint, VoterSettings
+from consensus.protocols.kraft.replica import announcing
+from consensus.protocols.kraft.replica.announcing import AddressRefused
+from consensus.protocols.kraft.replica.open_voter import VoterOptions
 from tests.node.test_kraft_voter import LOOPBACK, Quorum, ask_leader, formatted, free_ports
 
 PATIENCE_S = 40

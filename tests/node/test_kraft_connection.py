@@ -10,20 +10,20 @@ import trio
 import trio.testing
 from trio.testing import memory_stream_pair
 
-from consensus.protocols.kraft.node.connections.connection import (
+from consensus.protocols.kafka.connections.connection import (
     ConnectionOptions,
     KafkaConnection,
     KafkaConnectionError,
     connect,
     open_connection,
 )
-from consensus.protocols.kraft.node.connections.framing import FrameStream
-from consensus.protocols.kraft.wire import messages_admin as admin
-from consensus.protocols.kraft.wire import messages_clients as clients
-from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
-from consensus.protocols.kraft.wire.codec import encode_response
-from consensus.protocols.kraft.wire.limits import KafkaWireError
-from consensus.protocols.kraft.wire.schemas import api_key_of
+from consensus.protocols.kafka.connections.framing import FrameStream
+from consensus.protocols.kafka.wire import messages_admin as admin
+from consensus.protocols.kafka.wire import messages_clients as clients
+from consensus.protocols.kafka.wire.apis import ApiKey, ErrorCode
+from consensus.protocols.kafka.wire.codec import encode_response
+from consensus.protocols.kafka.wire.limits import KafkaWireError
+from consensus.protocols.kafka.wire.schemas import api_key_of
 
 LOOPBACK = "127.0.0.1"
 PATIENCE_S = 30

@@ -6,12 +6,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from consensus.protocols.kraft import ConsumerService, ListenerOptions, ProduceService, open_listener
-from consensus.protocols.kraft.node.connections.connection import KafkaConnectionError, connect, open_connection
-from consensus.protocols.kraft.node.connections.listener import KafkaListener
-from consensus.protocols.kraft.wire import messages_clients as clients
-from consensus.protocols.kraft.wire.apis import ApiKey
-from consensus.protocols.kraft.wire.codec import encode_request
+from consensus.protocols.kafka import (
+    ConsumerService,
+    ListenerOptions,
+    ProduceService,
+    open_listener,
+)
+from consensus.protocols.kafka.connections.connection import KafkaConnectionError, connect, open_connection
+from consensus.protocols.kafka.connections.listener import KafkaListener
+from consensus.protocols.kafka.wire import messages_clients as clients
+from consensus.protocols.kafka.wire.apis import ApiKey
+from consensus.protocols.kafka.wire.codec import encode_request
 from tests.node.kraft_topic import TOPIC_ID, MemoryTopic, values_in, written
 
 LOOPBACK = "127.0.0.1"

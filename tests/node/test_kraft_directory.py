@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from consensus.core.model import Entry, EntryKind, ReplicaKey
-from consensus.protocols.kraft.node.operators.quorum_directory import (
+from consensus.protocols.kafka.wire.limits import KafkaWireError, uuid_of_text
+from consensus.protocols.kraft.operators.quorum_directory import (
     QuorumDirectoryError,
     QuorumState,
     decode_state,
@@ -13,7 +14,7 @@ from consensus.protocols.kraft.node.operators.quorum_directory import (
     format_directory,
     read_directory,
 )
-from consensus.protocols.kraft.node.operators.settings import (
+from consensus.protocols.kraft.operators.settings import (
     SettingsError,
     StaticVoter,
     VoterSettings,
@@ -22,7 +23,6 @@ from consensus.protocols.kraft.node.operators.settings import (
     voter_settings,
 )
 from consensus.protocols.kraft.wire.entries import control_data, control_value, entry_head
-from consensus.protocols.kraft.wire.limits import KafkaWireError, uuid_of_text
 
 CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
 RECORDED_STATIC = (

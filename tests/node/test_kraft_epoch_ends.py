@@ -10,8 +10,8 @@ import trio
 
 from consensus.core.log import Log, RecoveredLog, TermRun
 from consensus.core.model import ORIGIN, Configuration, Entry, LogId
-from consensus.protocols.kraft.node.topic.epoch_ends import end_of_term
-from consensus.protocols.kraft.node.topic.served_topic import MAX_OFFSET
+from consensus.protocols.kafka.topic.epoch_ends import end_of_term
+from consensus.protocols.kafka.topic.served_topic import MAX_OFFSET
 from consensus.server.errors import NotLeaderError, ServerBusyError
 from consensus.server.server import ConsensusServer
 

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from consensus.protocols.kraft.groups.group import (
+from consensus.protocols.kafka.groups.group import (
     Answer,
     Answered,
     Assigned,
@@ -17,7 +17,7 @@ from consensus.protocols.kraft.groups.group import (
     MemberRef,
     Refused,
 )
-from consensus.protocols.kraft.wire.apis import ErrorCode
+from consensus.protocols.kafka.wire.apis import ErrorCode
 from tests.effort import over_seeds
 
 SESSION_MS = 10_000

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from consensus.protocols.kraft import (
+from consensus.protocols.kafka import (
     ConsumerService,
     GroupOptions,
     GroupService,
@@ -19,10 +19,10 @@ from consensus.protocols.kraft import (
     Service,
     open_listener,
 )
-from consensus.protocols.kraft.node.connections.service import Caller
-from consensus.protocols.kraft.wire import messages_groups as groups
-from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
-from consensus.protocols.kraft.wire.codec import decode_response, encode_response
+from consensus.protocols.kafka.connections.service import Caller
+from consensus.protocols.kafka.wire import messages_groups as groups
+from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
+from consensus.protocols.kafka.wire.codec import decode_response, encode_response
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 from tests.node.kraft_topic import MemoryOffsets, MemoryTopic, caller
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from consensus.core.model import Entry, LogId
-from consensus.protocols.kraft.node.replica.kept_records import (
+from consensus.protocols.kafka.wire.record_batches import read_batches
+from consensus.protocols.kafka.wire.records import Record, RecordBatch
+from consensus.protocols.kraft.replica.kept_records import (
     KeptMetadata,
     KeptRecords,
     metadata_objection,
     metadata_type,
 )
-from consensus.protocols.kraft.node.replica.state_machine import QuorumLog
+from consensus.protocols.kraft.replica.state_machine import QuorumLog
 from consensus.protocols.kraft.wire.entries import batches_of, data_of, entries_of
-from consensus.protocols.kraft.wire.record_batches import read_batches
-from consensus.protocols.kraft.wire.records import Record, RecordBatch
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "kraft.json"
 NO_OP, BEGIN, END, ABORT = (bytes([1, number, 0, 0]) for number in (20, 23, 24, 25))

@@ -14,26 +14,26 @@ import trio
 import trio.testing
 
 from consensus.net.tls import CertificateError
-from consensus.protocols.kraft.node.connections.connection import (
+from consensus.protocols.kafka.connections.connection import (
     ConnectionOptions,
     KafkaConnectionError,
     connect,
     open_connection,
 )
-from consensus.protocols.kraft.node.connections.listener import KafkaListener, ListenerOptions, open_listener
-from consensus.protocols.kraft.node.connections.security import (
+from consensus.protocols.kafka.connections.listener import KafkaListener, ListenerOptions, open_listener
+from consensus.protocols.kafka.connections.security import (
     ClientSecurity,
     ListenerSecurity,
     Login,
     client_context,
     server_context,
 )
-from consensus.protocols.kraft.node.connections.service import Caller, ServedApi
-from consensus.protocols.kraft.wire import messages_clients as clients
-from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
-from consensus.protocols.kraft.wire.codec import decode_response, encode_request
-from consensus.protocols.kraft.wire.limits import Limits
-from consensus.protocols.kraft.wire.scram import Mechanism, ScramUsers, scram_credential
+from consensus.protocols.kafka.connections.service import Caller, ServedApi
+from consensus.protocols.kafka.wire import messages_clients as clients
+from consensus.protocols.kafka.wire.apis import ApiKey, ErrorCode
+from consensus.protocols.kafka.wire.codec import decode_response, encode_request
+from consensus.protocols.kafka.wire.limits import Limits
+from consensus.protocols.kafka.wire.scram import Mechanism, ScramUsers, scram_credential
 from consensus.server.errors import ServerBusyError
 from tests.node.certificates import Authority
 

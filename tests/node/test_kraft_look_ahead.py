@@ -13,13 +13,19 @@ from trio.testing import MockClock
 
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.kafka.group_offsets import EVERY_S, FarmGroupOffsets
-from consensus.protocols.kraft import GroupOptions, GroupService, KafkaListener, ListenerOptions, Service
-from consensus.protocols.kraft.node.connections.framing import FrameStream
-from consensus.protocols.kraft.node.connections.look_ahead import MAX_OVERLAPPING
-from consensus.protocols.kraft.node.connections.service import Caller, ServedApi
-from consensus.protocols.kraft.wire import messages_groups as groups
-from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
-from consensus.protocols.kraft.wire.codec import decode_response, encode_request
+from consensus.protocols.kafka import (
+    GroupOptions,
+    GroupService,
+    KafkaListener,
+    ListenerOptions,
+    Service,
+)
+from consensus.protocols.kafka.connections.framing import FrameStream
+from consensus.protocols.kafka.connections.look_ahead import MAX_OVERLAPPING
+from consensus.protocols.kafka.connections.service import Caller, ServedApi
+from consensus.protocols.kafka.wire import messages_groups as groups
+from consensus.protocols.kafka.wire.apis import ApiKey, ErrorCode
+from consensus.protocols.kafka.wire.codec import decode_response, encode_request
 from consensus.server.errors import ServerBusyError
 from tests.node.farm_stage import Stage, machine_clock
 from tests.node.kafka_farm import farm_of, stage_at

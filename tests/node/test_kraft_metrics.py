@@ -10,7 +10,7 @@ from bridge.cli.kraft.metrics import PREFIX, STATE, TEXTS, exposition, serve_met
 from consensus.core.effects import Apply, Effect, Persist, Role, RoleChanged
 from consensus.core.model import Configuration, Entry, EntryKind, HardState, LogId, ReplicaKey, Server
 from consensus.core.status import Description
-from consensus.protocols.kraft.node.replica.metrics import (
+from consensus.protocols.kraft.replica.metrics import (
     SAMPLE_S,
     STATES,
     PollIdle,
@@ -19,7 +19,7 @@ from consensus.protocols.kraft.node.replica.metrics import (
     Window,
     figures_of,
 )
-from consensus.protocols.kraft.node.replica.quorum_names import QuorumNames
+from consensus.protocols.kraft.replica.quorum_names import QuorumNames
 
 FIGURES = QuorumFigures(3, 7, -1, 12, 6, 10, "observer", 1, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 0.25)
 OF_THE_KIP = (

@@ -3,8 +3,8 @@
 import pytest
 
 from consensus.core.model import Configuration, ReplicaKey
-from consensus.protocols.kraft.node.operators.settings import Endpoint
-from consensus.protocols.kraft.node.replica.quorum_names import TOLD_MAX, QuorumNames, server_of
+from consensus.protocols.kraft.operators.settings import Endpoint
+from consensus.protocols.kraft.replica.quorum_names import TOLD_MAX, QuorumNames, server_of
 
 ONE, TWO, THREE = (ReplicaKey(number, bytes([number]) * 16) for number in (1, 2, 3))
 LISTENER = Endpoint("CONTROLLER", "10.0.0.1", 9093)

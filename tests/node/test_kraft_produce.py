@@ -7,13 +7,18 @@ import trio
 import trio.testing
 from msgspec import structs
 
-from consensus.protocols.kraft import ConsumerService, ListenerOptions, ProduceService, open_listener
-from consensus.protocols.kraft.wire import messages_clients as clients
-from consensus.protocols.kraft.wire import record_batches
-from consensus.protocols.kraft.wire.apis import ErrorCode
-from consensus.protocols.kraft.wire.compression import decompress
-from consensus.protocols.kraft.wire.record_batches import encode_batch
-from consensus.protocols.kraft.wire.records import Compression, Record, RecordBatch
+from consensus.protocols.kafka import (
+    ConsumerService,
+    ListenerOptions,
+    ProduceService,
+    open_listener,
+)
+from consensus.protocols.kafka.wire import messages_clients as clients
+from consensus.protocols.kafka.wire import record_batches
+from consensus.protocols.kafka.wire.apis import ErrorCode
+from consensus.protocols.kafka.wire.compression import decompress
+from consensus.protocols.kafka.wire.record_batches import encode_batch
+from consensus.protocols.kafka.wire.records import Compression, Record, RecordBatch
 from tests.node.kraft_topic import MemoryTopic, caller, values_in, written
 
 GOOD = written(0, [b"one", b"two"])

@@ -14,7 +14,7 @@ import pytest
 import trio
 from msgspec import structs
 
-from consensus.protocols.kraft import (
+from consensus.protocols.kafka import (
     Caller,
     ListenerOptions,
     ListenerSecurity,
@@ -24,22 +24,22 @@ from consensus.protocols.kraft import (
     Service,
     open_listener,
 )
-from consensus.protocols.kraft.node.connections.service import ServedApi
-from consensus.protocols.kraft.node.operators.log_records import (
+from consensus.protocols.kafka.connections.service import ServedApi
+from consensus.protocols.kafka.topic.consumer_service import ConsumerService
+from consensus.protocols.kafka.wire.messages_clients import MetadataRequest, MetadataResponse
+from consensus.protocols.kafka.wire.scram import ScramUsers
+from consensus.protocols.kraft.operators.log_records import (
     LogRecord,
     LogStart,
     control_text,
     stored_fault,
     stored_records,
 )
-from consensus.protocols.kraft.node.operators.quorum_client import QuorumClient, QuorumClientError
-from consensus.protocols.kraft.node.operators.quorum_directory import QuorumDirectoryError
-from consensus.protocols.kraft.node.operators.settings import VoterSettings
-from consensus.protocols.kraft.node.replica import open_voter
-from consensus.protocols.kraft.node.replica.open_voter import VoterOptions
-from consensus.protocols.kraft.node.topic.consumer_service import ConsumerService
-from consensus.protocols.kraft.wire.messages_clients import MetadataRequest, MetadataResponse
-from consensus.protocols.kraft.wire.scram import ScramUsers
+from consensus.protocols.kraft.operators.quorum_client import QuorumClient, QuorumClientError
+from consensus.protocols.kraft.operators.quorum_directory import QuorumDirectoryError
+from consensus.protocols.kraft.operators.settings import VoterSettings
+from consensus.protocols.kraft.replica import open_voter
+from consensus.protocols.kraft.replica.open_voter import VoterOptions
 from consensus.storage import StorageOptions
 from tests.node.kraft_topic import EPOCH, MemoryTopic
 from tests.node.test_kraft_voter import LOOPBACK, Quorum, batch, formatted, opened

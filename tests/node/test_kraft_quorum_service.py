@@ -10,11 +10,11 @@ import trio.testing
 
 from consensus.core import messages as core
 from consensus.core.model import COMMAND, Entry, LogId, ReplicaKey
-from consensus.protocols.kraft.node.connections.service import Caller, ServedApi
-from consensus.protocols.kraft.node.replica.quorum_service import FETCH_SIZES, FetchDispatch, QuorumService
-from consensus.protocols.kraft.wire import messages_clients as clients
-from consensus.protocols.kraft.wire import messages_quorum as quorum
-from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
+from consensus.protocols.kafka.connections.service import Caller, ServedApi
+from consensus.protocols.kafka.wire import messages_clients as clients
+from consensus.protocols.kafka.wire import messages_quorum as quorum
+from consensus.protocols.kafka.wire.apis import ApiKey, ErrorCode
+from consensus.protocols.kraft.replica.quorum_service import FETCH_SIZES, FetchDispatch, QuorumService
 from consensus.protocols.kraft.wire.mapping import Answering, request_to_wire
 from consensus.server.errors import ServerStoppedError
 from tests.node.kraft_replicas import KnownReplicas, ScriptedReceiver, service, write_entries

@@ -4,22 +4,22 @@ from pathlib import Path
 
 import pytest
 
-from consensus.protocols.kraft.node.operators.quorum_directory import (
+from consensus.protocols.kafka.wire.limits import KafkaWireError
+from consensus.protocols.kafka.wire.scram import Mechanism, ScramUsers
+from consensus.protocols.kraft.operators.quorum_directory import (
     USERS_FILE,
     QuorumDirectoryError,
     decode_users,
     encode_users,
     format_directory,
 )
-from consensus.protocols.kraft.node.operators.security_settings import (
+from consensus.protocols.kraft.operators.security_settings import (
     scram_users,
     server_security,
     split_settings,
     tool_security,
 )
-from consensus.protocols.kraft.node.operators.settings import SettingsError, parse_properties, voter_settings
-from consensus.protocols.kraft.wire.limits import KafkaWireError
-from consensus.protocols.kraft.wire.scram import Mechanism, ScramUsers
+from consensus.protocols.kraft.operators.settings import SettingsError, parse_properties, voter_settings
 
 JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="q" password="p w";'
 USERS = ScramUsers(scram_users(["SCRAM-SHA-512=[name=q,password=p w]"]))

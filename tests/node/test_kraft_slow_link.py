@@ -13,14 +13,14 @@ from consensus.core.effects import Outcome, Role
 from consensus.core.features import KRAFT_STATIC, LeaderRecords
 from consensus.core.model import Configuration, Server
 from consensus.core.raft import Raft
-from consensus.protocols.kraft.node.connections import connection
-from consensus.protocols.kraft.node.connections.connection import ConnectionOptions
-from consensus.protocols.kraft.node.connections.listener import KafkaListener, ListenerOptions
-from consensus.protocols.kraft.node.operators.settings import StaticVoter, VoterSettings, core_options
-from consensus.protocols.kraft.node.replica.peer_transport import KraftTransport
-from consensus.protocols.kraft.node.replica.quorum_service import AnsweringLeader, QuorumService
+from consensus.protocols.kafka.connections import connection
+from consensus.protocols.kafka.connections.connection import ConnectionOptions
+from consensus.protocols.kafka.connections.listener import KafkaListener, ListenerOptions
+from consensus.protocols.kafka.wire.records import Record, RecordBatch
+from consensus.protocols.kraft.operators.settings import StaticVoter, VoterSettings, core_options
+from consensus.protocols.kraft.replica.peer_transport import KraftTransport
+from consensus.protocols.kraft.replica.quorum_service import AnsweringLeader, QuorumService
 from consensus.protocols.kraft.wire.entries import batches_for_replicas, data_of, fetched_entries, goes_on, leader_head
-from consensus.protocols.kraft.wire.records import Record, RecordBatch
 from consensus.server.event_loop import now_ms
 from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer

@@ -7,10 +7,10 @@ import pytest
 import trio
 
 from consensus.core.model import Entry, EntryKind, LogId
-from consensus.protocols.kraft.node.replica import state_machine
-from consensus.protocols.kraft.node.replica.state_machine import NEW_PRODUCER, QuorumLog, owner_of
+from consensus.protocols.kafka.wire.records import Record, RecordBatch
+from consensus.protocols.kraft.replica import state_machine
+from consensus.protocols.kraft.replica.state_machine import NEW_PRODUCER, QuorumLog, owner_of
 from consensus.protocols.kraft.wire.entries import control_data, data_of, leader_head
-from consensus.protocols.kraft.wire.records import Record, RecordBatch
 
 MAX_BYTES = 1_000_000
 

@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from consensus.core.model import Entry, EntryKind
-from consensus.protocols.kraft.node.replica.time_index import BLOCK_RECORDS, TimeIndex
+from consensus.protocols.kafka.wire.records import Record, RecordBatch
+from consensus.protocols.kraft.replica.time_index import BLOCK_RECORDS, TimeIndex
 from consensus.protocols.kraft.wire.entries import control_data, data_of
-from consensus.protocols.kraft.wire.records import Record, RecordBatch
 
 SEEDS = (1, 2, 3)
 

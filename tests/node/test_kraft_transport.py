@@ -15,22 +15,22 @@ from consensus.core.effects import Outcome
 from consensus.core.features import Extensions
 from consensus.core.messages import Reply, Request
 from consensus.core.model import COMMAND, Entry, LogId, ReplicaKey
-from consensus.protocols.kraft.node.connections.connection import ConnectionOptions
-from consensus.protocols.kraft.node.connections.listener import KafkaListener, ListenerOptions, open_listener
-from consensus.protocols.kraft.node.connections.security import (
+from consensus.protocols.kafka.connections.connection import ConnectionOptions
+from consensus.protocols.kafka.connections.listener import KafkaListener, ListenerOptions, open_listener
+from consensus.protocols.kafka.connections.security import (
     ClientSecurity,
     ListenerSecurity,
     Login,
     client_context,
     server_context,
 )
-from consensus.protocols.kraft.node.connections.service import Caller, ServedApi, Service
-from consensus.protocols.kraft.node.replica.peer_transport import KraftTransport, RetryTimes
-from consensus.protocols.kraft.node.replica.quorum_service import QuorumService
-from consensus.protocols.kraft.wire import messages_quorum as quorum
-from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
+from consensus.protocols.kafka.connections.service import Caller, ServedApi, Service
+from consensus.protocols.kafka.wire import messages_quorum as quorum
+from consensus.protocols.kafka.wire.apis import ApiKey, ErrorCode
+from consensus.protocols.kafka.wire.scram import Mechanism, ScramUsers, scram_credential
+from consensus.protocols.kraft.replica.peer_transport import KraftTransport, RetryTimes
+from consensus.protocols.kraft.replica.quorum_service import QuorumService
 from consensus.protocols.kraft.wire.mapping import Answering
-from consensus.protocols.kraft.wire.scram import Mechanism, ScramUsers, scram_credential
 from consensus.server.errors import HaltedError
 from tests.node.certificates import Authority
 from tests.node.kraft_replicas import (

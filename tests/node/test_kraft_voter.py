@@ -14,18 +14,18 @@ import trio.testing
 
 from consensus.core.effects import ProposalResolved, Role
 from consensus.core.model import Entry, EntryKind, Index, ReplicaKey
-from consensus.protocols.kraft.node.connections.connection import open_connection
-from consensus.protocols.kraft.node.operators.quorum_directory import format_directory, new_uuid, parse_initial_voters
-from consensus.protocols.kraft.node.operators.settings import Endpoint, StaticVoter, VoterSettings
-from consensus.protocols.kraft.node.replica.open_voter import KraftVoter, VoterOptions, open_voter
-from consensus.protocols.kraft.node.replica.state_machine import QuorumLog, WrittenBatch
-from consensus.protocols.kraft.node.topic.served_topic import Produced, ProduceRefusedError
-from consensus.protocols.kraft.wire import messages_admin as admin
-from consensus.protocols.kraft.wire.apis import ErrorCode
+from consensus.protocols.kafka.connections.connection import open_connection
+from consensus.protocols.kafka.topic.served_topic import Produced, ProduceRefusedError
+from consensus.protocols.kafka.wire import messages_admin as admin
+from consensus.protocols.kafka.wire.apis import ErrorCode
+from consensus.protocols.kafka.wire.limits import uuid_text
+from consensus.protocols.kafka.wire.record_batches import decode_tail
+from consensus.protocols.kafka.wire.records import Record, RecordBatch
+from consensus.protocols.kraft.operators.quorum_directory import format_directory, new_uuid, parse_initial_voters
+from consensus.protocols.kraft.operators.settings import Endpoint, StaticVoter, VoterSettings
+from consensus.protocols.kraft.replica.open_voter import KraftVoter, VoterOptions, open_voter
+from consensus.protocols.kraft.replica.state_machine import QuorumLog, WrittenBatch
 from consensus.protocols.kraft.wire.entries import data_of, entry_tail
-from consensus.protocols.kraft.wire.limits import uuid_text
-from consensus.protocols.kraft.wire.record_batches import decode_tail
-from consensus.protocols.kraft.wire.records import Record, RecordBatch
 
 CLUSTER = uuid_text(b"\x00" * 15 + b"\x01")
 LOOPBACK = "127.0.0.1"

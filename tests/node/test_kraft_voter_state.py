@@ -11,8 +11,8 @@ import trio
 import trio.testing
 
 from consensus.core.effects import Role, RoleChanged
-from consensus.protocols.kraft.node.operators.quorum_directory import QuorumDirectory, QuorumState, read_directory
-from consensus.protocols.kraft.node.replica.open_voter import VoterError, open_voter
+from consensus.protocols.kraft.operators.quorum_directory import QuorumDirectory, QuorumState, read_directory
+from consensus.protocols.kraft.replica.open_voter import VoterError, open_voter
 from consensus.server.status import Notice
 from consensus.storage.directory import Directory
 from consensus.storage.disk import DiskOperation
@@ -35,7 +35,7 @@ def test_quorum_state_tells_no_epoch_before_the_storage_has_it(tmp_path: Path, m
         perform(directory, operations, start)
 
     # A task that looks again soon would not count as blocked below.
-    monkeypatch.setattr("consensus.protocols.kraft.node.replica.open_voter._STATE_WAIT_S", 1.0)
+    monkeypatch.setattr("consensus.protocols.kraft.replica.open_voter._STATE_WAIT_S", 1.0)
     monkeypatch.setattr(QuorumDirectory, "write_state", write_and_note)
 
     async def run() -> None:
@@ -91,7 +91,7 @@ def test_a_full_disk_does_not_end_a_server_that_cannot_repeat_its_state(
             assert (state.leader_id, state.leader_epoch) == (1, leader.server.role.term)
 
     monkeypatch.setattr(QuorumDirectory, "write_state", write_when_there_is_space)
-    monkeypatch.setattr("consensus.protocols.kraft.node.replica.open_voter._STATE_RETRY_S", 0.01)
+    monkeypatch.setattr("consensus.protocols.kraft.replica.open_voter._STATE_RETRY_S", 0.01)
     trio.run(run)
     assert len(tries) >= 4
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from consensus.protocols.kraft.node.operators.settings import Endpoint, VoterSettings
-from consensus.protocols.kraft.node.replica import announcing
-from consensus.protocols.kraft.node.replica.announcing import AddressRefused
-from consensus.protocols.kraft.node.replica.open_voter import KraftVoter, VoterOptions
-from consensus.protocols.kraft.node.replica.quorum_names import host_port, server_of
-from consensus.protocols.kraft.node.topic.served_topic import ProduceRefusedError
+from consensus.protocols.kafka.topic.served_topic import ProduceRefusedError
+from consensus.protocols.kraft.operators.settings import Endpoint, VoterSettings
+from consensus.protocols.kraft.replica import announcing
+from consensus.protocols.kraft.replica.announcing import AddressRefused
+from consensus.protocols.kraft.replica.open_voter import KraftVoter, VoterOptions
+from consensus.protocols.kraft.replica.quorum_names import host_port, server_of
 from consensus.protocols.kraft.wire.entries import leader_head
 from consensus.protocols.kraft.wire.replica_names import replica
 from tests.node.test_kraft_voter import LOOPBACK, Quorum, batch, formatted, free_ports, values_of

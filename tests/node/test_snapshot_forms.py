@@ -10,8 +10,8 @@ import trio.testing
 from consensus.core.effects import Compact, Persist
 from consensus.core.model import Configuration, Entry, HardState, LogId, ReplicaKey, Server, SnapshotDescription
 from consensus.net.memory import MemoryNetwork
-from consensus.protocols.kraft.wire.record_batches import encode_batch
-from consensus.protocols.kraft.wire.records import Record, RecordBatch
+from consensus.protocols.kafka.wire.record_batches import encode_batch
+from consensus.protocols.kafka.wire.records import Record, RecordBatch
 from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
 from consensus.server.log_stream import EntryBatch, SnapshotChunk
 from consensus.server.options import ServerOptions

@@ -21,7 +21,7 @@ from bridge.wire.keys.farm_key import farm_key_text, new_farm_key, parse_farm_ke
 from bridge.wire.membership.formation_state import decode_formation_state, encode_formation_state
 from consensus import MAX_NUMBER, Configuration, HardState, LogId, Persist, Server
 from consensus.core.model import Entry
-from consensus.protocols.kraft.node.operators.quorum_directory import QuorumState, decode_state, encode_state
+from consensus.protocols.kraft.operators.quorum_directory import QuorumState, decode_state, encode_state
 from consensus.storage import StorageOptions, open_directory
 from consensus.storage.verification import StorageVerdict, verify_storage
 from gossip.core.keyring import Keyring
@@ -48,7 +48,7 @@ WRITERS = {
     "bridge/node/security/key_files.py": "farm key; the other key files hold an operator's numbers",
     "bridge/node/tasks/published_store.py": "published.json",
     "consensus/net/tls.py": "certificates, no numbers",
-    "consensus/protocols/kraft/node/operators/quorum_directory.py": "quorum-state; the rest is an operator's",
+    "consensus/protocols/kraft/operators/quorum_directory.py": "quorum-state; the rest is an operator's",
     "consensus/protocols/zmq_raft/peer/open_peer.py": "a peer's name, no numbers",
     "consensus/storage/durable_file.py": "its own definition",
     "gossip/node/state_files.py": "generation, keys; peers, whose ports are checked line by line",

@@ -18,7 +18,7 @@ from bridge.node.settings.machine import Machine, Network
 from bridge.wire.keys.curve_key import to_z85
 from bridge.wire.keys.scram_text import new_credential
 from consensus.net.tls import load_or_create_certificate
-from consensus.protocols.kraft import Mechanism
+from consensus.protocols.kafka import Mechanism
 from gossip.node.discovery import LanInterface
 from tests.i2p_proxy import LOOPBACK, I2pProxy
 from tests.node.certificates import Authority, self_signed

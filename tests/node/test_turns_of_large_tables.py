@@ -8,9 +8,9 @@ import trio
 
 from consensus.core.effects import Apply
 from consensus.core.model import Entry, LogId, SnapshotDescription
-from consensus.protocols.kraft.node.replica.state_machine import MAX_PRODUCERS, Producer, QuorumLog, WrittenBatch
+from consensus.protocols.kafka.wire.records import Record, RecordBatch
+from consensus.protocols.kraft.replica.state_machine import MAX_PRODUCERS, Producer, QuorumLog, WrittenBatch
 from consensus.protocols.kraft.wire.entries import data_of
-from consensus.protocols.kraft.wire.records import Record, RecordBatch
 from consensus.server.applying import Applying
 from consensus.server.interfaces import APPLIED_AT_ONCE
 from tests.node.farm_stage import NOW_MS

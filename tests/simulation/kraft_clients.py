@@ -18,17 +18,17 @@ import trio.testing
 
 from consensus.core import messages as core
 from consensus.core.model import LogId, ReplicaKey
-from consensus.protocols.kraft.wire import messages_admin as admin
-from consensus.protocols.kraft.wire import messages_clients as clients
-from consensus.protocols.kraft.wire import messages_groups as groups
-from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey
-from consensus.protocols.kraft.wire.codec import encode_request
-from consensus.protocols.kraft.wire.limits import TOPIC_NAME, ZERO_UUID
+from consensus.protocols.kafka.wire import messages_admin as admin
+from consensus.protocols.kafka.wire import messages_clients as clients
+from consensus.protocols.kafka.wire import messages_groups as groups
+from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey
+from consensus.protocols.kafka.wire.codec import encode_request
+from consensus.protocols.kafka.wire.limits import TOPIC_NAME, ZERO_UUID
+from consensus.protocols.kafka.wire.record_batches import encode_batch
+from consensus.protocols.kafka.wire.records import Compression, Record, RecordBatch
+from consensus.protocols.kafka.wire.schemas import Direction
+from consensus.protocols.kafka.wire.scram import Mechanism, ScramUsers, scram_credential
 from consensus.protocols.kraft.wire.mapping import request_to_wire
-from consensus.protocols.kraft.wire.record_batches import encode_batch
-from consensus.protocols.kraft.wire.records import Compression, Record, RecordBatch
-from consensus.protocols.kraft.wire.schemas import Direction
-from consensus.protocols.kraft.wire.scram import Mechanism, ScramUsers, scram_credential
 from tests.node.kraft_replicas import KnownReplicas
 from tests.node.kraft_topic import EPOCH, TOPIC_ID
 from tests.simulation.kraft_targets import LENGTHS, mutated

@@ -29,27 +29,27 @@ from consensus.core import messages as core
 from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved, Role, RoleChanged
 from consensus.core.messages import Reply, Request
 from consensus.core.model import Configuration, LogId, ReplicaKey, Server
-from consensus.protocols.kraft.groups.service import GroupService
-from consensus.protocols.kraft.node.connections.connection import ConnectionOptions
-from consensus.protocols.kraft.node.connections.listener import KafkaListener, ListenerOptions
-from consensus.protocols.kraft.node.connections.security import ListenerSecurity
-from consensus.protocols.kraft.node.operators.settings import Endpoint
-from consensus.protocols.kraft.node.replica.admin_service import AdminService
-from consensus.protocols.kraft.node.replica.quorum_names import QuorumNames
-from consensus.protocols.kraft.node.replica.quorum_service import FetchDispatch
-from consensus.protocols.kraft.node.topic.consumer_service import ConsumerService
-from consensus.protocols.kraft.node.topic.produce_service import ProduceService
-from consensus.protocols.kraft.wire import messages_clients as clients
-from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
-from consensus.protocols.kraft.wire.codec import (
+from consensus.protocols.kafka.connections.connection import ConnectionOptions
+from consensus.protocols.kafka.connections.listener import KafkaListener, ListenerOptions
+from consensus.protocols.kafka.connections.security import ListenerSecurity
+from consensus.protocols.kafka.groups.service import GroupService
+from consensus.protocols.kafka.topic.consumer_service import ConsumerService
+from consensus.protocols.kafka.topic.produce_service import ProduceService
+from consensus.protocols.kafka.wire import messages_clients as clients
+from consensus.protocols.kafka.wire.apis import ApiKey, ErrorCode
+from consensus.protocols.kafka.wire.codec import (
     UnsupportedVersionError,
     decode_request,
     decode_response,
     encode_request,
 )
+from consensus.protocols.kafka.wire.limits import KafkaWireError, Limits
+from consensus.protocols.kafka.wire.scram import Mechanism, ScramClient
+from consensus.protocols.kraft.operators.settings import Endpoint
+from consensus.protocols.kraft.replica.admin_service import AdminService
+from consensus.protocols.kraft.replica.quorum_names import QuorumNames
+from consensus.protocols.kraft.replica.quorum_service import FetchDispatch
 from consensus.protocols.kraft.wire.entries import leader_head
-from consensus.protocols.kraft.wire.limits import KafkaWireError, Limits
-from consensus.protocols.kraft.wire.scram import Mechanism, ScramClient
 from consensus.server.errors import ServerBusyError
 from consensus.server.server import ConsensusServer
 from tests.node.kraft_replicas import ScriptedReceiver, service

@@ -26,15 +26,27 @@ from crc32c import crc32c
 from consensus.core import messages as core
 from consensus.core.entry_data import configuration_entry, no_op_entry
 from consensus.core.model import Configuration, Entry, EntryKind, LogId, NoOp, ReplicaKey, Server
-from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey
-from consensus.protocols.kraft.wire.codec import (
+from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey
+from consensus.protocols.kafka.wire.codec import (
     UnsupportedVersionError,
     decode_request,
     decode_response,
     encode_request,
     encode_response,
 )
-from consensus.protocols.kraft.wire.compression import compress
+from consensus.protocols.kafka.wire.compression import compress
+from consensus.protocols.kafka.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits
+from consensus.protocols.kafka.wire.record_batches import decode_batch, encode_batch, read_batches
+from consensus.protocols.kafka.wire.records import Compression, Record, RecordBatch
+from consensus.protocols.kafka.wire.schemas import Direction
+from consensus.protocols.kafka.wire.scram import (
+    Mechanism,
+    ScramClient,
+    ScramError,
+    ScramServer,
+    ScramUsers,
+    scram_credential,
+)
 from consensus.protocols.kraft.wire.entries import (
     batches_of,
     control_data,
@@ -43,19 +55,7 @@ from consensus.protocols.kraft.wire.entries import (
     entry_head,
     leader_head,
 )
-from consensus.protocols.kraft.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits
 from consensus.protocols.kraft.wire.mapping import Refused, reply_from_wire, request_from_wire, told_endpoints
-from consensus.protocols.kraft.wire.record_batches import decode_batch, encode_batch, read_batches
-from consensus.protocols.kraft.wire.records import Compression, Record, RecordBatch
-from consensus.protocols.kraft.wire.schemas import Direction
-from consensus.protocols.kraft.wire.scram import (
-    Mechanism,
-    ScramClient,
-    ScramError,
-    ScramServer,
-    ScramUsers,
-    scram_credential,
-)
 from tests.node.kraft_replicas import KnownReplicas
 from tests.simulation.fuzzing import FuzzError, within_memory
 from tests.wire.kraft_messages import ALL, any_message

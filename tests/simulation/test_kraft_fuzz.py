@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from consensus.protocols.kraft.node.connections.listener import KafkaListener
-from consensus.protocols.kraft.node.replica.quorum_service import QuorumService
-from consensus.protocols.kraft.wire import compression, record_batches, serialization
-from consensus.protocols.kraft.wire.scram import ScramServer
+from consensus.protocols.kafka.connections.listener import KafkaListener
+from consensus.protocols.kafka.wire import compression, record_batches, serialization
+from consensus.protocols.kafka.wire.scram import ScramServer
+from consensus.protocols.kraft.replica.quorum_service import QuorumService
 from tests.simulation import kraft_fuzz as fuzz
 from tests.simulation import kraft_targets as targets
 from tests.simulation.fuzzing import FuzzError, Tally, play

@@ -17,11 +17,11 @@ from consensus.core.messages import (
     VoteReply,
 )
 from consensus.core.model import Configuration, Entry, Index, LogId, ReplicaKey, ServerId
-from consensus.protocols.kraft.node.operators.settings import Endpoint
-from consensus.protocols.kraft.node.replica.peer_transport import KraftTransport
-from consensus.protocols.kraft.node.replica.quorum_names import QuorumNames
-from consensus.protocols.kraft.node.replica.quorum_service import QuorumReplies
-from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey
+from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey
+from consensus.protocols.kraft.operators.settings import Endpoint
+from consensus.protocols.kraft.replica.peer_transport import KraftTransport
+from consensus.protocols.kraft.replica.quorum_names import QuorumNames
+from consensus.protocols.kraft.replica.quorum_service import QuorumReplies
 from consensus.protocols.kraft.wire.entries import batches_for_replicas, entries_of
 from consensus.protocols.kraft.wire.mapping import Answering, QuorumResponse
 from tests.simulation.consensus.history import SHORT, run_history

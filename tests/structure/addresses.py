@@ -26,7 +26,7 @@ ROOMS = (
     "consensus/core/entry_data.py",
     "consensus/core/model.py",
     "consensus/protocols/garlic_farm/wire/values.py",
-    "consensus/protocols/kraft/node/operators",
+    "consensus/protocols/kraft/operators",
     "consensus/protocols/kraft/wire/control_records.py",
     "consensus/protocols/zmq_raft/peer/open_peer.py",
     "consensus/protocols/zmq_raft/wire/messages.py",

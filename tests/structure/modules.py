@@ -20,8 +20,8 @@ from tests.structure.sources import PACKAGES, ROOT, dotted, modules_in, nodes_of
 
 FLOORS = {
     "consensus": ("core", "storage sessions", "server", "net", "protocols"),
-    "consensus.protocols.kraft": ("wire", "node", "groups"),
-    "consensus.protocols.kraft.node": ("connections", "operators topic", "replica"),
+    "consensus.protocols.kafka": ("wire", "connections", "topic", "groups"),
+    "consensus.protocols.kraft": ("wire", "operators", "replica"),
     "gossip": ("core", "wire", "node simulation"),
     "bridge": ("core", "wire", "api", "node", "tui", "cli"),
     "bridge.core": ("formation", "log", "membership", "state", "publishing", "farm"),

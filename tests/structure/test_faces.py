@@ -10,6 +10,7 @@ FACES = (
     "consensus",
     "consensus.net",
     "consensus.protocols.garlic_farm",
+    "consensus.protocols.kafka",
     "consensus.protocols.kraft",
     "consensus.protocols.zmq_raft",
     "consensus.sessions",

@@ -1,4 +1,4 @@
-"""Writes `consensus/protocols/kraft/wire/messages_*.py` from kio, which has Kafka's schemas of every version.
+"""Writes `consensus/protocols/kafka/wire/messages_*.py` from kio, which has Kafka's schemas of every version.
 
     python -m tests.wire.kafka_messages      after a change of kio, of `apis.ApiKey` or of this file
 
@@ -17,10 +17,10 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Final, get_args, get_origin
 
-from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey
-from consensus.protocols.kraft.wire.schemas import TIMES, Direction
+from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey
+from consensus.protocols.kafka.wire.schemas import TIMES, Direction
 
-WIRE: Final = Path(__file__).parents[2] / "consensus" / "protocols" / "kraft" / "wire"
+WIRE: Final = Path(__file__).parents[2] / "consensus" / "protocols" / "kafka" / "wire"
 SUBJECTS: Final = {
     "quorum": "The messages of the servers of a quorum: Vote, the begin and end of an epoch, snapshots; not Fetch.",
     "clients": "The messages of consumers and producers, of every connection, and Fetch, which servers send as well.",
@@ -37,7 +37,7 @@ from typing import Final
 {uuid}
 from msgspec import Struct
 
-from consensus.protocols.kraft.wire.apis import ApiKey
+from consensus.protocols.kafka.wire.apis import ApiKey
 {zero}
 '''
 TYPES: Final = {"string": "str", "bytes": "bytes", "records": "bytes", "uuid": "UUID", "bool": "bool"}
@@ -163,7 +163,7 @@ def module_text(subject: str) -> str:
         rows.append(f"    ApiKey.{api_key.name}: ({', '.join(names)}),")
     text = "\n".join(line for lines in written.values() for line in lines)
     uuid = "from uuid import UUID\n" if "UUID" in text else ""
-    zero = "from consensus.protocols.kraft.wire.limits import ZERO_UUID" if "ZERO_UUID" in text else ""
+    zero = "from consensus.protocols.kafka.wire.limits import ZERO_UUID" if "ZERO_UUID" in text else ""
     head = HEAD.format(subject=SUBJECTS[subject], uuid=uuid, zero=zero).rstrip("\n")
     return (
         head

@@ -4,8 +4,8 @@ import random
 from typing import Any, Final
 from uuid import UUID
 
-from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode
-from consensus.protocols.kraft.wire.schemas import Direction, Field, Kind, Structure, message_schema
+from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
+from consensus.protocols.kafka.wire.schemas import Direction, Field, Kind, Structure, message_schema
 
 _RANGES: Final = {
     Kind.INT8: (-(2**7), 2**7 - 1),

@@ -17,17 +17,17 @@ import pytest
 from kio.serial import entity_reader, entity_writer
 from msgspec import Struct
 
-from consensus.protocols.kraft.wire import messages_clients as clients
-from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey, ErrorCode, error_name, version_for
-from consensus.protocols.kraft.wire.codec import (
+from consensus.protocols.kafka.wire import messages_clients as clients
+from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode, error_name, version_for
+from consensus.protocols.kafka.wire.codec import (
     UnsupportedVersionError,
     decode_request,
     decode_response,
     encode_request,
     encode_response,
 )
-from consensus.protocols.kraft.wire.limits import ZERO_UUID, KafkaWireError, Limits
-from consensus.protocols.kraft.wire.schemas import Direction, message_schema
+from consensus.protocols.kafka.wire.limits import ZERO_UUID, KafkaWireError, Limits
+from consensus.protocols.kafka.wire.schemas import Direction, message_schema
 from tests.wire.kraft_messages import ALL, any_message, name_of
 
 ROUNDS = 12

@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 
 from consensus.core.entry_data import configuration_entry, decode_configuration, decode_no_op, no_op_entry
 from consensus.core.model import Configuration, Entry, EntryKind, LogId, NoOp, ReplicaKey, Server
-from consensus.protocols.kraft.wire.apis import ApiKey
-from consensus.protocols.kraft.wire.codec import decode_response
+from consensus.protocols.kafka.wire.apis import ApiKey
+from consensus.protocols.kafka.wire.codec import decode_response
+from consensus.protocols.kafka.wire.limits import KafkaWireError, Limits
+from consensus.protocols.kafka.wire.record_batches import encode_batch, read_batches
+from consensus.protocols.kafka.wire.records import Compression, Record, RecordBatch
 from consensus.protocols.kraft.wire.control_records import KRAFT_VERSION, KRAFT_VERSION_1, control_key
 from consensus.protocols.kraft.wire.entries import (
     batches_for_replicas,
@@ -28,9 +31,6 @@ from consensus.protocols.kraft.wire.entries import (
     goes_on,
     leader_head,
 )
-from consensus.protocols.kraft.wire.limits import KafkaWireError, Limits
-from consensus.protocols.kraft.wire.record_batches import encode_batch, read_batches
-from consensus.protocols.kraft.wire.records import Compression, Record, RecordBatch
 from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
 from consensus.storage.records import RecordError
 from consensus.storage.snapshot_form import SnapshotReading

@@ -25,9 +25,17 @@ from consensus.core.messages import (
     VoteReply,
 )
 from consensus.core.model import MAX_NUMBER, Entry, EntryKind, LogId, ReplicaKey
-from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
-from consensus.protocols.kraft.wire.codec import decode_request, decode_response, encode_request, encode_response
-from consensus.protocols.kraft.wire.limits import KafkaWireError, Topic
+from consensus.protocols.kafka.wire.apis import ApiKey, ErrorCode
+from consensus.protocols.kafka.wire.codec import decode_request, decode_response, encode_request, encode_response
+from consensus.protocols.kafka.wire.limits import KafkaWireError, Topic
+from consensus.protocols.kafka.wire.messages_clients import FetchRequest, FetchResponse, FetchResponseTopic
+from consensus.protocols.kafka.wire.messages_quorum import (
+    BeginQuorumEpochResponse,
+    EndQuorumEpochResponse,
+    FetchSnapshotResponseTopic,
+    VoteRequest,
+    VoteResponse,
+)
 from consensus.protocols.kraft.wire.mapping import (
     Answering,
     Refused,
@@ -36,14 +44,6 @@ from consensus.protocols.kraft.wire.mapping import (
     request_from_wire,
     request_to_wire,
     told_endpoints,
-)
-from consensus.protocols.kraft.wire.messages_clients import FetchRequest, FetchResponse, FetchResponseTopic
-from consensus.protocols.kraft.wire.messages_quorum import (
-    BeginQuorumEpochResponse,
-    EndQuorumEpochResponse,
-    FetchSnapshotResponseTopic,
-    VoteRequest,
-    VoteResponse,
 )
 
 ONE, TWO = ReplicaKey(1, b"1" * 16), ReplicaKey(2, b"2" * 16)

@@ -17,10 +17,10 @@ from kio.records.readers import read_batch
 from kio.records.writers import write_new_batch
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
-from consensus.protocols.kraft.wire.compression import compress, decompress
-from consensus.protocols.kraft.wire.limits import KafkaWireError, Limits
-from consensus.protocols.kraft.wire.record_batches import decode_batch, encode_batch, read_batches
-from consensus.protocols.kraft.wire.records import Compression, Record, RecordBatch
+from consensus.protocols.kafka.wire.compression import compress, decompress
+from consensus.protocols.kafka.wire.limits import KafkaWireError, Limits
+from consensus.protocols.kafka.wire.record_batches import decode_batch, encode_batch, read_batches
+from consensus.protocols.kafka.wire.records import Compression, Record, RecordBatch
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of kafka-python's own, while it loads its schemas

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from consensus.protocols.kraft.wire.scram import (
+from consensus.protocols.kafka.wire.scram import (
     Mechanism,
     ScramClient,
     ScramCredential,

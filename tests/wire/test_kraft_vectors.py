@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import pytest
 
-from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey
-from consensus.protocols.kraft.wire.codec import decode_request, decode_response, encode_request, encode_response
+from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey
+from consensus.protocols.kafka.wire.codec import decode_request, decode_response, encode_request, encode_response
 
 VECTORS: Final = json.loads((Path(__file__).parents[1] / "vectors" / "kraft.json").read_text(encoding="utf-8"))
 STORIES: Final[dict[str, dict[str, Any]]] = VECTORS["stories"]

@@ -42,7 +42,7 @@ from bridge.wire.keys.client_key import ClientKeyError, new_client_key
 from bridge.wire.keys.curve_key import CurveKey, CurveKeyError, new_curve_key, to_z85
 from bridge.wire.keys.farm_key import DEFAULT_CLUSTER, EXPECT_LIMIT, FarmKeyError, new_farm_key, parse_farm_key
 from bridge.wire.keys.scram_text import new_credential, new_password
-from consensus.protocols.kraft import Mechanism
+from consensus.protocols.kafka import Mechanism
 
 STATES = {
     FarmKeyState.PRIMARY: "in use",

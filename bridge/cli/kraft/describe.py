@@ -18,6 +18,7 @@ from bridge.api.cluster_outputs import KraftDescribeOutput, KraftReplicaView
 from bridge.cli.kraft.options import Quorum, quorum_options
 from bridge.cli.options import json_option, wide_option
 from bridge.cli.printing import echo, print_json, print_wide_table
+from consensus.protocols import kafka
 from consensus.protocols import kraft as protocol
 
 _HEADINGS = (
@@ -95,7 +96,7 @@ def _named(state: "protocol.QuorumDescription", replicas: "Iterable[protocol.Quo
 def _name(state: "protocol.QuorumDescription", replica: "protocol.QuorumReplica") -> str:
     text = f'{{"id": {replica.node_id}'
     if replica.directory_id.int:
-        text += f', "directoryId": {json.dumps(protocol.uuid_text(replica.directory_id))}'
+        text += f', "directoryId": {json.dumps(kafka.uuid_text(replica.directory_id))}'
     listeners = state.listeners.get(replica.node_id)
     if listeners:
         text += f', "endpoints": {json.dumps(list(map(_url, listeners)))}'
@@ -147,7 +148,7 @@ def _view(
 ) -> KraftReplicaView:
     return KraftReplicaView(
         id=replica.node_id,
-        directory_id=protocol.uuid_text(replica.directory_id),
+        directory_id=kafka.uuid_text(replica.directory_id),
         status=status,
         log_end_offset=replica.log_end_offset,
         lag=end - replica.log_end_offset,

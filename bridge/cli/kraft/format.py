@@ -14,6 +14,7 @@ from bridge.cli.failure import fail, failures
 from bridge.cli.kraft.options import config_option, needs_kafka, read_settings, set_option
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_json
+from consensus.protocols import kafka
 from consensus.protocols import kraft as protocol
 
 _ONE_OF_THREE = (
@@ -70,7 +71,7 @@ def format_command(
         else:
             formatted = _format(settings, **asked)
     output = KraftFormatOutput(
-        str(formatted.path), formatted.cluster_id, formatted.node_id, protocol.uuid_text(formatted.directory_id)
+        str(formatted.path), formatted.cluster_id, formatted.node_id, kafka.uuid_text(formatted.directory_id)
     )
     if as_json:
         print_json(output)
@@ -99,7 +100,7 @@ def _format(
     initial = () if initial_controllers is None else protocol.parse_initial_voters(initial_controllers)
     return protocol.format_directory(
         settings,
-        cluster_id or protocol.uuid_text(protocol.new_uuid()),
+        cluster_id or kafka.uuid_text(protocol.new_uuid()),
         standalone=standalone,
         initial=initial,
         users=protocol.scram_users((*add_scram, *_listed_users(add_scram_file))),
@@ -120,4 +121,4 @@ def _listed_users(file: Path | None) -> tuple[str, ...]:
 def random_uuid() -> None:
     """Print a new id, for a cluster or a directory, as `kafka-storage random-uuid` does."""
     with needs_kafka():
-        echo(protocol.uuid_text(protocol.new_uuid()))
+        echo(kafka.uuid_text(protocol.new_uuid()))

@@ -23,6 +23,7 @@ from bridge.cli.failure import fail, failures
 from bridge.cli.kraft.options import Quorum, needs_kafka, quorum_options, was_given
 from bridge.cli.options import directory_path, json_option
 from bridge.cli.printing import echo, print_json_line
+from consensus.protocols import kafka
 from consensus.protocols import kraft as protocol
 from consensus.storage import StorageError
 
@@ -80,7 +81,7 @@ async def _print_committed(client: "protocol.QuorumClient", first: int, printer:
 
 
 def _print_stored(directory: Path, first: int, printer: "Printer") -> None:
-    with needs_kafka(), failures(protocol.QuorumDirectoryError, protocol.KafkaWireError, StorageError, OSError):
+    with needs_kafka(), failures(protocol.QuorumDirectoryError, kafka.KafkaWireError, StorageError, OSError):
         for item in protocol.stored_records(directory, first):
             if printer.take(item):
                 return

@@ -20,6 +20,7 @@ from click.core import ParameterSource
 from bridge.cli.failure import fail, failures, interruptible
 from bridge.cli.options import file_path
 from consensus.net import CertificateError
+from consensus.protocols import kafka
 from consensus.protocols import kraft as protocol
 
 CONTROLLERS_VARIABLE = "GARLICFARM_KRAFT_CONTROLLERS"
@@ -94,7 +95,7 @@ class Quorum:
         if not addresses:
             fail(NO_SERVER)
         settings = {} if self.security is None else read_settings(self.security, ())
-        options = protocol.ConnectionOptions(security=protocol.tool_security(settings))
+        options = kafka.ConnectionOptions(security=protocol.tool_security(settings))
         return await question(
             protocol.QuorumClient(addresses, options, brokers=self.brokers, patience_s=self.patience_s)
         )

@@ -35,6 +35,7 @@ from consensus import (
     Server,
 )
 from consensus.net import CertificateError
+from consensus.protocols import kafka
 from consensus.protocols import kraft as protocol
 
 MIB = 1024 * 1024
@@ -82,11 +83,11 @@ def _asked(
         takes_records=produce == "on" if produce else not kafka_metadata,
         is_metadata=kafka_metadata,
         services=lambda topic: (
-            protocol.ConsumerService(topic, describes_cluster=False),
-            protocol.ProduceService(topic, topic.ask_leader),
-            protocol.GroupService(topic),
-            protocol.ConfigsService(
-                topic, max_request_bytes=protocol.DEFAULT_LIMITS.max_request_bytes, has_server_time=False
+            kafka.ConsumerService(topic, describes_cluster=False),
+            kafka.ProduceService(topic, topic.ask_leader),
+            kafka.GroupService(topic),
+            kafka.ConfigsService(
+                topic, max_request_bytes=kafka.DEFAULT_LIMITS.max_request_bytes, has_server_time=False
             ),
         ),
     )
@@ -153,7 +154,7 @@ class Reporter(Lines):
             f"(log: {described.log_bytes / MIB:.1f} MiB up to offset {described.raft.last.index}{metrics})",
             address=address,
             cluster=voter.cluster_id,
-            directory_id=protocol.uuid_text(voter.key.directory) if voter.key.directory else None,
+            directory_id=kafka.uuid_text(voter.key.directory) if voter.key.directory else None,
             log_end_offset=described.raft.last.index,
             log_bytes=described.log_bytes,
             metrics_port=metrics_port,

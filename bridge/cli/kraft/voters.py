@@ -19,6 +19,7 @@ from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.kraft.options import Quorum, needs_kafka, quorum_options, read_settings
 from bridge.cli.options import file_path, json_option, yes_option
 from bridge.cli.printing import echo, print_json
+from consensus.protocols import kafka
 from consensus.protocols import kraft as protocol
 
 _LOOKS = 12
@@ -45,7 +46,7 @@ def add_voter(
 
     Start it first: it must have caught up. On its own machine --config tells the rest.
     """
-    with needs_kafka(), failures(protocol.SettingsError, protocol.QuorumDirectoryError, protocol.KafkaWireError):
+    with needs_kafka(), failures(protocol.SettingsError, protocol.QuorumDirectoryError, kafka.KafkaWireError):
         if config is not None:
             _, others = protocol.split_settings(read_settings(config, ()))
             settings = protocol.voter_settings(others)
@@ -54,7 +55,7 @@ def add_voter(
         elif voter_id is None or voter_directory_id is None or listener is None:
             fail("say which server: --config FILE, or --voter-id, --voter-directory-id and --listener")
         else:
-            newcomer = (voter_id, protocol.uuid_of_text(voter_directory_id))
+            newcomer = (voter_id, kafka.uuid_of_text(voter_directory_id))
             listeners = protocol.endpoints("--listener", listener)
     done = quorum.ask(lambda client: _add(client, *newcomer, listeners, quorum.patience_s))
     _print(done, as_json=as_json)
@@ -68,8 +69,8 @@ def add_voter(
 @yes_option
 def remove_voter(quorum: Quorum, *, voter_id: int, voter_directory_id: str | None, yes: bool, as_json: bool) -> None:
     """Make a voter an observer, and wait until that is committed. The leader may remove itself."""
-    with needs_kafka(), failures(protocol.KafkaWireError):
-        directory = None if voter_directory_id is None else protocol.uuid_of_text(voter_directory_id)
+    with needs_kafka(), failures(kafka.KafkaWireError):
+        directory = None if voter_directory_id is None else kafka.uuid_of_text(voter_directory_id)
     confirm(f"Remove voter {voter_id} from the quorum?", yes=yes)
     done = quorum.ask(lambda client: _remove(client, voter_id, directory, quorum.patience_s))
     _print(done, as_json=as_json)
@@ -96,7 +97,7 @@ async def _add(
         return _output(before, changed=False)
     if voter_id in held:
         fail(
-            f"voter {voter_id} is in the quorum with another directory, {protocol.uuid_text(held[voter_id])}: if that "
+            f"voter {voter_id} is in the quorum with another directory, {kafka.uuid_text(held[voter_id])}: if that "
             f"one is lost, remove it first by `kraft remove-voter --voter-id {voter_id}`"
         )
     answer = await client.add_voter(before.cluster_id, voter_id, directory_id, listeners, round(patience_s * 1000))
@@ -131,7 +132,7 @@ def _unknown(state: "protocol.QuorumDescription", voter_id: int) -> str:
     other = _named(state.voters, voter_id, None)
     if other is not None:
         return (
-            f"voter {voter_id} has another directory, {protocol.uuid_text(other.directory_id)}: leave out "
+            f"voter {voter_id} has another directory, {kafka.uuid_text(other.directory_id)}: leave out "
             "--voter-directory-id to remove it"
         )
     voters = ", ".join(str(each.node_id) for each in state.voters)
@@ -145,7 +146,7 @@ async def _committed(
     client: "protocol.QuorumClient", answer: "protocol.ChangeAnswer", key: tuple[int, UUID], *, is_voter: bool
 ) -> KraftChangeOutput:
     """The voters once the change is among them, or the end of the command with what the leader said."""
-    if answer.error_code not in (protocol.ErrorCode.NONE, protocol.ErrorCode.REQUEST_TIMED_OUT):
+    if answer.error_code not in (kafka.ErrorCode.NONE, kafka.ErrorCode.REQUEST_TIMED_OUT):
         fail(f"the quorum refuses: {answer.text or answer.name}")
     for _ in range(_LOOKS):
         after = await client.describe()

@@ -45,7 +45,7 @@ from bridge.node.security.listed_file import LOOK_EVERY_S
 from bridge.node.settings.clients import KafkaSettings
 from bridge.node.settings.descriptors import descriptor_shares
 from consensus.net import CertificateError, NodeCertificate
-from consensus.protocols.kraft import (
+from consensus.protocols.kafka import (
     ConfigsService,
     ConsumerService,
     GroupService,

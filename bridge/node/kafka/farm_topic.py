@@ -28,7 +28,7 @@ from bridge.node.kafka.farm_batches import EPOCH_MAX, batches_of, epoch_of, time
 from bridge.node.kafka.producing import BATCH_RECORDS, Producing
 from bridge.node.settings.clients import KafkaSettings
 from consensus import ServerBusyError, ServerStoppedError, integer_id
-from consensus.protocols.kraft import (
+from consensus.protocols.kafka import (
     BatchCache,
     Broker,
     GroupOffsets,

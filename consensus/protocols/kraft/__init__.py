@@ -1,6 +1,6 @@
-"""KRaft, Kafka's Raft (KIP-595), over kio's messages (the extra `kafka`): voters, observers, and a topic for clients.
+"""KRaft, Kafka's Raft (KIP-595): voters and observers of a quorum, and what operators do with them (the extra `kafka`).
 
-What is named here is fetched when it is first used, so nothing of kio is loaded before it is needed.
+A public name is imported when it is first used, so nothing of kio is loaded before it is needed.
 """
 
 from lazy_loader import attach_stub

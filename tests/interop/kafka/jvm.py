@@ -30,9 +30,9 @@ from typing import Final
 import trio
 
 from benchmarks.child import Child, ChildError
-from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode
-from consensus.protocols.kraft.wire.codec import decode_response, encode_request
-from consensus.protocols.kraft.wire.messages_admin import (
+from consensus.protocols.kafka.wire.apis import ApiKey, ErrorCode
+from consensus.protocols.kafka.wire.codec import decode_response, encode_request
+from consensus.protocols.kafka.wire.messages_admin import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartition,
     DescribeQuorumRequestTopic,

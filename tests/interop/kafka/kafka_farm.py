@@ -22,8 +22,8 @@ from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.security.control_socket import SOCKET_NAME
 from bridge.node.settings.choices import Timing
-from consensus.protocols import kraft
-from consensus.protocols.kraft.wire.messages_clients import MetadataRequest
+from consensus.protocols import kafka
+from consensus.protocols.kafka.wire.messages_clients import MetadataRequest
 from tests.end_to_end.farm import call
 from tests.interop.kafka.jvm import listening_ports
 from tests.interop.kafka.recording import LOOPBACK
@@ -67,9 +67,9 @@ class KafkaFarm:
 
     async def brokers(self, port: int) -> set[int]:
         """The Raft ids of the nodes whose listeners one listener tells of."""
-        login = None if self.writer is None else kraft.Login(self.writer.name, self.writer.password)
-        options = kraft.ConnectionOptions(security=kraft.ClientSecurity(login=login))
-        async with kraft.open_connection(LOOPBACK, port, options) as connection:
+        login = None if self.writer is None else kafka.Login(self.writer.name, self.writer.password)
+        options = kafka.ConnectionOptions(security=kafka.ClientSecurity(login=login))
+        async with kafka.open_connection(LOOPBACK, port, options) as connection:
             response = await connection.ask(MetadataRequest(topics=()))
         return {broker.node_id for broker in response.brokers}
 
@@ -161,7 +161,7 @@ async def running_kafka_farm(directory: Path, *, writes: bool = False) -> AsyncI
                 while found != ports.keys():
                     await trio.sleep(PAUSE_S)
                     # On a busy machine a node that has just started may not answer within the time of a connection.
-                    with suppress(kraft.KafkaConnectionError):
+                    with suppress(kafka.KafkaConnectionError):
                         found = await made.brokers(port)
         yield made
 

@@ -34,25 +34,27 @@ from typing import Any, Final
 import trio
 
 from benchmarks.child import Child, ChildError
-from consensus.protocols.kraft import (
+from consensus.protocols.kafka import (
     ConnectionOptions,
     KafkaConnectionError,
+    Record,
+    RecordBatch,
+    open_connection,
+    uuid_of_text,
+)
+from consensus.protocols.kafka.wire import messages_clients as clients
+from consensus.protocols.kafka.wire.apis import ErrorCode
+from consensus.protocols.kafka.wire.limits import TOPIC_ID, TOPIC_NAME
+from consensus.protocols.kafka.wire.record_batches import encode_batch, read_batches
+from consensus.protocols.kraft import (
     LogRecord,
     QuorumClient,
     QuorumClientError,
-    Record,
-    RecordBatch,
     format_directory,
-    open_connection,
     parse_initial_voters,
     parse_properties,
-    uuid_of_text,
     voter_settings,
 )
-from consensus.protocols.kraft.wire import messages_clients as clients
-from consensus.protocols.kraft.wire.apis import ErrorCode
-from consensus.protocols.kraft.wire.limits import TOPIC_ID, TOPIC_NAME
-from consensus.protocols.kraft.wire.record_batches import encode_batch, read_batches
 from tests.interop.kafka.jvm import JvmServers, KafkaServer, Voter, describe_quorum, listening_ports, new_uuid, runs
 from tests.interop.kafka.our_voter import Row, rows
 from tests.interop.kafka.recording import LOOPBACK

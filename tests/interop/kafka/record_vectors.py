@@ -21,8 +21,8 @@ from typing import Any, Final
 
 import trio
 
-from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey
-from consensus.protocols.kraft.wire.codec import decode_response
+from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey
+from consensus.protocols.kafka.wire.codec import decode_response
 from tests.interop.kafka.jvm import (
     OFTEN_SNAPSHOTS,
     JvmServers,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey
+from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey
 from tests.interop.kafka import tool_jvm
 from tests.interop.kafka.jvm import JvmServers, running_jvm_quorum
 from tests.interop.kafka.recording import Recorder

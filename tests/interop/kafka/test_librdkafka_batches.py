@@ -13,7 +13,7 @@ import pytest
 import trio
 from confluent_kafka import Producer
 
-from consensus.protocols.kraft import (
+from consensus.protocols.kafka import (
     ConsumerService,
     ListenerOptions,
     Produced,
@@ -22,9 +22,9 @@ from consensus.protocols.kraft import (
     Service,
     open_listener,
 )
-from consensus.protocols.kraft.groups.service import GroupService
-from consensus.protocols.kraft.wire.record_batches import encode_batch
-from consensus.protocols.kraft.wire.records import Compression, Record
+from consensus.protocols.kafka.groups.service import GroupService
+from consensus.protocols.kafka.wire.record_batches import encode_batch
+from consensus.protocols.kafka.wire.records import Compression, Record
 from tests.interop.kafka.stock_consumers import read_with_librdkafka
 from tests.node.kraft_topic import EPOCH, MemoryOffsets, MemoryTopic
 

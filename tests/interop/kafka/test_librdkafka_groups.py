@@ -16,7 +16,7 @@ import trio
 from confluent_kafka import Consumer
 
 from bridge.node.kafka.farm_batches import CONTROL_KEY
-from consensus.protocols.kraft import (
+from consensus.protocols.kafka import (
     ConsumerService,
     ListenerOptions,
     ProduceService,
@@ -24,9 +24,9 @@ from consensus.protocols.kraft import (
     Service,
     open_listener,
 )
-from consensus.protocols.kraft.groups.service import GroupService
-from consensus.protocols.kraft.wire.record_batches import encode_batch
-from consensus.protocols.kraft.wire.records import Record
+from consensus.protocols.kafka.groups.service import GroupService
+from consensus.protocols.kafka.wire.record_batches import encode_batch
+from consensus.protocols.kafka.wire.records import Record
 from tests.node.kraft_topic import EPOCH, MemoryOffsets, MemoryTopic
 
 pytestmark = pytest.mark.interop

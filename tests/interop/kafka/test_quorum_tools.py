@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 import trio
 
-from consensus.protocols.kraft.wire.apis import ApiKey
+from consensus.protocols.kafka.wire.apis import ApiKey
 from tests.interop.kafka import tool_jvm
 from tests.interop.kafka.jvm import running_jvm_servers
 from tests.interop.kafka.mixed import MixedQuorum, running_mixed_quorum

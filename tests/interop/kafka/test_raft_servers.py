@@ -26,18 +26,20 @@ import pytest
 import trio
 
 from benchmarks.child import Child
-from consensus.protocols.kraft import (
+from consensus.protocols.kafka import (
     Record,
     RecordBatch,
-    format_directory,
     open_connection,
+)
+from consensus.protocols.kafka.wire import messages_clients as clients
+from consensus.protocols.kafka.wire.apis import ErrorCode
+from consensus.protocols.kafka.wire.limits import ZERO_UUID, Topic, uuid_text
+from consensus.protocols.kafka.wire.record_batches import encode_batch
+from consensus.protocols.kraft import (
+    format_directory,
     parse_properties,
     voter_settings,
 )
-from consensus.protocols.kraft.wire import messages_clients as clients
-from consensus.protocols.kraft.wire.apis import ErrorCode
-from consensus.protocols.kraft.wire.limits import ZERO_UUID, Topic, uuid_text
-from consensus.protocols.kraft.wire.record_batches import encode_batch
 from tests.interop.kafka import tool_jvm
 from tests.interop.kafka.jvm import listening_ports, new_uuid, runs
 from tests.interop.kafka.our_voter import Row, rows

@@ -25,7 +25,7 @@ from consensus.core.messages import (
     VoteReply,
 )
 from consensus.core.model import MAX_NUMBER, LogId, ServerId
-from consensus.protocols.kraft.wire.limits import MAX_EPOCH
+from consensus.protocols.kafka.wire.limits import MAX_EPOCH
 from tests.simulation.consensus.checker import Checker
 from tests.simulation.consensus.network import Network
 from tests.simulation.consensus.profile import Profile

@@ -25,7 +25,7 @@ from consensus.core.log import RecoveredLog
 from consensus.core.messages import Message
 from consensus.core.model import Configuration, HardState, Index, ServerId
 from consensus.core.raft import Raft
-from consensus.protocols.kraft.node.replica.state_machine import QuorumLog
+from consensus.protocols.kraft.replica.state_machine import QuorumLog
 from tests.simulation.consensus.checker import Checker, StandstillError
 from tests.simulation.consensus.clients import Clients
 from tests.simulation.consensus.connections import Way

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 from consensus.core.effects import Effect, ProposalResolved, ReadReady, ReadRefused
 from consensus.core.events import Event
 from consensus.core.model import Configuration, Index, ServerId
-from consensus.protocols.kraft.node.replica.state_machine import QuorumLog
+from consensus.protocols.kraft.replica.state_machine import QuorumLog
 from tests.simulation.consensus.state import StateMachine
 
 if TYPE_CHECKING:

@@ -18,15 +18,15 @@ from consensus.core.effects import Effect
 from consensus.core.events import Event
 from consensus.core.messages import Fetch, Request
 from consensus.core.model import Entry, Index, ServerId, Term
-from consensus.protocols.kraft.node.replica.state_machine import QuorumLog
-from consensus.protocols.kraft.wire.mapping import QuorumResponse
-from consensus.protocols.kraft.wire.messages_clients import FetchResponse, FetchResponsePartition
-from consensus.protocols.kraft.wire.messages_quorum import (
+from consensus.protocols.kafka.wire.messages_clients import FetchResponse, FetchResponsePartition
+from consensus.protocols.kafka.wire.messages_quorum import (
     BeginQuorumEpochResponsePartition,
     EndQuorumEpochResponsePartition,
     VoteResponsePartition,
 )
-from consensus.protocols.kraft.wire.record_batches import batch_heads
+from consensus.protocols.kafka.wire.record_batches import batch_heads
+from consensus.protocols.kraft.replica.state_machine import QuorumLog
+from consensus.protocols.kraft.wire.mapping import QuorumResponse
 from consensus.protocols.kraft.wire.replica_names import replica
 from tests.simulation.consensus.checker import Checker, ViolationError
 from tests.simulation.consensus.kafka_state import kept

@@ -32,17 +32,19 @@ from consensus.core.features import Extensions
 from consensus.core.messages import Fetch, Reply, Request
 from consensus.core.model import ReplicaKey, ServerId
 from consensus.net import Backoff
-from consensus.protocols.kraft.node.replica.peer_transport import Purpose, has_no_form, purpose_of
-from consensus.protocols.kraft.node.replica.quorum_service import sender_of
-from consensus.protocols.kraft.wire.apis import ApiKey, ErrorCode, version_for
-from consensus.protocols.kraft.wire.codec import (
+from consensus.protocols.kafka.wire.apis import ApiKey, ErrorCode, version_for
+from consensus.protocols.kafka.wire.codec import (
     Incoming,
     decode_request,
     decode_response,
     encode_request,
     encode_response,
 )
-from consensus.protocols.kraft.wire.limits import KafkaWireError
+from consensus.protocols.kafka.wire.limits import KafkaWireError
+from consensus.protocols.kafka.wire.messages_clients import FetchResponse
+from consensus.protocols.kafka.wire.schemas import api_key_of
+from consensus.protocols.kraft.replica.peer_transport import Purpose, has_no_form, purpose_of
+from consensus.protocols.kraft.replica.quorum_service import sender_of
 from consensus.protocols.kraft.wire.mapping import (
     FIRST_PRE_VOTE_VERSION,
     QuorumResponse,
@@ -53,9 +55,7 @@ from consensus.protocols.kraft.wire.mapping import (
     request_to_wire,
     told_endpoints,
 )
-from consensus.protocols.kraft.wire.messages_clients import FetchResponse
 from consensus.protocols.kraft.wire.replica_names import replica
-from consensus.protocols.kraft.wire.schemas import api_key_of
 from tests.simulation.consensus.checker import ViolationError
 from tests.simulation.consensus.connections import Way
 from tests.simulation.consensus.kafka_node import KafkaNode, host_of

@@ -14,11 +14,13 @@ from random import Random
 
 from consensus.core.model import Configuration, Server, ServerId
 from consensus.core.raft import Raft
-from consensus.protocols.kraft.node.operators.settings import Endpoint
-from consensus.protocols.kraft.node.replica.peer_transport import KraftTransport, RetryTimes
-from consensus.protocols.kraft.node.replica.quorum_names import QuorumNames, server_of
-from consensus.protocols.kraft.node.replica.quorum_service import AnsweringLeader, QuorumReplies
-from consensus.protocols.kraft.wire.apis import VERSIONS, ApiKey
+from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey
+from consensus.protocols.kafka.wire.record_batches import decode_tail
+from consensus.protocols.kafka.wire.records import Record, RecordBatch
+from consensus.protocols.kraft.operators.settings import Endpoint
+from consensus.protocols.kraft.replica.peer_transport import KraftTransport, RetryTimes
+from consensus.protocols.kraft.replica.quorum_names import QuorumNames, server_of
+from consensus.protocols.kraft.replica.quorum_service import AnsweringLeader, QuorumReplies
 from consensus.protocols.kraft.wire.entries import (
     batches_for_replicas,
     data_of,
@@ -27,8 +29,6 @@ from consensus.protocols.kraft.wire.entries import (
     leader_head,
     next_sequence,
 )
-from consensus.protocols.kraft.wire.record_batches import decode_tail
-from consensus.protocols.kraft.wire.records import Record, RecordBatch
 from consensus.protocols.kraft.wire.replica_names import replica
 from tests.simulation.consensus.profile import KafkaRates
 

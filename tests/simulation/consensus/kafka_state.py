@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from consensus.core.effects import Apply
 from consensus.core.model import Entry, EntryKind, Index, SnapshotDescription
-from consensus.protocols.kraft.node.replica.state_machine import Producer, QuorumLog
-from consensus.protocols.kraft.wire.record_batches import batch_heads, decode_batch, encode_batch
-from consensus.protocols.kraft.wire.records import Record, RecordBatch
+from consensus.protocols.kafka.wire.record_batches import batch_heads, decode_batch, encode_batch
+from consensus.protocols.kafka.wire.records import Record, RecordBatch
+from consensus.protocols.kraft.replica.state_machine import Producer, QuorumLog
 from consensus.sessions.table import SessionLimits
 from consensus.storage.snapshot_form import SnapshotForm
 from tests.simulation.consensus.kafka_node import command_in

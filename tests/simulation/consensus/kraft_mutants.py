@@ -7,8 +7,8 @@ from uuid import UUID
 
 from consensus.core.log import Log
 from consensus.core.model import Entry, Index, LogId, ReplicaKey, ServerId, Term
-from consensus.protocols.kraft.node.replica.quorum_names import QuorumNames
-from consensus.protocols.kraft.node.replica.quorum_service import AnsweringLeader, QuorumReplies
+from consensus.protocols.kraft.replica.quorum_names import QuorumNames
+from consensus.protocols.kraft.replica.quorum_service import AnsweringLeader, QuorumReplies
 from consensus.protocols.kraft.wire import entries, mapping, replica_names
 from consensus.protocols.kraft.wire.mapping import Answering
 from consensus.protocols.kraft.wire.replica_names import Names

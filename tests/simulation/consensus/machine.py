@@ -49,8 +49,8 @@ from consensus.core.messages import AppendReply, SnapshotReply, VoteReply
 from consensus.core.model import Configuration, Index, ServerId, SnapshotDescription, Term
 from consensus.core.raft import Raft
 from consensus.core.replication.progress import ProgressState
-from consensus.protocols.kraft.node.replica.open_voter import leader_records
-from consensus.protocols.kraft.node.replica.state_machine import QuorumLog
+from consensus.protocols.kraft.replica.open_voter import leader_records
+from consensus.protocols.kraft.replica.state_machine import QuorumLog
 from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
 from consensus.server.executor import Executor
 from consensus.storage.disk import DamagedStorageError, DiskOperation, SyncDirectory, SyncFile

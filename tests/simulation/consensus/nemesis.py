@@ -10,7 +10,7 @@ from random import Random
 from consensus.core.effects import TransferEnded
 from consensus.core.events import ChangeConfiguration, Proposed, TransferLeadership
 from consensus.core.model import Configuration, Server, ServerId
-from consensus.protocols.kraft.node.replica.state_machine import NEW_PRODUCER
+from consensus.protocols.kraft.replica.state_machine import NEW_PRODUCER
 from consensus.protocols.kraft.wire.entries import control_data
 from consensus.protocols.kraft.wire.replica_names import replica
 from consensus.sessions.dedup_state_machine import clock_entry

@@ -1,1 +1,1 @@
-"""KRaft's bytes, without I/O: record batches, control records, requests and replies."""
+"""KRaft's bytes, without I/O: control records, snapshots, and requests and replies of the core as messages."""

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from consensus.core.model import Configuration, NoOp, ReplicaKey, Server, ServerId, possible_configuration
-from consensus.protocols.kraft.wire.limits import DEFAULT_LIMITS, KafkaWireError
+from consensus.protocols.kafka.wire.limits import DEFAULT_LIMITS, KafkaWireError
 
 LEADER_CHANGE: Final = 2
 SNAPSHOT_HEADER: Final = 3

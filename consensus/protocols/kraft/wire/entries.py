@@ -49,6 +49,17 @@ from consensus.core.entry_data import (
     no_op_head,
 )
 from consensus.core.model import COMMAND, Entry, EntryKind, Index, LogId
+from consensus.protocols.kafka.wire.limits import DEFAULT_LIMITS, MAX_EPOCH, KafkaWireError, Limits
+from consensus.protocols.kafka.wire.record_batches import (
+    BatchHead,
+    batch_heads,
+    decode_tail,
+    decode_tails,
+    encode_tail,
+    encode_tails,
+    read_varint,
+)
+from consensus.protocols.kafka.wire.records import RecordBatch
 from consensus.protocols.kraft.wire.control_records import (
     LEADER_CHANGE,
     VOTERS,
@@ -59,17 +70,6 @@ from consensus.protocols.kraft.wire.control_records import (
     voters_of,
     voters_value,
 )
-from consensus.protocols.kraft.wire.limits import DEFAULT_LIMITS, MAX_EPOCH, KafkaWireError, Limits
-from consensus.protocols.kraft.wire.record_batches import (
-    BatchHead,
-    batch_heads,
-    decode_tail,
-    decode_tails,
-    encode_tail,
-    encode_tails,
-    read_varint,
-)
-from consensus.protocols.kraft.wire.records import RecordBatch
 
 GOES_ON: Final = 0x01
 _HAS_PRODUCER: Final = 0x02

@@ -32,10 +32,10 @@ from typing import Final, TypeVar, assert_never
 from consensus.core import messages as core
 from consensus.core.messages import RefusalReason
 from consensus.core.model import Entry, Index, LogId, ReplicaKey, ServerId, Term
-from consensus.protocols.kraft.wire import messages_clients as clients
-from consensus.protocols.kraft.wire import messages_quorum as quorum
-from consensus.protocols.kraft.wire.apis import ErrorCode, error_name
-from consensus.protocols.kraft.wire.limits import (
+from consensus.protocols.kafka.wire import messages_clients as clients
+from consensus.protocols.kafka.wire import messages_quorum as quorum
+from consensus.protocols.kafka.wire.apis import ErrorCode, error_name
+from consensus.protocols.kafka.wire.limits import (
     NO_EPOCH,
     PARTITION,
     KafkaWireError,

@@ -13,7 +13,7 @@ from typing import Protocol
 from uuid import UUID
 
 from consensus.core.model import ReplicaKey, ServerId
-from consensus.protocols.kraft.wire.limits import NO_REPLICA, ZERO_UUID, KafkaWireError, Topic
+from consensus.protocols.kafka.wire.limits import NO_REPLICA, ZERO_UUID, KafkaWireError, Topic
 
 
 class Names(Protocol):

@@ -18,6 +18,16 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from consensus.core.model import Configuration, LogId, ReplicaKey, SnapshotDescription
+from consensus.protocols.kafka.wire.limits import DEFAULT_LIMITS, KafkaWireError
+from consensus.protocols.kafka.wire.record_batches import (
+    BATCH_HEAD,
+    BatchHead,
+    batch_heads,
+    decode_tail,
+    decode_tails,
+    encode_tail,
+    encode_tails,
+)
 from consensus.protocols.kraft.wire.control_records import (
     KRAFT_VERSION,
     KRAFT_VERSION_1,
@@ -32,16 +42,6 @@ from consensus.protocols.kraft.wire.control_records import (
     voters_value,
 )
 from consensus.protocols.kraft.wire.entries import entries_of
-from consensus.protocols.kraft.wire.limits import DEFAULT_LIMITS, KafkaWireError
-from consensus.protocols.kraft.wire.record_batches import (
-    BATCH_HEAD,
-    BatchHead,
-    batch_heads,
-    decode_tail,
-    decode_tails,
-    encode_tail,
-    encode_tails,
-)
 from consensus.storage.checksum import crc32c
 from consensus.storage.records import RecordError
 from consensus.storage.snapshot_form import SnapshotReading, SnapshotWriting

@@ -1,0 +1,8 @@
+"""What a log is served by to clients of Kafka: connections, a topic, and consumer groups (the extra `kafka`).
+
+A public name is imported when it is first used, so nothing of kio is loaded before it is needed.
+"""
+
+from lazy_loader import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

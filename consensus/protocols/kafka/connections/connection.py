@@ -1,0 +1,395 @@
+"""A connection to a server that speaks Kafka's protocol, from the client's side.
+
+    connect ─▶ TCP ─▶ [TLS] ─▶ ApiVersions ─▶ [SaslHandshake, SaslAuthenticate twice] ─▶ KafkaConnection
+    start(message, answered)   sent at once, in the newest version that both sides have
+    ask(message)               the same, for a caller that waits
+    run()                      receives the answers
+
+Answers come in the order of the requests, so what waits is a queue and its head is what the next frame answers. If the
+head is not answered in its time, the connection ends, as in Kafka's clients: whatever came later would stand behind it.
+There is one deadline for the connection. It is looked at when it comes, and set anew if the request that it was for is
+answered by then: a request costs no task, no scope and no move of a deadline.
+
+The timeout is that of a silent peer. Bytes of an incomplete answer extend it (`net.transfer_time`), and `arriving`
+reports them to the caller: an answer that takes longer than the timeout on a slow link would otherwise be requested
+again and again. A large request gets the time of its size.
+
+ApiVersions is asked in the newest version that is known here. An older server answers in version 0 with error 35 and
+what it has, and is asked again (KIP-511). A response does not tell its version, but the error code comes first in all.
+"""
+
+import math
+import ssl
+import struct
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from os import strerror, urandom
+from typing import Any, Final
+
+import trio
+
+from consensus.net.tls_stream import TlsStream
+from consensus.net.transfer_time import TransferTime, time_for
+from consensus.protocols.kafka.connections.framing import FrameStream
+from consensus.protocols.kafka.connections.security import ClientSecurity, Login
+from consensus.protocols.kafka.wire import messages_clients as clients
+from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode, error_name, version_for
+from consensus.protocols.kafka.wire.codec import decode_response, encode_request
+from consensus.protocols.kafka.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits
+from consensus.protocols.kafka.wire.schemas import api_key_of
+from consensus.protocols.kafka.wire.scram import ScramClient
+from consensus.server.block_nursery import block_nursery
+
+_SOFTWARE: Final = ("garlic-farm", "1")
+_CORRELATION_MODULUS: Final = 2**31
+_ERROR_OF_API_VERSIONS: Final = struct.Struct(">ih")
+"""Correlation id and error code, with which the response begins in every version."""
+
+Answered = Callable[[Any | None], None]
+"""Gets the response, or None if there will be none."""
+Arriving = Callable[[], None]
+"""Called each time that bytes of an incomplete response have arrived."""
+
+
+def not_reported() -> None:
+    """Arriving bytes are not reported."""
+
+
+class KafkaConnectionError(Exception):
+    """No connection, or no answer on it; the text says to whom, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """How to connect. The times are Kafka's `socket.connection.setup.timeout.ms` and `request.timeout.ms`, smaller."""
+
+    client_id: str = "garlic-farm"
+    security: ClientSecurity = field(default_factory=ClientSecurity)
+    limits: Limits = DEFAULT_LIMITS
+    connect_timeout_ms: int = 5_000
+    request_timeout_ms: int = 2_000
+    max_waiting: int = 64
+    """Requests without an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    correlation_id: int
+    api_key: ApiKey
+    version: int
+    deadline_s: float
+    answered: Answered
+    arriving: Arriving
+
+
+class KafkaConnection:
+    """A connection that is ready for requests. `run` must run, in a task of the caller's."""
+
+    def __init__(self, frames: FrameStream, peer: str, options: ConnectionOptions) -> None:
+        """`connect` makes one."""
+        self.peer = peer
+        """Host and port, for messages to people."""
+        self.versions: Mapping[int, tuple[int, int]] = {}
+        """What the server has, by API."""
+        self.features: Mapping[str, tuple[int, int]] = {}
+        """Levels that the server supports, by feature."""
+        self.finalized: Mapping[str, int] = {}
+        """Levels in force in the cluster, by feature."""
+        self.ended: str | None = None
+        """Why the connection is over, once it is."""
+        self._frames = frames
+        self._options = options
+        self._waiting: deque[_Waiting] = deque()
+        self._correlation_id = 0
+        self._scope = trio.CancelScope()
+        self._unsent = trio.Event()
+        self._transfer = TransferTime(options.request_timeout_ms / 1000)
+
+    def version_of(self, api_key: ApiKey) -> int | None:
+        """The newest version of an API that both sides have; None: there is none."""
+        return version_for(api_key, self.versions)
+
+    @property
+    def waiting(self) -> int:
+        """Requests without an answer."""
+        return len(self._waiting)
+
+    def start(
+        self,
+        message: Any,
+        answered: Answered,
+        *,
+        wait_ms: int = 0,
+        version: int | None = None,
+        arriving: Arriving = not_reported,
+    ) -> None:
+        """Send a request at once. `wait_ms` is how long the server may wait by the request itself.
+
+        `answered` is called once, later, and `arriving` as often as parts of the answer come before. Raises
+        `KafkaConnectionError` if the connection is over, or too much waits on it, or the server has no version of this
+        API, and `KafkaWireError` for what no version can say.
+        """
+        if self.ended is not None:
+            raise KafkaConnectionError(f"the connection to {self.peer} is over: {self.ended}")
+        if len(self._waiting) >= self._options.max_waiting:
+            raise KafkaConnectionError(f"{len(self._waiting)} requests to {self.peer} wait for an answer already")
+        api_key = api_key_of(message)
+        chosen = self.version_of(api_key) if version is None else version
+        if chosen is None:
+            raise KafkaConnectionError(f"{self.peer} and this program have no version of {api_key.name} in common")
+        correlation_id = self._next_id()
+        frame = encode_request(api_key, chosen, correlation_id, self._options.client_id, message)
+        timeout_s = (self._options.request_timeout_ms + wait_ms) / 1000 + time_for(len(frame))
+        deadline_s = trio.current_time() + timeout_s
+        self._waiting.append(_Waiting(correlation_id, api_key, chosen, deadline_s, answered, arriving))
+        if self._scope.deadline > deadline_s and len(self._waiting) == 1:
+            self._scope.deadline = deadline_s
+        try:
+            if not self._frames.send_now(frame):
+                self._unsent.set()
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            # The task of `run` answers all that waits, this request too.
+            self.ended = str(error) or "the connection broke"
+            self._scope.cancel()
+
+    async def ask(self, message: Any, *, wait_ms: int = 0, version: int | None = None) -> Any:
+        """The response to a request. Raises as `start` does, and `KafkaConnectionError` if none came."""
+        done = trio.Event()
+        responses: list[Any] = []
+
+        def answered(response: Any | None) -> None:
+            responses.append(response)
+            done.set()
+
+        self.start(message, answered, wait_ms=wait_ms, version=version)
+        await done.wait()
+        if responses[0] is None:
+            raise KafkaConnectionError(f"{self.peer} did not answer {type(message).__name__}: {self.ended}")
+        return responses[0]
+
+    async def run(self) -> None:
+        """Receive answers until the connection ends (`ended` says why) or this is cancelled; closes it."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._flush)
+                while self.ended is None:
+                    with self._scope:
+                        await self._receive()
+                    self._keep_time()
+                nursery.cancel_scope.cancel()
+        finally:
+            self.ended = self.ended or "it was closed here"
+            waiting, self._waiting = self._waiting, deque()
+            for each in waiting:
+                each.answered(None)
+            await self.aclose()
+
+    def _keep_time(self) -> None:
+        """The deadline has come, of a request that may be answered by now: set it anew, or end the connection."""
+        due_s = self._due_s()
+        if due_s <= trio.current_time():
+            self.ended = self.ended or f"no answer within {self._options.request_timeout_ms} ms"
+        self._scope = trio.CancelScope(deadline=due_s)
+
+    def _due_s(self) -> float:
+        return max(self._waiting[0].deadline_s, self._transfer.until_s) if self._waiting else math.inf
+
+    def close(self, why: str) -> None:
+        """End the connection; `run` returns soon."""
+        self.ended = self.ended or why
+        self._scope.cancel()
+
+    async def aclose(self) -> None:
+        """Close the stream at once."""
+        with trio.CancelScope(shield=True):
+            await self._frames.aclose()
+
+    async def exchange(self, message: Any, version: int | None = None) -> Any:
+        """A request and its response before `run` runs. Raises as `ask` does."""
+        api_key = api_key_of(message)
+        chosen = self.version_of(api_key) if version is None else version
+        if chosen is None:
+            raise KafkaConnectionError(f"{self.peer} does not answer {api_key.name}")
+        correlation_id = self._next_id()
+        await self._frames.send(encode_request(api_key, chosen, correlation_id, self._options.client_id, message))
+        frame = await self._frames.receive()
+        if api_key is ApiKey.API_VERSIONS and len(frame) >= _ERROR_OF_API_VERSIONS.size:
+            _, error_code = _ERROR_OF_API_VERSIONS.unpack_from(frame)
+            chosen = 0 if error_code == ErrorCode.UNSUPPORTED_VERSION else chosen
+        answered_id, response = decode_response(api_key, chosen, frame, self._options.limits)
+        if answered_id != correlation_id:
+            raise KafkaWireError(f"response {answered_id} to request {correlation_id}")
+        return response
+
+    async def _receive(self) -> None:
+        try:
+            while True:
+                while not self._frames.has_frame:
+                    self._count(await self._frames.read())
+                self._take(await self._frames.receive())
+        except (trio.BrokenResourceError, trio.ClosedResourceError, KafkaWireError) as error:
+            self.ended = self.ended or str(error) or "the connection broke"
+
+    def _count(self, arrived_bytes: int) -> None:
+        """Bytes have arrived, which may be a part of an answer only."""
+        if self._waiting and not self._frames.has_frame:
+            self._transfer.arrived(arrived_bytes, trio.current_time(), self._due_s())
+            self._waiting[0].arriving()
+
+    def _take(self, frame: bytes) -> None:
+        if not self._waiting:
+            raise KafkaWireError("a response to no request")
+        waiting = self._waiting[0]
+        correlation_id, response = decode_response(waiting.api_key, waiting.version, frame, self._options.limits)
+        if correlation_id != waiting.correlation_id:
+            raise KafkaWireError(f"response {correlation_id} to request {waiting.correlation_id}")
+        self._waiting.popleft()
+        self._transfer.completed(trio.current_time())
+        waiting.answered(response)
+
+    async def _flush(self) -> None:
+        """Send what the kernel did not take at once."""
+        while True:
+            await self._unsent.wait()
+            self._unsent = trio.Event()
+            try:
+                await self._frames.flush()
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                self.close(str(error) or "the connection broke")
+                return
+
+    def _next_id(self) -> int:
+        self._correlation_id = (self._correlation_id + 1) % _CORRELATION_MODULUS
+        return self._correlation_id
+
+
+async def connect(host: str, port: int, options: ConnectionOptions | None = None) -> KafkaConnection:
+    """Connect, agree on versions, and log in if there is a login. Raises `KafkaConnectionError`."""
+    options = options or ConnectionOptions()
+    peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    connection: KafkaConnection | None = None
+    try:
+        with trio.fail_after(options.connect_timeout_ms / 1000):
+            stream = await _open_stream(host, port, options.security.tls)
+            frames = FrameStream(stream, options.limits.max_response_bytes)
+            connection = KafkaConnection(frames, peer, options)
+            await _first_exchange(connection, is_secured=options.security.tls is not None)
+            if options.security.login is not None:
+                await _log_in(connection, options.security.login)
+    except BaseException as error:
+        if connection is not None:
+            await connection.aclose()
+        if isinstance(error, trio.TooSlowError):
+            late = f"within {options.connect_timeout_ms} ms"
+            raise KafkaConnectionError(
+                f"{peer} did not answer {late}"
+                if connection is None
+                else f"{peer} takes connections, and answered nothing {late}: is a Kafka listener there?"
+            ) from error
+        if isinstance(error, ssl.SSLCertVerificationError):
+            raise KafkaConnectionError(
+                f"the certificate of {peer} is refused ({error.verify_message}): an authority of the CA file must have "
+                f"signed it, and it must name {host}"
+            ) from error
+        if isinstance(error, UnicodeError):
+            # Addresses come in messages, and the resolver's encoding takes not all that is text.
+            raise KafkaConnectionError(f"no connection to {peer}: this is no host name") from error
+        if isinstance(error, OSError | trio.BrokenResourceError | KafkaWireError):
+            raise KafkaConnectionError(f"no connection to {peer}: {_reason(error)}") from error
+        raise
+    return connection
+
+
+@asynccontextmanager
+async def open_connection(
+    host: str, port: int, options: ConnectionOptions | None = None
+) -> AsyncIterator[KafkaConnection]:
+    """A connection that runs until the block ends. Raises `KafkaConnectionError`.
+
+    An error of the block leaves it as itself.
+    """
+    connection = await connect(host, port, options)
+    async with block_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        yield connection
+
+
+async def _open_stream(host: str, port: int, tls: ssl.SSLContext | None) -> trio.abc.Stream:
+    transport = await trio.open_tcp_stream(host, port)
+    if tls is None:
+        return transport
+    stream = TlsStream(transport, tls, server_side=False, name=host)
+    try:
+        await stream.do_handshake()
+    except BaseException:
+        await trio.aclose_forcefully(transport)
+        raise
+    return stream
+
+
+async def _first_exchange(connection: KafkaConnection, *, is_secured: bool) -> None:
+    """As `_negotiate`. A server that is none of Kafka's, or wants another kind of connection, shows itself here."""
+    try:
+        await _negotiate(connection)
+    except trio.BrokenResourceError as error:
+        wanted = "a certificate (ssl.keystore.location)" if is_secured else "TLS (security.protocol)"
+        raise KafkaConnectionError(
+            f"no connection to {connection.peer}: it ended the connection without an answer ({error}); it may ask for "
+            f"{wanted}, or be no Kafka listener"
+        ) from error
+    except KafkaWireError as error:
+        raise KafkaConnectionError(
+            f"no connection to {connection.peer}: its answer is not Kafka's ({error})"
+        ) from error
+
+
+async def _negotiate(connection: KafkaConnection) -> None:
+    software, software_version = _SOFTWARE
+    request = clients.ApiVersionsRequest(client_software_name=software, client_software_version=software_version)
+    response = await connection.exchange(request, VERSIONS[ApiKey.API_VERSIONS][1])
+    offered = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+    if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+        response = await connection.exchange(request, version_for(ApiKey.API_VERSIONS, offered) or 0)
+        offered = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+    if response.error_code:
+        raise KafkaConnectionError(f"{connection.peer} refuses ApiVersions: {error_name(response.error_code)}")
+    connection.versions = offered
+    connection.features = {one.name: (one.min_version, one.max_version) for one in response.supported_features}
+    connection.finalized = {one.name: one.max_version_level for one in response.finalized_features}
+
+
+async def _log_in(connection: KafkaConnection, login: Login) -> None:
+    mechanism = login.mechanism.value
+    answer = await connection.exchange(clients.SaslHandshakeRequest(mechanism=mechanism), 1)
+    if answer.error_code:
+        offered = ", ".join(answer.mechanisms) or "none"
+        raise KafkaConnectionError(
+            f"{connection.peer} refuses {mechanism} ({error_name(answer.error_code)}): it has {offered}"
+        )
+    scram = ScramClient(login.mechanism, login.user, login.password, urandom)
+    first = await _authenticate(connection, login, scram.first())
+    scram.check(await _authenticate(connection, login, scram.final(first)))
+
+
+async def _authenticate(connection: KafkaConnection, login: Login, message: bytes) -> bytes:
+    answer = await connection.exchange(clients.SaslAuthenticateRequest(auth_bytes=message))
+    if answer.error_code:
+        raise KafkaConnectionError(
+            f"{connection.peer} refuses user {login.user}: {answer.error_message or error_name(answer.error_code)}"
+        )
+    return bytes(answer.auth_bytes)
+
+
+def _reason(error: Exception) -> str:
+    """What the system says about it; of several addresses that were tried, about the first.
+
+    trio's own text for one of these repeats the address.
+    """
+    while isinstance(error, OSError) and isinstance(error.__cause__, ExceptionGroup):
+        error = error.__cause__.exceptions[0]
+    if isinstance(error, OSError) and error.strerror:
+        is_resolver = isinstance(error, trio.socket.gaierror)
+        return error.strerror if is_resolver or error.errno is None else strerror(error.errno)
+    return str(error) or type(error).__name__

@@ -1,0 +1,133 @@
+"""Kafka's frames on a stream: four bytes of length, then a request or a response.
+
+    receive()   bytes of the stream ─▶ buffer ─▶ one frame, as soon as all of it is there
+    send_now()  one buffer with length and frame ─▶ the kernel takes it at once, or `flush` carries on
+
+A frame is taken out of the buffer without a turn of the event loop if it is there already, and a frame that the kernel
+takes at once is sent without one. A commit in a quorum of three is a chain of five messages, and trio's own streams
+yield for each call: the chain would wait for a dozen turns that bring nothing. So a socket, plain or with TLS, is a
+`DirectStream`. Any other stream, such as one in memory, is used by trio's interface.
+
+The length comes from the other side. Nothing is allocated by it: it is compared with the limit, and the buffer grows
+with the bytes that have arrived.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from consensus.net.direct_stream import READ_BYTES, DirectStream
+from consensus.protocols.kafka.wire.limits import KafkaWireError
+
+_LENGTH: Final = struct.Struct(">i")
+_OTHERS: Final = {
+    b"HTTP": "HTTP: name the port of a Kafka listener",
+    b"\x15\x03": "TLS: give security.protocol=SSL or SASL_SSL",
+    b"\x16\x03": "TLS: give security.protocol=SSL or SASL_SSL",
+}
+"""What an answer in another protocol begins with. As the length of a frame it is beyond any limit."""
+
+
+def _direct(stream: trio.abc.Stream) -> trio.abc.Stream:
+    """A socket is read and written directly; any other stream as it is."""
+    return DirectStream(stream) if isinstance(stream, trio.SocketStream) else stream
+
+
+def _not_counted(_held_bytes: int) -> None:
+    """What is held is not counted."""
+
+
+class FrameStream:
+    """Frames in both directions of one connection. One task receives; one sends, or none waits for sending."""
+
+    def __init__(
+        self, stream: trio.abc.Stream, max_frame_bytes: int, held: Callable[[int], None] = _not_counted
+    ) -> None:
+        """`held` is told how many bytes of an incomplete frame are in memory, each time that more have come."""
+        self._stream: trio.abc.Stream = _direct(stream)
+        self.max_frame_bytes = max_frame_bytes
+        self._held = held
+        self._buffer = bytearray()
+        self._unsent = b""
+        """For a stream that can only send and wait."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether bytes of the next frame have come."""
+        return bool(self._buffer)
+
+    @property
+    def has_frame(self) -> bool:
+        """Whether `receive` would return at once. Raises `KafkaWireError` as it does."""
+        length = self._length()
+        return length is not None and len(self._buffer) >= _LENGTH.size + length
+
+    @property
+    def announced_bytes(self) -> int:
+        """The length of the frame that has begun, if that is known. Raises `KafkaWireError` as `receive` does."""
+        return self._length() or 0
+
+    async def begin(self) -> bool:
+        """Wait until bytes of the next frame have come; False if the stream has ended between two frames."""
+        return self.has_begun or bool(await self._read())
+
+    async def read(self) -> int:
+        """Wait for more bytes; returns their number. Raises `trio.BrokenResourceError` if the stream ends."""
+        count = await self._read()
+        if not count:
+            raise trio.BrokenResourceError("the peer hung up" + (" within a frame" if self._buffer else ""))
+        return count
+
+    async def receive(self) -> bytes:
+        """The next frame, without its length.
+
+        Raises `KafkaWireError` for a length that is not allowed, and `trio.BrokenResourceError` if the stream ends.
+        """
+        while not self.has_frame:
+            await self.read()
+        end = _LENGTH.size + (self._length() or 0)
+        with memoryview(self._buffer) as view:
+            frame = bytes(view[_LENGTH.size : end])
+        del self._buffer[:end]
+        return frame
+
+    def send_now(self, frame: bytes) -> bool:
+        """Send without waiting; False if `flush` must carry on."""
+        data = _LENGTH.pack(len(frame)) + frame
+        stream = self._stream
+        if isinstance(stream, DirectStream):
+            return stream.send_now(data)
+        self._unsent += data
+        return False
+
+    async def flush(self) -> None:
+        """Carry on with what `send_now` has left."""
+        unsent, self._unsent = self._unsent, b""
+        await self._stream.send_all(unsent)
+
+    async def send(self, frame: bytes) -> None:
+        """Send a frame, and wait until the kernel has it."""
+        await self._stream.send_all(_LENGTH.pack(len(frame)) + frame)
+
+    async def aclose(self) -> None:
+        """Close the stream, as it likes to be closed."""
+        await self._stream.aclose()
+
+    def _length(self) -> int | None:
+        if len(self._buffer) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._buffer)
+        if not 0 <= length <= self.max_frame_bytes:
+            spoken = next((name for start, name in _OTHERS.items() if self._buffer.startswith(start)), None)
+            if spoken is not None:
+                raise KafkaWireError(f"it is {spoken}")
+            raise KafkaWireError(f"a frame of {length} bytes: {self.max_frame_bytes} are read at most")
+        return int(length)
+
+    async def _read(self) -> int:
+        data = await self._stream.receive_some(READ_BYTES)
+        self._buffer += data
+        self._held(len(self._buffer))
+        return len(data)

@@ -1,0 +1,466 @@
+"""A listener: accepts Kafka's connections, and answers their requests by the services that it is given.
+
+    accept ─▶ [TLS] ─▶ ┌ frame ─▶ decode ─▶ ApiVersions, SASL: here │ everything else: its service ─▶ encode ─▶ frame ┐
+                       └────────────────────────────────────────────────────────────────────────────────────────────┘
+
+*In order, one at a time.* The next request of a connection is read when the one before is answered. A response says
+nothing of what it answers, so it must come in order anyway; and a client that asks faster than it is answered fills its
+own socket instead of this process. A fetch that waits therefore holds up what comes behind it on its connection. Only
+commits of offsets and heartbeats overlap (`look_ahead`), because a commit may be held for longer than Kafka holds one.
+
+*Limits.* A connection ends, and is counted by reason, when it is silent between two requests for long, when a frame
+that has begun is not complete soon, when the client does not take its answers, when a frame is longer than allowed, or
+is none. Before the client has authenticated, where it must, frames are short and time is limited. All incomplete frames
+together have a budget of bytes (`net.receive_budget`), and so have all answers that their clients do not take, since a
+limit for each connection would allow the product. One address has a part of all connections at most.
+
+There is one deadline for each connection, moved on as it goes from step to step. A deadline for each request would cost
+a scope and a task.
+
+*ApiVersions* of a version that is not served is answered in version 0 with error 35, from which the client learns what
+to ask (KIP-511). Any other request that is not served ends the connection, as in Kafka.
+
+*SASL.* Where users must log in, nothing but ApiVersions, SaslHandshake and SaslAuthenticate is answered before. After a
+wrong password the answer waits a moment, then the connection is closed. On any other listener a handshake is answered
+with ILLEGAL_SASL_STATE, so that a client with wrong settings says what is wrong. Version 0 of SaslHandshake is told
+among the versions: librdkafka 2.6 looks for it before it logs in by version 1. A client that uses it is refused.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from os import urandom
+from typing import Any, Final
+
+import trio
+
+from consensus.net.accepting import AcceptOptions, AcceptQueue, DropReason, source_of
+from consensus.net.receive_budget import BudgetOptions, ReceiveBudget
+from consensus.net.tls_stream import TlsStream
+from consensus.net.transfer_time import time_for
+from consensus.protocols.kafka.connections.framing import FrameStream
+from consensus.protocols.kafka.connections.look_ahead import LookAhead
+from consensus.protocols.kafka.connections.security import ListenerSecurity, certificate_principal
+from consensus.protocols.kafka.connections.service import AskElsewhereError, Caller, ServedApi, Service
+from consensus.protocols.kafka.wire import messages_clients as clients
+from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
+from consensus.protocols.kafka.wire.codec import Incoming, UnsupportedVersionError, decode_request, encode_response
+from consensus.protocols.kafka.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits
+from consensus.protocols.kafka.wire.scram import Mechanism, ScramError, ScramServer
+from consensus.server.block_nursery import block_nursery
+from consensus.server.errors import ServerBusyError, ServerStoppedError
+
+_OWN_APIS: Final[Mapping[int, tuple[int, int]]] = {
+    ApiKey.SASL_HANDSHAKE: VERSIONS[ApiKey.SASL_HANDSHAKE],
+    ApiKey.API_VERSIONS: VERSIONS[ApiKey.API_VERSIONS],
+    ApiKey.SASL_AUTHENTICATE: VERSIONS[ApiKey.SASL_AUTHENTICATE],
+}
+_FIRST_VERSION_WITH_LEVEL_0: Final = 4
+"""Of ApiVersions."""
+_FIRST_HANDSHAKE_WITH_AUTHENTICATE: Final = 1
+"""Of SaslHandshake. Version 0 is followed by messages without any header, which are not read here."""
+_TOLERANCE: Final = 0.02
+"""By which part of itself a limit of time may be too short."""
+_MAX_FRAME_BYTES_BEFORE_LOGIN: Final = 64 * 1024
+_TAKING: Final = "the client to take an answer"
+_API_KEY_BYTES: Final = 2
+"""Of a request's header, which begins with the API."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerOptions:
+    """One listener. `host` is an address of this machine, or empty for all of them; port 0 becomes any free one."""
+
+    name: str = "PLAINTEXT"
+    host: str = "127.0.0.1"
+    port: int = 0
+    security: ListenerSecurity = field(default_factory=ListenerSecurity)
+    limits: Limits = DEFAULT_LIMITS
+    max_connections: int = 512
+    max_connections_per_source: int = 256
+    max_incomplete_bytes: int = 64 * 2**20
+    """Of frames that are incomplete or unanswered, of all connections together."""
+    max_untaken_bytes: int = 64 * 2**20
+    """Of answers that clients have not taken yet, of all connections together."""
+    idle_s: float = 600.0
+    """Between two requests; Kafka's `connections.max.idle.ms`."""
+    first_s: float = 30.0
+    """From the connection to the end of TLS and SASL."""
+    frame_s: float = 30.0
+    """From the first byte of a request to its last, besides the time of its size (`net.transfer_time`)."""
+    answer_s: float = 600.0
+    """Of a service; a group waits as long for its members as they ask for."""
+    send_s: float = 60.0
+    """For the client to take an answer, besides the time of its size."""
+    refused_login_s: float = 0.1
+    """Until the answer to a wrong password; Kafka's `connection.failed.authentication.delay.ms`."""
+
+
+class _EndedError(Exception):
+    """The connection must end; the text is the reason under which it is counted."""
+
+
+@dataclass(slots=True)
+class _Session:
+    """One connection: who it is, and what it waits for."""
+
+    frames: FrameStream
+    scope: trio.CancelScope
+    host: str
+    port: int
+    principal: str | None
+    must_login: bool
+    scram: ScramServer | None = None
+    waits_for: str = "a request"
+
+
+@dataclass(slots=True)
+class _Holding:
+    """Where the bytes that a connection holds are counted; each is called with the number that there is now."""
+
+    request: Callable[[int], None]
+    answer: Callable[[int], None]
+    ahead: LookAhead | None = None
+    """The requests that overlap, once the connection is past TLS."""
+
+    def buffered(self, size_bytes: int) -> None:
+        """Count what is read and not taken yet, next to the requests that overlap."""
+        self.request(size_bytes + (0 if self.ahead is None else self.ahead.held_bytes))
+
+
+class KafkaListener:
+    """Answers connections; `open_listener` makes one and runs it."""
+
+    def __init__(self, services: Sequence[Service], options: ListenerOptions) -> None:
+        """Raises `ValueError` if two services have the same API: see `fetch_dispatch` for Fetch."""
+        self.options = options
+        self.port = options.port
+        """Where it listens, once it does."""
+        self.counters: Counter[str] = Counter()
+        """Connections that were accepted, and that were closed, by reason; requests that were answered, and bytes."""
+        self._services = tuple(services)
+        self._apis: dict[int, ServedApi] = {}
+        self._served: dict[int, tuple[int, int]] = {}
+        self._open: Counter[str] = Counter()
+        self._budget = ReceiveBudget(BudgetOptions(others_bytes=options.max_incomplete_bytes))
+        self._untaken = ReceiveBudget(BudgetOptions(others_bytes=options.max_untaken_bytes))
+        self._merge()
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return self._open.total()
+
+    async def run(
+        self,
+        bound: Sequence[trio.SocketListener] = (),
+        *,
+        task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Listen until cancelled; every connection ends with it. Starts with the port. Raises `OSError`.
+
+        `bound` are the sockets, if the caller has them; else they are made as the options say.
+        """
+        options = self.options
+        listeners = list(bound) or await trio.open_tcp_listeners(options.port, host=options.host or None)
+        self.port = int(listeners[0].socket.getsockname()[1])
+        waiting = AcceptOptions(
+            strangers_max=options.max_connections,
+            strangers_per_source_max=options.max_connections_per_source,
+            waiting_s=options.first_s,
+        )
+        queue = AcceptQueue(waiting, arrived=lambda: self._count("connections accepted"), dropped=self._dropped)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(queue.serve, listeners, self._accept)
+            task_status.started(self.port)
+
+    async def serve(self, stream: trio.abc.Stream, host: str, port: int) -> None:
+        """One connection to its end; closes it."""
+        source = source_of(host)
+        full = self._open.total() >= self.options.max_connections
+        if full or self._open[source] >= self.options.max_connections_per_source:
+            self._count("closed: too many connections" + ("" if full else " of one source"))
+            await trio.aclose_forcefully(stream)
+            return
+        self._open[source] += 1
+        scope = trio.CancelScope(deadline=trio.current_time() + self.options.first_s)
+        account = self._budget.open(source, is_server=False, close=scope.cancel)
+        answer = self._untaken.open(source, is_server=False, close=scope.cancel)
+        holding = _Holding(lambda held: self._budget.hold(account, held), lambda held: self._untaken.hold(answer, held))
+        try:
+            await self._serve(stream, scope, host, port, holding)
+        finally:
+            self._budget.end(account)
+            self._untaken.end(answer)
+            self._open[source] -= 1
+            if not self._open[source]:
+                del self._open[source]
+
+    def _merge(self) -> None:
+        apis: dict[int, ServedApi] = {}
+        for service in self._services:
+            for key, api in service.apis().items():
+                if key in apis or key in _OWN_APIS:
+                    raise ValueError(f"API {key} is served twice")
+                apis[key] = api
+        self._apis = apis
+        self._served = {key: (api.min_version, api.max_version) for key, api in apis.items()} | dict(_OWN_APIS)
+
+    def _count(self, what: str) -> None:
+        self.counters[what] += 1
+
+    def _dropped(self, _: str, why: DropReason) -> None:
+        self._count(f"closed: {why.value}")
+
+    async def _accept(self, transport: trio.SocketStream, host: str) -> None:
+        try:
+            port = int(transport.socket.getpeername()[1])
+        except OSError:
+            self._count("closed: the client hung up")
+            await trio.aclose_forcefully(transport)
+            return
+        await self.serve(transport, host, port)
+
+    async def _serve(
+        self, stream: trio.abc.Stream, scope: trio.CancelScope, host: str, port: int, holding: _Holding
+    ) -> None:
+        session: _Session | None = None
+        try:
+            with scope:
+                stream = await self._secure(stream)
+                must_login = self.options.security.credentials is not None
+                frames = FrameStream(stream, self.options.limits.max_request_bytes, holding.buffered)
+                if must_login:
+                    frames.max_frame_bytes = min(frames.max_frame_bytes, _MAX_FRAME_BYTES_BEFORE_LOGIN)
+                session = _Session(frames, scope, host, port, certificate_principal(stream), must_login)
+                await self._converse(session, holding)
+                self._count("closed: the client hung up")
+                with trio.move_on_after(1):
+                    await frames.aclose()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._count("closed: the connection broke")
+        except UnsupportedVersionError:
+            self._count("closed: a version that is not served")
+        except KafkaWireError:
+            self._count("closed: no request of Kafka's")
+        except _EndedError as error:
+            self._count(f"closed: {error}")
+        finally:
+            await trio.aclose_forcefully(stream)
+        if scope.cancelled_caught:
+            late = trio.current_time() >= scope.deadline
+            waits_for = "the handshake" if session is None or session.must_login else session.waits_for
+            if late:
+                self._count(f"closed: waited too long for {waits_for}")
+            else:
+                what = "answers that are not taken" if waits_for == _TAKING else "requests"
+                self._count(f"closed: too many bytes of {what}")
+
+    async def _secure(self, stream: trio.abc.Stream) -> trio.abc.Stream:
+        tls = self.options.security.tls
+        if tls is None:
+            return stream
+        if not isinstance(stream, trio.SocketStream):
+            raise TypeError("TLS needs a socket")
+        secured = TlsStream(stream, tls, server_side=True)
+        try:
+            await secured.do_handshake()
+        except (trio.BrokenResourceError, ValueError, OSError) as error:
+            # SSLCertVerificationError is a ValueError.
+            raise _EndedError("the TLS handshake failed") from error
+        return secured
+
+    async def _converse(self, session: _Session, holding: _Holding) -> None:
+        """Answer requests in order, one after the other unless they overlap."""
+        if not session.must_login:
+            session.scope.deadline = trio.current_time() + self.options.idle_s
+
+        async def send(response: bytes | None, size_bytes: int) -> None:
+            await self._respond_behind(session, holding, response, size_bytes)
+
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            ahead = holding.ahead = LookAhead(nursery, send)
+            try:
+                await self._read_requests(session, holding, ahead)
+            except Exception as error:  # noqa: BLE001 - raised below: out of the nursery it would be in a group
+                failure = error
+                nursery.cancel_scope.cancel()
+        failure = ahead.failure or failure
+        if failure is not None:
+            raise failure
+
+    async def _read_requests(self, session: _Session, holding: _Holding, ahead: LookAhead) -> None:
+        frames, options = session.frames, self.options
+        while await frames.begin():
+            if not frames.has_frame:
+                self._expect(session, "the rest of a request", options.frame_s + time_for(frames.announced_bytes))
+            frame = await frames.receive()
+            self._expect(session, "a service", options.answer_s)
+            if self._overlaps(frame):
+                await ahead.begin(partial(self._answer, session, frame), len(frame))
+                holding.buffered(0)
+            else:
+                await ahead.drain()
+                response = await self._answer(session, frame)
+                if response is not None and not frames.send_now(response):
+                    self._expect(session, _TAKING, options.send_s + time_for(len(response)))
+                    holding.answer(len(response))
+                    await frames.flush()
+                    holding.answer(0)
+                self._count_request(len(frame), response)
+                holding.request(0)
+            self._expect(session, "a request", options.idle_s)
+            if frames.has_begun:
+                # What a client sends at once may be thousands of requests, and nothing above had to wait.
+                await trio.lowlevel.checkpoint()
+        await ahead.drain()
+
+    def _overlaps(self, frame: bytes) -> bool:
+        api = self._apis.get(int.from_bytes(frame[:_API_KEY_BYTES]))
+        return api is not None and api.overlaps
+
+    async def _respond_behind(
+        self, session: _Session, holding: _Holding, response: bytes | None, size_bytes: int
+    ) -> None:
+        """Send the response to a request that overlapped. The connection's deadline is for its next request then."""
+        frames = session.frames
+        if response is not None and not frames.send_now(response):
+            holding.answer(len(response))
+            with trio.move_on_after(self.options.send_s + time_for(len(response))) as taking:
+                await frames.flush()
+            if taking.cancelled_caught:
+                raise _EndedError(f"waited too long for {_TAKING}")
+            holding.answer(0)
+        holding.buffered(-size_bytes)
+        self._count_request(size_bytes, response)
+
+    def _count_request(self, size_bytes: int, response: bytes | None) -> None:
+        self.counters["requests answered"] += 1
+        self.counters["bytes received"] += size_bytes
+        self.counters["bytes sent"] += 0 if response is None else len(response)
+
+    def _expect(self, session: _Session, what: str, within_s: float) -> None:
+        session.waits_for = what
+        if session.must_login:
+            return
+        deadline_s = trio.current_time() + within_s
+        # To move a deadline costs more than the rest of this: in steady traffic it stands a little too early.
+        if abs(session.scope.deadline - deadline_s) > within_s * _TOLERANCE:
+            session.scope.deadline = deadline_s
+
+    async def _answer(self, session: _Session, frame: bytes) -> bytes | None:
+        try:
+            request = decode_request(frame, self._served, self.options.limits)
+        except UnsupportedVersionError as error:
+            if error.api_key != ApiKey.API_VERSIONS:
+                raise
+            told = self._api_versions(ErrorCode.UNSUPPORTED_VERSION, 0)
+            return encode_response(ApiKey.API_VERSIONS, 0, error.correlation_id, told)
+        match request.message:
+            case clients.ApiVersionsRequest():
+                response: Any = self._api_versions(ErrorCode.NONE, request.api_version)
+            case clients.SaslHandshakeRequest():
+                response = self._handshake(session, request)
+            case clients.SaslAuthenticateRequest():
+                response = await self._authenticate(session, request)
+            case _:
+                response = await self._ask(session, request)
+        if response is None:
+            return None
+        return _encoded(request, response)
+
+    async def _ask(self, session: _Session, request: Incoming) -> Any:
+        if session.must_login:
+            raise _EndedError("a request before the login")
+        caller = Caller(
+            client_id=request.client_id,
+            principal=session.principal,
+            host=session.host,
+            port=session.port,
+            api_version=request.api_version,
+            correlation_id=request.correlation_id,
+            listener=self.options.name,
+        )
+        try:
+            return await self._apis[request.api_key].answer(request.message, caller)
+        except (ServerBusyError, ServerStoppedError) as error:
+            raise _EndedError("the server is busy or has stopped") from error
+        except AskElsewhereError as error:
+            raise _EndedError("another server must answer") from error
+
+    def _api_versions(self, error_code: ErrorCode, version: int) -> clients.ApiVersionsResponse:
+        self._merge()
+        features = {name: range_ for service in self._services for name, range_ in service.features().items()}
+        # Clients of the versions before take a lowest level of 0 for an error.
+        lowest_level = 0 if version >= _FIRST_VERSION_WITH_LEVEL_0 else 1
+        return clients.ApiVersionsResponse(
+            error_code=error_code,
+            api_keys=tuple(
+                clients.ApiVersionsResponseApi(api_key=key, min_version=lowest, max_version=highest)
+                for key, (lowest, highest) in sorted(self._served.items())
+            ),
+            supported_features=tuple(
+                clients.ApiVersionsResponseSupportedFeature(
+                    name=name, min_version=max(lowest, lowest_level), max_version=highest
+                )
+                for name, (lowest, highest, _) in features.items()
+            ),
+            finalized_features_epoch=0,
+            finalized_features=tuple(
+                clients.ApiVersionsResponseFinalizedFeature(name=name, min_version_level=level, max_version_level=level)
+                for name, (_, _, level) in features.items()
+                if level
+            ),
+        )
+
+    def _handshake(self, session: _Session, request: Incoming) -> clients.SaslHandshakeResponse:
+        security, mechanism = self.options.security, request.message.mechanism
+        if security.credentials is None or not session.must_login:
+            return clients.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+        if request.api_version < _FIRST_HANDSHAKE_WITH_AUTHENTICATE:
+            return clients.SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        names = tuple(known.value for known in security.mechanisms)
+        if mechanism not in names:
+            return clients.SaslHandshakeResponse(error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=names)
+        session.scram = ScramServer(Mechanism(mechanism), security.credentials, urandom)
+        return clients.SaslHandshakeResponse(mechanisms=names)
+
+    async def _authenticate(self, session: _Session, request: Incoming) -> clients.SaslAuthenticateResponse:
+        scram = session.scram
+        if scram is None or not session.must_login:
+            return clients.SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, auth_bytes=b"")
+        try:
+            answer = scram.respond(request.message.auth_bytes)
+        except ScramError as error:
+            await trio.sleep(self.options.refused_login_s)
+            code, text = ErrorCode.SASL_AUTHENTICATION_FAILED, f"authentication failed: {error}"
+            refusal = clients.SaslAuthenticateResponse(error_code=code, error_message=text, auth_bytes=b"")
+            await session.frames.send(_encoded(request, refusal))
+            await session.frames.aclose()
+            raise _EndedError("the login failed") from error
+        if scram.user is not None:
+            session.principal, session.must_login = f"User:{scram.user}", False
+            session.frames.max_frame_bytes = self.options.limits.max_request_bytes
+            self._count("logins")
+        return clients.SaslAuthenticateResponse(auth_bytes=answer)
+
+
+def _encoded(request: Incoming, response: Any) -> bytes:
+    try:
+        return encode_response(request.api_key, request.api_version, request.correlation_id, response)
+    except KafkaWireError as error:
+        raise _EndedError("an answer has no form in the version that was asked") from error
+
+
+@asynccontextmanager
+async def open_listener(
+    services: Sequence[Service], options: ListenerOptions | None = None
+) -> AsyncIterator[KafkaListener]:
+    """A listener that runs; it and its connections end with the block. Raises `OSError` if it cannot listen."""
+    listener = KafkaListener(services, options or ListenerOptions())
+    async with block_nursery() as nursery:
+        await nursery.start(listener.run)
+        yield listener

@@ -1,0 +1,324 @@
+"""The groups of one server while it leads: requests that wait, limits, and what happens when another server leads.
+
+    request ─▶ does this server coordinate? ─▶ what is due in its group ─▶ the group ─▶ answered, or waits
+                     │ no                                                                     │
+                     ▼                                           answered by another request, by time, or when
+      NOT_COORDINATOR, or LOAD_IN_PROGRESS                       this server coordinates no more ─▶ NOT_COORDINATOR
+
+Members are in this server's memory alone; offsets are entries of the log. Nothing runs of itself: a request that waits
+sleeps until something is due in its group; what is due in a group of which no request waits is done at the next
+request for it. A request that waits looks every `CHECK_MS` whether the server still leads, since nothing tells it.
+
+*A new leader* knows no members. If it answered them UNKNOWN_MEMBER_ID, clients would give up their partitions as lost:
+they cannot note how far they have read any more, and read again what they had read. So for `takeover_ms` it takes
+members of former leaders as such: a heartbeat is answered REBALANCE_IN_PROGRESS, upon which clients note their
+offsets and join a new round, and both is taken with the member id that they have. Generations of a later term are
+higher than those of an earlier one, so a member that this very leader removed is not mistaken for one of the leader
+before. One that the leader before had removed may be: it may note an offset that lies behind the group's, so that
+entries are read twice, but it leaves none out that it has not read itself.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import uuid4
+
+import trio
+
+from consensus.protocols.kafka.groups.group import (
+    Answer,
+    Answered,
+    Group,
+    GroupState,
+    Joining,
+    MemberRef,
+    Refused,
+    Ticket,
+)
+from consensus.protocols.kafka.topic.served_topic import ServedTopic
+from consensus.protocols.kafka.wire.apis import ErrorCode
+
+CHECK_MS: Final = 250
+_TERMS: Final = 2**21
+_GENERATIONS_OF_A_TERM: Final = 2**10
+_MAX_CLIENT_ID_CHARACTERS: Final = 255
+_MAX_MEMBER_ID_CHARACTERS: Final = 600
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """Limits, and times in milliseconds. Those with a name of Kafka's have Kafka's value unless it is said."""
+
+    max_groups: int = 100
+    """Of one user."""
+    max_groups_of_all: int = 400
+    max_members: int = 100
+    """Of one group; Kafka's `group.max.size`, which is unlimited there."""
+    max_members_of_user: int = 1_000
+    """Of all groups of one user."""
+    max_members_of_all: int = 4_000
+    max_protocols: int = 32
+    """Ways of assignment that one member knows; clients know four. Those of all members are compared at each join."""
+    max_metadata_bytes: int = 16 * 1024
+    """Of what a member tells in all ways of assignment together, and of one assignment."""
+    max_name_characters: int = 255
+    """Of a group, and of a `group.instance.id`."""
+    max_offset_metadata_characters: int = 1_024
+    """Of the text beside an offset; Kafka's `offset.metadata.max.bytes` is 4,096."""
+    min_session_timeout_ms: int = 6_000
+    max_session_timeout_ms: int = 1_800_000
+    max_rebalance_timeout_ms: int = 300_000
+    """What a client asks for beyond this is cut to it, so that each request that waits is answered in time."""
+    first_delay_ms: int = 1_000
+    """For further members of a group that was empty; Kafka's `group.initial.rebalance.delay.ms` is 3,000."""
+    takeover_ms: int = 60_000
+    """For how long a new leader takes members of former leaders; the session of a client is 45,000 by default."""
+    takeover_delay_ms: int = 4_000
+    """`first_delay_ms` of such a group: clients send a heartbeat every 3,000 by default."""
+    max_hold_ms: int = 1_000
+    """Longest time for which a commit of offsets waits for others of its group, to be written with them."""
+    hold_part: int = 10
+    """Of a group with members: such a part of its shortest session."""
+    commit_timeout_ms: int = 10_000
+    """For offsets to be committed, after they were held; Kafka's `offsets.commit.timeout.ms` is 5,000. A leader without
+    a majority resigns sooner, and that answers the commit."""
+
+
+class GroupCoordinator:
+    """The groups that meet at this server."""
+
+    def __init__(
+        self, topic: ServedTopic, options: GroupOptions, new_id: Callable[[], str] = lambda: str(uuid4())
+    ) -> None:
+        self.options = options
+        self._topic = topic
+        self._new_id = new_id
+        self._groups: dict[str, Group] = {}
+        self._epoch: int | None = None
+        """The term in which this server coordinates, if it does."""
+        self._takes_over_until_ms = 0
+        self._tickets = 0
+        self._waiting: dict[Ticket, _Waiting] = {}
+
+    def advance(self, *group_ids: str) -> None:
+        """Do what is due: begin or end a term of coordination with the server's role, and expire in these groups.
+
+        A term that ends loses its members, and the requests that wait are answered. Questions are about the state that
+        this leaves.
+        """
+        epoch = self._topic.state().leader_epoch if self.refusal() is ErrorCode.NONE else None
+        if epoch != self._epoch:
+            self._groups = {}
+            self._deliver([Answered(ticket, Refused(ErrorCode.NOT_COORDINATOR)) for ticket in self._waiting])
+            self._epoch, self._takes_over_until_ms = epoch, _now_ms() + self.options.takeover_ms
+        now_ms = _now_ms()
+        for group in [self._groups[each] for each in group_ids if each in self._groups]:
+            if group.deadline_ms is not None and group.deadline_ms <= now_ms:
+                self._deliver(group.expire(now_ms))
+                self._drop_if_empty(group)
+
+    def groups(self) -> Mapping[str, Group]:
+        """Return the groups with members, by name."""
+        return self._groups
+
+    def refusal(self) -> ErrorCode:
+        """Return why this server does not answer for groups now, or NONE."""
+        state, offsets = self._topic.state(), self._topic.groups()
+        if offsets is None or state.controller_id != state.node_id:
+            return ErrorCode.NOT_COORDINATOR
+        return ErrorCode.NONE if offsets.is_coordinator() else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    def refusal_to(self, group_id: str, principal: str | None) -> ErrorCode:
+        """Return why a request about this group is refused, or NONE: like `refusal`, or it is another user's group.
+
+        Another user could otherwise take the partition from the members, remove them, or move the group's position.
+        """
+        error, offsets = self.refusal(), self._topic.groups()
+        if error is not ErrorCode.NONE or offsets is None:
+            return error
+        group = self._groups.get(group_id)
+        is_foreign = group is not None and group.principal != principal
+        if is_foreign or not offsets.may_use(group_id, principal):
+            return ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return ErrorCode.NONE
+
+    async def join(self, group_id: str, asked: Joining) -> Answer:
+        """Become a member, or one again; returns when the generation has its members."""
+        self.advance(group_id)
+        error = self.refusal_to(group_id, asked.principal) or self._check_joining(group_id, asked)
+        if error is not ErrorCode.NONE:
+            return Refused(error)
+        now_ms, group = _now_ms(), self._groups.get(group_id)
+        adopts = bool(asked.member_id) and now_ms < self._takes_over_until_ms
+        if group is None:
+            if asked.member_id and not adopts:
+                return Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+            if not self._has_room_for_group(asked.principal):
+                return Refused(ErrorCode.POLICY_VIOLATION)
+            delay_ms = self.options.takeover_delay_ms if adopts else self.options.first_delay_ms
+            group = self._groups[group_id] = Group(group_id, delay_ms, self._first_generation(), asked.principal)
+        if not group.knows(asked) and not self._has_room_in(group):
+            return Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        new_id = f"{(asked.instance_id or asked.client_id)[:_MAX_CLIENT_ID_CHARACTERS]}-{self._new_id()}"
+        waiting = self._open()
+        self._deliver(group.join(waiting.ticket, asked, new_id, now_ms, adopts=adopts))
+        return await self._answer(group, waiting)
+
+    async def sync(
+        self,
+        group_id: str,
+        member: MemberRef,
+        protocol: tuple[str | None, str | None],
+        assignments: Mapping[str, bytes],
+    ) -> Answer:
+        """What a member is to read; returns when the leader of the group has said it.
+
+        `protocol` is the type and the name of the way of assignment, where they are told.
+        """
+        error = self._check_member(group_id, member)
+        if error is ErrorCode.NONE and any(
+            len(assignment) > self.options.max_metadata_bytes for assignment in assignments.values()
+        ):
+            error = ErrorCode.MESSAGE_TOO_LARGE
+        group = self._groups.get(group_id)
+        if error is not ErrorCode.NONE or group is None:
+            return Refused(error)
+        waiting = self._open()
+        self._deliver(group.sync(waiting.ticket, member, protocol, assignments, _now_ms()))
+        return await self._answer(group, waiting)
+
+    def heartbeat(self, group_id: str, member: MemberRef) -> ErrorCode:
+        """A member lives; what it must know of its group."""
+        error = self._check_member(group_id, member)
+        group = self._groups.get(group_id)
+        return error if error is not ErrorCode.NONE or group is None else group.heartbeat(member, _now_ms())
+
+    def leave(self, group_id: str, member_id: str, instance_id: str | None) -> ErrorCode:
+        """A member leaves."""
+        self.advance(group_id)
+        if (error := self.refusal()) is not ErrorCode.NONE:
+            return error
+        now_ms, group = _now_ms(), self._groups.get(group_id)
+        if group is None:
+            return ErrorCode.NONE if now_ms < self._takes_over_until_ms else ErrorCode.UNKNOWN_MEMBER_ID
+        error, answers = group.leave(member_id, instance_id, now_ms)
+        self._deliver(answers)
+        self._drop_if_empty(group)
+        return error
+
+    def may_commit(self, group_id: str, member: MemberRef) -> ErrorCode:
+        """Whether offsets of a group may be noted: by its members, or by anyone if it has none."""
+        self.advance(group_id)
+        if (error := self.refusal()) is not ErrorCode.NONE:
+            return error
+        group = self._groups.get(group_id)
+        if self._is_of_former_leader(group, member):
+            is_settled = group is not None and group.state in (GroupState.COMPLETING, GroupState.STABLE)
+            return ErrorCode.REBALANCE_IN_PROGRESS if is_settled else ErrorCode.NONE
+        if group is not None:
+            return group.check_commit(member, _now_ms())
+        return ErrorCode.NONE if member.is_outsider else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def hold_ms(self, group_id: str, member: MemberRef) -> int:
+        """Longest time for which a commit of this member may be held; its heartbeats wait behind it."""
+        group, options = self._groups.get(group_id), self.options
+        if member.is_outsider:
+            return options.max_hold_ms
+        # The session of a member of a former leader is not known here: it has the shortest that there is.
+        sessions_ms = (options.min_session_timeout_ms,) if group is None else group.sessions_ms
+        return min(options.max_hold_ms, *(session_ms // options.hold_part for session_ms in sessions_ms))
+
+    def heard(self, group_id: str, member: MemberRef) -> None:
+        """A request of this member took a while, behind which its heartbeats stand."""
+        group = self._groups.get(group_id)
+        if group is not None:
+            group.heartbeat(member, _now_ms())
+
+    def _check_joining(self, group_id: str, asked: Joining) -> ErrorCode:
+        options = self.options
+        if not 0 < len(group_id) <= options.max_name_characters:
+            return ErrorCode.INVALID_GROUP_ID
+        if not options.min_session_timeout_ms <= asked.session_timeout_ms <= options.max_session_timeout_ms:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        if len(asked.member_id) > _MAX_MEMBER_ID_CHARACTERS:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        has_name = asked.instance_id is None or 0 < len(asked.instance_id) <= options.max_name_characters
+        if not has_name or len(asked.protocols) > options.max_protocols:
+            return ErrorCode.INVALID_REQUEST
+        if sum(len(name) + len(metadata) for name, metadata in asked.protocols) > options.max_metadata_bytes:
+            return ErrorCode.MESSAGE_TOO_LARGE
+        return ErrorCode.NONE
+
+    def _check_member(self, group_id: str, member: MemberRef) -> ErrorCode:
+        """Whether there is a group that can judge this member, which `_groups` then has."""
+        self.advance(group_id)
+        if (error := self.refusal()) is not ErrorCode.NONE:
+            return error
+        group = self._groups.get(group_id)
+        if self._is_of_former_leader(group, member):
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.UNKNOWN_MEMBER_ID if group is None else ErrorCode.NONE
+
+    def _is_of_former_leader(self, group: Group | None, member: MemberRef) -> bool:
+        is_stranger = bool(member.member_id) and (group is None or member.member_id not in group.members)
+        is_former = 0 <= member.generation < self._first_generation()
+        return is_stranger and is_former and _now_ms() < self._takes_over_until_ms
+
+    def _first_generation(self) -> int:
+        """Of groups of this term: below it are those of former leaders."""
+        return (self._epoch or 0) % _TERMS * _GENERATIONS_OF_A_TERM
+
+    def _has_room_for_group(self, principal: str | None) -> bool:
+        self.advance(*self._groups)
+        living = self._groups.values()
+        of_user = sum(each.principal == principal for each in living)
+        return of_user < self.options.max_groups and len(living) < self.options.max_groups_of_all
+
+    def _has_room_in(self, group: Group) -> bool:
+        total = sum(each.size for each in self._groups.values())
+        of_user = sum(each.size for each in self._groups.values() if each.principal == group.principal)
+        is_full = total >= self.options.max_members_of_all or of_user >= self.options.max_members_of_user
+        return group.size < self.options.max_members and not is_full
+
+    def _drop_if_empty(self, group: Group) -> None:
+        if group.is_empty and self._groups.get(group.group_id) is group:
+            del self._groups[group.group_id]
+
+    def _open(self) -> "_Waiting":
+        self._tickets += 1
+        waiting = self._waiting[self._tickets] = _Waiting(self._tickets)
+        return waiting
+
+    def _deliver(self, answers: list[Answered]) -> None:
+        for answered in answers:
+            if (waiting := self._waiting.pop(answered.ticket, None)) is not None:
+                waiting.answer = answered.answer
+                waiting.answered.set()
+
+    async def _answer(self, group: Group, waiting: "_Waiting") -> Answer:
+        """The answer that another request, the time, or the end of this server's term brings."""
+        try:
+            while waiting.answer is None:
+                now_ms = _now_ms()
+                due_ms = now_ms + CHECK_MS if group.deadline_ms is None else min(now_ms + CHECK_MS, group.deadline_ms)
+                with trio.move_on_at(due_ms / 1000):
+                    await waiting.answered.wait()
+                self.advance(group.group_id)
+        finally:
+            if self._waiting.pop(waiting.ticket, None) is not None:
+                group.forget(waiting.ticket)
+            self._drop_if_empty(group)
+        return waiting.answer
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A request whose answer is not known yet."""
+
+    ticket: Ticket
+    answered: trio.Event = field(default_factory=trio.Event)
+    answer: Answer | None = None
+
+
+def _now_ms() -> int:
+    return round(trio.current_time() * 1000)

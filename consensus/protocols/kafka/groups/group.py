@@ -1,0 +1,536 @@
+"""One consumer group, without I/O: who is in it, which generation it is in, and what each member is to read.
+
+             first member joins            all have joined, or the time is over        the leader's assignment comes
+    EMPTY ─────────────────────▶ PREPARING ───────────────────────────────▶ COMPLETING ─────────────────────▶ STABLE
+      ▲                           ▲ │ no member left                            │                               │
+      └───────────────────────────┼─┘                                           │ a member joins, leaves or falls silent
+                                  └─────────────────────────────────────────────┴───────────────────────────────┘
+
+This is the classic protocol of Kafka's consumers (KIP-62, KIP-394, KIP-345). A *generation* is one round of
+assignment. JoinGroup is answered to all at once when the members are known, since the leader needs their list to divide
+the partitions. SyncGroup is answered when the leader has brought the assignment. Heartbeats tell members of a new round
+(REBALANCE_IN_PROGRESS), and the coordinator which members live.
+
+    call(ticket, …, now_ms) ──▶ [Answered(ticket, answer), …]      and   deadline_ms, after which `expire` is due
+
+A request that has to wait is known here by its *ticket*; a later call answers it. A member has at most one JoinGroup
+and one SyncGroup waiting: a second takes the place of the first, which is refused, because its client has given it up.
+
+*Who is removed.* A member that is silent for its session timeout while none of its requests waits; one that did not
+join the round in the longest rebalance timeout of the members; one that joined and did not ask for its assignment in
+that time. A static member (`group.instance.id`) that did not join stays until its session is over: that is what it is
+static for. Its successor brings no member id, takes its place, and needs no new round.
+
+*The first round* begins a while after the first member, so that members that start together meet in one round.
+
+*Member ids.* A client is told its id before it becomes a member (KIP-394). Otherwise each JoinGroup that is lost on the
+way back would leave a member without a client. Ids that were told and not used expire, and they count as members.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from consensus.protocols.kafka.wire.apis import ErrorCode
+
+Ticket = int
+
+
+class GroupState(Enum):
+    """Where a group stands, in the words of Kafka's tools."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """What a consumer says as it joins. Sizes and times are checked by who calls."""
+
+    member_id: str
+    """Empty: it has none yet."""
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]
+    """By preference: the name of a way of assignment, and what the member tells its leader about itself."""
+    needs_known_id: bool = False
+    """Whether it is told a member id first (KIP-394)."""
+    may_skip_assignment: bool = False
+    """Whether it understands that it leads and need not assign (KIP-814)."""
+    principal: str | None = None
+    """The user of the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRef:
+    """Who a request says that it is from."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+
+    @property
+    def is_outsider(self) -> bool:
+        """Whether it is no member: a client that only keeps its offsets here."""
+        return self.generation < 0 and not self.member_id and self.instance_id is None
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedMember:
+    """A member as the leader of its group learns of it."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The member is part of this generation. `members` is for the leader alone."""
+
+    generation: int
+    protocol_type: str
+    protocol_name: str
+    leader_id: str
+    member_id: str
+    members: tuple[JoinedMember, ...] = ()
+    skips_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """What the member is to read, in the words of the leader."""
+
+    protocol_type: str
+    protocol_name: str
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Kafka's error, and the member id where one is told."""
+
+    error: ErrorCode
+    member_id: str = ""
+
+
+Answer = Joined | Assigned | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer to a request, this one or one that waited."""
+
+    ticket: Ticket
+    answer: Answer
+
+
+@dataclass(slots=True)
+class Member:
+    """One member, as it last joined."""
+
+    member_id: str
+    told: Joining
+    expires_ms: int
+    """When its session is over, unless it is heard of, or one of its requests waits."""
+    assignment: bytes = b""
+    joining: Ticket | None = None
+    syncing: Ticket | None = None
+    has_synced: bool = False
+    """In the present generation."""
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """What it tells about itself for a way of assignment."""
+        return next((metadata for name, metadata in self.told.protocols if name == protocol), b"")
+
+
+@dataclass(slots=True)
+class _Round:
+    """Until when members may join."""
+
+    until_ms: int
+    latest_ms: int
+    is_first: bool
+    has_newcomer: bool = False
+
+
+@dataclass(slots=True)
+class Group:
+    """One group. Calls give the answers that they bring about; `is_empty` says that it may be forgotten."""
+
+    group_id: str
+    first_delay_ms: int
+    generation: int = 0
+    principal: str | None = None
+    """The user of its members; None on a listener that does not ask its clients who they are."""
+    state: GroupState = GroupState.EMPTY
+    protocol_type: str = ""
+    protocol_name: str | None = None
+    leader_id: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    _told_ids: dict[str, int] = field(default_factory=dict)
+    """Member ids that no member has yet, and when they expire."""
+    _instances: dict[str, str] = field(default_factory=dict)
+    _round: _Round | None = None
+    _sync_until_ms: int | None = None
+    _answers: list[Answered] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members, nor such as are about to be."""
+        return not self.members and not self._told_ids
+
+    @property
+    def size(self) -> int:
+        """Members, and ids that were told to such as may become some."""
+        return len(self.members) + len(self._told_ids)
+
+    @property
+    def sessions_ms(self) -> tuple[int, ...]:
+        """The session timeouts of its members."""
+        return tuple(member.told.session_timeout_ms for member in self.members.values())
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `expire` is due next."""
+        due = [member.expires_ms for member in self.members.values() if not _waits(member)]
+        due += self._told_ids.values()
+        if self._round is not None:
+            due.append(self._round.until_ms)
+        if self._sync_until_ms is not None:
+            due.append(self._sync_until_ms)
+        return min(due, default=None)
+
+    def join(self, ticket: Ticket, asked: Joining, new_id: str, now_ms: int, *, adopts: bool = False) -> list[Answered]:
+        """A consumer joins. `new_id` is for one without an id; `adopts` takes one whose id another coordinator gave."""
+        instance, member_id = asked.instance_id, asked.member_id
+        holder = None if instance is None else self._instances.get(instance)
+        if not self._takes(asked):
+            self._refuse(ticket, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        elif holder is not None and not member_id:
+            self._succeed(ticket, self.members[holder], asked, new_id, now_ms)
+        elif holder is not None and holder != member_id:
+            self._refuse(ticket, ErrorCode.FENCED_INSTANCE_ID)
+        elif member_id in self.members:
+            self._join_again(ticket, self.members[member_id], asked, now_ms)
+        elif not member_id and asked.needs_known_id and instance is None:
+            self._told_ids[new_id] = now_ms + asked.session_timeout_ms
+            self._answers.append(Answered(ticket, Refused(ErrorCode.MEMBER_ID_REQUIRED, new_id)))
+        elif not member_id or member_id in self._told_ids or adopts:
+            self._told_ids.pop(member_id, None)
+            self._add(ticket, asked, member_id or new_id, now_ms)
+        else:
+            self._refuse(ticket, ErrorCode.UNKNOWN_MEMBER_ID)
+        return self._drain()
+
+    def sync(
+        self,
+        ticket: Ticket,
+        asked: MemberRef,
+        protocol: tuple[str | None, str | None],
+        assignments: Mapping[str, bytes],
+        now_ms: int,
+    ) -> list[Answered]:
+        """A member asks for its assignment; the leader brings those of all. `protocol` is type and name, if told."""
+        error = self._check(asked)
+        protocol_type, protocol_name = protocol
+        if error is ErrorCode.NONE and (
+            protocol_type not in (None, self.protocol_type) or protocol_name not in (None, self.protocol_name)
+        ):
+            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if error is ErrorCode.NONE and self.state is GroupState.PREPARING:
+            error = ErrorCode.REBALANCE_IN_PROGRESS
+        if error is not ErrorCode.NONE:
+            self._refuse(ticket, error)
+            return self._drain()
+        member = self.members[asked.member_id]
+        self._hear(member, now_ms)
+        member.has_synced = True
+        if self.state is GroupState.STABLE:
+            self._answers.append(Answered(ticket, self._assigned(member)))
+        else:
+            self._supersede(member.syncing)
+            member.syncing = ticket
+            if member.member_id == self.leader_id:
+                self._assign(assignments, now_ms)
+        return self._drain()
+
+    def heartbeat(self, asked: MemberRef, now_ms: int) -> ErrorCode:
+        """A member lives."""
+        error = self._check(asked)
+        if error is ErrorCode.NONE:
+            self._hear(self.members[asked.member_id], now_ms)
+            if self.state is GroupState.PREPARING:
+                error = ErrorCode.REBALANCE_IN_PROGRESS
+        return error
+
+    def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> tuple[ErrorCode, list[Answered]]:
+        """A member leaves, or an operator has the static one with an instance id leave and names no member id."""
+        if self._told_ids.pop(member_id, None) is not None:
+            self._complete_if_all_joined(now_ms)
+            return ErrorCode.NONE, self._drain()
+        holder = None if instance_id is None else self._instances.get(instance_id)
+        if instance_id is not None and holder is not None and member_id not in ("", holder):
+            return ErrorCode.FENCED_INSTANCE_ID, []
+        member = self.members.get(holder or "" if instance_id is not None else member_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID, []
+        self._remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        self._go_on_without(now_ms)
+        return ErrorCode.NONE, self._drain()
+
+    def check_commit(self, asked: MemberRef, now_ms: int) -> ErrorCode:
+        """Whether offsets may be noted: by a member of this generation, or by an outsider while it has no members."""
+        if asked.is_outsider:
+            return ErrorCode.UNKNOWN_MEMBER_ID if self.members else ErrorCode.NONE
+        error = self._check(asked)
+        if error is ErrorCode.NONE:
+            self._hear(self.members[asked.member_id], now_ms)
+            if self.state is GroupState.COMPLETING:
+                error = ErrorCode.REBALANCE_IN_PROGRESS
+        return error
+
+    def knows(self, asked: Joining) -> bool:
+        """Whether it is a member, or the successor of one, or was told its id."""
+        return (
+            asked.member_id in self.members or asked.member_id in self._told_ids or asked.instance_id in self._instances
+        )
+
+    def expire(self, now_ms: int) -> list[Answered]:
+        """Do what is due by now."""
+        self._told_ids = {told: due_ms for told, due_ms in self._told_ids.items() if due_ms > now_ms}
+        is_late = self._sync_until_ms is not None and now_ms >= self._sync_until_ms
+        gone = [
+            member
+            for member in self.members.values()
+            if (member.expires_ms <= now_ms and not _waits(member)) or (is_late and not member.has_synced)
+        ]
+        if is_late:
+            self._sync_until_ms = None
+        for member in gone:
+            self._remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        if gone:
+            self._go_on_without(now_ms)
+        elif self.state is GroupState.PREPARING:
+            self._complete_if_all_joined(now_ms)
+        if self._round is not None and now_ms >= self._round.until_ms:
+            self._end_round(self._round, now_ms)
+        return self._drain()
+
+    def forget(self, ticket: Ticket) -> None:
+        """This answer is not waited for any more."""
+        for member in self.members.values():
+            if member.joining == ticket:
+                member.joining = None
+            if member.syncing == ticket:
+                member.syncing = None
+
+    def _check(self, asked: MemberRef) -> ErrorCode:
+        """Whether this is a member, and of the present generation."""
+        holder = None if asked.instance_id is None else self._instances.get(asked.instance_id)
+        if holder is not None and holder != asked.member_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+        if asked.member_id not in self.members:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if asked.generation == self.generation else ErrorCode.ILLEGAL_GENERATION
+
+    def _takes(self, asked: Joining) -> bool:
+        """Whether there would be a way of assignment that all members know."""
+        if not asked.protocol_type or not asked.protocols:
+            return False
+        others = [member for member in self.members.values() if member.member_id != asked.member_id]
+        if not others:
+            return True
+        names = {name for name, _ in asked.protocols}
+        return asked.protocol_type == self.protocol_type and any(
+            all(any(name == known for known, _ in member.told.protocols) for member in others) for name in names
+        )
+
+    def _add(self, ticket: Ticket, asked: Joining, member_id: str, now_ms: int) -> None:
+        member = Member(member_id, asked, now_ms + asked.session_timeout_ms, joining=ticket)
+        self.members[member_id] = member
+        self.protocol_type = asked.protocol_type
+        if asked.instance_id is not None:
+            self._instances[asked.instance_id] = member_id
+        if self._round is not None:
+            self._round.has_newcomer = True
+        self._prepare(now_ms)
+        self._complete_if_all_joined(now_ms)
+
+    def _join_again(self, ticket: Ticket, member: Member, asked: Joining, now_ms: int) -> None:
+        """A member comes for a new round, or did not get the answer of this one."""
+        is_same = member.told.protocols == asked.protocols
+        is_repeated = self.state is GroupState.COMPLETING and is_same
+        is_repeated |= self.state is GroupState.STABLE and is_same and member.member_id != self.leader_id
+        self._hear(member, now_ms)
+        member.told = asked
+        if is_repeated:
+            self._answers.append(Answered(ticket, self._joined(member)))
+            return
+        self._supersede(member.joining)
+        member.joining = ticket
+        self._prepare(now_ms)
+        self._complete_if_all_joined(now_ms)
+
+    def _succeed(self, ticket: Ticket, former: Member, asked: Joining, new_id: str, now_ms: int) -> None:
+        """A static member is started again: it takes the place of what it was, with a new member id."""
+        protocol = self.protocol_name
+        self._supersede(former.joining, ErrorCode.FENCED_INSTANCE_ID)
+        self._supersede(former.syncing, ErrorCode.FENCED_INSTANCE_ID)
+        member = Member(new_id, asked, now_ms + asked.session_timeout_ms, former.assignment, has_synced=True)
+        self.members = {
+            each.member_id: each for each in (member if other is former else other for other in self.members.values())
+        }
+        self._instances[asked.instance_id or ""] = new_id
+        if self.leader_id == former.member_id:
+            self.leader_id = new_id
+        if self.state is GroupState.STABLE and self._chosen_protocol() == protocol:
+            self._answers.append(Answered(ticket, self._joined_without_round(member, former.member_id)))
+            return
+        member.joining = ticket
+        self._prepare(now_ms)
+        self._complete_if_all_joined(now_ms)
+
+    def _joined_without_round(self, member: Member, former_id: str) -> Joined:
+        """The generation goes on. A leader that does not know of skipping must not assign: it is told its former id."""
+        joined = self._joined(member)
+        if member.member_id != self.leader_id:
+            return joined
+        if member.told.may_skip_assignment:
+            return replace(joined, skips_assignment=True)
+        return replace(joined, leader_id=former_id, members=())
+
+    def _prepare(self, now_ms: int) -> None:
+        """Begin a round, unless one has begun."""
+        if self.state is GroupState.PREPARING:
+            return
+        for member in self.members.values():
+            self._supersede(member.syncing, ErrorCode.REBALANCE_IN_PROGRESS)
+            member.syncing = None
+        longest_ms = self._longest_rebalance_ms()
+        is_first = self.state is GroupState.EMPTY
+        wait_ms = min(self.first_delay_ms, longest_ms) if is_first else longest_ms
+        self._round = _Round(now_ms + wait_ms, now_ms + longest_ms, is_first)
+        self._sync_until_ms = None
+        self.state = GroupState.PREPARING
+
+    def _complete_if_all_joined(self, now_ms: int) -> None:
+        if self._round is None or self._told_ids or (self._round.is_first and self.members):
+            return
+        if all(member.joining is not None for member in self.members.values()):
+            self._complete(now_ms)
+
+    def _end_round(self, current: _Round, now_ms: int) -> None:
+        """The time of a round is over, or of a part of the first, which goes on while members come."""
+        if current.is_first and current.has_newcomer and current.until_ms < current.latest_ms:
+            current.has_newcomer = False
+            current.until_ms = min(now_ms + self.first_delay_ms, current.latest_ms)
+            return
+        for member in [*self.members.values()]:
+            if member.joining is None and member.told.instance_id is None:
+                self._remove(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        if self.members and all(member.joining is None for member in self.members.values()):
+            # Static members alone, all of them silent: one must come to lead. Their sessions end if none does.
+            current.until_ms = now_ms + self._longest_rebalance_ms()
+            return
+        self._complete(now_ms)
+
+    def _complete(self, now_ms: int) -> None:
+        """The round has its members: a new generation."""
+        self._round = None
+        self.generation += 1
+        if not self.members:
+            self.state, self.protocol_name, self.leader_id = GroupState.EMPTY, None, None
+            return
+        leader = self.members.get(self.leader_id or "")
+        if leader is None or leader.joining is None:
+            leader = next(member for member in self.members.values() if member.joining is not None)
+        self.leader_id = leader.member_id
+        self.protocol_name = self._chosen_protocol()
+        self.state = GroupState.COMPLETING
+        self._sync_until_ms = now_ms + self._longest_rebalance_ms()
+        for member in self.members.values():
+            member.has_synced = member.joining is None
+            if member.joining is not None:
+                ticket, member.joining = member.joining, None
+                self._hear(member, now_ms)
+                self._answers.append(Answered(ticket, self._joined(member)))
+
+    def _assign(self, assignments: Mapping[str, bytes], now_ms: int) -> None:
+        """The leader has divided what there is."""
+        self.state = GroupState.STABLE
+        for member in self.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+            if member.syncing is not None:
+                ticket, member.syncing = member.syncing, None
+                self._hear(member, now_ms)
+                self._answers.append(Answered(ticket, self._assigned(member)))
+
+    def _remove(self, member: Member, error: ErrorCode) -> None:
+        self._supersede(member.joining, error)
+        self._supersede(member.syncing, error)
+        del self.members[member.member_id]
+        if member.told.instance_id is not None:
+            self._instances.pop(member.told.instance_id, None)
+
+    def _go_on_without(self, now_ms: int) -> None:
+        """After members are removed."""
+        self._prepare(now_ms)
+        self._complete_if_all_joined(now_ms)
+
+    def _chosen_protocol(self) -> str | None:
+        """The way of assignment that all know and most like best; of equals the one that the first member prefers."""
+        members = [*self.members.values()]
+        known = [name for name, _ in members[0].told.protocols]
+        for member in members[1:]:
+            names = {name for name, _ in member.told.protocols}
+            known = [name for name in known if name in names]
+        votes = Counter(next((name for name, _ in each.told.protocols if name in known), "") for each in members)
+        return max(known, key=lambda name: votes[name], default=None)
+
+    def _joined(self, member: Member) -> Joined:
+        is_leader = member.member_id == self.leader_id
+        return Joined(
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name or "",
+            leader_id=self.leader_id or "",
+            member_id=member.member_id,
+            members=tuple(self._described()) if is_leader else (),
+        )
+
+    def _described(self) -> Iterator[JoinedMember]:
+        for member in self.members.values():
+            yield JoinedMember(member.member_id, member.told.instance_id, member.metadata(self.protocol_name))
+
+    def _assigned(self, member: Member) -> Assigned:
+        return Assigned(self.protocol_type, self.protocol_name or "", member.assignment)
+
+    def _longest_rebalance_ms(self) -> int:
+        return max((member.told.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def _hear(self, member: Member, now_ms: int) -> None:
+        member.expires_ms = now_ms + member.told.session_timeout_ms
+
+    def _refuse(self, ticket: Ticket, error: ErrorCode) -> None:
+        self._answers.append(Answered(ticket, Refused(error)))
+
+    def _supersede(self, ticket: Ticket | None, error: ErrorCode = ErrorCode.REBALANCE_IN_PROGRESS) -> None:
+        """Refuse a request that waits."""
+        if ticket is not None:
+            self._refuse(ticket, error)
+
+    def _drain(self) -> list[Answered]:
+        answers, self._answers = self._answers, []
+        return answers
+
+
+def _waits(member: Member) -> bool:
+    return member.joining is not None or member.syncing is not None

@@ -1,0 +1,147 @@
+"""The record batches that consumers read, as bytes, shared by all consumers of a topic and bounded in bytes.
+
+    read(offset) ─▶ cached? ─▶ join adjacent batches up to max_bytes ─▶ bytes of the answer
+                      └ no ─▶ load(offset) from the log, once for all that ask ─▶ cut into batches ─▶ keep
+
+To make batches of entries costs far more than to send them. Consumers of one topic read the same batches, mostly near
+its end, so the bytes are kept as they are sent. They are kept by batch and not by answer, since two consumers hardly
+ever ask from the same offset with the same limit.
+
+Only what is below the high watermark may be put in here: it never changes, so nothing here ever becomes wrong. What
+was read longest ago goes first. Batches do not overlap; one that a larger one covers is replaced by it, so that the
+small batches that were made at the end of the log, while it grew, give way when they are loaded again.
+"""
+
+from bisect import bisect_right, insort
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from consensus.protocols.kafka.wire.record_batches import batch_heads
+
+_LOAD_BYTES: Final = 1024 * 1024
+"""At least as much is loaded at once, so that small reads one after the other cost one load."""
+
+Load = Callable[[int, int], Awaitable[bytes]]
+"""Takes an offset and a number of bytes; gives whole batches, from the one with the first record at or behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    first: int
+    """The first offset for which a read begins with this batch."""
+    end: int
+    """Exclusive."""
+    data: bytes
+
+
+class BatchCache:
+    """Reads whole batches by offset, from memory where it can."""
+
+    def __init__(self, load: Load, max_bytes: int = 32 * 1024 * 1024) -> None:
+        self._load = load
+        self._max_bytes = max_bytes
+        self._batches: OrderedDict[int, _Batch] = OrderedDict()
+        """By first offset, the one that was read longest ago first."""
+        self._firsts: list[int] = []
+        """The first offsets, ascending."""
+        self._loading = trio.Lock()
+        self.cached_bytes = 0
+        self.hits = 0
+        self.loads = 0
+
+    async def read(self, offset: int, max_bytes: int) -> bytes:
+        """Whole batches from the one with `offset` on, of at most `max_bytes`, but at least one; raises as `load` does.
+
+        `offset` must be below the high watermark.
+        """
+        found = self._cached(offset, max_bytes)
+        if found:
+            self.hits += 1
+            return found
+        async with self._loading:
+            found = self._cached(offset, max_bytes)
+            if found:
+                self.hits += 1
+                return found
+            self.loads += 1
+            loaded = await self._load(offset, max(max_bytes, _LOAD_BYTES))
+            batches = list(_cut(loaded, offset))
+            for batch in batches:
+                self._keep(batch)
+        return _joined((batch for batch in batches if batch.end > offset), max_bytes)
+
+    def drop_before(self, offset: int) -> None:
+        """Forget the batches that end at `offset` or before it: the log starts there now."""
+        while self._firsts and self._batches[self._firsts[0]].end <= offset:
+            self._drop(self._firsts[0])
+
+    def clear(self) -> None:
+        """Forget everything, as when a snapshot has replaced the log."""
+        self._batches.clear()
+        self._firsts.clear()
+        self.cached_bytes = 0
+
+    def _cached(self, offset: int, max_bytes: int) -> bytes:
+        return _joined(self._from(offset), max_bytes)
+
+    def _from(self, offset: int) -> Iterator[_Batch]:
+        at = bisect_right(self._firsts, offset) - 1
+        while 0 <= at < len(self._firsts):
+            batch = self._batches[self._firsts[at]]
+            if not batch.first <= offset < batch.end:
+                return
+            self._batches.move_to_end(batch.first)
+            yield batch
+            offset = batch.end
+            at += 1
+
+    def _keep(self, batch: _Batch) -> None:
+        if len(batch.data) > self._max_bytes:
+            return
+        overlapping = self._overlapping(batch)
+        if any(old.first < batch.first or old.end > batch.end for old in overlapping):
+            return
+        for old in overlapping:
+            self._drop(old.first)
+        while self.cached_bytes + len(batch.data) > self._max_bytes:
+            self._drop(next(iter(self._batches)))
+        self._batches[batch.first] = batch
+        insort(self._firsts, batch.first)
+        self.cached_bytes += len(batch.data)
+
+    def _overlapping(self, batch: _Batch) -> list[_Batch]:
+        at = max(bisect_right(self._firsts, batch.first) - 1, 0)
+        near: list[_Batch] = []
+        while at < len(self._firsts) and self._firsts[at] < batch.end:
+            old = self._batches[self._firsts[at]]
+            if old.end > batch.first:
+                near.append(old)
+            at += 1
+        return near
+
+    def _drop(self, first: int) -> None:
+        self.cached_bytes -= len(self._batches.pop(first).data)
+        del self._firsts[bisect_right(self._firsts, first) - 1]
+
+
+def _joined(batches: Iterator[_Batch], max_bytes: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    for batch in batches:
+        size += len(batch.data)
+        if parts and size > max_bytes:
+            break
+        parts.append(batch.data)
+    return b"".join(parts)
+
+
+def _cut(data: bytes, offset: int) -> Iterator[_Batch]:
+    """The batches with the offsets that they stand for: those without a record belong to the batch behind them."""
+    first = offset
+    for at, head in batch_heads(data):
+        yield _Batch(min(first, head.base_offset), head.last_offset + 1, data[at : at + head.size_bytes])
+        first = head.last_offset + 1

@@ -1,0 +1,138 @@
+"""The settings of a topic and of a server as Kafka's tools ask for them: DescribeConfigs 32.
+
+    kafka-configs --describe, kafka-topics --describe, admin clients ─▶ TOPIC name │ BROKER id ─▶ read-only settings
+
+Tools of Kafka and of others ask for settings before they do anything else, and end with "broker too old" where the API
+is not served. What Kafka would act on is named, and nothing that is not so: a topic that is cut at its start
+(`delete`), the clock of its timestamps, and the largest request. All are read-only, and none is a secret. They are
+changed in the server's own configuration, not by this protocol.
+
+A module of its own, because it is for operators and their tools, and the services of consumers are for clients.
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Final
+
+import trio
+
+from consensus.protocols.kafka.connections.service import Caller, ServedApi
+from consensus.protocols.kafka.topic.served_topic import ServedTopic, TopicState
+from consensus.protocols.kafka.wire import messages_admin as admin
+from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
+
+
+class _Resource(IntEnum):
+    """What has settings."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class _Type(IntEnum):
+    """The type of a setting."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LIST = 7
+
+
+_STATIC: Final = 4
+"""The source of a setting: the server's own configuration."""
+_DEFAULT: Final = 5
+"""The source of a setting: it is not set for this topic."""
+
+_Settings = Mapping[str, tuple[str, _Type]]
+
+
+class ConfigsService:
+    """A `Service` that answers DescribeConfigs for one topic and for this server."""
+
+    def __init__(self, topic: ServedTopic, *, max_request_bytes: int, has_server_time: bool) -> None:
+        """`has_server_time`: the timestamps of records are the server's, and not those of clients."""
+        self._topic = topic
+        self._max_request_bytes = max_request_bytes
+        self._has_server_time = has_server_time
+
+    def apis(self) -> Mapping[int, ServedApi]:
+        """DescribeConfigs."""
+        return {ApiKey.DESCRIBE_CONFIGS: ServedApi(*VERSIONS[ApiKey.DESCRIBE_CONFIGS], self.describe_configs)}
+
+    def features(self) -> Mapping[str, tuple[int, int, int | None]]:
+        """No features."""
+        return {}
+
+    async def describe_configs(
+        self, request: admin.DescribeConfigsRequest, caller: Caller
+    ) -> admin.DescribeConfigsResponse:
+        """Return the settings of each resource that is asked for, or why it has none here."""
+        del caller
+        await trio.lowlevel.checkpoint()
+        state = self._topic.state()
+        return admin.DescribeConfigsResponse(
+            results=tuple(self._result(state, each, request) for each in request.resources)
+        )
+
+    def _result(
+        self, state: TopicState, asked: admin.DescribeConfigsRequestResource, request: admin.DescribeConfigsRequest
+    ) -> admin.DescribeConfigsResponseResult:
+        error, text, settings, source = ErrorCode.NONE, None, dict[str, tuple[str, _Type]](), _DEFAULT
+        match asked.resource_type:
+            case _Resource.TOPIC if asked.resource_name == state.name:
+                settings = dict(self._of_topic())
+            case _Resource.TOPIC:
+                error, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic here is {state.name}"
+            case _Resource.BROKER if asked.resource_name == str(state.node_id):
+                settings, source = dict(self._of_server(state)), _STATIC
+            case _Resource.BROKER if not asked.resource_name:
+                pass  # the default of all brokers, which cannot be set
+            case _Resource.BROKER:
+                error, text = ErrorCode.INVALID_REQUEST, f"this is broker {state.node_id}: ask the other one itself"
+            case _:
+                error, text = ErrorCode.INVALID_REQUEST, "only topics and brokers have settings here"
+        wanted = asked.configuration_keys
+        return admin.DescribeConfigsResponseResult(
+            error_code=error,
+            error_message=text,
+            resource_type=asked.resource_type,
+            resource_name=asked.resource_name,
+            configs=tuple(
+                _setting(name, value, kind, source, has_synonyms=request.include_synonyms)
+                for name, (value, kind) in settings.items()
+                if not wanted or name in wanted
+            ),
+        )
+
+    def _of_topic(self) -> _Settings:
+        return {
+            "cleanup.policy": ("delete", _Type.LIST),
+            "compression.type": ("uncompressed", _Type.STRING),
+            "max.message.bytes": (str(self._max_request_bytes), _Type.INT),
+            "message.timestamp.type": ("LogAppendTime" if self._has_server_time else "CreateTime", _Type.STRING),
+        }
+
+    def _of_server(self, state: TopicState) -> _Settings:
+        return {
+            "node.id": (str(state.node_id), _Type.INT),
+            "auto.create.topics.enable": ("false", _Type.BOOLEAN),
+            "delete.topic.enable": ("false", _Type.BOOLEAN),
+            "message.max.bytes": (str(self._max_request_bytes), _Type.INT),
+            "num.partitions": ("1", _Type.INT),
+        }
+
+
+def _setting(
+    name: str, value: str, kind: _Type, source: int, *, has_synonyms: bool
+) -> admin.DescribeConfigsResponseConfig:
+    synonym = admin.DescribeConfigsResponseSynonym(name=name, value=value, source=source)
+    return admin.DescribeConfigsResponseConfig(
+        name=name,
+        value=value,
+        read_only=True,
+        config_source=source,
+        is_sensitive=False,
+        synonyms=(synonym,) if has_synonyms else (),
+        config_type=kind,
+        documentation=None,
+    )

@@ -1,0 +1,345 @@
+"""What consumers ask of a topic of one partition: Metadata, DescribeCluster, ListOffsets, OffsetForLeaderEpoch, Fetch.
+
+    Fetch ─▶ check topic, leader, epoch ─▶ offset within [log start, high watermark]? ─▶ enough bytes? ─▶ answer
+                                                         │ beyond it                        │ no
+                                                         └───── wait for the watermark ◀────┘ at most max_wait
+
+*Epochs.* A request with an epoch below the topic's is answered FENCED_LEADER_EPOCH, one above it UNKNOWN_LEADER_EPOCH:
+either way the client asks for Metadata and comes again (KIP-320). Then many ask OffsetForLeaderEpoch where the epoch of
+their last record ends, and take an end before their position for a log that was cut. Within one cluster nothing below
+the high watermark is ever cut, but a recovered farm begins again at the end of a backup, below what consumers may have
+read of the old one. An epoch ends where committed entries of a later one begin. While there are none of a later one,
+the answer is the largest offset there is: a server that lags behind does not know the end. It cannot be left unserved:
+kafka-python then asks for ever instead of reading on.
+
+An epoch that no server of this cluster can have had has no end: the answer is -1, at which clients apply their reset
+policy, as they do if an end lies before their position.
+
+*An offset beyond the high watermark.* A client that changes servers, as after a crash, may have read more than this
+server knows to be committed. OFFSET_OUT_OF_RANGE would make it begin anew and read records twice. So the request waits
+for the watermark first. After that only the quorum's leader says OFFSET_OUT_OF_RANGE, since it alone knows where the
+log ends, and only of an offset beyond that end: a leader that has just been elected does not know yet what of its log
+is committed. Otherwise the answer is NOT_LEADER_OR_FOLLOWER, which every client takes as "ask again soon".
+
+*Sessions* (KIP-227) would spare the list of partitions in each request. There is one partition, so every answer has
+session id 0, which tells the client that it has none; a request of a session is answered FETCH_SESSION_ID_NOT_FOUND.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+import trio
+
+from consensus.protocols.kafka.connections.service import Answer, Caller, ServedApi
+from consensus.protocols.kafka.topic.served_topic import MAX_OFFSET, OffsetOutOfRangeError, ServedTopic, TopicState
+from consensus.protocols.kafka.wire import messages_admin as admin
+from consensus.protocols.kafka.wire import messages_clients as clients
+from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
+from consensus.protocols.kafka.wire.limits import NO_EPOCH, NO_REPLICA, PARTITION, ZERO_UUID
+from consensus.server.errors import ServerBusyError, ServerStoppedError
+
+_FIRST_FETCH_BY_ID: Final = 13
+_ENDPOINT_TYPES: Final = frozenset({1, 2})
+"""Of DescribeCluster: brokers, and controllers."""
+_MAX_WAIT_MS: Final = 60_000
+"""Of a Fetch; a client that asks for longer gets an empty answer after this."""
+_MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
+"""Of a Fetch, whatever the client asks for."""
+
+
+class ConsumerService:
+    """Answers consumers from one topic. A `Service` of a listener."""
+
+    def __init__(self, topic: ServedTopic, *, describes_cluster: bool = True) -> None:
+        """`describes_cluster` is false where another service of the listener has DescribeCluster."""
+        self._topic = topic
+        answers: dict[int, Answer] = {
+            ApiKey.FETCH: self.fetch,
+            ApiKey.LIST_OFFSETS: self.list_offsets,
+            ApiKey.METADATA: self.metadata,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
+        }
+        if describes_cluster:
+            answers[ApiKey.DESCRIBE_CLUSTER] = self.describe_cluster
+        self._apis = {key: ServedApi(*VERSIONS[key], answer) for key, answer in answers.items()}
+
+    def apis(self) -> Mapping[int, ServedApi]:
+        """All of them; DescribeCluster unless another service has it."""
+        return self._apis
+
+    def features(self) -> Mapping[str, tuple[int, int, int | None]]:
+        """None."""
+        return {}
+
+    async def metadata(self, request: clients.MetadataRequest, caller: Caller) -> clients.MetadataResponse:
+        """The brokers, and the topic with its leader."""
+        state = self._topic.state()
+        asked = request.topics
+        # Version 0 has no null: there an empty list asks for all topics.
+        if asked is None or (not asked and caller.api_version == 0):
+            topics: tuple[clients.MetadataResponseTopic, ...] = (_topic(state),)
+        else:
+            topics = tuple(_asked_topic(state, topic) for topic in asked)
+        return clients.MetadataResponse(
+            brokers=tuple(
+                clients.MetadataResponseBroker(node_id=broker.node_id, host=broker.host, port=broker.port)
+                for broker in state.brokers
+            ),
+            cluster_id=state.cluster_id,
+            controller_id=_controller(state),
+            topics=topics,
+        )
+
+    async def describe_cluster(
+        self, request: admin.DescribeClusterRequest, caller: Caller
+    ) -> admin.DescribeClusterResponse:
+        """The brokers, which are the controllers as well: each server is both, on this listener."""
+        del caller
+        state = self._topic.state()
+        if request.endpoint_type not in _ENDPOINT_TYPES:
+            return admin.DescribeClusterResponse(
+                error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                error_message=f"endpoint type {request.endpoint_type} is neither brokers (1) nor controllers (2)",
+                endpoint_type=request.endpoint_type,
+                cluster_id=state.cluster_id,
+                brokers=(),
+            )
+        return admin.DescribeClusterResponse(
+            endpoint_type=request.endpoint_type,
+            cluster_id=state.cluster_id,
+            controller_id=_controller(state),
+            brokers=tuple(
+                admin.DescribeClusterResponseBroker(broker_id=broker.node_id, host=broker.host, port=broker.port)
+                for broker in state.brokers
+            ),
+        )
+
+    async def list_offsets(self, request: clients.ListOffsetsRequest, caller: Caller) -> clients.ListOffsetsResponse:
+        """The start, the end, or the offset of a time.
+
+        A partition that is named twice is refused, as in Kafka: to find a time the whole log may have to be read.
+        """
+        del caller
+        named = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
+        topics = []
+        for topic in request.topics:
+            parts = [
+                await self._offset_of(topic.name, each, is_repeated=named[topic.name, each.partition_index] > 1)
+                for each in topic.partitions
+            ]
+            topics.append(clients.ListOffsetsResponseTopic(name=topic.name, partitions=tuple(parts)))
+        return clients.ListOffsetsResponse(topics=tuple(topics))
+
+    async def _offset_of(
+        self, name: str, asked: clients.ListOffsetsRequestPartition, *, is_repeated: bool
+    ) -> clients.ListOffsetsResponsePartition:
+        state = self._topic.state()
+        index = asked.partition_index
+        error = _refusal(state, index, asked.current_leader_epoch, is_known=name == state.name)
+        if is_repeated:
+            error = ErrorCode.INVALID_REQUEST
+        found: tuple[int, int] | None = None
+        if error is ErrorCode.NONE:
+            try:
+                match asked.timestamp:
+                    case _ if asked.timestamp >= 0:
+                        found = await self._topic.offset_for_time(asked.timestamp)
+                    case -1:
+                        found = (state.high_watermark, -1)
+                    case -2 | -4:
+                        found = (state.log_start_offset, -1)
+                    case -3:
+                        found = await self._topic.latest_timestamp()
+                    case -5:
+                        pass
+                    case _:
+                        error = ErrorCode.INVALID_REQUEST
+            except (ServerBusyError, ServerStoppedError):
+                error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if found is None:
+            return clients.ListOffsetsResponsePartition(partition_index=index, error_code=error)
+        offset, timestamp_ms = found
+        return clients.ListOffsetsResponsePartition(partition_index=index, timestamp=timestamp_ms, offset=offset)
+
+    async def offset_for_leader_epoch(
+        self, request: clients.OffsetForLeaderEpochRequest, caller: Caller
+    ) -> clients.OffsetForLeaderEpochResponse:
+        """Where epochs end: what a consumer has read beyond the end of its epoch was cut off.
+
+        A partition that is named twice is refused: each may cost a read barrier.
+        """
+        del caller
+        named = Counter((topic.topic, each.partition) for topic in request.topics for each in topic.partitions)
+        topics = []
+        for topic in request.topics:
+            parts = [
+                await self._epoch_end(topic.topic, asked, is_repeated=named[topic.topic, asked.partition] > 1)
+                for asked in topic.partitions
+            ]
+            topics.append(clients.OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=tuple(parts)))
+        return clients.OffsetForLeaderEpochResponse(topics=tuple(topics))
+
+    async def _epoch_end(
+        self, name: str, asked: clients.OffsetForLeaderEpochRequestPartition, *, is_repeated: bool
+    ) -> clients.OffsetForLeaderEpochResponsePartition:
+        state = self._topic.state()
+        error = _refusal(state, asked.partition, asked.current_leader_epoch, is_known=name == state.name)
+        if is_repeated:
+            error = ErrorCode.INVALID_REQUEST
+        end: int | None = MAX_OFFSET
+        if error is ErrorCode.NONE and asked.leader_epoch >= 0:
+            try:
+                end = await self._topic.epoch_end(asked.leader_epoch)
+            except (ServerBusyError, ServerStoppedError):
+                error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if error is not ErrorCode.NONE or end is None:
+            return clients.OffsetForLeaderEpochResponsePartition(error_code=error, partition=asked.partition)
+        return clients.OffsetForLeaderEpochResponsePartition(
+            partition=asked.partition, leader_epoch=asked.leader_epoch, end_offset=end
+        )
+
+    async def fetch(self, request: clients.FetchRequest, caller: Caller) -> clients.FetchResponse:
+        """Whole batches from the offsets that are asked for, when there are enough or the time is over."""
+        if request.session_id != 0:
+            return clients.FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
+        wait_s = max(0, min(request.max_wait_ms, _MAX_WAIT_MS)) / 1000
+        deadline = trio.current_time() + wait_s
+        while True:
+            watermark = self._topic.state().high_watermark
+            is_last = trio.current_time() >= deadline
+            response, is_enough = await self._read(request, caller, is_last=is_last)
+            if is_enough or is_last:
+                return response
+            with trio.move_on_at(deadline):
+                await self._topic.wait_beyond(watermark)
+
+    async def _read(
+        self, request: clients.FetchRequest, caller: Caller, *, is_last: bool
+    ) -> tuple[clients.FetchResponse, bool]:
+        """The answer now, and whether it need not wait: it has enough bytes, an error, or nothing that could come."""
+        budget = max(0, min(request.max_bytes, _MAX_ANSWER_BYTES))
+        taken, is_refused, waits = 0, False, False
+        topics = []
+        for topic in request.topics:
+            parts = []
+            for asked in topic.partitions:
+                room = budget - taken if taken else max(budget, 1)
+                part = await self._partition(topic, asked, caller, room, is_last=is_last)
+                taken += len(part.records or b"")
+                is_refused |= part.error_code != ErrorCode.NONE
+                waits |= part.error_code == ErrorCode.NONE
+                parts.append(part)
+            topics.append(
+                clients.FetchResponseTopic(topic=topic.topic, topic_id=topic.topic_id, partitions=tuple(parts))
+            )
+        state = self._topic.state()
+        response = clients.FetchResponse(
+            responses=tuple(topics), node_endpoints=_leader_endpoint(state, is_refused=is_refused)
+        )
+        return response, is_refused or not waits or taken >= max(request.min_bytes, 0)
+
+    async def _partition(
+        self,
+        topic: clients.FetchRequestTopic,
+        asked: clients.FetchRequestPartition,
+        caller: Caller,
+        room_bytes: int,
+        *,
+        is_last: bool,
+    ) -> clients.FetchResponsePartition:
+        state = self._topic.state()
+        by_id = caller.api_version >= _FIRST_FETCH_BY_ID
+        is_known = topic.topic_id == state.topic_id if by_id else topic.topic == state.name
+        error = _refusal(state, asked.partition, asked.current_leader_epoch, is_known=is_known)
+        if by_id and not is_known:
+            error = ErrorCode.UNKNOWN_TOPIC_ID
+        records = b""
+        if error is ErrorCode.NONE:
+            if not 0 <= state.log_start_offset <= asked.fetch_offset:
+                error = ErrorCode.OFFSET_OUT_OF_RANGE
+            elif asked.fetch_offset > state.high_watermark:
+                is_gap = asked.fetch_offset <= state.final_end
+                error = _beyond(state, asked.fetch_offset) if is_last and not is_gap else ErrorCode.NONE
+            elif asked.fetch_offset < state.high_watermark and room_bytes > 0:
+                try:
+                    records = await self._topic.read(asked.fetch_offset, min(asked.partition_max_bytes, room_bytes))
+                except OffsetOutOfRangeError:
+                    error = ErrorCode.OFFSET_OUT_OF_RANGE
+                except (ServerBusyError, ServerStoppedError):
+                    error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        state = self._topic.state()
+        return clients.FetchResponsePartition(
+            partition_index=asked.partition,
+            error_code=error,
+            high_watermark=state.high_watermark if error is ErrorCode.NONE else -1,
+            last_stable_offset=state.high_watermark if error is ErrorCode.NONE else -1,
+            log_start_offset=state.log_start_offset,
+            current_leader=(
+                clients.FetchResponseLeaderIdAndEpoch()
+                if error is ErrorCode.NONE
+                else clients.FetchResponseLeaderIdAndEpoch(leader_id=state.leader_id, leader_epoch=state.leader_epoch)
+            ),
+            records=records,
+        )
+
+
+def _refusal(state: TopicState, partition: int, epoch: int, *, is_known: bool) -> ErrorCode:
+    """Why a partition is not read here, or NONE."""
+    if not is_known or partition != PARTITION:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if state.leader_id != state.node_id:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if epoch != NO_EPOCH and epoch < state.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if epoch > state.leader_epoch:
+        return ErrorCode.UNKNOWN_LEADER_EPOCH
+    return ErrorCode.NONE
+
+
+def _beyond(state: TopicState, offset: int) -> ErrorCode:
+    knows_end = state.controller_id == state.node_id
+    is_beyond = knows_end and offset > max(state.log_end_offset, state.high_watermark)
+    return ErrorCode.OFFSET_OUT_OF_RANGE if is_beyond else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def _leader_endpoint(state: TopicState, *, is_refused: bool) -> tuple[clients.FetchResponseNodeEndpoint, ...]:
+    if not is_refused:
+        return ()
+    return tuple(
+        clients.FetchResponseNodeEndpoint(node_id=broker.node_id, host=broker.host, port=broker.port)
+        for broker in state.brokers
+        if broker.node_id == state.leader_id
+    )
+
+
+def _controller(state: TopicState) -> int:
+    """The leader of the quorum, if clients can connect to it."""
+    return state.controller_id if any(it.node_id == state.controller_id for it in state.brokers) else NO_REPLICA
+
+
+def _asked_topic(state: TopicState, asked: clients.MetadataRequestTopic) -> clients.MetadataResponseTopic:
+    if asked.name == state.name or (asked.name is None and asked.topic_id == state.topic_id):
+        return _topic(state)
+    by_id = asked.topic_id != ZERO_UUID
+    return clients.MetadataResponseTopic(
+        error_code=ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        name=asked.name,
+        topic_id=asked.topic_id,
+        partitions=(),
+    )
+
+
+def _topic(state: TopicState) -> clients.MetadataResponseTopic:
+    replicas = tuple(broker.node_id for broker in state.brokers)
+    partition = clients.MetadataResponsePartition(
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if state.leader_id == NO_REPLICA else ErrorCode.NONE,
+        partition_index=PARTITION,
+        leader_id=state.leader_id,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=replicas,
+        isr_nodes=replicas,
+    )
+    return clients.MetadataResponseTopic(
+        name=state.name, topic_id=state.topic_id, is_internal=state.is_internal, partitions=(partition,)
+    )

@@ -1,0 +1,43 @@
+"""Where the entries of a term end in a replicated log, for consumers that ask whether what they read was cut off.
+
+    terms    1 1 1 | 2 2 | 4 4 4 … final         end of 1: 3   end of 2 and of 3: 5   end of 4: not known yet
+    offsets  0 1 2   3 4   5 6 7
+
+Final are entries that are committed, and applied where the topic ends there. A term ends where final entries of a later
+term begin. What is compacted has no terms any more: a term that ended there ends at the log's start at the latest.
+
+While a server has no final entry of a later term it does not know the end, since it may lag behind; so nothing counts
+as cut. A term later than its own may be one that it has not heard of: a read barrier decides. After that, such a term
+is one of another log, such as that of the farm that was recovered.
+
+A module of its own, because a quorum's log and a farm's log are served by different topics.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from consensus.core.model import Index, LogId, Term
+from consensus.protocols.kafka.topic.served_topic import MAX_OFFSET
+from consensus.server.errors import NotLeaderError, ServerBusyError
+from consensus.server.server import ConsensusServer
+
+
+async def end_of_term(
+    server: ConsensusServer, term: Term, final: Callable[[], Index], barrier: Callable[[], Awaitable[Index]]
+) -> int | None:
+    """Return the offset behind the last final entry of `term` or of an earlier one; see `ServedTopic.epoch_end`.
+
+    Raises `ServerBusyError` or `ServerStoppedError`.
+    """
+    for is_last in (False, True):
+        last = final()
+        agreed = server.divergence(LogId(last, term))
+        if agreed.index < last:
+            return agreed.index
+        if term <= server.role.term:
+            return MAX_OFFSET
+        if not is_last:
+            try:
+                await barrier()
+            except NotLeaderError as error:
+                raise ServerBusyError("no leader is known, so the newest term is not known either") from error
+    return None

@@ -1,0 +1,239 @@
+"""What producers ask of a topic of one partition: Produce and InitProducerId.
+
+    Produce ─▶ may it? ─▶ one batch, whole, CRC right, no transaction ─▶ ServedTopic.append ─▶ committed ─▶ base offset
+
+A batch is answered when its records are committed, whatever `acks` says but 0: there is no weaker state that a leader
+of Raft could tell. With `acks` 0 there is no answer, so the client never learns that a batch was refused.
+
+*Once each.* The topic remembers the last batches of each producer id, and answers one that comes again with the offset
+that it has (KIP-98). When the time that the client allows is over, the answer is REQUEST_TIMED_OUT and the batch may
+still be committed later: a producer with an id sends it again safely, one without an id may write it twice.
+
+*Producer ids.* Clients send InitProducerId to any server, and some send it to the same one until it is answered. Where
+only the leader can give an id, another server asks the leader for it.
+
+*Transactions* are not served: there is no coordinator for them, and what comes nevertheless is refused.
+
+Where the topic takes no records, Produce is still advertised, because clients judge by it whether a server has the
+format of records that they need. It is answered TOPIC_AUTHORIZATION_FAILED, which is the one error that clients show
+to their user at once instead of trying again.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import islice
+from typing import Final
+
+import trio
+
+from consensus.protocols.kafka.connections.connection import KafkaConnectionError
+from consensus.protocols.kafka.connections.service import Caller, ServedApi
+from consensus.protocols.kafka.topic.served_topic import Produced, ProduceRefusedError, ServedTopic, TopicState
+from consensus.protocols.kafka.wire import messages_clients as clients
+from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
+from consensus.protocols.kafka.wire.limits import PARTITION, KafkaWireError
+from consensus.protocols.kafka.wire.record_batches import batch_heads, read_batches
+from consensus.protocols.kafka.wire.records import RecordBatch
+from consensus.server.errors import ServerBusyError, ServerStoppedError
+
+_FIRST_PRODUCE_BY_ID: Final = 13
+_MAX_TIMEOUT_MS: Final = 120_000
+_ACKS: Final = (-1, 0, 1)
+_ELSEWHERE: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+"""To InitProducerId, which clients send to any server: they ask again then, some of them always the same server."""
+FORWARDING_CLIENT: Final = "forwarded"
+"""The client id of requests that another server passes on."""
+Forward = Callable[[clients.InitProducerIdRequest], Awaitable[clients.InitProducerIdResponse]]
+"""Raises `KafkaConnectionError`."""
+
+
+class ProduceService:
+    """Takes the records of clients into one topic. A `Service` of a listener."""
+
+    def __init__(self, topic: ServedTopic, forward: Forward | None = None) -> None:
+        """`forward` asks the leader for a producer id, where only the leader can give one."""
+        self._topic = topic
+        self._forward = forward
+
+    def apis(self) -> Mapping[int, ServedApi]:
+        """Produce and InitProducerId."""
+        return {
+            ApiKey.PRODUCE: ServedApi(*VERSIONS[ApiKey.PRODUCE], self.produce),
+            ApiKey.INIT_PRODUCER_ID: ServedApi(*VERSIONS[ApiKey.INIT_PRODUCER_ID], self.init_producer_id),
+        }
+
+    def features(self) -> Mapping[str, tuple[int, int, int | None]]:
+        """None."""
+        return {}
+
+    async def produce(self, request: clients.ProduceRequest, caller: Caller) -> clients.ProduceResponse | None:
+        """Have batches committed, one after the other."""
+        deadline = trio.current_time() + max(0, min(request.timeout_ms, _MAX_TIMEOUT_MS)) / 1000
+        topics = []
+        is_named = False
+        endpoints: tuple[clients.ProduceResponseNodeEndpoint, ...] = ()
+        for topic in request.topic_data:
+            parts = []
+            for partition in topic.partition_data:
+                try:
+                    self._check_place(request, topic, partition, caller)
+                    _check_once(is_repeated=is_named)
+                    is_named = True
+                    produced = await self._append(self._batch_of(partition), caller, deadline)
+                except ProduceRefusedError as error:
+                    parts.append(self._refused(partition.index, error))
+                    endpoints = self._leader_endpoint()
+                else:
+                    parts.append(self._taken(partition.index, produced))
+            topics.append(
+                clients.ProduceResponseTopic(name=topic.name, topic_id=topic.topic_id, partition_responses=tuple(parts))
+            )
+        if request.acks == 0:
+            return None
+        return clients.ProduceResponse(responses=tuple(topics), node_endpoints=endpoints)
+
+    async def init_producer_id(
+        self, request: clients.InitProducerIdRequest, caller: Caller
+    ) -> clients.InitProducerIdResponse:
+        """A new id. A client that has one already gets a new one too, so its numbers begin anew."""
+        error = ErrorCode.NONE
+        state = self._topic.state()
+        if request.transactional_id is not None:
+            error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        elif not state.takes_records:
+            error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        elif state.leader_id != state.node_id:
+            return await self._of_leader(request, caller)
+        if error is ErrorCode.NONE:
+            try:
+                # A server that passes a request on logs in as itself: whose request it is, it does not say.
+                principal = None if caller.client_id == FORWARDING_CLIENT else caller.principal
+                given = await self._topic.new_producer_id(principal)
+            except ProduceRefusedError as refused:
+                is_elsewhere = refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+                code = _ELSEWHERE if is_elsewhere else refused.error_code
+                return clients.InitProducerIdResponse(error_code=code, producer_epoch=-1)
+            except (ServerBusyError, ServerStoppedError):
+                error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            else:
+                return clients.InitProducerIdResponse(
+                    producer_id=given.producer_id, producer_epoch=given.producer_epoch
+                )
+        return clients.InitProducerIdResponse(error_code=error, producer_epoch=-1)
+
+    async def _of_leader(
+        self, request: clients.InitProducerIdRequest, caller: Caller
+    ) -> clients.InitProducerIdResponse:
+        # Two servers that take each other for the leader would ask each other without end.
+        if self._forward is not None and caller.client_id != FORWARDING_CLIENT:
+            try:
+                return await self._forward(request)
+            except (KafkaConnectionError, KafkaWireError):
+                pass  # the client asks again, and by then another leader may be known
+        return clients.InitProducerIdResponse(error_code=_ELSEWHERE, producer_epoch=-1)
+
+    def _check_place(
+        self,
+        request: clients.ProduceRequest,
+        topic: clients.ProduceRequestTopic,
+        partition: clients.ProduceRequestPartition,
+        caller: Caller,
+    ) -> None:
+        """Raises `ProduceRefusedError` unless the partition is the topic's, and this server takes its records."""
+        by_id = caller.api_version >= _FIRST_PRODUCE_BY_ID
+        _check_place(self._topic.state(), request, topic, partition, by_id=by_id)
+
+    def _batch_of(self, partition: clients.ProduceRequestPartition) -> RecordBatch:
+        """The one batch of a partition, if the topic may take it; raises `ProduceRefusedError`.
+
+        Batches and records are counted by the heads, before anything is unpacked: of compressed ones a small request
+        may have hundreds, each of which would become 100,000 records.
+        """
+        records, most = partition.records or b"", self._topic.max_batch_records
+        try:
+            heads = [head for _, head in islice(batch_heads(records), 2)]
+            if len(heads) != 1:
+                text = "a request has one record batch for a partition, this one has none or several"
+                raise ProduceRefusedError(ErrorCode.INVALID_RECORD, text)
+            if heads[0].count > most:
+                text = f"a batch has at most {most} records here, this one has {heads[0].count}: send smaller batches"
+                raise ProduceRefusedError(ErrorCode.MESSAGE_TOO_LARGE, text)
+            [batch] = read_batches(records)
+        except KafkaWireError as error:
+            raise ProduceRefusedError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        if batch.is_control or batch.is_transactional or not batch.records:
+            text = "clients write plain record batches: no control records, no transactions, none that is empty"
+            raise ProduceRefusedError(ErrorCode.INVALID_RECORD, text)
+        return batch
+
+    async def _append(self, batch: RecordBatch, caller: Caller, deadline: float) -> Produced:
+        try:
+            with trio.fail_at(deadline):
+                return await self._topic.append(batch, caller.principal)
+        except trio.TooSlowError as error:
+            text = "the records were not committed in time; they may be yet"
+            raise ProduceRefusedError(ErrorCode.REQUEST_TIMED_OUT, text) from error
+        except (ServerBusyError, ServerStoppedError) as error:
+            text = "the server is busy or stops: send the records again"
+            raise ProduceRefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, text) from error
+
+    def _taken(self, index: int, produced: Produced) -> clients.ProduceResponsePartition:
+        return clients.ProduceResponsePartition(
+            index=index,
+            base_offset=produced.base_offset,
+            log_append_time_ms=produced.log_append_time_ms,
+            log_start_offset=self._topic.state().log_start_offset,
+        )
+
+    def _refused(self, index: int, error: ProduceRefusedError) -> clients.ProduceResponsePartition:
+        state = self._topic.state()
+        return clients.ProduceResponsePartition(
+            index=index,
+            error_code=error.error_code,
+            base_offset=-1,
+            error_message=str(error),
+            current_leader=clients.ProduceResponseLeaderIdAndEpoch(
+                leader_id=state.leader_id, leader_epoch=state.leader_epoch
+            ),
+        )
+
+    def _leader_endpoint(self) -> tuple[clients.ProduceResponseNodeEndpoint, ...]:
+        state = self._topic.state()
+        if state.leader_id == state.node_id:
+            return ()
+        return tuple(
+            clients.ProduceResponseNodeEndpoint(node_id=broker.node_id, host=broker.host, port=broker.port)
+            for broker in state.brokers
+            if broker.node_id == state.leader_id
+        )
+
+
+def _check_place(
+    state: TopicState,
+    request: clients.ProduceRequest,
+    topic: clients.ProduceRequestTopic,
+    partition: clients.ProduceRequestPartition,
+    *,
+    by_id: bool,
+) -> None:
+    is_known = topic.topic_id == state.topic_id if by_id else topic.name == state.name
+    if request.acks not in _ACKS:
+        raise ProduceRefusedError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is 0, 1 or all (-1), not {request.acks}")
+    if request.transactional_id is not None:
+        text = "transactions are not served: produce without a transactional id"
+        raise ProduceRefusedError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, text)
+    if by_id and not is_known:
+        raise ProduceRefusedError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {topic.topic_id}")
+    if not is_known or partition.index != PARTITION:
+        text = f"there is one topic, {state.name}, with the one partition 0"
+        raise ProduceRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+    if not state.takes_records:
+        text = f"{state.name} is read-only here: producing is switched off in this server's settings"
+        raise ProduceRefusedError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, text)
+    if state.leader_id != state.node_id:
+        text = f"server {state.leader_id} takes records" if state.leader_id >= 0 else "no leader is known now"
+        raise ProduceRefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
+
+
+def _check_once(*, is_repeated: bool) -> None:
+    if is_repeated:
+        raise ProduceRefusedError(ErrorCode.INVALID_RECORD, "a request names a partition once")

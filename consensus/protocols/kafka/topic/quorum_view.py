@@ -1,0 +1,158 @@
+"""How a quorum stands, for Kafka's quorum tool on a listener for clients: DescribeQuorum 55 (KIP-595).
+
+    kafka-metadata-quorum --bootstrap-server … describe --status │ --replication
+        ─▶ Metadata: the brokers ─▶ DescribeQuorum to any of them ─▶ `QuorumView`, as that server knows it
+
+A broker of Kafka passes the request on to the active controller. The servers behind such a listener need not be able to
+ask each other, and the tool asks any broker that it is connected to. So if the leader is among the brokers, another
+server ends the connection: after an error the tool asks again, and the one that it has no connection to is not the one
+that it asks. It gets to the leader within a second or two.
+
+If the leader is not among the brokers, a server answers by what it knows: the leader, its epoch, what is committed, and
+itself. Of all others it says that their end is not known (-1), and of the leader that its log is at least as long as
+its own. While no leader is known it answers NOT_LEADER_OR_FOLLOWER, and the tool asks again.
+
+The administrators of a quorum that is Kafka's own ask its controllers (`admin_service`), which knows more.
+
+*Times.* Kafka's leader keeps when it last heard of a replica, by the machine's clock; ours keeps a monotonic clock and
+tells how long ago that was. `ReplicaTimes` makes times of ages, which in an epoch never go back, as Kafka's do not: the
+two clocks are not read in the same instant, and the machine's may be put back.
+
+A module of its own, because it serves logs that are no quorum of Kafka's.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from consensus.protocols.kafka.connections.service import AskElsewhereError, Caller, ServedApi
+from consensus.protocols.kafka.wire import messages_admin as admin
+from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
+from consensus.protocols.kafka.wire.limits import NO_REPLICA, PARTITION, TOPIC_NAME
+
+_UNKNOWN: Final = -1
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """One replica. Ages are in milliseconds; None: not known."""
+
+    node_id: int
+    log_end_offset: int | None = None
+    heard_ago_ms: int | None = None
+    caught_up_ago_ms: int | None = None
+    listeners: tuple[tuple[str, str, int], ...] = ()
+    """Name, host and port of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumView:
+    """A quorum as one server knows it; `leader_id` is None while none is known."""
+
+    node_id: int
+    """Of this server."""
+    leader_id: int | None
+    leader_is_listed: bool
+    """Whether clients are told where the leader is."""
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[ReplicaView, ...]
+    observers: tuple[ReplicaView, ...]
+
+
+class ReplicaTimes(Generic[K]):
+    """When replicas were last heard and had last caught up, as DescribeQuorum tells it; see the module."""
+
+    def __init__(self, unix_ms: Callable[[], int]) -> None:
+        self._unix_ms = unix_ms
+        self._epoch = _UNKNOWN
+        self._told: Mapping[K, tuple[int, int]] = {}
+
+    def tell(self, epoch: int, ages: Mapping[K, tuple[int | None, int | None]]) -> Mapping[K, tuple[int, int]]:
+        """The two times of each replica in ms since 1970, -1 for None, of how many ms ago they were."""
+        now_ms, before = self._unix_ms(), self._told if epoch == self._epoch else {}
+
+        def times(replica: K) -> tuple[int, int]:
+            known = before.get(replica, (_UNKNOWN, _UNKNOWN))
+            heard, caught_up = (
+                _UNKNOWN if ago_ms is None else max(now_ms - ago_ms, least)
+                for ago_ms, least in zip(ages[replica], known, strict=True)
+            )
+            return heard, caught_up
+
+        self._epoch, self._told = epoch, {replica: times(replica) for replica in ages}
+        return self._told
+
+
+class QuorumViewService:
+    """A `Service` that answers DescribeQuorum. `describe` gives the quorum now, `unix_ms` the machine's clock."""
+
+    def __init__(self, describe: Callable[[], QuorumView], unix_ms: Callable[[], int]) -> None:
+        self._describe = describe
+        self._times: ReplicaTimes[int] = ReplicaTimes(unix_ms)
+
+    def apis(self) -> Mapping[int, ServedApi]:
+        """DescribeQuorum."""
+        return {ApiKey.DESCRIBE_QUORUM: ServedApi(*VERSIONS[ApiKey.DESCRIBE_QUORUM], self.describe_quorum)}
+
+    def features(self) -> Mapping[str, tuple[int, int, int | None]]:
+        """None."""
+        return {}
+
+    async def describe_quorum(
+        self, request: admin.DescribeQuorumRequest, caller: Caller
+    ) -> admin.DescribeQuorumResponse:
+        """Leader, epoch, high watermark, and how far each replica is. Raises `AskElsewhereError`."""
+        del caller
+        if [topic.topic_name for topic in request.topics] != [TOPIC_NAME]:
+            return admin.DescribeQuorumResponse(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topics=())
+        quorum = self._describe()
+        if quorum.leader_is_listed and quorum.leader_id != quorum.node_id:
+            raise AskElsewhereError(f"server {quorum.leader_id} leads")
+        topic = admin.DescribeQuorumResponseTopic(topic_name=TOPIC_NAME, partitions=(self._partition(quorum),))
+        nodes = tuple(_node(replica) for replica in quorum.voters)
+        return admin.DescribeQuorumResponse(topics=(topic,), nodes=nodes)
+
+    def _partition(self, quorum: QuorumView) -> admin.DescribeQuorumResponsePartition:
+        if quorum.leader_id is None:
+            return admin.DescribeQuorumResponsePartition(
+                partition_index=PARTITION,
+                error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                error_message="no leader is known now",
+                leader_id=NO_REPLICA,
+                leader_epoch=quorum.leader_epoch,
+                high_watermark=_UNKNOWN,
+                current_voters=(),
+                observers=(),
+            )
+        replicas = (*quorum.voters, *quorum.observers)
+        ages = {replica.node_id: (replica.heard_ago_ms, replica.caught_up_ago_ms) for replica in replicas}
+        times = self._times.tell(quorum.leader_epoch, ages)
+        return admin.DescribeQuorumResponsePartition(
+            partition_index=PARTITION,
+            leader_id=quorum.leader_id,
+            leader_epoch=quorum.leader_epoch,
+            high_watermark=quorum.high_watermark,
+            current_voters=tuple(_row(each, times[each.node_id]) for each in quorum.voters),
+            observers=tuple(_row(each, times[each.node_id]) for each in quorum.observers),
+        )
+
+
+def _row(replica: ReplicaView, times: tuple[int, int]) -> admin.DescribeQuorumResponseReplica:
+    return admin.DescribeQuorumResponseReplica(
+        replica_id=replica.node_id,
+        log_end_offset=_UNKNOWN if replica.log_end_offset is None else replica.log_end_offset,
+        last_fetch_timestamp=times[0],
+        last_caught_up_timestamp=times[1],
+    )
+
+
+def _node(replica: ReplicaView) -> admin.DescribeQuorumResponseNode:
+    return admin.DescribeQuorumResponseNode(
+        node_id=replica.node_id,
+        listeners=tuple(
+            admin.DescribeQuorumResponseListener(name=name, host=host, port=port)
+            for name, host, port in replica.listeners
+        ),
+    )

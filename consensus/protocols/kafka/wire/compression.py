@@ -1,0 +1,165 @@
+"""The four compressions of Kafka's record batches, with a bound on what a few bytes may become.
+
+    gzip      one or more members (RFC 1952)
+    snappy    xerial's framing: magic of 8 bytes │ version 4 │ compatible 4 │ (length 4 │ raw block) …; librdkafka and
+              others write one raw block alone, so both are read, and the framing is written, as Java does
+    lz4       one or more frames
+    zstd      one or more frames
+
+A length that a sender declares is never allocated by itself. Gzip is read up to the bound and no further. Snappy
+declares its length, which is believed only as far as its bytes can become so many. LZ4 and zstd write into a map of
+memory as large as the bound, whose pages exist when they are written, so that it costs what the real data need; a
+`bytearray` would be filled with zeros first. Data that do not fit are refused, and so are more members or blocks than
+any producer writes, since a few bytes make an empty one.
+
+cramjam is loaded when the first compressed batch comes.
+"""
+
+import struct
+import zlib
+from mmap import mmap
+from typing import Any, Final, assert_never
+
+from consensus.protocols.kafka.wire.limits import KafkaWireError
+from consensus.protocols.kafka.wire.records import Compression
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEAD: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_BLOCK_BYTES: Final = 32 * 1024
+_LENGTH: Final = struct.Struct(">I")
+_GZIP_WINDOW: Final = 31
+_MAX_MEMBERS: Final = 64
+"""Of gzip; producers write one. What is left behind a member is copied."""
+_MIN_BLOCK_BYTES: Final = 1024
+"""Of snappy, on average; Java writes blocks of 32 KiB and can be told to write smaller ones, of no less than this."""
+_FREE_BLOCKS: Final = 16
+_MAX_SNAPPY_GROWTH: Final = 22
+"""A byte of snappy becomes no more: three bytes copy at most 64."""
+
+
+def compress(data: bytes, compression: Compression) -> bytes:
+    """The bytes of a batch's records, as the batch carries them."""
+    match compression:
+        case Compression.NONE:
+            return data
+        case Compression.GZIP:
+            writer = zlib.compressobj(wbits=_GZIP_WINDOW)
+            return writer.compress(data) + writer.flush()
+        case Compression.SNAPPY:
+            return _XERIAL_HEAD + b"".join(_snappy_blocks(data))
+        case Compression.LZ4:
+            return bytes(_cramjam().lz4.compress(data))
+        case Compression.ZSTD:
+            return bytes(_cramjam().zstd.compress(data))
+        case _:
+            assert_never(compression)
+
+
+def decompress(data: bytes, compression: Compression, max_bytes: int) -> bytes:
+    """Reverse of `compress`; raises `KafkaWireError`, also for what would be longer than `max_bytes`."""
+    match compression:
+        case Compression.NONE:
+            return data
+        case Compression.GZIP:
+            return _gunzip(data, max_bytes)
+        case Compression.SNAPPY:
+            return _unsnappy(data, max_bytes)
+        case Compression.LZ4:
+            return _into_buffer(_cramjam().lz4.decompress_into, data, max_bytes, "LZ4")
+        case Compression.ZSTD:
+            return _into_buffer(_cramjam().zstd.decompress_into, data, max_bytes, "zstd")
+        case _:
+            assert_never(compression)
+
+
+def _cramjam() -> Any:
+    import cramjam  # noqa: PLC0415 - most logs are not compressed
+
+    return cramjam
+
+
+def _snappy_blocks(data: bytes) -> list[bytes]:
+    parts: list[bytes] = []
+    raw = _cramjam().snappy.compress_raw
+    for at in range(0, len(data), _BLOCK_BYTES):
+        block = bytes(raw(data[at : at + _BLOCK_BYTES]))
+        parts += (_LENGTH.pack(len(block)), block)
+    return parts
+
+
+def _gunzip(data: bytes, max_bytes: int) -> bytes:
+    parts: list[bytes] = []
+    left = max_bytes
+    try:
+        while data:
+            if len(parts) == _MAX_MEMBERS:
+                raise KafkaWireError(f"the gzip data of a batch have more than {_MAX_MEMBERS} members")
+            reader = zlib.decompressobj(wbits=_GZIP_WINDOW)
+            part = reader.decompress(data, left + 1)
+            left -= len(part)
+            if left < 0:
+                raise _too_long("gzip", max_bytes)
+            if not reader.eof:
+                raise KafkaWireError("the gzip data of a batch are cut off")
+            parts.append(part)
+            data = reader.unused_data
+    except zlib.error as error:
+        raise KafkaWireError(f"the gzip data of a batch are damaged: {error}") from error
+    return b"".join(parts)
+
+
+def _unsnappy(data: bytes, max_bytes: int) -> bytes:
+    if not data.startswith(_XERIAL_MAGIC):
+        return _unsnappy_block(data, max_bytes)
+    parts: list[bytes] = []
+    at, left = len(_XERIAL_HEAD), max_bytes
+    max_blocks = _FREE_BLOCKS + max_bytes // _MIN_BLOCK_BYTES
+    if len(data) < at:
+        raise KafkaWireError("the snappy data of a batch end within their head")
+    while at < len(data):
+        if len(data) - at < _LENGTH.size:
+            raise KafkaWireError("the snappy data of a batch end within a block's length")
+        if len(parts) == max_blocks:
+            raise KafkaWireError(f"the snappy data of a batch have more than {max_blocks} blocks")
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        if length > len(data) - at:
+            raise KafkaWireError("the snappy data of a batch end within a block")
+        parts.append(_unsnappy_block(data[at : at + length], left))
+        left -= len(parts[-1])
+        at += length
+    return b"".join(parts)
+
+
+def _unsnappy_block(data: bytes, max_bytes: int) -> bytes:
+    """Snappy declares its length, which its reader believes: it is checked before anything is allocated."""
+    cramjam = _cramjam()
+    try:
+        length = cramjam.snappy.decompress_raw_len(data)
+        if length > max_bytes:
+            raise _too_long("snappy", max_bytes)
+        if length > _MAX_SNAPPY_GROWTH * len(data):
+            raise KafkaWireError(f"a snappy block of {len(data)} bytes says that it becomes {length}")
+        buffer = bytearray(length)
+        written = cramjam.snappy.decompress_raw_into(data, buffer)
+    except cramjam.DecompressionError as error:
+        raise KafkaWireError(f"the snappy data of a batch are damaged: {error}") from error
+    if written != length:
+        raise KafkaWireError("a snappy block of a batch has another length than it says")
+    return bytes(buffer)
+
+
+def _into_buffer(decompress_into: Any, data: bytes, max_bytes: int, name: str) -> bytes:
+    with mmap(-1, max_bytes + 1) as buffer:
+        try:
+            written = decompress_into(data, buffer)
+        except _cramjam().DecompressionError as error:
+            reason = f"the {name} data of a batch are damaged, or more than {max_bytes} bytes: {error}"
+            raise KafkaWireError(reason) from error
+        if written > max_bytes:
+            raise _too_long(name, max_bytes)
+        return buffer[:written]
+
+
+def _too_long(name: str, max_bytes: int) -> KafkaWireError:
+    return KafkaWireError(f"the {name} data of a batch would be more than {max_bytes} bytes")

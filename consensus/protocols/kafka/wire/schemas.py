@@ -1,0 +1,185 @@
+"""What a message looks like on the wire, taken from kio, which has the schemas of all versions made from Kafka's own.
+
+    kio.schema.fetch.v17.request.FetchRequest ──┐
+                                                ├─▶ Structure(fields…), once for each (API, version, direction)
+    messages_clients.FetchRequest ──────────────┘
+
+kio gives the order of the fields of a version, their types, which may be null, and which are tagged; our dataclass
+gives the class that is built and the values of fields that are left out. Fields go together by name; kio's durations
+and times have `_ms` here.
+
+*Why the schemas alone.* kio's reader takes room for as many elements as an array announces before it reads the first.
+Five hostile bytes announce 2,147,483,647 of them, which ends the process: not by an exception, by an abort. A guard
+before it would have to walk the whole message, so that it would be a reader already. `serialization` is that reader; it
+builds our classes at once, without kio's objects and without dates, whose range is narrower than the wire's. The tests
+compare its bytes with those of kio's reader and writer, which know the same schemas independently.
+
+A module of kio is loaded when its API and version are first met: each takes 0.2 to 0.3 MB.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType, NoneType
+from typing import Any, Final, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from consensus.protocols.kafka.wire.apis import ApiKey
+from consensus.protocols.kafka.wire.limits import KafkaWireError
+
+TIMES: Final = frozenset({"timedelta_i32", "timedelta_i64", "datetime_i64"})
+
+
+class Direction(Enum):
+    """Which of the two messages of an API."""
+
+    REQUEST = "request"
+    RESPONSE = "response"
+
+
+class Kind(Enum):
+    """How a value is written. The numbers and the UUID have a fixed size, and the code that `struct` has for it."""
+
+    INT8 = "b"
+    INT16 = "h"
+    UINT16 = "H"
+    INT32 = "i"
+    INT64 = "q"
+    BOOL = "?"
+    UUID = "16s"
+    STRING = "string"
+    BYTES = "bytes"
+    STRUCTURE = "structure"
+
+
+_KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
+    {
+        "int8": Kind.INT8,
+        "int16": Kind.INT16,
+        "error_code": Kind.INT16,
+        "uint16": Kind.UINT16,
+        "int32": Kind.INT32,
+        "timedelta_i32": Kind.INT32,
+        "int64": Kind.INT64,
+        "timedelta_i64": Kind.INT64,
+        "datetime_i64": Kind.INT64,
+        "bool": Kind.BOOL,
+        "uuid": Kind.UUID,
+        "string": Kind.STRING,
+        "bytes": Kind.BYTES,
+        "records": Kind.BYTES,
+    }
+)
+FIXED_SIZE: Final = frozenset(_KINDS.values()) - {Kind.STRING, Kind.BYTES}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a structure in one version; `name` is that of our class."""
+
+    name: str
+    kind: Kind
+    is_array: bool
+    nullable: bool
+    """Whether the string, the bytes or the array may be null; numbers and UUIDs never are."""
+    tag: int | None
+    structure: "Structure | None"
+    """Of a field, or of the elements of an array, of kind `STRUCTURE`."""
+    default: Any
+    """What stands for a tagged field that is left out."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Structure:
+    """A message, or a part of one, in one version: its fields in the order of the wire, the tagged ones last.
+
+    Compared by identity, so that it is quickly found as a key.
+    """
+
+    message: type[Any]
+    flexible: bool
+    """Lengths are varints, and tagged fields follow (KIP-482)."""
+    fields: tuple[Field, ...]
+    tagged: tuple[Field, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSchema:
+    """A message in one version, and whether its header has tagged fields."""
+
+    structure: Structure
+    flexible_header: bool
+
+
+@cache
+def message_schema(api_key: ApiKey, version: int, direction: Direction) -> MessageSchema:
+    """The schema of a version within `apis.VERSIONS`; loads kio's module and ours on the first call."""
+    ours = message_class(api_key, direction)
+    module = import_module(f"kio.schema.{api_key.name.lower()}.v{version}.{direction.value}")
+    theirs = getattr(module, ours.__name__)
+    # A client that does not know yet which versions there are reads the answer to ApiVersions: its header is the old.
+    old_header = api_key is ApiKey.API_VERSIONS and direction is Direction.RESPONSE
+    return MessageSchema(_structure(theirs, ours), flexible_header=theirs.__flexible__ and not old_header)
+
+
+def message_class(api_key: ApiKey, direction: Direction) -> type[Any]:
+    """The class of a message, the same for all versions."""
+    request, response = import_module(f"{__package__}.messages_{api_key.subject}").MESSAGES[api_key]
+    cls: type[Any] = request if direction is Direction.REQUEST else response
+    return cls
+
+
+def api_key_of(request: Any) -> ApiKey:
+    """The API of a request; raises `KafkaWireError` for anything else."""
+    messages = getattr(sys.modules[type(request).__module__], "MESSAGES", {})
+    found = (api_key for api_key, (kind, _) in messages.items() if kind is type(request))
+    api_key: ApiKey | None = next(found, None)
+    if api_key is None:
+        raise KafkaWireError(f"{type(request).__name__} is no request of Kafka's")
+    return api_key
+
+
+def _structure(theirs: type[Any], ours: type[Any]) -> Structure:
+    hints = get_type_hints(ours)
+    defaults = {field.name: field.default for field in msgspec.structs.fields(ours)}
+    fields = [_field(field, hints, defaults) for field in dataclasses.fields(theirs)]
+    return Structure(
+        message=ours,
+        flexible=theirs.__flexible__,
+        fields=tuple(field for field in fields if field.tag is None),
+        tagged=tuple(sorted((field for field in fields if field.tag is not None), key=lambda field: field.tag or 0)),
+    )
+
+
+def _field(theirs: dataclasses.Field[Any], hints: Mapping[str, Any], defaults: Mapping[str, Any]) -> Field:
+    kafka_type = theirs.metadata.get("kafka_type")
+    name = theirs.name + "_ms" if kafka_type in TIMES else theirs.name
+    their_type, nullable = _without_none(theirs.type)
+    our_type, _ = _without_none(hints[name])
+    is_array = get_origin(their_type) is tuple
+    if is_array:
+        their_type, _ = _without_none(get_args(their_type)[0])
+        our_type = get_args(our_type)[0]
+    kind = Kind.STRUCTURE if kafka_type is None else _KINDS[kafka_type]
+    return Field(
+        name=name,
+        kind=kind,
+        is_array=is_array,
+        nullable=nullable and (is_array or kind not in FIXED_SIZE),
+        tag=theirs.metadata.get("tag"),
+        structure=_structure(their_type, our_type) if kafka_type is None else None,
+        default=defaults[name],
+    )
+
+
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    parts = get_args(annotation)
+    if NoneType not in parts:
+        return annotation, False
+    (part,) = (part for part in parts if part is not NoneType)
+    return part, True

@@ -1,0 +1,147 @@
+"""Records of a quorum's log as its readers get them, out of the record batches of a Fetch, or of a server's directory.
+
+    Fetch ─▶ batches ─▶ `committed_records`: from a position on, below the high watermark
+    DIR/__cluster_metadata-0/storage ─▶ entries ─▶ batches ─▶ `stored_records`
+
+A directory is read without a lock and without a change, of a server that has stopped or of one that runs. What is on
+disk need not be committed: the newest records of a server may be replaced by those of the next leader.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from consensus.core.model import Entry, EntryKind, ServerId
+from consensus.protocols.kafka.wire import messages_clients as clients
+from consensus.protocols.kafka.wire.apis import ErrorCode
+from consensus.protocols.kafka.wire.limits import KafkaWireError
+from consensus.protocols.kafka.wire.record_batches import read_batches
+from consensus.protocols.kraft.operators.quorum_directory import storage_in
+from consensus.protocols.kraft.wire.control_records import (
+    KRAFT_VERSION,
+    LEADER_CHANGE,
+    VOTERS,
+    control_type_of,
+    no_op_of,
+    voters_of,
+)
+from consensus.protocols.kraft.wire.entries import batches_of
+from consensus.protocols.kraft.wire.replica_names import replica
+from consensus.storage.stored_log import open_stored_log
+from consensus.storage.verification import verify_storage
+
+_CHUNK_ENTRIES: Final = 1_024
+_LEVEL: Final = struct.Struct(">2xh")
+"""Of a KRaftVersion record, after the record's own version."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """A record. `control_type` is None for one that is not the protocol's own."""
+
+    offset: int
+    epoch: int
+    timestamp_ms: int
+    control_type: int | None
+    """-1: its key does not say it."""
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogStart:
+    """What was asked for is compacted: the log goes on here, and a snapshot stands for what was before."""
+
+    offset: int
+
+
+@dataclass(slots=True)
+class ReadPosition:
+    """From where the log is read on; `epoch` is that of the record before, or None if it is not known."""
+
+    offset: int
+    epoch: int | None
+    watermark: int = -1
+
+
+def log_start(part: clients.FetchResponsePartition, at: ReadPosition) -> list[LogRecord | LogStart]:
+    """If the place that was asked for is compacted: where the log goes on; moves `at` there."""
+    if part.snapshot_id.end_offset >= 0:
+        at.offset, at.epoch = part.snapshot_id.end_offset, part.snapshot_id.epoch
+    elif part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and part.log_start_offset > at.offset:
+        at.offset, at.epoch = part.log_start_offset, None
+    else:
+        return []
+    return [LogStart(at.offset)]
+
+
+def committed_records(data: bytes, at: ReadPosition) -> list[LogRecord | LogStart]:
+    """Those from `at` on that are below its watermark; moves it behind them. Raises `KafkaWireError`."""
+    found: list[LogRecord | LogStart] = []
+    for record in _records(data):
+        if at.offset <= record.offset < at.watermark:
+            found.append(record)
+            at.offset, at.epoch = record.offset + 1, record.epoch
+    return found
+
+
+def stored_records(directory: Path, first: int) -> Iterator[LogRecord | LogStart]:
+    """All that the directory of a server has from offset `first` on, up to where its log ends or is damaged.
+
+    Raises `QuorumDirectoryError` if it is none, and `StorageError` if its log cannot be read.
+    """
+    log = open_stored_log(storage_in(directory))
+    offset, end = max(first, log.start.index), log.end() - 1
+    if first < log.start.index:
+        yield LogStart(offset)
+    if offset >= end:
+        return
+    stored = log.entries(log.beginning(log.segment_of(offset + 1)), end + 1)
+    entries = (Entry(term, EntryKind(kind), data) for _, index, term, kind, data in stored if index > offset)
+    while chunk := tuple(islice(entries, _CHUNK_ENTRIES)):
+        yield from _records(batches_of(offset + 1, chunk))
+        offset += len(chunk)
+
+
+def stored_fault(directory: Path) -> str | None:
+    """Why a server would not start with a directory that no process has open; None: it would.
+
+    Raises as `stored_records` does.
+    """
+    found = verify_storage(storage_in(directory))
+    return found.faults[0] if found.faults and not found.live else None
+
+
+def _records(data: bytes) -> Iterator[LogRecord]:
+    for batch in read_batches(data):
+        for offset, record in enumerate(batch.records, batch.base_offset):
+            control = (control_type_of(record.key) or (-1, 0))[0] if batch.is_control else None
+            content = record.timestamp_ms, control, record.key, record.value, record.headers
+            yield LogRecord(offset, batch.leader_epoch, *content)
+
+
+def control_text(record: LogRecord) -> str | None:
+    """What a control record says, for people; None: it is one that is not understood here."""
+    found, value = control_type_of(record.key), record.value or b""
+    if found is None or record.control_type is None:
+        return None
+    control_type, version = found
+    if control_type == LEADER_CHANGE and (no_op := no_op_of(value)) is not None and no_op.leader is not None:
+        return f"leader {replica(no_op.leader).id}, granted by {_ids(no_op.granted_by)} of {_ids(no_op.voters)}"
+    if control_type == KRAFT_VERSION and len(value) >= _LEVEL.size:
+        return f"level {_LEVEL.unpack_from(value)[0]}"
+    if control_type == VOTERS:
+        try:
+            configuration, _ = voters_of(version, value)
+        except KafkaWireError:
+            return None
+        return ", ".join(f"{replica(each.server_id).id} at {each.endpoint}" for each in configuration.voters)
+    return None
+
+
+def _ids(voters: Iterable[ServerId]) -> str:
+    return ",".join(str(replica(each).id) for each in voters) or "none"

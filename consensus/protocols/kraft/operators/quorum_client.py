@@ -1,0 +1,410 @@
+"""A quorum seen from outside: who leads, how its replicas stand, what its log says; and its voters changed.
+
+    controllers: any that answers ── DescribeCluster ─▶ the leader ── DescribeQuorum, Add-, RemoveRaftVoter, Fetch
+    brokers:     any that answers ── Metadata ─▶ the leader of the log's topic ── ListOffsets, Fetch
+
+The quorum may be of our servers, of Kafka's controllers, or of both. Only the leader knows the replicas, and the server
+that is asked first may name one that has just died, so each question begins anew from the next server, until one is
+answered or the patience is over.
+
+*Reading the log* is a Fetch by replica -1. A server of ours takes it for a consumer's and answers from below the high
+watermark. A JVM controller has no consumers; it answers every Fetch as that of a replica, and keeps no state for the id
+-1. So it wants an epoch with the offset, and gives records that are not committed yet. The epoch of the newest record
+is right for any offset from the log's start on; what lies beyond the high watermark is left out here.
+
+*Brokers* are servers that clients connect to. Those of a farm serve its log as a topic, each what it has applied, also
+while no server leads; what the topic is called Metadata tells. Brokers of Kafka's do not serve the log of Kafka's
+quorum: where topics can be made (CreateTopics), or there are several, none is it. A leader of a farm that is not among
+the brokers cannot be asked. Then the server that was asked first tells what it knows, as to Kafka's own tool
+(`quorum_view`).
+"""
+
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+import trio
+
+from consensus.protocols.kafka.connections.connection import (
+    ConnectionOptions,
+    KafkaConnection,
+    KafkaConnectionError,
+    connect,
+)
+from consensus.protocols.kafka.wire import messages_admin as admin
+from consensus.protocols.kafka.wire import messages_clients as clients
+from consensus.protocols.kafka.wire.apis import ApiKey, ErrorCode, error_name
+from consensus.protocols.kafka.wire.limits import NO_EPOCH, NO_REPLICA, PARTITION, TOPIC_ID, TOPIC_NAME, KafkaWireError
+from consensus.protocols.kafka.wire.schemas import api_key_of
+from consensus.protocols.kraft.operators.log_records import (
+    LogRecord,
+    LogStart,
+    ReadPosition,
+    committed_records,
+    log_start,
+)
+from consensus.protocols.kraft.operators.settings import Endpoint
+
+PATIENCE_S: Final = 10.0
+_BROKERS: Final = 1
+_CONTROLLERS: Final = 2
+_AGAIN_S: Final = 0.2
+_FETCH_WAIT_MS: Final = 1_000
+_FETCHES_OF_ONE_LEADER: Final = 30
+"""Without anything new; then the leader is looked for again."""
+_FETCH_BYTES: Final = 1024 * 1024
+_CREATE_TOPICS: Final = 19
+"""An API of every broker of Kafka's, and of no server that serves a log as its one topic."""
+_LATEST: Final = -1
+"""The time of ListOffsets that means the high watermark."""
+_TRANSIENT: Final = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.BROKER_NOT_AVAILABLE,
+    ErrorCode.NOT_CONTROLLER,
+)
+
+T = TypeVar("T")
+
+
+class QuorumClientError(Exception):
+    """The quorum does not answer, or refuses; the text says what and why."""
+
+
+class _AskAgainError(Exception):
+    """This server does not lead now, or cannot answer now; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumReplica:
+    """One replica as the leader sees it. Times are of the leader's clock, in ms since the epoch; -1: not known."""
+
+    node_id: int
+    directory_id: UUID
+    """Zero: the quorum's voters never change, and have none."""
+    log_end_offset: int
+    last_fetch_ms: int
+    last_caught_up_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumDescription:
+    """A quorum as its leader describes it."""
+
+    cluster_id: str
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
+    listeners: Mapping[int, tuple[Endpoint, ...]]
+    """Of each voter, if the server tells it (DescribeQuorum 2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeAnswer:
+    """What the leader says to a change of the voters; error code 0: it is committed."""
+
+    error_code: int
+    text: str
+
+    @property
+    def name(self) -> str:
+        """The error as Kafka writes it."""
+        return error_name(self.error_code)
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    """A log as a listener names it to the readers of a Fetch."""
+
+    name: str
+    topic_id: UUID
+    epoch: int
+    is_replicated_by_fetch: bool
+    """Whether its leader answers the Fetch of a replica, which says the epoch of the record before."""
+
+
+class QuorumClient:
+    """Asks a quorum. With `brokers` the addresses are of servers that clients connect to, not of controllers."""
+
+    def __init__(
+        self,
+        bootstrap: Sequence[tuple[str, int]],
+        options: ConnectionOptions | None = None,
+        *,
+        brokers: bool = False,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._bootstrap = tuple(bootstrap)
+        self._options = options or ConnectionOptions()
+        self._endpoint_type = _BROKERS if brokers else _CONTROLLERS
+        self._patience_s = patience_s
+
+    async def describe(self) -> QuorumDescription:
+        """How the quorum stands. Raises `QuorumClientError`."""
+        return await self._ask_leader(self._describe)
+
+    async def add_voter(
+        self, cluster_id: str, voter_id: int, directory_id: UUID, listeners: Sequence[Endpoint], timeout_ms: int
+    ) -> ChangeAnswer:
+        """Have an observer made a voter, and wait until that is committed. Raises `QuorumClientError`."""
+        request = admin.AddRaftVoterRequest(
+            cluster_id=cluster_id,
+            timeout_ms=timeout_ms,
+            voter_id=voter_id,
+            voter_directory_id=directory_id,
+            listeners=tuple(
+                admin.AddRaftVoterRequestListener(name=each.name, host=each.host, port=each.port) for each in listeners
+            ),
+        )
+        return await self._change(request, timeout_ms)
+
+    async def remove_voter(self, cluster_id: str, voter_id: int, directory_id: UUID, timeout_ms: int) -> ChangeAnswer:
+        """Have a voter made an observer, and wait until that is committed. Raises `QuorumClientError`."""
+        request = admin.RemoveRaftVoterRequest(
+            cluster_id=cluster_id, voter_id=voter_id, voter_directory_id=directory_id
+        )
+        return await self._change(request, timeout_ms)
+
+    async def records(self, first: int, *, follow: bool = False) -> AsyncGenerator[LogRecord | LogStart, None]:
+        """Committed records from offset `first` on, up to the high watermark of now, or for ever with `follow`.
+
+        Goes on over changes of the leader. Raises `QuorumClientError`.
+        """
+        at = ReadPosition(first, 0 if first == 0 else None)
+        end = math.inf if follow else await self._end()
+        while at.offset < end:
+            found = await (
+                self._ask_topic(lambda connection, topic: self._fetch(connection, topic, at))
+                if self._endpoint_type == _BROKERS
+                else self._ask_leader(lambda connection, cluster: self._fetch_from_leader(connection, cluster, at))
+            )
+            for each in found:
+                yield each
+            if not found and at.watermark != at.offset:
+                # There is more that is not committed, or this place is beyond the end: the answer came at once.
+                await trio.sleep(_AGAIN_S)
+
+    async def _end(self) -> int:
+        """The high watermark now."""
+        if self._endpoint_type == _BROKERS:
+            return await self._ask_topic(self._latest_offset)
+        return (await self.describe()).high_watermark
+
+    async def _ask_leader(
+        self, question: Callable[[KafkaConnection, admin.DescribeClusterResponse], Awaitable[T]]
+    ) -> T:
+        return await self._ask_any(lambda host, port: self._from_leader(host, port, question))
+
+    async def _ask_topic(self, question: Callable[[KafkaConnection, _Topic], Awaitable[T]]) -> T:
+        return await self._ask_any(lambda host, port: self._from_topic(host, port, question))
+
+    async def _ask_any(self, ask: Callable[[str, int], Awaitable[T]]) -> T:
+        """The answer of the first server that has one, until the patience is over."""
+        reason = "no server was named"
+        deadline_s = trio.current_time() + self._patience_s
+        while True:
+            for host, port in self._bootstrap:
+                try:
+                    return await ask(host, port)
+                except (_AskAgainError, KafkaConnectionError, KafkaWireError) as error:
+                    reason = str(error)
+            if trio.current_time() >= deadline_s:
+                raise QuorumClientError(reason)
+            await trio.sleep(_AGAIN_S)
+
+    async def _from_leader(
+        self,
+        host: str,
+        port: int,
+        question: Callable[[KafkaConnection, admin.DescribeClusterResponse], Awaitable[T]],
+    ) -> T:
+        """Ask the leader that this server names."""
+        first = await connect(host, port, self._options)
+        try:
+            request = admin.DescribeClusterRequest(
+                include_cluster_authorized_operations=False, endpoint_type=self._endpoint_type
+            )
+            cluster = await self._exchange(first, request)
+            if cluster.error_code:
+                told = cluster.error_message or error_name(cluster.error_code)
+                raise QuorumClientError(f"{first.peer} does not describe its cluster: {told}")
+            leader = next((each for each in cluster.brokers if each.broker_id == cluster.controller_id), None)
+            if leader is None and self._endpoint_type != _BROKERS:
+                raise _AskAgainError(f"{first.peer} knows no leader: an election is under way, or no majority is there")
+            if leader is None or (leader.host, leader.port) == (host, port):
+                return await question(first, cluster)
+        finally:
+            await first.aclose()
+        return await self._at(leader.host, leader.port, lambda second: question(second, cluster))
+
+    async def _from_topic(self, host: str, port: int, question: Callable[[KafkaConnection, _Topic], Awaitable[T]]) -> T:
+        """Ask the server that leads the log's topic, as this one tells it."""
+        first = await connect(host, port, self._options)
+        try:
+            if first.version_of(ApiKey.METADATA) is None:
+                raise QuorumClientError(
+                    f"{first.peer} serves no topics: a controller is named by --bootstrap-controller"
+                )
+            metadata: clients.MetadataResponse = await self._exchange(
+                first, clients.MetadataRequest(topics=None, allow_auto_topic_creation=False)
+            )
+            found = _log_in(first, metadata.topics)
+            partition = found.partitions[0]
+            leader = next((each for each in metadata.brokers if each.node_id == partition.leader_id), None)
+            if leader is None:
+                raise _AskAgainError(f"{first.peer} knows no leader of {found.name}: it does not serve the log yet")
+            topic = _Topic(found.name or "", found.topic_id, partition.leader_epoch, is_replicated_by_fetch=False)
+            if (leader.host, leader.port) == (host, port):
+                return await question(first, topic)
+        finally:
+            await first.aclose()
+        return await self._at(leader.host, leader.port, lambda second: question(second, topic))
+
+    async def _at(self, host: str, port: int, question: Callable[[KafkaConnection], Awaitable[T]]) -> T:
+        connection = await connect(host, port, self._options)
+        try:
+            return await question(connection)
+        finally:
+            await connection.aclose()
+
+    async def _exchange(self, connection: KafkaConnection, message: Any, wait_ms: int = 0) -> Any:
+        within_ms = self._options.request_timeout_ms + wait_ms
+        try:
+            with trio.fail_after(within_ms / 1000):
+                return await connection.exchange(message)
+        except trio.TooSlowError as error:
+            raise KafkaConnectionError(f"{connection.peer} did not answer within {within_ms} ms") from error
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            has_login = self._options.security.login is not None
+            hint = "" if has_login else "; it may ask for a login (security.protocol=SASL_…)"
+            raise KafkaConnectionError(f"{connection.peer} has ended the connection: {error}{hint}") from error
+
+    async def _describe(self, connection: KafkaConnection, cluster: admin.DescribeClusterResponse) -> QuorumDescription:
+        partition = admin.DescribeQuorumRequestPartition(partition_index=PARTITION)
+        topic = admin.DescribeQuorumRequestTopic(topic_name=TOPIC_NAME, partitions=(partition,))
+        response = await self._exchange(connection, admin.DescribeQuorumRequest(topics=(topic,)))
+        found = [each for topic in response.topics for each in topic.partitions]
+        code = response.error_code or (found[0].error_code if found else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if code:
+            told = response.error_message or (found[0].error_message if found else None) or error_name(code)
+            text = f"{connection.peer} does not describe the quorum: {told}"
+            raise _AskAgainError(text) if code in _TRANSIENT else QuorumClientError(text)
+        state = found[0]
+        return QuorumDescription(
+            cluster.cluster_id,
+            state.leader_id,
+            state.leader_epoch,
+            state.high_watermark,
+            tuple(map(_replica, state.current_voters)),
+            tuple(map(_replica, state.observers)),
+            {
+                node.node_id: tuple(Endpoint(each.name, each.host, each.port) for each in node.listeners)
+                for node in response.nodes
+            },
+        )
+
+    async def _change(
+        self, request: admin.AddRaftVoterRequest | admin.RemoveRaftVoterRequest, timeout_ms: int
+    ) -> ChangeAnswer:
+        async def ask(connection: KafkaConnection, _cluster: admin.DescribeClusterResponse) -> ChangeAnswer:
+            if connection.version_of(api_key_of(request)) is None:
+                raise QuorumClientError(
+                    f"{connection.peer} changes no voters: name the controllers of a quorum by --bootstrap-controller; "
+                    "a farm takes servers in by `garlicfarm node approve`, and lets them go by `garlicfarm leave` or "
+                    "`garlicfarm servers remove`"
+                )
+            response = await self._exchange(connection, request, timeout_ms)
+            if response.error_code in _TRANSIENT:
+                raise _AskAgainError(f"{connection.peer}: {response.error_message or error_name(response.error_code)}")
+            return ChangeAnswer(response.error_code, response.error_message or "")
+
+        return await self._ask_leader(ask)
+
+    async def _fetch_from_leader(
+        self, connection: KafkaConnection, cluster: admin.DescribeClusterResponse, at: ReadPosition
+    ) -> list[LogRecord | LogStart]:
+        epoch = (await self._describe(connection, cluster)).leader_epoch
+        return await self._fetch(connection, _Topic(TOPIC_NAME, TOPIC_ID, epoch, is_replicated_by_fetch=True), at)
+
+    async def _fetch(self, connection: KafkaConnection, topic: _Topic, at: ReadPosition) -> list[LogRecord | LogStart]:
+        """Read on from this leader until there is something, or for a while."""
+        for _ in range(_FETCHES_OF_ONE_LEADER):
+            part = await self._fetched(connection, topic, at)
+            _check(connection, part.error_code, ErrorCode.OFFSET_OUT_OF_RANGE)
+            at.watermark = part.high_watermark
+            found = log_start(part, at) or committed_records(part.records or b"", at)
+            if found or at.watermark != at.offset:
+                return found
+        return []
+
+    async def _fetched(
+        self, connection: KafkaConnection, topic: _Topic, at: ReadPosition
+    ) -> clients.FetchResponsePartition:
+        epoch_before = topic.epoch if at.epoch is None else at.epoch
+        partition = clients.FetchRequestPartition(
+            partition=PARTITION,
+            current_leader_epoch=topic.epoch,
+            fetch_offset=at.offset,
+            last_fetched_epoch=epoch_before if topic.is_replicated_by_fetch else NO_EPOCH,
+            partition_max_bytes=_FETCH_BYTES,
+        )
+        asked = clients.FetchRequestTopic(topic_id=topic.topic_id, topic=topic.name, partitions=(partition,))
+        request = clients.FetchRequest(max_wait_ms=_FETCH_WAIT_MS, min_bytes=1, topics=(asked,))
+        response = await self._exchange(connection, request, _FETCH_WAIT_MS)
+        _check(connection, response.error_code)
+        parts: list[clients.FetchResponsePartition] = [part for each in response.responses for part in each.partitions]
+        return _only(connection, parts)
+
+    async def _latest_offset(self, connection: KafkaConnection, topic: _Topic) -> int:
+        partition = clients.ListOffsetsRequestPartition(
+            partition_index=PARTITION, current_leader_epoch=topic.epoch, timestamp=_LATEST
+        )
+        asked = clients.ListOffsetsRequestTopic(name=topic.name, partitions=(partition,))
+        response = await self._exchange(connection, clients.ListOffsetsRequest(replica_id=NO_REPLICA, topics=(asked,)))
+        part = _only(connection, [part for each in response.topics for part in each.partitions])
+        _check(connection, part.error_code)
+        return int(part.offset)
+
+
+def _log_in(
+    connection: KafkaConnection, topics: Sequence[clients.MetadataResponseTopic]
+) -> clients.MetadataResponseTopic:
+    """The topic that is a log by itself; raises `QuorumClientError` if none is."""
+    found = [topic for topic in topics if topic.name == TOPIC_NAME] or topics
+    if _CREATE_TOPICS in connection.versions or len(found) != 1 or len(found[0].partitions) != 1:
+        count = "1 topic" if len(topics) == 1 else f"{len(topics)} topics"
+        raise QuorumClientError(
+            f"{connection.peer} serves {count} and no log of a farm: read a topic with a consumer such as kcat, and "
+            "the log of Kafka's own quorum from its controllers, by --bootstrap-controller"
+        )
+    return found[0]
+
+
+def _check(connection: KafkaConnection, error_code: int, *taken: ErrorCode) -> None:
+    """Raise what an answer means that gives no records."""
+    if error_code in _TRANSIENT:
+        raise _AskAgainError(f"{connection.peer}: {error_name(error_code)}")
+    if error_code not in (ErrorCode.NONE, *taken):
+        raise QuorumClientError(f"{connection.peer} does not give its log: {error_name(error_code)}")
+
+
+def _only(connection: KafkaConnection, parts: Sequence[T]) -> T:
+    if len(parts) != 1:
+        raise QuorumClientError(f"{connection.peer} answers of {len(parts)} partitions where one was asked for")
+    return parts[0]
+
+
+def _replica(row: admin.DescribeQuorumResponseReplica) -> QuorumReplica:
+    return QuorumReplica(
+        row.replica_id,
+        row.replica_directory_id,
+        row.log_end_offset,
+        row.last_fetch_timestamp,
+        row.last_caught_up_timestamp,
+    )

@@ -1,0 +1,350 @@
+"""The directory of a KRaft server: whose it is, who voted first, and what Kafka's operators look for in it.
+
+    log.dirs/meta.properties                    version, cluster.id, node.id, directory.id       as Kafka writes it
+             initial-controllers                the first voters, where the log is to name them  made by `format`
+             scram-users                        what is kept of the passwords of users           made by `format`
+             __cluster_metadata-0/quorum-state  leader, epoch and vote, one line of JSON         as Kafka writes it
+             __cluster_metadata-0/storage/      the log, snapshots, term and vote                our own form
+
+*What is authoritative.* Term and vote are in the storage, which syncs them before a vote is answered, in one write with
+whatever else is due. `quorum-state` repeats them, after each change, for those who read it as with Kafka. A second
+authority would cost a second sync for each vote and could contradict the first. At the start the two are compared: if
+the file knows a later epoch, the storage is an older copy of itself, and with it one vote could be given twice, so the
+server does not start.
+
+*The first voters.* A directory formatted with initial controllers begins with an empty log. The one that is elected
+first among them writes them to the log. Kafka begins with a snapshot that has them; but a snapshot at offset 0 is no
+place in our log, and the leader's own records say the same.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+from consensus.core.model import ReplicaKey
+from consensus.protocols.kafka.wire.limits import (
+    MAX_EPOCH,
+    TOPIC_NAME,
+    ZERO_UUID,
+    KafkaWireError,
+    uuid_of_text,
+    uuid_text,
+)
+from consensus.protocols.kafka.wire.scram import Mechanism, ScramCredential, ScramUsers
+from consensus.protocols.kraft.operators.settings import SettingsError, VoterSettings, address, parse_properties
+from consensus.storage.durable_file import replace_file
+
+META_FILE: Final = "meta.properties"
+INITIAL_FILE: Final = "initial-controllers"
+USERS_FILE: Final = "scram-users"
+STATE_FILE: Final = "quorum-state"
+_LOG: Final = f"{TOPIC_NAME}-0"
+_STORAGE: Final = "storage"
+_KAFKAS_SEGMENTS: Final = "*.log"
+_META_VERSION: Final = "1"
+_MAX_STATE_BYTES: Final = 64 * 1024
+
+
+class QuorumDirectoryError(Exception):
+    """The directory cannot be used; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class InitialVoter:
+    """One voter of a new quorum: `id@host:port:directory`, as with Kafka's `--initial-controllers`."""
+
+    key: ReplicaKey
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """As on the command line."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.key.id}@{host}:{self.port}:{uuid_text(self.key.directory)}"
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumState:
+    """What `quorum-state` tells; -1: no leader known, no vote given."""
+
+    leader_id: int
+    leader_epoch: int
+    voted: ReplicaKey | None
+    voters: tuple[int, ...] | None = None
+    """Where they never change (data version 0); None where the log names them (data version 1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumDirectory:
+    """A directory that was formatted."""
+
+    path: Path
+    cluster_id: str
+    node_id: int
+    directory_id: UUID
+    initial: tuple[InitialVoter, ...] = ()
+
+    @property
+    def storage(self) -> Path:
+        """Where the log is."""
+        return self.path / _LOG / _STORAGE
+
+    def write_state(self, state: QuorumState) -> None:
+        """Replace `quorum-state`, durably. Raises `OSError`."""
+        replace_file(self.path / _LOG / STATE_FILE, encode_state(state))
+
+    def read_state(self) -> QuorumState | None:
+        """What `quorum-state` tells; None: there is none yet. Raises `QuorumDirectoryError`."""
+        file = self.path / _LOG / STATE_FILE
+        try:
+            if not file.exists():
+                return None
+            with file.open("rb") as stream:
+                return decode_state(stream.read(_MAX_STATE_BYTES))
+        except (OSError, ValueError) as error:
+            raise QuorumDirectoryError(
+                f"'{file}' cannot be read ({error}). Put it back, or remove it if the storage beside it is intact"
+            ) from error
+
+    def read_users(self) -> ScramUsers | None:
+        """Who may log in by SCRAM; None: it was formatted without users. Raises `QuorumDirectoryError`."""
+        file = self.path / USERS_FILE
+        try:
+            return decode_users(file.read_bytes()) if file.exists() else None
+        except (OSError, ValueError) as error:
+            raise QuorumDirectoryError(f"'{file}' cannot be used: {error}. Put back the file that was there") from error
+
+    def check_not_older(self, term: int) -> None:
+        """Raise `QuorumDirectoryError` if the storage, which is at `term`, is older than `quorum-state`."""
+        state = self.read_state()
+        if state is not None and state.leader_epoch > term:
+            raise QuorumDirectoryError(
+                f"'{self.storage}' is at epoch {term}, and '{STATE_FILE}' beside it has seen epoch "
+                f"{state.leader_epoch}: the storage is an older copy, with which one vote could be given twice. Format "
+                "an empty directory and add it to the quorum as a new one"
+            )
+
+
+def parse_initial_voters(text: str) -> tuple[InitialVoter, ...]:
+    """`id@host:port:directory,…`; raises `SettingsError`."""
+    voters = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        node_id, at, rest = part.partition("@")
+        where, colon, directory = rest.rpartition(":")
+        if not at or not colon or not node_id.isdecimal():
+            raise SettingsError(f"{part!r} is no controller: write it as id@host:port:directory-id")
+        try:
+            key = ReplicaKey(int(node_id), uuid_of_text(directory).bytes)
+        except KafkaWireError as error:
+            raise SettingsError(
+                f"{part!r} is no controller ({error}): write it as id@host:port:directory-id"
+            ) from error
+        voters.append(InitialVoter(key, *address("initial controllers", where)))
+    if not voters or len({voter.key.id for voter in voters}) != len(voters):
+        raise SettingsError("the initial controllers must be at least one, each with an id of its own")
+    return tuple(voters)
+
+
+def format_directory(
+    settings: VoterSettings,
+    cluster_id: str,
+    *,
+    standalone: bool = False,
+    initial: tuple[InitialVoter, ...] = (),
+    directory_id: UUID | None = None,
+    users: Mapping[str, Mapping[Mechanism, ScramCredential]] | None = None,
+) -> QuorumDirectory:
+    """Make the directory of a server, as `kafka-storage format` does; raises `QuorumDirectoryError`.
+
+    With static voters neither `standalone` nor `initial` is given. Without them: `standalone` founds a quorum of this
+    server alone, `initial` one of several, and with none of the two the server joins a quorum that there is.
+    """
+    _check_cluster_id(cluster_id)
+    if settings.voters and (standalone or initial):
+        raise QuorumDirectoryError(
+            "the settings name controller.quorum.voters, which never change: format without initial controllers, or "
+            "give controller.quorum.bootstrap.servers instead"
+        )
+    if standalone and initial:
+        raise QuorumDirectoryError("a quorum is founded by one server alone or by several: give one of the two only")
+    if standalone:
+        first = settings.advertised[0]
+        directory_id = directory_id or new_uuid()
+        initial = (InitialVoter(ReplicaKey(settings.node_id, directory_id.bytes), first.host, first.port),)
+    own = next((voter for voter in initial if voter.key.id == settings.node_id), None)
+    if initial and own is None:
+        raise QuorumDirectoryError(
+            f"node.id {settings.node_id} is not among the initial controllers: add it, or format without them to join"
+        )
+    chosen = UUID(bytes=own.key.directory) if own is not None else directory_id or new_uuid()
+    formatted = QuorumDirectory(settings.log_dir, cluster_id, settings.node_id, chosen, initial)
+    _write(formatted, users or {})
+    return formatted
+
+
+def read_directory(settings: VoterSettings) -> QuorumDirectory:
+    """The directory as it was formatted; raises `QuorumDirectoryError` if it is not this server's."""
+    file = settings.log_dir / META_FILE
+    try:
+        if not file.exists():
+            raise QuorumDirectoryError(f"'{settings.log_dir}' is not formatted: run `garlicfarm kraft format` first")
+        values = parse_properties(file.read_text())
+        if values.get("version") != _META_VERSION:
+            raise SettingsError(f"its version is {values.get('version')}, not {_META_VERSION}")
+        cluster_id, node_id = values["cluster.id"], int(values["node.id"])
+        directory_id = uuid_of_text(values["directory.id"])
+        initial_file = settings.log_dir / INITIAL_FILE
+        initial = parse_initial_voters(initial_file.read_text()) if initial_file.exists() else ()
+    except KeyError as error:
+        raise QuorumDirectoryError(f"'{file}' lacks {error.args[0]}: put back the file that was there") from error
+    except (OSError, ValueError) as error:
+        raise QuorumDirectoryError(f"'{file}' cannot be used: {error}. Put back the file that was there") from error
+    if node_id != settings.node_id:
+        raise QuorumDirectoryError(
+            f"'{settings.log_dir}' belongs to node.id {node_id}, and the settings say {settings.node_id}: with it one "
+            "vote could be given twice. Give each server a directory of its own"
+        )
+    return QuorumDirectory(settings.log_dir, cluster_id, node_id, directory_id, initial)
+
+
+def storage_in(path: Path) -> Path:
+    """Where the log is in a directory whose settings are not at hand; raises `QuorumDirectoryError` if it has none."""
+    storage = path / _LOG / _STORAGE
+    if storage.is_dir():
+        return storage
+    if any((path / _LOG).glob(_KAFKAS_SEGMENTS)):
+        raise QuorumDirectoryError(
+            f"'{path}' is a directory of Kafka's own controller: read it with Kafka's kafka-dump-log.sh"
+        )
+    raise QuorumDirectoryError(f"'{path}' is no directory of a server of ours: name the one in its setting log.dirs")
+
+
+def new_uuid() -> UUID:
+    """A random UUID that no command line takes for an option: its text does not begin with a dash."""
+    while True:
+        uuid = uuid4()
+        if not uuid_text(uuid).startswith("-"):
+            return uuid
+
+
+def encode_state(state: QuorumState) -> bytes:
+    """The line of `quorum-state`, with Kafka's order of the members; raises `KafkaWireError` as `decode_state` does."""
+    _check_numbers(state.leader_epoch, state.leader_id, -1 if state.voted is None else state.voted.id)
+    voted_id = -1 if state.voted is None else state.voted.id
+    if state.voters is not None:
+        line: dict[str, Any] = {
+            "clusterId": "",
+            "leaderId": state.leader_id,
+            "leaderEpoch": state.leader_epoch,
+            "votedId": voted_id,
+            "appliedOffset": 0,
+            "currentVoters": [{"voterId": voter} for voter in state.voters],
+            "data_version": 0,
+        }
+    else:
+        directory = state.voted.directory if state.voted is not None else b""
+        line = {
+            "leaderId": state.leader_id,
+            "leaderEpoch": state.leader_epoch,
+            "votedId": voted_id,
+            "votedDirectoryId": uuid_text(directory or ZERO_UUID),
+            "data_version": 1,
+        }
+    return json.dumps(line, separators=(",", ":")).encode()
+
+
+def decode_state(data: bytes) -> QuorumState:
+    """Reverse of `encode_state`; raises `KafkaWireError`."""
+    try:
+        line = json.loads(data)
+        version, epoch = line["data_version"], line["leaderEpoch"]
+        leader_id, voted_id = line["leaderId"], line["votedId"]
+        if version not in (0, 1) or not all(type(number) is int for number in (epoch, leader_id, voted_id)):
+            raise KafkaWireError("quorum-state has another version or no numbers")
+        directory = uuid_of_text(line["votedDirectoryId"]) if version else ZERO_UUID
+        voters = None if version else tuple(int(voter["voterId"]) for voter in line["currentVoters"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise KafkaWireError(f"these bytes are no quorum-state: {error}") from error
+    _check_numbers(epoch, leader_id, voted_id)
+    voted = None if voted_id < 0 else ReplicaKey(voted_id, b"" if directory == ZERO_UUID else directory.bytes)
+    return QuorumState(leader_id, epoch, voted, voters)
+
+
+def _check_numbers(epoch: int, leader_id: int, voted_id: int) -> None:
+    if not (0 <= epoch <= MAX_EPOCH and leader_id >= -1 and voted_id >= -1):
+        raise KafkaWireError("quorum-state has numbers out of range")
+
+
+def encode_users(users: Mapping[str, Mapping[Mechanism, ScramCredential]]) -> bytes:
+    """One JSON object: by user and mechanism, what is kept of the password."""
+    return json.dumps(
+        {
+            user: {
+                mechanism.value: {
+                    "salt": b64encode(each.salt).decode(),
+                    "iterations": each.iterations,
+                    "storedKey": b64encode(each.stored_key).decode(),
+                    "serverKey": b64encode(each.server_key).decode(),
+                }
+                for mechanism, each in credentials.items()
+            }
+            for user, credentials in users.items()
+        },
+        indent=1,
+    ).encode()
+
+
+def decode_users(data: bytes) -> ScramUsers:
+    """Reverse of `encode_users`; raises `KafkaWireError`."""
+    try:
+        return ScramUsers(
+            {
+                str(user): {
+                    Mechanism(name): ScramCredential(
+                        b64decode(each["salt"], validate=True),
+                        int(each["iterations"]),
+                        b64decode(each["storedKey"], validate=True),
+                        b64decode(each["serverKey"], validate=True),
+                    )
+                    for name, each in credentials.items()
+                }
+                for user, credentials in json.loads(data).items()
+            }
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise KafkaWireError(f"these are no users: {error}") from error
+
+
+def _check_cluster_id(cluster_id: str) -> None:
+    try:
+        uuid_of_text(cluster_id)
+    except KafkaWireError as error:
+        raise QuorumDirectoryError(
+            f"the cluster id cannot be used: {error}. Make one with `garlicfarm kraft random-uuid`"
+        ) from error
+
+
+def _write(formatted: QuorumDirectory, users: Mapping[str, Mapping[Mechanism, ScramCredential]]) -> None:
+    file = formatted.path / META_FILE
+    meta = (
+        f"version={_META_VERSION}\ncluster.id={formatted.cluster_id}\nnode.id={formatted.node_id}\n"
+        f"directory.id={uuid_text(formatted.directory_id)}\n"
+    )
+    try:
+        if file.exists():
+            raise QuorumDirectoryError(f"'{formatted.path}' is formatted already: choose another, or start the server")
+        (formatted.path / _LOG).mkdir(mode=0o700, parents=True, exist_ok=True)
+        if formatted.initial:
+            replace_file(formatted.path / INITIAL_FILE, ",".join(map(str, formatted.initial)).encode())
+        if users:
+            replace_file(formatted.path / USERS_FILE, encode_users(users))
+        # Last: a directory with this file is whole.
+        replace_file(file, meta.encode())
+    except OSError as error:
+        raise QuorumDirectoryError(
+            f"'{formatted.path}' cannot be formatted: {error.strerror}. Give this user access to it"
+        ) from error

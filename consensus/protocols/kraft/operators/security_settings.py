@@ -1,0 +1,227 @@
+"""TLS and SASL of a KRaft server and of its tools, under the names that Kafka has for them.
+
+    listener.security.protocol.map ─▶ PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL of the listener
+      SSL    ssl.keystore.type=PEM     ssl.keystore.location      certificate, chain and key in one file
+             ssl.truststore.type=PEM   ssl.truststore.location    the authorities of the other servers and of clients
+             ssl.client.auth           none, or required
+      SASL   sasl.enabled.mechanisms                SCRAM-SHA-256, SCRAM-SHA-512
+             sasl.mechanism.controller.protocol     the one by which this server logs in at the others
+             sasl.jaas.config                       … and its user name and password
+
+As in Kafka, a name may begin with `listener.name.` and the listener, in lower case, and that of `sasl.jaas.config` may
+go on with a mechanism. A tool has `security.protocol` and `sasl.mechanism` instead.
+
+*No silent settings.* One that has no effect with the chosen protocol is refused by its name: a file that names a
+keystore for a listener without TLS is not what its author believes. Stores are PEM files, and Kafka's default is
+another, so the type must be said: the same file then means the same to Kafka. TLS is 1.3 and host names are always
+checked, so the settings for these do not exist.
+
+*Users.* Kafka keeps the users of SCRAM in its metadata, of which this server understands nothing. They are in a file of
+the directory, made by `format --add-scram` (`quorum_directory`).
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from os import urandom
+from pathlib import Path
+from typing import Final
+
+from consensus.protocols.kafka.connections.security import (
+    ClientSecurity,
+    ListenerSecurity,
+    Login,
+    client_context,
+    server_context,
+)
+from consensus.protocols.kafka.wire.scram import (
+    MIN_ITERATIONS,
+    Credentials,
+    Mechanism,
+    ScramCredential,
+    scram_credential,
+)
+from consensus.protocols.kraft.operators.settings import SettingsError
+
+PROTOCOL_MAP: Final = "listener.security.protocol.map"
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_STORES: Final = frozenset(
+    {"ssl.keystore.type", "ssl.keystore.location", "ssl.truststore.type", "ssl.truststore.location"}
+)
+_LOGIN: Final = "sasl.jaas.config"
+_OF_SSL: Final = _STORES | {"ssl.client.auth"}
+_OF_SASL: Final = frozenset({"sasl.enabled.mechanisms", "sasl.mechanism.controller.protocol", _LOGIN})
+_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_JAAS: Final = re.compile(rf"{re.escape(_MODULE)}\s+required((?:\s+[A-Za-z.]+=\"[^\"]*\")*)\s*;")
+_ADDED: Final = re.compile(r"([A-Z0-9-]+)=\[(.*)\]")
+_SALT_BYTES: Final = 16
+_OPTION: Final = re.compile(r"([A-Za-z.]+)=\"([^\"]*)\"")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSecurity:
+    """What a server asks of those who connect, and how it connects to others."""
+
+    listener: ListenerSecurity
+    client: ClientSecurity
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether a stranger that reaches the listener is refused."""
+        tls = self.listener.tls
+        return self.listener.credentials is not None or (tls is not None and bool(tls.verify_mode))
+
+
+def split_settings(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The settings of TLS and SASL, and the others."""
+    ours = {name: text for name, text in settings.items() if name.startswith(("ssl.", "sasl.", "listener.name."))}
+    if PROTOCOL_MAP in settings:
+        ours[PROTOCOL_MAP] = settings[PROTOCOL_MAP]
+    return ours, {name: text for name, text in settings.items() if name not in ours}
+
+
+def server_security(settings: Mapping[str, str], listener: str, users: Credentials | None) -> ServerSecurity:
+    """Of the listener with this name; `users` may log in where its protocol has SASL.
+
+    Raises `SettingsError`, and `CertificateError` for a file that cannot be used.
+    """
+    protocol = _protocol_of(settings.get(PROTOCOL_MAP, ""), listener)
+    own = _of_listener({name: text for name, text in settings.items() if name != PROTOCOL_MAP}, listener)
+    _check_effect(own, protocol, _OF_SSL, _OF_SASL)
+    listening, client = ListenerSecurity(), ClientSecurity()
+    if protocol.endswith("SSL"):
+        keystore, truststore = _stores(own)
+        asks = _one_of(own, "ssl.client.auth", ("none", "required"), "none") == "required"
+        if keystore is None or truststore is None:
+            raise SettingsError(f"{protocol} needs ssl.keystore.location and ssl.truststore.location: add them")
+        listening = ListenerSecurity(server_context(keystore, truststore if asks else None))
+        client = ClientSecurity(client_context(truststore, keystore))
+    if protocol.startswith("SASL"):
+        if users is None:
+            raise SettingsError(f"{protocol} needs users: format the directory with --add-scram")
+        named = own.get("sasl.enabled.mechanisms", ",".join(each.value for each in Mechanism))
+        enabled = tuple(_mechanism("sasl.enabled.mechanisms", name.strip()) for name in named.split(","))
+        listening = ListenerSecurity(listening.tls, users, enabled)
+        client = ClientSecurity(client.tls, _login(own, "sasl.mechanism.controller.protocol"))
+    return ServerSecurity(listening, client)
+
+
+def tool_security(settings: Mapping[str, str]) -> ClientSecurity:
+    """Of a tool, whose file has `security.protocol`. Raises `SettingsError`, and `CertificateError` for a file."""
+    own = dict(settings)
+    protocol = _one_of(own, "security.protocol", _PROTOCOLS, "PLAINTEXT")
+    own.pop("security.protocol", None)
+    of_sasl = frozenset({"sasl.mechanism", _LOGIN})
+    unknown = sorted(own.keys() - _STORES - of_sasl)
+    if unknown:
+        raise SettingsError(f"{unknown[0]} is no setting of this command: remove it")
+    _check_effect(own, protocol, _STORES, of_sasl)
+    security = ClientSecurity()
+    if protocol.endswith("SSL"):
+        keystore, truststore = _stores(own)
+        if truststore is None:
+            raise SettingsError(f"{protocol} needs ssl.truststore.location: add it")
+        security = ClientSecurity(client_context(truststore, keystore))
+    if protocol.startswith("SASL"):
+        security = ClientSecurity(security.tls, _login(own, "sasl.mechanism"))
+    return security
+
+
+def scram_users(added: Iterable[str]) -> dict[str, dict[Mechanism, ScramCredential]]:
+    """Users as `kafka-storage format --add-scram` has them: `SCRAM-SHA-512=[name=…,password=…,iterations=…]`.
+
+    What is kept of a password does not tell it. Raises `SettingsError`, whose text does not have the password either.
+    """
+    users: dict[str, dict[Mechanism, ScramCredential]] = {}
+    for number, text in enumerate(added, 1):
+        found = _ADDED.fullmatch(text.strip())
+        options = dict(part.strip().partition("=")[::2] for part in found[2].split(",")) if found is not None else {}
+        if found is None or not {"name", "password"} <= options.keys() <= {"name", "password", "iterations"}:
+            raise SettingsError(f"user {number} is to be: SCRAM-SHA-512=[name=NAME,password=PASSWORD,iterations=4096]")
+        mechanism = _mechanism(f"user {options['name']}", found[1])
+        try:
+            iterations = int(options.get("iterations", MIN_ITERATIONS))
+            credential = scram_credential(mechanism, options["password"], urandom(_SALT_BYTES), iterations)
+        except ValueError as error:
+            raise SettingsError(f"user {options['name']} cannot be added: {error}") from error
+        users.setdefault(options["name"], {})[mechanism] = credential
+    return users
+
+
+def _protocol_of(text: str, listener: str) -> str:
+    protocols = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, protocol = part.partition(":")
+        if not colon or protocol not in _PROTOCOLS:
+            raise SettingsError(
+                f"{PROTOCOL_MAP} has {part!r}: write NAME:PROTOCOL, with one of {', '.join(_PROTOCOLS)}"
+            )
+        protocols[name] = protocol
+    if listener in protocols:
+        return protocols[listener]
+    if text:
+        raise SettingsError(f"{PROTOCOL_MAP} does not have the listener {listener}: add {listener}:PLAINTEXT")
+    return listener if listener in _PROTOCOLS else "PLAINTEXT"
+
+
+def _of_listener(settings: Mapping[str, str], listener: str) -> dict[str, str]:
+    """The same settings without the prefixes that say of which listener they are."""
+    prefix, own = f"listener.name.{listener.lower()}.", dict[str, str]()
+    for name, text in settings.items():
+        bare = name.removeprefix(prefix)
+        if bare.endswith(f".{_LOGIN}"):
+            _mechanism(name, bare.removesuffix(f".{_LOGIN}").upper())
+            bare = _LOGIN
+        if bare not in _OF_SSL | _OF_SASL:
+            known = ", ".join(sorted(_OF_SSL | _OF_SASL))
+            raise SettingsError(f"{name} is no setting of this server's listener {listener}: remove it. It has {known}")
+        if bare in own:
+            raise SettingsError(f"{name} sets {bare} of the listener {listener} again: leave one of the two lines")
+        own[bare] = text
+    return own
+
+
+def _check_effect(own: Mapping[str, str], protocol: str, of_ssl: frozenset[str], of_sasl: frozenset[str]) -> None:
+    idle = own.keys() & ((of_ssl if "SSL" not in protocol else set()) | (of_sasl if "SASL" not in protocol else set()))
+    if idle:
+        raise SettingsError(
+            f"{min(idle)} has no effect with {protocol}: remove it, or choose another protocol for the listener"
+        )
+
+
+def _stores(own: Mapping[str, str]) -> tuple[Path | None, Path | None]:
+    found: list[Path | None] = []
+    for store in ("ssl.keystore", "ssl.truststore"):
+        location, kind = own.get(f"{store}.location"), own.get(f"{store}.type")
+        if location is not None and kind != "PEM":
+            raise SettingsError(f"{store}.location must be a PEM file here: set {store}.type=PEM")
+        if location is None and kind is not None:
+            raise SettingsError(f"{store}.type has no effect without {store}.location: add that, or remove it")
+        found.append(None if location is None else Path(location))
+    return found[0], found[1]
+
+
+def _login(own: Mapping[str, str], mechanism_name: str) -> Login:
+    if mechanism_name not in own or _LOGIN not in own:
+        raise SettingsError(f"SASL needs {mechanism_name} and {_LOGIN}: add them")
+    mechanism = _mechanism(mechanism_name, own[mechanism_name])
+    found = _JAAS.fullmatch(own[_LOGIN].strip())
+    options = dict(_OPTION.findall(found[1])) if found is not None else {}
+    if options.keys() != {"username", "password"}:
+        raise SettingsError(f'{_LOGIN} is to be: {_MODULE} required username="NAME" password="PASSWORD";')
+    return Login(options["username"], options["password"], mechanism)
+
+
+def _mechanism(name: str, text: str) -> Mechanism:
+    try:
+        return Mechanism(text)
+    except ValueError:
+        known = " or ".join(each.value for each in Mechanism)
+        raise SettingsError(f"{name} has {text!r}: this server knows {known}") from None
+
+
+def _one_of(own: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str) -> str:
+    text = own.get(name, default)
+    if text not in allowed:
+        raise SettingsError(f"{name} is {text!r}: put one of {', '.join(allowed)} there")
+    return text

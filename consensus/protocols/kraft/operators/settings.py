@@ -1,0 +1,272 @@
+"""The settings of a KRaft voter or observer, under the names that Kafka has for them.
+
+    controller.properties ──▶ parse_properties ──▶ {name: text} ──▶ voter_settings ──▶ VoterSettings
+
+A setting that Kafka has and that means nothing here is refused with its name, not ignored: an operator who copies a
+file from Kafka learns which lines have no effect. Where a default differs from Kafka's, the field says why.
+
+*Times.* Kafka has one timeout for a follower that hears nothing of its leader (`fetch.timeout`), one for a candidate
+that gets no majority (`election.timeout`) and a random pause after a lost election (`election.backoff.max`). The core
+draws all three waits from one range (`core_options`): from the shorter of the first two, up to the fetch timeout or
+election timeout and pause together, whichever is longer. With the defaults of both that is 1,000 to 2,000 ms.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from consensus.core.options import Options
+from consensus.protocols.kafka.wire.limits import MAX_EPOCH
+
+VOTERS: Final = "controller.quorum.voters"
+BOOTSTRAP_SERVERS: Final = "controller.quorum.bootstrap.servers"
+_PORT_LIMIT: Final = 65_536
+_ID_LIMIT: Final = 2**31
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_ADDRESS: Final = re.compile(r"(?:\[([^\]]*)\]|([^:\[\]]*)):([0-9]{1,5})")
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be; the text names it and says what to put there."""
+
+
+@dataclass(frozen=True, slots=True)
+class StaticVoter:
+    """One of `controller.quorum.voters`: its id and where its listener is."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One of `listeners`, or where the other servers find it."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class VoterSettings:
+    """One server. With `voters` they are fixed (kraft.version 0), else the log names them (kraft.version 1)."""
+
+    node_id: int
+    log_dir: Path
+    voters: tuple[StaticVoter, ...] = ()
+    bootstrap_servers: tuple[tuple[str, int], ...] = ()
+    listeners: tuple[Endpoint, ...] = (Endpoint("CONTROLLER", "127.0.0.1", 9093),)
+    """Loopback, unlike Kafka's, which listens on every address."""
+    advertised_listeners: tuple[Endpoint, ...] = ()
+    listener_names: str = ""
+    """If it is given: the name of the listener. Kafka's files have it."""
+    election_timeout_ms: int = 1_000
+    fetch_timeout_ms: int = 2_000
+    election_backoff_max_ms: int = 1_000
+    append_linger_ms: int = 25
+    request_timeout_ms: int = 2_000
+    retry_backoff_ms: int = 20
+    retry_backoff_max_ms: int = 1_000
+    auto_join: bool = False
+    snapshot_bytes: int = 20 * 1024 * 1024
+    snapshot_interval_ms: int = 3_600_000
+    retention_bytes: int = 100 * 1024 * 1024
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the voters are in the log (KIP-853)."""
+        return not self.voters
+
+    @property
+    def advertised(self) -> tuple[Endpoint, ...]:
+        """What the other servers are told of each listener, in order; the first is the quorum's."""
+        told = {endpoint.name: endpoint for endpoint in self.advertised_listeners}
+        return tuple(told.get(endpoint.name, endpoint) for endpoint in self.listeners)
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """The lines of a properties file: `name=value`, comments by # or !. Raises `SettingsError`."""
+    settings: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if not stripped or stripped[0] in "#!":
+            continue
+        name, separator, value = stripped.partition("=")
+        if not separator or not name.strip():
+            raise SettingsError(f"line {number} is no setting: write it as name=value")
+        if name.strip() in settings:
+            raise SettingsError(f"line {number} sets {name.strip()} again: leave one of the two lines")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
+def voter_settings(settings: Mapping[str, str]) -> VoterSettings:
+    """The settings of one server; raises `SettingsError`."""
+    unknown = sorted(settings.keys() - _READERS.keys())
+    if unknown:
+        them = f"{unknown[0]} is no setting of this server: remove it"
+        if len(unknown) > 1:
+            them = f"{', '.join(unknown)} are no settings of this server: remove them"
+        raise SettingsError(f"{them}. It has {', '.join(_READERS)}")
+    for name in ("node.id", "log.dirs"):
+        if not settings.get(name):
+            raise SettingsError(f"{name} is missing: add it to the settings")
+    values: dict[str, Any] = {}
+    for name, text in settings.items():
+        field, read = _READERS[name]
+        values[field] = read(name, text)
+    if values.pop("roles", "controller") != "controller":
+        raise SettingsError("process.roles can be controller only: this server has no broker's part")
+    return check_settings(VoterSettings(**values))
+
+
+def check_settings(settings: VoterSettings) -> VoterSettings:
+    """The same settings, if they can be together; raises `SettingsError`."""
+    if bool(settings.voters) == bool(settings.bootstrap_servers):
+        raise SettingsError(
+            f"give either {VOTERS}, for voters that never change, or {BOOTSTRAP_SERVERS}, for voters that the log names"
+        )
+    if len({voter.node_id for voter in settings.voters}) != len(settings.voters):
+        raise SettingsError(f"{VOTERS} names a node.id twice: give each voter an id of its own")
+    _check_listeners(settings)
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        least = 0 if field.name in ("append_linger_ms", "node_id") else 1
+        if field.type in ("int", int) and value < least:
+            raise SettingsError(f"{_name_of(field.name)} is {value}: the least that can be is {least}")
+    if settings.election_timeout_ms < _SHORTEST_TIMEOUT_MS or settings.fetch_timeout_ms < _SHORTEST_TIMEOUT_MS:
+        raise SettingsError(
+            f"{_name_of('election_timeout_ms')} and {_name_of('fetch_timeout_ms')} are at least "
+            f"{_SHORTEST_TIMEOUT_MS}: a shorter one replaces leaders that are only slow"
+        )
+    return settings
+
+
+def _name_of(field: str) -> str:
+    """What Kafka calls a field of `VoterSettings`."""
+    return next(name for name, (known, _) in _READERS.items() if known == field)
+
+
+def _check_listeners(settings: VoterSettings) -> None:
+    if not settings.listeners:
+        raise SettingsError("listeners is empty: name one, such as CONTROLLER://127.0.0.1:9093")
+    if len(settings.listeners) > 1:
+        raise SettingsError("listeners names several: this server has one, for the quorum, its tools and its clients")
+    name = settings.listeners[0].name
+    for endpoint in settings.advertised_listeners:
+        if endpoint.name != name:
+            raise SettingsError(f"advertised.listeners has {endpoint.name}, which is not among listeners: add it there")
+    if settings.listener_names not in ("", name):
+        raise SettingsError(f"controller.listener.names is {settings.listener_names}, but the listener is {name}")
+    if not settings.advertised[0].host:
+        raise SettingsError("no server would find this one: put a host into listeners or advertised.listeners")
+
+
+def core_options(settings: VoterSettings) -> Options:
+    """The core's times and sizes. Any batch of Kafka's fits one answer, so that no batch is split between two."""
+    shortest_ms = min(settings.election_timeout_ms, settings.fetch_timeout_ms)
+    longest_ms = max(settings.fetch_timeout_ms, settings.election_timeout_ms + settings.election_backoff_max_ms)
+    return Options(
+        election_timeout_min_ms=shortest_ms,
+        election_timeout_max_ms=longest_ms,
+        heartbeat_ms=max(1, min(250, shortest_ms // 5)),
+        retry_ms=max(1, shortest_ms * 2 // 5),
+        commit_notice_ms=5,
+        max_entries_per_append=BATCH_RECORDS,
+        max_bytes_per_append=FETCH_BYTES,
+        tail_entries=32_768,
+        tail_bytes=18 * 1024 * 1024,
+        max_term=MAX_EPOCH,
+    )
+
+
+_SHORTEST_TIMEOUT_MS: Final = 50
+BATCH_RECORDS: Final = 16_384
+BATCH_BYTES: Final = 8 * 1024 * 1024
+"""Of a batch as entries: what one answer to a Fetch has room for, of ours and of Kafka's controllers."""
+FETCH_BYTES: Final = 9 * 1024 * 1024
+"""The most that one fetch asks for."""
+
+
+def _integer(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise SettingsError(f"{name} is {text!r}: put a whole number there") from None
+
+
+def _flag(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise SettingsError(f"{name} is {text!r}: put true or false there")
+    return text == "true"
+
+
+def _path(name: str, text: str) -> Path:
+    if "," in text:
+        raise SettingsError(f"{name} names several directories: this server has one log, so name one")
+    return Path(text)
+
+
+def _text(_name: str, text: str) -> str:
+    return text
+
+
+def address(name: str, text: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[IPv6]:port`; raises `SettingsError` that names the setting."""
+    found = _ADDRESS.fullmatch(text.strip())
+    if found is None or int(found[3]) >= _PORT_LIMIT:
+        raise SettingsError(f"{name} has {text!r}: write each address as host:port, with a port below {_PORT_LIMIT}")
+    return found[1] or found[2] or "", int(found[3])
+
+
+def static_voters(name: str, text: str) -> tuple[StaticVoter, ...]:
+    """`id@host:port,…`; raises `SettingsError`."""
+    voters = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        node_id, at, where = part.partition("@")
+        if not at or not node_id.isdecimal() or int(node_id) >= _ID_LIMIT:
+            raise SettingsError(f"{name} has {part!r}: write each voter as id@host:port")
+        voters.append(StaticVoter(int(node_id), *address(name, where)))
+    return tuple(voters)
+
+
+def _addresses(name: str, text: str) -> tuple[tuple[str, int], ...]:
+    return tuple(address(name, part) for part in text.split(",") if part.strip())
+
+
+def endpoints(name: str, text: str) -> tuple[Endpoint, ...]:
+    """`NAME://host:port,…`; raises `SettingsError` that names the setting."""
+    found = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        listener, separator, where = part.partition("://")
+        if not separator or not _NAME.fullmatch(listener):
+            raise SettingsError(f"{name} has {part!r}: write each listener as NAME://host:port")
+        found.append(Endpoint(listener, *address(name, where)))
+    return tuple(found)
+
+
+_READERS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
+    "node.id": ("node_id", _integer),
+    "process.roles": ("roles", _text),
+    "log.dirs": ("log_dir", _path),
+    VOTERS: ("voters", static_voters),
+    BOOTSTRAP_SERVERS: ("bootstrap_servers", _addresses),
+    "listeners": ("listeners", endpoints),
+    "advertised.listeners": ("advertised_listeners", endpoints),
+    "controller.listener.names": ("listener_names", _text),
+    "controller.quorum.election.timeout.ms": ("election_timeout_ms", _integer),
+    "controller.quorum.fetch.timeout.ms": ("fetch_timeout_ms", _integer),
+    "controller.quorum.election.backoff.max.ms": ("election_backoff_max_ms", _integer),
+    "controller.quorum.append.linger.ms": ("append_linger_ms", _integer),
+    "controller.quorum.request.timeout.ms": ("request_timeout_ms", _integer),
+    "controller.quorum.retry.backoff.ms": ("retry_backoff_ms", _integer),
+    "controller.quorum.retry.backoff.max.ms": ("retry_backoff_max_ms", _integer),
+    "controller.quorum.auto.join.enable": ("auto_join", _flag),
+    "metadata.log.max.record.bytes.between.snapshots": ("snapshot_bytes", _integer),
+    "metadata.log.max.snapshot.interval.ms": ("snapshot_interval_ms", _integer),
+    "metadata.max.retention.bytes": ("retention_bytes", _integer),
+}
+"""Of each setting the field, and what reads its text."""

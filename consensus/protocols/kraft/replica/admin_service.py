@@ -1,0 +1,356 @@
+"""What Kafka's tools ask of a quorum's servers: how it stands, and to change its voters (KIP-595, KIP-853).
+
+    DescribeCluster 60      any server: the voters, and which one leads
+    DescribeQuorum 55       the leader: each replica's end offset, and when it was last heard
+    AddRaftVoter 80         the leader: ApiVersions and identity of the new voter ─▶ it catches up ─▶ the voters' record
+    RemoveRaftVoter 81      the leader: the voters' record without it
+    UpdateRaftVoter 82      the leader: the same voter at other addresses, tried likewise; static voters stay
+    62, 63, 70              what brokers and controllers of Kafka tell the active controller: NOT_CONTROLLER
+
+*An address is tried before it is recorded*: connected to, and asked for the voter that it is said to be
+(`identification`). A wrong address in the record could be corrected by a leader only, and because of it there may be no
+leader any more. The refusal goes back to the voter, which reports it.
+
+The tools ask any server for the cluster and then the leader that it names, so this must be the leader, and be in the
+list. A server of ours keeps no metadata of Kafka's: a controller that wants to register is told that this is not the
+active one. It asks again at once, twenty times a second and more, and writes a line for each; so the answer takes a
+while (`registration_pause_s`). Each caller has a connection of its own for this.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import trio
+
+from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved, Role
+from consensus.core.model import Configuration, ReplicaKey, Server
+from consensus.core.status import FollowerProgress
+from consensus.protocols.kafka.connections.connection import ConnectionOptions, KafkaConnectionError, connect
+from consensus.protocols.kafka.connections.service import Caller, ServedApi
+from consensus.protocols.kafka.topic.quorum_view import ReplicaTimes
+from consensus.protocols.kafka.wire import messages_admin as admin
+from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
+from consensus.protocols.kafka.wire.limits import PARTITION, ZERO_UUID, KafkaWireError
+from consensus.protocols.kraft.replica.identification import Identity, identify
+from consensus.protocols.kraft.replica.quorum_names import QuorumNames, host_port
+from consensus.protocols.kraft.replica.quorum_service import AnsweringLeader
+from consensus.protocols.kraft.wire.control_records import endpoint_text, voters_of, voters_value
+from consensus.protocols.kraft.wire.replica_names import replica, uuid_of
+from consensus.server.callbacks import run_task
+from consensus.server.server import ConsensusServer
+
+KRAFT_VERSION: Final = "kraft.version"
+UNREACHABLE: Final = "cannot be reached"
+"""In the text of a refusal to add a voter: it may be added when it is."""
+_ENDPOINT_TYPES: Final = frozenset({1, 2})
+"""Of DescribeCluster: brokers and controllers. A server is a controller, and a broker for the clients of the log."""
+_CODES: Final[Mapping[ChangeRefusal, ErrorCode]] = {
+    ChangeRefusal.NOT_LEADER: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ChangeRefusal.LEADERSHIP_LOST: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ChangeRefusal.NO_VOTERS: ErrorCode.INVALID_REQUEST,
+    ChangeRefusal.SERVER_TWICE: ErrorCode.DUPLICATE_VOTER,
+    ChangeRefusal.IMPOSSIBLE_ID: ErrorCode.INVALID_REQUEST,
+    ChangeRefusal.TOO_MANY_SERVERS: ErrorCode.INVALID_REQUEST,
+    ChangeRefusal.MORE_THAN_ONE_SERVER: ErrorCode.INVALID_REQUEST,
+    ChangeRefusal.NO_LEARNERS: ErrorCode.INVALID_REQUEST,
+}
+"""All others may go away by themselves: REQUEST_TIMED_OUT, after which Kafka's clients ask again."""
+
+Outcome = tuple[ErrorCode, str | None]
+"""An error code, and the reason in words if the response has room for it."""
+
+
+class AdminService:
+    """A `Service` over a server."""
+
+    def __init__(
+        self,
+        server: ConsensusServer,
+        names: QuorumNames,
+        cluster_id: str,
+        unix_ms: Callable[[], int],
+        leader_head: Callable[[], bytes],
+        connection: ConnectionOptions,
+        *,
+        is_dynamic: bool,
+        may_change: Callable[[Caller], bool] = lambda _caller: True,
+        registration_pause_s: float = 0.0,
+    ) -> None:
+        self._server = server
+        self._names = names
+        self._cluster_id = cluster_id
+        self._times: ReplicaTimes[ReplicaKey] = ReplicaTimes(unix_ms)
+        self._leader_head = leader_head
+        self._connection = connection
+        self._is_dynamic = is_dynamic
+        self._may_change = may_change
+        self._registration_pause_s = registration_pause_s
+        self._answering = AnsweringLeader(server.outline)
+
+    def apis(self) -> Mapping[int, ServedApi]:
+        """See `Service.apis`."""
+        answers: dict[ApiKey, Callable[[Any, Caller], Awaitable[Any]]] = {
+            ApiKey.DESCRIBE_CLUSTER: self._describe_cluster,
+            ApiKey.DESCRIBE_QUORUM: self._describe_quorum,
+            ApiKey.ADD_RAFT_VOTER: self._add_voter,
+            ApiKey.REMOVE_RAFT_VOTER: self._remove_voter,
+            ApiKey.UPDATE_RAFT_VOTER: self._update_voter,
+            ApiKey.BROKER_REGISTRATION: self._register_broker,
+            ApiKey.BROKER_HEARTBEAT: self._heartbeat_of_broker,
+            ApiKey.CONTROLLER_REGISTRATION: self._register_controller,
+        }
+        return {key: ServedApi(*VERSIONS[key], answer) for key, answer in answers.items()}
+
+    def features(self) -> Mapping[str, tuple[int, int, int | None]]:
+        """See `Service.features`."""
+        return {KRAFT_VERSION: (0, 1, 1 if self._is_dynamic else 0)}
+
+    async def _describe_cluster(
+        self, request: admin.DescribeClusterRequest, _caller: Caller
+    ) -> admin.DescribeClusterResponse:
+        if request.endpoint_type not in _ENDPOINT_TYPES:
+            return admin.DescribeClusterResponse(
+                error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                error_message=f"endpoint type {request.endpoint_type} is neither brokers (1) nor controllers (2)",
+                endpoint_type=request.endpoint_type,
+                cluster_id=self._cluster_id,
+                brokers=(),
+            )
+        voters = [replica(server.server_id) for server in self._server.describe().raft.configuration.voters]
+        found = [(key.id, self._names.endpoint(key)) for key in voters]
+        leader = self._server.role.leader
+        return admin.DescribeClusterResponse(
+            endpoint_type=request.endpoint_type,
+            cluster_id=self._cluster_id,
+            controller_id=-1 if leader is None else replica(leader).id,
+            brokers=tuple(
+                admin.DescribeClusterResponseBroker(broker_id=node_id, host=where[0], port=where[1])
+                for node_id, where in found
+                if where is not None
+            ),
+        )
+
+    async def _describe_quorum(
+        self, request: admin.DescribeQuorumRequest, _caller: Caller
+    ) -> admin.DescribeQuorumResponse:
+        if [topic.topic_name for topic in request.topics] != [self._names.topic().name]:
+            return admin.DescribeQuorumResponse(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topics=())
+        partition = self._partition()
+        topic = admin.DescribeQuorumResponseTopic(topic_name=self._names.topic().name, partitions=(partition,))
+        nodes = tuple(_node(server) for server in self._server.describe().raft.configuration.voters)
+        return admin.DescribeQuorumResponse(topics=(topic,), nodes=nodes)
+
+    def _partition(self) -> admin.DescribeQuorumResponsePartition:
+        raft, role = self._server.describe().raft, self._server.role
+        leader_id = -1 if role.leader is None else replica(role.leader).id
+        if role.role is not Role.LEADER:
+            return admin.DescribeQuorumResponsePartition(
+                partition_index=PARTITION,
+                error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                error_message="another server leads, or none does now",
+                leader_id=leader_id,
+                leader_epoch=role.term,
+                high_watermark=-1,
+                current_voters=(),
+                observers=(),
+            )
+        own = replica(raft.server_id)
+        ages: dict[ReplicaKey, tuple[int | None, int | None]] = {own: (0, 0)}
+        ages |= {replica(each.server_id): (each.contact_ms, each.caught_up_ms) for each in raft.followers}
+        times = self._times.tell(raft.term, ages)
+        ends = {replica(each.server_id): _end(each) for each in raft.followers} | {own: raft.last.index}
+        rows = {key: _row(key, end, times[key]) for key, end in ends.items()}
+        voters = raft.configuration.voter_ids
+        return admin.DescribeQuorumResponsePartition(
+            partition_index=PARTITION,
+            leader_id=leader_id,
+            leader_epoch=role.term,
+            high_watermark=self._answering.now().high_watermark(raft.term, raft.commit_index),
+            current_voters=tuple(row for key, row in sorted(rows.items()) if key in voters),
+            observers=tuple(row for key, row in sorted(rows.items()) if key not in voters),
+        )
+
+    async def _add_voter(self, request: admin.AddRaftVoterRequest, caller: Caller) -> admin.AddRaftVoterResponse:
+        code, text = self._refusal(request.cluster_id, caller) or await self._add(request)
+        return admin.AddRaftVoterResponse(error_code=code, error_message=text)
+
+    async def _add(self, request: admin.AddRaftVoterRequest) -> Outcome:
+        voters = self._server.describe().raft.configuration.voters
+        if request.voter_id in {replica(server.server_id).id for server in voters}:
+            return ErrorCode.DUPLICATE_VOTER, f"voter {request.voter_id} is in the quorum: remove it first"
+        if not request.listeners or request.voter_id < 0 or request.voter_directory_id == ZERO_UUID:
+            return ErrorCode.INVALID_REQUEST, "the new voter needs an id, a directory id and at least one listener"
+        first = request.listeners[0]
+        listeners = tuple((each.name, endpoint_text(each.host, each.port)) for each in request.listeners)
+        key = ReplicaKey(request.voter_id, request.voter_directory_id.bytes)
+        added = Server(key, listeners[0][1], listeners)
+        refusal = _objection((*voters, added)) or await self.refusal_of_place(key, (first.host, first.port))
+        if refusal is not None:
+            return refusal
+        if not request.ack_when_committed:
+            trio.lowlevel.spawn_system_task(run_task, self._change, (*voters, added))
+            return ErrorCode.NONE, None
+        with trio.move_on_after(max(1, request.timeout_ms) / 1000):
+            return await self._change((*voters, added))
+        return ErrorCode.REQUEST_TIMED_OUT, "the new voter did not catch up in time; the change may still come"
+
+    async def refusal_of_place(self, voter: ReplicaKey, place: tuple[str, int]) -> Outcome | None:
+        """Connect to an address: return why it is not that voter's, or that it cannot read the log; None: neither."""
+        host, port = place
+        term, timeout_s = self._server.role.term, self._connection.request_timeout_ms / 1000
+        try:
+            connection = await connect(host, port, self._connection)
+            try:
+                lowest, highest = connection.features.get(KRAFT_VERSION, (0, 0))
+                identity = await identify(connection, voter, self._names, term, self._cluster_id, timeout_s)
+            finally:
+                await connection.aclose()
+        except KafkaConnectionError as error:
+            return ErrorCode.REQUEST_TIMED_OUT, f"voter {voter.id} {UNREACHABLE}: {error}"
+        if not lowest <= 1 <= highest:
+            return ErrorCode.INVALID_REQUEST, f"{host}:{port} has no {KRAFT_VERSION} 1, but {lowest} to {highest}"
+        if identity is Identity.ANOTHER:
+            return ErrorCode.INVALID_VOTER_KEY, f"the server at {host}:{port} is not voter {voter.id} of this quorum"
+        return None
+
+    async def _remove_voter(
+        self, request: admin.RemoveRaftVoterRequest, caller: Caller
+    ) -> admin.RemoveRaftVoterResponse:
+        code, text = self._refusal(request.cluster_id, caller) or await self._remove(request)
+        return admin.RemoveRaftVoterResponse(error_code=code, error_message=text)
+
+    async def _remove(self, request: admin.RemoveRaftVoterRequest) -> Outcome:
+        voters = self._server.describe().raft.configuration.voters
+        key = ReplicaKey(max(0, request.voter_id), request.voter_directory_id.bytes)
+        left = tuple(server for server in voters if server.server_id != key)
+        if len(left) == len(voters):
+            return ErrorCode.VOTER_NOT_FOUND, f"no voter has id {request.voter_id} and this directory id"
+        return await self._change(left)
+
+    async def _update_voter(
+        self, request: admin.UpdateRaftVoterRequest, caller: Caller
+    ) -> admin.UpdateRaftVoterResponse:
+        refusal = self._refusal(request.cluster_id, caller, of_voter=True)
+        code = refusal[0] if refusal is not None else (await self._update(request))[0]
+        role = self._server.role
+        where = None if role.leader is None else self._names.endpoint(replica(role.leader))
+        if role.leader is None or where is None:
+            return admin.UpdateRaftVoterResponse(error_code=code)
+        leader = admin.UpdateRaftVoterResponseCurrentLeader(
+            leader_id=replica(role.leader).id, leader_epoch=role.term, host=where[0], port=where[1]
+        )
+        return admin.UpdateRaftVoterResponse(error_code=code, current_leader=leader)
+
+    async def _update(self, request: admin.UpdateRaftVoterRequest) -> Outcome:
+        term = self._server.role.term
+        if request.current_leader_epoch != term:
+            is_old = request.current_leader_epoch < term
+            return (ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH), None
+        if not self._is_dynamic:
+            return ErrorCode.NONE, None
+        versions = request.k_raft_version_feature
+        if not versions.min_supported_version <= 1 <= versions.max_supported_version or not request.listeners:
+            return ErrorCode.INVALID_REQUEST, None
+        key = ReplicaKey(max(0, request.voter_id), request.voter_directory_id.bytes)
+        listeners = tuple((each.name, endpoint_text(each.host, each.port)) for each in request.listeners)
+        updated = Server(key, listeners[0][1], listeners)
+        voters = self._server.describe().raft.configuration.voters
+        if key not in {server.server_id for server in voters}:
+            return ErrorCode.VOTER_NOT_FOUND, None
+        return (ErrorCode.NONE, None) if updated in voters else await self._move(updated)
+
+    async def _move(self, voter: Server) -> Outcome:
+        """Record a voter's other address, if it is there."""
+        place = host_port(voter.endpoint)
+        if place is None:
+            return ErrorCode.INVALID_REQUEST, f"{voter.endpoint!r} is no address"
+        refusal = await self.refusal_of_place(replica(voter.server_id), place)
+        if refusal is not None:
+            # REQUEST_TIMED_OUT says that the change may still come, and the response has no text.
+            is_late = refusal[0] == ErrorCode.REQUEST_TIMED_OUT
+            return (ErrorCode.NETWORK_EXCEPTION, refusal[1]) if is_late else refusal
+        voters = self._server.describe().raft.configuration.voters
+        return await self._change(tuple(voter if each.server_id == voter.server_id else each for each in voters))
+
+    async def _change(self, voters: tuple[Server, ...]) -> Outcome:
+        objection = _objection(voters)
+        if objection is not None:
+            return objection
+        return _outcome(await self._server.change_configuration(voters, head=self._leader_head()))
+
+    def _refusal(self, cluster_id: str | None, caller: Caller, *, of_voter: bool = False) -> Outcome | None:
+        if not self._may_change(caller):
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "this user may not change the quorum"
+        if cluster_id is not None and cluster_id != self._cluster_id:
+            return ErrorCode.INCONSISTENT_CLUSTER_ID, f"this is cluster {self._cluster_id}"
+        if self._server.role.role is not Role.LEADER:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, "another server leads, or none does now"
+        if not self._is_dynamic and not of_voter:
+            return ErrorCode.UNSUPPORTED_VERSION, "the voters of this quorum are in its settings and never change"
+        return None
+
+    async def _register_broker(
+        self, _request: admin.BrokerRegistrationRequest, _caller: Caller
+    ) -> admin.BrokerRegistrationResponse:
+        return admin.BrokerRegistrationResponse(error_code=await self._not_controller())
+
+    async def _heartbeat_of_broker(
+        self, _request: admin.BrokerHeartbeatRequest, _caller: Caller
+    ) -> admin.BrokerHeartbeatResponse:
+        return admin.BrokerHeartbeatResponse(error_code=await self._not_controller(), should_shut_down=False)
+
+    async def _register_controller(
+        self, _request: admin.ControllerRegistrationRequest, _caller: Caller
+    ) -> admin.ControllerRegistrationResponse:
+        return admin.ControllerRegistrationResponse(
+            error_code=await self._not_controller(), error_message="this server keeps no metadata of Kafka's"
+        )
+
+    async def _not_controller(self) -> ErrorCode:
+        await trio.sleep(self._registration_pause_s)
+        return ErrorCode.NOT_CONTROLLER
+
+
+def _outcome(resolved: ConfigurationResolved) -> Outcome:
+    if resolved.outcome is ChangeOutcome.COMMITTED:
+        return ErrorCode.NONE, None
+    if resolved.refusal is None:
+        return ErrorCode.REQUEST_TIMED_OUT, "leadership was lost, and the change may still come: describe the quorum"
+    code = _CODES.get(resolved.refusal, ErrorCode.REQUEST_TIMED_OUT)
+    return code, f"the voters stay as they are: {resolved.refusal.value}"
+
+
+def _end(follower: FollowerProgress) -> int:
+    return -1 if follower.contact_ms is None else follower.match
+
+
+def _row(key: ReplicaKey, log_end_offset: int, times: tuple[int, int]) -> admin.DescribeQuorumResponseReplica:
+    return admin.DescribeQuorumResponseReplica(
+        replica_id=key.id,
+        replica_directory_id=uuid_of(key.directory),
+        log_end_offset=log_end_offset,
+        last_fetch_timestamp=times[0],
+        last_caught_up_timestamp=times[1],
+    )
+
+
+def _objection(voters: tuple[Server, ...]) -> Outcome | None:
+    """Why the other servers could not read the voters' record, at which they would stop for good; None: they can."""
+    try:
+        voters_of(0, voters_value(Configuration(voters)))
+    except KafkaWireError as error:
+        return ErrorCode.INVALID_REQUEST, f"the log cannot name these voters: {error}"
+    return None
+
+
+def _node(server: Server) -> admin.DescribeQuorumResponseNode:
+    named = server.listeners or (("CONTROLLER", server.endpoint),)
+    found = [(name, host_port(endpoint)) for name, endpoint in named]
+    return admin.DescribeQuorumResponseNode(
+        node_id=replica(server.server_id).id,
+        listeners=tuple(
+            admin.DescribeQuorumResponseListener(name=name, host=where[0], port=where[1])
+            for name, where in found
+            if where is not None
+        ),
+    )

@@ -1,0 +1,225 @@
+"""A voter of a dynamic quorum has the leader record where it is; an observer with auto join asks to become a voter.
+
+    each 5 s:   the record has our address                    nothing
+                the record has another one      follower ──▶ UpdateRaftVoter to the leader, which tries the address
+                                                leader   ──▶ tries the address itself, then appends the voters' record
+                we do not vote, with auto join           ──▶ AddRaftVoter
+
+*A refused address* is reported once for each reason (`AddressRefused`), by the server whose settings are wrong. Without
+that, it would be noticed only when the record is needed.
+
+*A leader's own address* is tried by the leader, because no request of Kafka's has another server try it. From here a
+loopback address always works, so it is refused if another voter is not on loopback.
+
+*A removed voter stays removed.* With auto join it would be back five seconds after `remove-voter` has said that it is
+gone. So a server that was a voter since its start, by a committed record, does not join by itself until it is started
+again; an operator may still add it (KAFKA-19850).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+from uuid import UUID
+
+import trio
+
+from consensus.core.effects import Role
+from consensus.core.model import Configuration, Index, Server
+from consensus.core.status import Description
+from consensus.protocols.kafka.connections.connection import (
+    ConnectionOptions,
+    KafkaConnectionError,
+    open_connection,
+)
+from consensus.protocols.kafka.wire import messages_admin as admin
+from consensus.protocols.kafka.wire.apis import ErrorCode, error_name
+from consensus.protocols.kafka.wire.limits import KafkaWireError
+from consensus.protocols.kraft.operators.settings import VoterSettings
+from consensus.protocols.kraft.replica.admin_service import UNREACHABLE, AdminService
+from consensus.protocols.kraft.replica.quorum_names import QuorumNames, host_port, server_of
+from consensus.protocols.kraft.wire.replica_names import replica
+from consensus.server.server import ConsensusServer
+
+JOIN_S: Final = 5.0
+_REASONS: Final = {
+    ErrorCode.NETWORK_EXCEPTION: "the leader, server {leader}, finds no server of the quorum there",
+    ErrorCode.INVALID_VOTER_KEY: "the leader, server {leader}, finds another server there",
+}
+
+_LATER: Final = (
+    ErrorCode.NONE,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.REQUEST_TIMED_OUT,
+)
+"""The address is recorded, or may be when it is announced again."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddressRefused:
+    """An alarm: the address that this server advertises is not recorded. The others use `recorded`."""
+
+    address: str
+    recorded: str
+    reason: str
+
+
+class Announcing:
+    """The announcements of one server, from its start on."""
+
+    def __init__(
+        self,
+        server: ConsensusServer,
+        administration: AdminService,
+        names: QuorumNames,
+        settings: VoterSettings,
+        connection: ConnectionOptions,
+        cluster_id: str,
+        head: Callable[[], bytes],
+        observe: Callable[[AddressRefused], None],
+    ) -> None:
+        self._server = server
+        self._administration = administration
+        self._names = names
+        self._settings = settings
+        self._connection = connection
+        self._cluster_id = cluster_id
+        self._head = head
+        self._observe = observe
+        self._wanted = server_of(names.local(), settings.advertised)
+        self._reported: AddressRefused | None = None
+        self._named_by: Index | None = None
+        """Where the log ended when a configuration with this server was first seen."""
+        self._has_voted = False
+
+    async def run(self) -> None:
+        """Announce until cancelled."""
+        while True:
+            self._remember(self._server.describe().raft)
+            await trio.sleep(JOIN_S)
+            raft = self._server.describe().raft
+            self._remember(raft)
+            found = self._own(raft)
+            if found == self._wanted:
+                self._reported = None
+            elif found is not None:
+                await self._announce(raft, found)
+            elif self._settings.auto_join and not self._has_voted:
+                await self._join(raft)
+
+    def _own(self, raft: Description) -> Server | None:
+        own = self._names.local()
+        return next((each for each in raft.configuration.voters if each.server_id == own), None)
+
+    def _remember(self, raft: Description) -> None:
+        """Note that this server is a voter, once no other leader can take that back."""
+        if self._own(raft) is None:
+            self._named_by = None
+            return
+        if self._named_by is None:
+            self._named_by = raft.last.index
+        self._has_voted = self._has_voted or raft.commit_index >= self._named_by
+
+    async def _announce(self, raft: Description, found: Server) -> None:
+        if raft.role is Role.LEADER:
+            reason = await self._objection(raft.configuration)
+            if reason is None:
+                own = self._wanted.server_id
+                now = self._server.describe().raft.configuration.voters
+                voters = tuple(self._wanted if each.server_id == own else each for each in now)
+                await self._server.change_configuration(voters, head=self._head())
+        else:
+            response = await self._ask(raft, self._update(raft.term))
+            code = ErrorCode.NONE if response is None else response.error_code
+            leader = "?" if raft.leader is None else replica(raft.leader).id
+            reason = self._reason(code, leader)
+        if reason is not None:
+            self._report(AddressRefused(self._wanted.endpoint, found.endpoint, reason))
+
+    async def _objection(self, configuration: Configuration) -> str | None:
+        """Why the leader does not record its own address."""
+        place = host_port(self._wanted.endpoint)
+        if place is None:
+            return "it is no address"
+        own = self._wanted.server_id
+        others = [host_port(each.endpoint) for each in configuration.voters if each.server_id != own]
+        if _is_loopback(place[0]) and not all(other is None or _is_loopback(other[0]) for other in others):
+            return "other voters are on other machines, which cannot connect to a loopback address of this one"
+        refusal = await self._administration.refusal_of_place(self._names.local(), place)
+        return None if refusal is None else refusal[1]
+
+    def _reason(self, code: int, leader: object) -> str | None:
+        """Why a leader does not record the address; None if it does, or may yet."""
+        if code in _LATER:
+            return None
+        known = next((text for each, text in _REASONS.items() if each == code), None)
+        if known is None:
+            return f"the leader, server {leader}, refuses it: {error_name(code)}"
+        return known.format(leader=leader)
+
+    def _report(self, refused: AddressRefused) -> None:
+        if refused != self._reported:
+            self._reported = refused
+            self._observe(refused)
+
+    async def _join(self, raft: Description) -> None:
+        request = admin.AddRaftVoterRequest(
+            cluster_id=self._cluster_id,
+            timeout_ms=self._settings.request_timeout_ms,
+            voter_id=self._names.local().id,
+            voter_directory_id=UUID(bytes=self._names.local().directory),
+            listeners=tuple(
+                admin.AddRaftVoterRequestListener(name=each.name, host=each.host, port=each.port)
+                for each in self._settings.advertised
+            ),
+        )
+        response = await self._ask(raft, request)
+        if not isinstance(response, admin.AddRaftVoterResponse):
+            return
+        text = response.error_message or error_name(response.error_code)
+        if response.error_code in (ErrorCode.INVALID_VOTER_KEY, ErrorCode.INVALID_REQUEST) or UNREACHABLE in text:
+            self._report(AddressRefused(self._wanted.endpoint, "", text))
+
+    def _update(self, term: int) -> admin.UpdateRaftVoterRequest:
+        return admin.UpdateRaftVoterRequest(
+            cluster_id=self._cluster_id,
+            current_leader_epoch=term,
+            voter_id=self._names.local().id,
+            voter_directory_id=UUID(bytes=self._names.local().directory),
+            listeners=tuple(
+                admin.UpdateRaftVoterRequestListener(name=each.name, host=each.host, port=each.port)
+                for each in self._settings.advertised
+            ),
+            k_raft_version_feature=admin.UpdateRaftVoterRequestKRaftVersion(
+                min_supported_version=0, max_supported_version=1
+            ),
+        )
+
+    async def _ask(
+        self, raft: Description, request: admin.AddRaftVoterRequest | admin.UpdateRaftVoterRequest
+    ) -> admin.AddRaftVoterResponse | admin.UpdateRaftVoterResponse | None:
+        """The leader's answer; None: there is no leader, or none came. The leader connects twice as long as we wait."""
+        if raft.leader is None:
+            return None
+        leader = replica(raft.leader)
+        places = (self._names.endpoint(leader), *self._names.elsewhere(leader))
+        wait_ms = 2 * self._settings.request_timeout_ms
+        for place in dict.fromkeys(place for place in places if place is not None):
+            try:
+                async with open_connection(*place, self._connection) as connection:
+                    answer: admin.AddRaftVoterResponse | admin.UpdateRaftVoterResponse = await connection.ask(
+                        request, wait_ms=wait_ms
+                    )
+                    return answer
+            except (KafkaConnectionError, KafkaWireError):
+                continue
+        return None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,55 @@
+"""Finds out if the server at an address is the voter that it is taken for.
+
+    connect ─▶ ApiVersions ─▶ Vote with pre_vote, for this voter's id and directory, in the present epoch
+                                 ├─ INVALID_VOTER_KEY, INCONSISTENT_CLUSTER_ID   another server: ANOTHER
+                                 └─ any other answer                             it compared the key: SAME
+
+No request of Kafka's asks a server for its name. But a server refuses a Vote that is for another voter than itself
+(KIP-853), and a pre-vote changes nothing where it is not refused (KIP-996). Servers without version 2 of Vote have no
+pre-vote, and an ordinary vote would not be harmless: they stay UNKNOWN.
+
+An address that is only connected to is not tried. A listener of another server, or of another cluster on the same
+machine, would be recorded as the voter's, and two living servers of three could then elect no leader.
+"""
+
+from enum import Enum, auto
+
+import trio
+
+from consensus.core.messages import RequestVote
+from consensus.core.model import ORIGIN, ReplicaKey, Term
+from consensus.protocols.kafka.connections.connection import KafkaConnection, KafkaConnectionError
+from consensus.protocols.kafka.wire.apis import ApiKey, ErrorCode
+from consensus.protocols.kafka.wire.limits import KafkaWireError
+from consensus.protocols.kraft.wire.mapping import FIRST_PRE_VOTE_VERSION, request_to_wire
+from consensus.protocols.kraft.wire.replica_names import Names
+
+
+class Identity(Enum):
+    """The relation of the server that answers to the voter that is meant."""
+
+    SAME = auto()
+    ANOTHER = auto()
+    UNKNOWN = auto()
+    """The server has no request that would show it, or does not serve it to us."""
+
+
+async def identify(
+    connection: KafkaConnection, voter: ReplicaKey, names: Names, epoch: Term, cluster_id: str | None, timeout_s: float
+) -> Identity:
+    """Ask the server on a connection that does not run yet. Raises `KafkaConnectionError` if it does not answer."""
+    version = connection.version_of(ApiKey.VOTE)
+    if version is None or version < FIRST_PRE_VOTE_VERSION:
+        return Identity.UNKNOWN
+    asked = RequestVote(epoch + 1, names.local(), ORIGIN, 0, pre_vote=True, cluster_id=cluster_id)
+    try:
+        with trio.fail_after(timeout_s):
+            answer = await connection.exchange(request_to_wire(asked, voter, names))
+    except (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError, KafkaWireError) as error:
+        raise KafkaConnectionError(f"{connection.peer} did not say which voter it is") from error
+    codes = {part.error_code for topic in answer.topics for part in topic.partitions} | {answer.error_code}
+    if codes & {ErrorCode.INVALID_VOTER_KEY, ErrorCode.INCONSISTENT_CLUSTER_ID}:
+        return Identity.ANOTHER
+    if codes & {ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.BROKER_NOT_AVAILABLE} or not answer.topics:
+        return Identity.UNKNOWN
+    return Identity.SAME

@@ -1,0 +1,152 @@
+"""The records that a snapshot of a voter's log has: all of them, or of Kafka's metadata those that count.
+
+*Any log* (`KeptRecords`). What records say is the application's, so none can be left out.
+
+*The metadata of Kafka's controllers* (`KeptMetadata`), where voters of ours stand beside Kafka's. A controller ends at
+a snapshot that has the marks of a transaction, which its own log has from the first batch on. So these are understood:
+
+    BeginTransaction   what follows is in doubt: there is no snapshot until the transaction ends (`is_settled`)
+    EndTransaction     it counts
+    AbortTransaction   it does not, and is left out
+    NoOp               left out as well: an idle controller writes two each second
+
+Everything else is kept as it is and in order, so a controller that reads the snapshot does what it would have done with
+the log. Kafka's own snapshots are shorter: of what is overwritten they have the newest only.
+
+*What clients may write there* (`metadata_objection`). Every controller reads every record, also one that only stands
+by, and ends for good at the first that it cannot read. What its reader demands of any record is checked before one is
+taken: no key, no headers, a value that begins as metadata does, and one time for all records of a batch.
+
+    value = 1 │ type │ version of the type │ …       numbers are varints without zigzag
+"""
+
+from typing import Final
+
+from consensus.core.model import Entry
+from consensus.protocols.kafka.wire.limits import KafkaWireError
+from consensus.protocols.kafka.wire.record_batches import decode_tail
+from consensus.protocols.kafka.wire.records import RecordBatch
+from consensus.protocols.kraft.wire.entries import GOES_ON, entry_tail
+
+_FRAME_VERSION: Final = 1
+_SHORTEST_FRAME: Final = 3
+_ONE_BYTE: Final = 0x80
+"""From here on a number takes a second byte. No type of Kafka's does."""
+_NO_OP: Final = 20
+_BEGIN: Final = 23
+_END: Final = 24
+_ABORT: Final = 25
+_NOT_IN_A_SNAPSHOT: Final = frozenset({_NO_OP, _BEGIN, _END, _ABORT})
+
+
+def metadata_type(value: bytes | None) -> int | None:
+    """The type of a record of Kafka's metadata; None if the value is none."""
+    if value is None or len(value) < _SHORTEST_FRAME or value[0] != _FRAME_VERSION or value[1] >= _ONE_BYTE:
+        return None
+    return value[1]
+
+
+def metadata_objection(batch: RecordBatch) -> str | None:
+    """Why Kafka's controllers would end by these records, as far as it can be told; None: they would not."""
+    if batch.producer_id >= 0:
+        return "the producer is idempotent, and its id would be a record that Kafka's controllers end at"
+    if len({record.timestamp_ms for record in batch.records}) > 1:
+        return "its records are of different times"
+    if any(record.key is not None or record.headers for record in batch.records):
+        return "a record has a key or headers"
+    if any(metadata_type(record.value) is None for record in batch.records):
+        return "a value does not begin as a record of Kafka's metadata does"
+    return None
+
+
+class KeptRecords:
+    """The records of a log, up to a number of bytes. One that has more gives them back, and keeps no others."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.size_bytes = 0
+        self.is_whole = True
+        """Whether all are here."""
+        self._max_bytes = max_bytes
+        self._entries: list[Entry] = []
+
+    def keep(self, entry: Entry) -> None:
+        """A record is committed."""
+        self._add(entry)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that came counts."""
+        return True
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The records, in order."""
+        return tuple(self._entries)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._entries, self.size_bytes, self.is_whole = [], 0, True
+
+    def _add(self, entry: Entry) -> None:
+        if not self.is_whole:
+            return
+        self._entries.append(entry)
+        self.size_bytes += len(entry.data)
+        if self.size_bytes > self._max_bytes:
+            self._entries, self.size_bytes, self.is_whole = [], 0, False
+
+
+class KeptMetadata(KeptRecords):
+    """Those of the metadata of Kafka's controllers."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(max_bytes)
+        self._begun: int | None = None
+        """How many records were kept when the open transaction began."""
+
+    def keep(self, entry: Entry) -> None:
+        """See `KeptRecords.keep`."""
+        found = _type_of(entry)
+        if found not in _NOT_IN_A_SNAPSHOT:
+            self._add(entry)
+            return
+        if found == _BEGIN:
+            self._begun = len(self._entries)
+        elif found == _ABORT and self._begun is not None:
+            self._cut(self._begun)
+        if found in (_END, _ABORT):
+            self._begun = None
+        self._end_batch()
+
+    @property
+    def is_settled(self) -> bool:
+        """See `KeptRecords.is_settled`."""
+        return self._begun is None
+
+    def clear(self) -> None:
+        """See `KeptRecords.clear`."""
+        super().clear()
+        self._begun = None
+
+    def _cut(self, count: int) -> None:
+        self.size_bytes -= sum([len(entry.data) for entry in self._entries[count:]])
+        del self._entries[count:]
+
+    def _end_batch(self) -> None:
+        """What stood behind the newest record is left out: whatever comes next is of another batch."""
+        if self._entries and self._entries[-1].data[0] & GOES_ON:
+            newest = self._entries[-1]
+            self._entries[-1] = Entry(newest.term, newest.kind, bytes([newest.data[0] & ~GOES_ON]) + newest.data[1:])
+
+
+def kept_records(max_bytes: int, *, metadata: bool) -> KeptRecords:
+    """Of a log with Kafka's metadata, or of any other."""
+    return KeptMetadata(max_bytes) if metadata else KeptRecords(max_bytes)
+
+
+def _type_of(entry: Entry) -> int | None:
+    try:
+        _, value, _ = decode_tail(entry_tail(entry.data))
+    except KafkaWireError:
+        return None
+    return metadata_type(value)

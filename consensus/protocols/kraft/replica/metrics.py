@@ -1,0 +1,246 @@
+"""The thirteen metrics of KIP-595, measured in the server that they are about.
+
+    ConsensusServer ── effects of each step ──▶ QuorumMeasurements   appends, commits, elections
+    trio's loop ──▶ PollIdle                                         how long it waits for sockets, timers and the disk
+    describe() ──▶ leader, epoch, vote, log, watermark, state        as they are when they are asked for
+
+*Commit latency* is of a leader: from the step in which it appends records, to the step in which the high watermark
+passes them. Records that were appended together count once. Kafka divides this time by their number; an operator who
+asks how long a producer waits would be misled by that.
+
+*Election latency* is from the step in which a voter becomes a candidate to the one in which it knows a leader or leads,
+over all rounds of voting between. A pre-vote is part of it.
+
+*Poll idle ratio* is Kafka's for the thread that runs Raft. Here all runs in one event loop, so it is the part of the
+time in which that loop had nothing to do. Near 0, this process is the bottleneck.
+
+*Windows* are Kafka's: two samples of 30 s. The older one is dropped when the newer one is full, so a figure is of the
+last 30 to 60 s. A rate is divided by at least 30 s, so that the first records after a start are no peak. Without a
+sample, an average and a maximum are not numbers, as in Kafka.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from consensus.core.effects import Apply, Effect, Persist, Role, RoleChanged
+from consensus.core.model import Index, ReplicaKey
+from consensus.core.status import Description
+from consensus.protocols.kraft.replica.quorum_names import QuorumNames
+from consensus.protocols.kraft.wire.replica_names import replica
+
+SAMPLE_S: Final = 30.0
+SAMPLES: Final = 2
+_NOTE_S: Final = 1.0
+_MAX_UNCOMMITTED: Final = 65_536
+"""Appends whose commit is waited for; those beyond are not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumFigures:
+    """The metrics at one moment, named as in the KIP. Not a number: nothing was measured in the window."""
+
+    current_leader: int
+    """-1: not known."""
+    current_epoch: int
+    current_vote: int
+    """-1: no vote given in this epoch."""
+    log_end_offset: int
+    log_end_epoch: int
+    high_watermark: int
+    current_state: str
+    """One of `STATES`."""
+    number_unknown_voter_connections: int
+    election_latency_avg_ms: float
+    election_latency_max_ms: float
+    commit_latency_avg_ms: float
+    commit_latency_max_ms: float
+    fetch_records_rate: float
+    """A second; of a follower or observer."""
+    append_records_rate: float
+    """A second; of a leader."""
+    poll_idle_ratio_avg: float
+
+
+STATES: Final = ("leader", "follower", "candidate", "observer")
+
+
+@dataclass(slots=True)
+class _Sample:
+    began_s: float
+    count: int = 0
+    total: float = 0.0
+    highest: float = -math.inf
+
+
+class Window:
+    """Values of the last 30 to 60 s. `clock` counts seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._samples = deque([_Sample(clock())], maxlen=SAMPLES)
+
+    def add(self, value: float) -> None:
+        """One more."""
+        sample = self._current()
+        sample.count += 1
+        sample.total += value
+        sample.highest = max(sample.highest, value)
+
+    def average(self) -> float:
+        """Of the values."""
+        self._current()
+        count = sum(sample.count for sample in self._samples)
+        return self.total() / count if count else math.nan
+
+    def highest(self) -> float:
+        """Of the values."""
+        self._current()
+        found = max(sample.highest for sample in self._samples)
+        return found if math.isfinite(found) else math.nan
+
+    def total(self) -> float:
+        """Of the values."""
+        self._current()
+        return sum(sample.total for sample in self._samples)
+
+    def rate(self) -> float:
+        """The sum of the values for each second."""
+        total = self.total()
+        # As if the window had a full sample from before, until it has one.
+        missing_s = SAMPLE_S if len(self._samples) < SAMPLES else 0.0
+        return total / (self._clock() - self._samples[0].began_s + missing_s)
+
+    def _current(self) -> _Sample:
+        now_s, newest = self._clock(), self._samples[-1]
+        if now_s - newest.began_s >= SAMPLES * SAMPLE_S:
+            self._samples.clear()
+        if now_s - newest.began_s >= SAMPLE_S or not self._samples:
+            newest = _Sample(now_s)
+            self._samples.append(newest)
+        return newest
+
+
+@dataclass(slots=True)
+class QuorumMeasurements:
+    """What is measured as it happens, of one server."""
+
+    clock: Callable[[], float] = trio.current_time
+    commits: Window = field(init=False)
+    elections: Window = field(init=False)
+    fetched: Window = field(init=False)
+    appended: Window = field(init=False)
+    _role: Role = Role.FOLLOWER
+    _candidate_since_s: float | None = None
+    _uncommitted: deque[tuple[Index, float]] = field(default_factory=deque)
+    """Of each append the index of its last entry, and when it happened."""
+
+    def __post_init__(self) -> None:
+        """Begin all windows now."""
+        self.commits, self.elections, self.fetched, self.appended = (Window(self.clock) for _ in range(4))
+
+    def take(self, effects: Sequence[Effect]) -> None:
+        """A step of the core had these effects."""
+        for effect in effects:
+            if isinstance(effect, RoleChanged):
+                self._role_changed(effect)
+        for effect in effects:
+            if isinstance(effect, Persist):
+                if effect.entries:
+                    self._persisted(effect)
+            elif isinstance(effect, Apply) and self._uncommitted:
+                self._committed(effect.first + len(effect.entries) - 1)
+
+    def _role_changed(self, changed: RoleChanged) -> None:
+        if self._role is Role.LEADER and changed.role is not Role.LEADER:
+            # Whether these commit is another leader's to see.
+            self._uncommitted.clear()
+        self._role = changed.role
+        if changed.role is Role.CANDIDATE:
+            if self._candidate_since_s is None:
+                self._candidate_since_s = self.clock()
+        elif changed.leader is not None and self._candidate_since_s is not None:
+            self.elections.add((self.clock() - self._candidate_since_s) * 1000)
+            self._candidate_since_s = None
+
+    def _persisted(self, persist: Persist) -> None:
+        count = len(persist.entries)
+        if self._role is not Role.LEADER:
+            self.fetched.add(count)
+            return
+        self.appended.add(count)
+        if len(self._uncommitted) < _MAX_UNCOMMITTED:
+            self._uncommitted.append((persist.first + count - 1, self.clock()))
+
+    def _committed(self, watermark: Index) -> None:
+        now_s = self.clock()
+        while self._uncommitted and self._uncommitted[0][0] <= watermark:
+            self.commits.add((now_s - self._uncommitted.popleft()[1]) * 1000)
+
+
+class PollIdle(trio.abc.Instrument):
+    """Measures which part of its time the event loop waits, while it is installed (`trio.lowlevel.add_instrument`)."""
+
+    def __init__(self, clock: Callable[[], float] = trio.current_time) -> None:
+        self._clock = clock
+        self._idle, self._spent = Window(clock), Window(clock)
+        self._noted_s = self._turned_s = clock()
+        self._idle_s = 0.0
+        """Since `_noted_s`."""
+        self._waiting_since_s: float | None = None
+
+    def before_io_wait(self, timeout: float) -> None:
+        """The loop has done what there was to do."""
+        del timeout
+        self._waiting_since_s = self._clock()
+
+    def after_io_wait(self, timeout: float) -> None:
+        """Something has happened, or its time has come: one round of working and waiting is over."""
+        del timeout
+        if self._waiting_since_s is None:
+            return
+        self._turned_s = now_s = self._clock()
+        self._idle_s += now_s - self._waiting_since_s
+        # An entry on its way passes some ten rounds, so the windows are not moved in each.
+        if now_s - self._noted_s >= _NOTE_S:
+            self._note()
+
+    def _note(self) -> None:
+        self._idle.add(self._idle_s)
+        self._spent.add(self._turned_s - self._noted_s)
+        self._idle_s, self._noted_s = 0.0, self._turned_s
+
+    def average(self) -> float:
+        """From 0 to 1."""
+        self._note()
+        spent_s = self._spent.total()
+        return self._idle.total() / spent_s if spent_s else math.nan
+
+
+def figures_of(
+    raft: Description, high_watermark: int, names: QuorumNames, measured: QuorumMeasurements, idle: PollIdle
+) -> QuorumFigures:
+    """All metrics of a server, now."""
+    own = raft.server_id
+    voters = [key for key in raft.configuration.voter_ids if isinstance(key, ReplicaKey)]
+    return QuorumFigures(
+        current_leader=-1 if raft.leader is None else replica(raft.leader).id,
+        current_epoch=raft.term,
+        current_vote=-1 if raft.voted_for is None else replica(raft.voted_for).id,
+        log_end_offset=raft.last.index,
+        log_end_epoch=raft.last.term,
+        high_watermark=high_watermark,
+        current_state=raft.role.value if own in voters or raft.role is not Role.FOLLOWER else "observer",
+        number_unknown_voter_connections=sum(key != own and names.endpoint(key) is None for key in voters),
+        election_latency_avg_ms=measured.elections.average(),
+        election_latency_max_ms=measured.elections.highest(),
+        commit_latency_avg_ms=measured.commits.average(),
+        commit_latency_max_ms=measured.commits.highest(),
+        fetch_records_rate=measured.fetched.rate(),
+        append_records_rate=measured.appended.rate(),
+        poll_idle_ratio_avg=idle.average(),
+    )

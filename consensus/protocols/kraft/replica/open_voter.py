@@ -1,0 +1,465 @@
+"""Opens a voter or an observer of a KRaft quorum: its directory, its listener, and the server between them.
+
+    meta.properties ─▶ key, first voters ┐
+    settings ─▶ times, listener ─────────┴▶ KraftTransport ─▶ open_server ─▶ QuorumLog
+                                                 ▲               │  └─▶ LogTopic
+                                            QuorumNames ◀────────┤
+                       listener ─▶ QuorumService, AdminService ◀─┘
+
+*Order.* The storage is read before anything is listened on, so that no request waits for it; another server finds the
+port closed and comes again.
+
+*Who votes.* With `controller.quorum.voters` they are told, and the log says nothing of them (kraft.version 0). Else the
+log names them; a new quorum begins with the controllers that the directory was formatted with, and a server that was
+formatted without any learns the voters of the quorum by DescribeQuorum from the bootstrap servers. It is an observer
+then, until a leader is asked to make it a voter, or at once if `controller.quorum.auto.join.enable` says so. A server
+whose log names voters does not wait for that: if all servers start at once there is no leader that could answer. But if
+it does not vote, those voters may be gone. So it asks the bootstrap servers in turns with them who leads.
+
+*quorum-state* is written after each change by a task of its own, behind the storage. It may be late by one change: it
+is a copy (`quorum_directory`).
+"""
+
+import errno
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from time import time
+from typing import Final
+
+import trio
+
+from consensus.core.effects import ConfigurationChanged, Role
+from consensus.core.features import KRAFT, KRAFT_STATIC, LeaderRecords
+from consensus.core.model import Configuration, ReplicaKey, Server
+from consensus.protocols.kafka.connections.connection import (
+    ConnectionOptions,
+)
+from consensus.protocols.kafka.connections.listener import KafkaListener, ListenerOptions, open_listener
+from consensus.protocols.kafka.connections.security import ClientSecurity, ListenerSecurity
+from consensus.protocols.kafka.connections.service import Service
+from consensus.protocols.kafka.wire.apis import ApiKey
+from consensus.protocols.kafka.wire.limits import Topic
+from consensus.protocols.kraft.operators.quorum_client import QuorumClient, QuorumClientError, QuorumDescription
+from consensus.protocols.kraft.operators.quorum_directory import (
+    STATE_FILE,
+    QuorumDirectory,
+    QuorumState,
+    read_directory,
+)
+from consensus.protocols.kraft.operators.settings import (
+    BATCH_RECORDS,
+    Endpoint,
+    VoterSettings,
+    check_settings,
+    core_options,
+)
+from consensus.protocols.kraft.replica.admin_service import AdminService
+from consensus.protocols.kraft.replica.announcing import AddressRefused, Announcing
+from consensus.protocols.kraft.replica.log_topic import LogTopic
+from consensus.protocols.kraft.replica.metrics import (
+    PollIdle,
+    QuorumFigures,
+    QuorumMeasurements,
+    figures_of,
+)
+from consensus.protocols.kraft.replica.peer_transport import KraftTransport, Place, RetryTimes
+from consensus.protocols.kraft.replica.quorum_names import QuorumNames, server_of
+from consensus.protocols.kraft.replica.quorum_service import AnsweringLeader, FetchDispatch, QuorumService
+from consensus.protocols.kraft.replica.state_machine import QuorumLog
+from consensus.protocols.kraft.wire.control_records import KRAFT_VERSION, KRAFT_VERSION_1, by_id_alone, endpoint_text
+from consensus.protocols.kraft.wire.entries import (
+    batches_for_replicas,
+    control_data,
+    fetched_entries,
+    goes_on,
+    leader_head,
+)
+from consensus.protocols.kraft.wire.replica_names import replica
+from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
+from consensus.server.block_nursery import block_nursery
+from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus.server.opening import open_server
+from consensus.server.options import ServerOptions
+from consensus.server.server import ConsensusServer
+from consensus.server.status import Notice
+from consensus.storage.planner import StorageOptions
+
+_DISCOVERY_S: Final = 1.0
+_REGISTRATION_PAUSE_S: Final = 1.0
+_STATE_RETRY_S: Final = 1.0
+_STATE_WAIT_S: Final = 0.02
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class VoterError(Exception):
+    """The voter cannot be opened; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class VoterOptions:
+    """What does not stand in a properties file."""
+
+    client_security: ClientSecurity = field(default_factory=ClientSecurity)
+    listener_security: ListenerSecurity = field(default_factory=ListenerSecurity)
+    takes_records: bool = True
+    """Whether clients may produce to the log."""
+    max_state_bytes: int = 64 * 1024 * 1024
+    """Of records in a snapshot; a log with more is not compacted (`state_machine`)."""
+    is_metadata: bool = False
+    """Whether the log is the metadata of Kafka's controllers, which stand beside this server (`kept_records`)."""
+    topic: Topic = field(default_factory=Topic)
+    """What the other servers call the log: all but Kafka's test programs have one name for it."""
+    address_refused: Callable[[AddressRefused], None] = lambda _refused: None
+    """Called when the leader, which may be this server, does not record the address that this server advertises."""
+    services: Callable[[LogTopic], tuple[Service, ...]] = lambda _topic: ()
+    """What else the listener serves, such as the consumers' Fetch."""
+
+
+@dataclass(frozen=True, slots=True)
+class KraftVoter:
+    """A voter or observer that runs."""
+
+    key: ReplicaKey
+    cluster_id: str
+    server: ConsensusServer
+    machine: QuorumLog
+    topic: LogTopic
+    names: QuorumNames
+    listener: KafkaListener
+    transport: KraftTransport
+    measurements: QuorumMeasurements
+    idle: PollIdle
+
+    def figures(self) -> QuorumFigures:
+        """The metrics of KIP-595, now."""
+        raft = self.server.describe().raft
+        return figures_of(raft, self.server.commit_index, self.names, self.measurements, self.idle)
+
+    async def resign(self) -> None:
+        """If this server leads, let another voter lead: EndQuorumEpoch, as soon as that voter has the whole log.
+
+        Returns when another leads, or after the longest election timeout. What is committed is safe without this; the
+        others would find out only when they have heard nothing for their fetch timeout.
+        """
+        if self.server.role.role is Role.LEADER:
+            with suppress(ServerBusyError, ServerStoppedError):
+                await self.server.transfer_leadership()
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What was dropped, repeated or refused since the start, by reason."""
+        return dict(self.transport.counters)
+
+
+def _ignore(_notice: Notice) -> None:
+    """Report nothing."""
+
+
+def _unix_ms() -> int:
+    return int(time() * 1000)
+
+
+@asynccontextmanager
+async def open_voter(
+    settings: VoterSettings,
+    options: VoterOptions | None = None,
+    observe: Callable[[Notice], None] = _ignore,
+) -> AsyncIterator[KraftVoter]:
+    """Run a server while the block lasts. `observe` hears of roles, voters and alarms, and returns at once.
+
+    Raises `SettingsError`, `QuorumDirectoryError`, `VoterError` or `StorageError`, each with what to do. An error of
+    the disk leaves the block as itself.
+    """
+    options = options or VoterOptions()
+    directory = await trio.to_thread.run_sync(read_directory, check_settings(settings))
+    # The directory's id is part of the key where the log names the voters: a lost disk makes another voter.
+    own = ReplicaKey(settings.node_id, directory.directory_id.bytes if settings.is_dynamic else b"")
+    connection = _connection_options(settings, options)
+    told_voters = _told_voters(settings, directory)
+    names = QuorumNames(own, settings.advertised, told_voters, options.topic)
+    transport = _transport(names, settings, connection)
+    machine = QuorumLog(options.max_state_bytes, metadata=options.is_metadata)
+    heard, measurements = _Heard(observe), QuorumMeasurements()
+
+    async def learned_voters() -> Configuration:
+        voters = await _learned_voters(settings, connection)
+        names.change(voters, ())
+        return voters
+
+    def told(notice: Notice) -> None:
+        if isinstance(notice, ConfigurationChanged):
+            names.change(notice.configuration, notice.newcomers)
+        heard.take(notice)
+
+    async with open_server(
+        directory.storage,
+        own,
+        told_voters if told_voters.voters else learned_voters,
+        transport,
+        machine,
+        features=KRAFT if settings.is_dynamic else KRAFT_STATIC,
+        options=core_options(settings),
+        server_options=_server_options(settings),
+        storage_options=StorageOptions(snapshot_form=KafkaSnapshotForm(_unix_ms)),
+        cluster_id=directory.cluster_id,
+        leader_records=leader_records(_unix_ms, is_dynamic=settings.is_dynamic),
+        observe=told,
+        snapshot_index=machine.snapshot_index,
+        on_effects=measurements.take,
+    ) as server:
+        raft = server.describe().raft
+        await trio.to_thread.run_sync(directory.check_not_older, raft.term)
+        names.change(raft.configuration, ())
+        topic = _log_topic(server, machine, names, directory.cluster_id, connection, options)
+        answering = AnsweringLeader(server.outline)
+        administration = _administration(server, names, directory.cluster_id, settings, connection)
+        services = _services(
+            QuorumService(
+                server,
+                names,
+                batches_for_replicas,
+                answering.now,
+                learned=names.learned,
+                ends_batch=lambda entry: not goes_on(entry),
+            ),
+            administration,
+            options.services(topic),
+        )
+        async with _listening(services, settings, options) as listener, block_nursery() as nursery:
+            nursery.start_soon(_write_states, server, directory, settings, heard)
+            if settings.is_dynamic:
+                announcing = Announcing(
+                    server,
+                    administration,
+                    names,
+                    settings,
+                    connection,
+                    directory.cluster_id,
+                    lambda: leader_head(_unix_ms()),
+                    options.address_refused,
+                )
+                nursery.start_soon(announcing.run)
+            with _idle_measured() as idle:
+                measured = measurements, idle
+                yield KraftVoter(
+                    own, directory.cluster_id, server, machine, topic, names, listener, transport, *measured
+                )
+
+
+def _connection_options(settings: VoterSettings, options: VoterOptions) -> ConnectionOptions:
+    """Of connections to other servers."""
+    return ConnectionOptions(
+        client_id=f"raft-client-{settings.node_id}",
+        security=options.client_security,
+        request_timeout_ms=settings.request_timeout_ms,
+        connect_timeout_ms=settings.request_timeout_ms,
+    )
+
+
+def _transport(names: QuorumNames, settings: VoterSettings, connection: ConnectionOptions) -> KraftTransport:
+    """An observer asks the bootstrap servers as well.
+
+    A voter knows the others from the log. Those that are not where it says are looked for where messages say, and among
+    the bootstrap servers.
+    """
+
+    def bootstrap() -> tuple[Place, ...]:
+        return () if names.votes else settings.bootstrap_servers
+
+    def elsewhere(peer: ReplicaKey) -> tuple[Place, ...]:
+        return (*names.elsewhere(peer), *(settings.bootstrap_servers if names.votes else ()))
+
+    retry = RetryTimes(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+    return KraftTransport(
+        names,
+        fetched_entries,
+        connection,
+        retry=retry,
+        learned=names.learned,
+        bootstrap=bootstrap,
+        elsewhere=elsewhere,
+    )
+
+
+def _log_topic(
+    server: ConsensusServer,
+    machine: QuorumLog,
+    names: QuorumNames,
+    cluster_id: str,
+    connection: ConnectionOptions,
+    options: VoterOptions,
+) -> LogTopic:
+    """What clients of Kafka read, and may write to."""
+    return LogTopic(
+        server,
+        machine,
+        names,
+        cluster_id,
+        _unix_ms,
+        connection,
+        takes_records=options.takes_records,
+        is_metadata=options.is_metadata,
+    )
+
+
+def _administration(
+    server: ConsensusServer,
+    names: QuorumNames,
+    cluster_id: str,
+    settings: VoterSettings,
+    connection: ConnectionOptions,
+) -> AdminService:
+    """What answers changes of the voters."""
+    return AdminService(
+        server,
+        names,
+        cluster_id,
+        _unix_ms,
+        lambda: leader_head(_unix_ms()),
+        connection,
+        is_dynamic=settings.is_dynamic,
+        registration_pause_s=_REGISTRATION_PAUSE_S,
+    )
+
+
+@asynccontextmanager
+async def _listening(
+    services: tuple[Service, ...], settings: VoterSettings, options: VoterOptions
+) -> AsyncIterator[KafkaListener]:
+    """The first listener of the settings, open. Raises `VoterError` if it cannot be."""
+    first = settings.listeners[0]
+    listening = ListenerOptions(first.name, first.host, first.port, options.listener_security)
+    async with AsyncExitStack() as opened:
+        try:
+            listener = await opened.enter_async_context(open_listener(services, listening))
+        except OSError as error:
+            raise VoterError(
+                f"cannot listen on {endpoint_text(first.host, first.port)}: {error.strerror or error}. "
+                "Stop what listens there, or change listeners"
+            ) from error
+        yield listener
+
+
+def _services(quorum: QuorumService, admin: AdminService, others: tuple[Service, ...]) -> tuple[Service, ...]:
+    """What the listener serves; Fetch is of replicas and of consumers, if there is a service for these."""
+    fetching = next((each for each in others if ApiKey.FETCH in each.apis()), None)
+    if fetching is None:
+        return quorum, admin, *others
+    return FetchDispatch(quorum, fetching), admin, *(each for each in others if each is not fetching)
+
+
+@contextmanager
+def _idle_measured() -> Iterator[PollIdle]:
+    idle = PollIdle()
+    trio.lowlevel.add_instrument(idle)
+    try:
+        yield idle
+    finally:
+        trio.lowlevel.remove_instrument(idle)
+
+
+class _Heard:
+    """Notices that the task which writes `quorum-state` waits for."""
+
+    def __init__(self, observe: Callable[[Notice], None]) -> None:
+        self.changed = trio.Event()
+        self._observe = observe
+
+    def take(self, notice: Notice) -> None:
+        """Pass it on."""
+        self.changed.set()
+        self._observe(notice)
+
+
+def _server_options(settings: VoterSettings) -> ServerOptions:
+    return ServerOptions(
+        linger_in_flight_ms=settings.append_linger_ms,
+        linger_idle_ms=min(4, settings.append_linger_ms),
+        snapshot_log_bytes=settings.snapshot_bytes,
+        snapshot_age_ms=settings.snapshot_interval_ms,
+        retain_bytes=settings.retention_bytes,
+        batch_commands=BATCH_RECORDS,
+    )
+
+
+def leader_records(unix_ms: Callable[[], int], *, is_dynamic: bool) -> LeaderRecords:
+    """What a leader appends by itself: with the time, and where the log names the voters, with the level of that."""
+
+    def head() -> bytes:
+        return leader_head(unix_ms())
+
+    def controls() -> tuple[bytes, ...]:
+        return (control_data(KRAFT_VERSION, KRAFT_VERSION_1, unix_ms()),)
+
+    return LeaderRecords(head, controls if is_dynamic else tuple, by_id_alone)
+
+
+def _told_voters(settings: VoterSettings, directory: QuorumDirectory) -> Configuration:
+    """The voters for a log that names none, as they are told or formatted; none: they are to be learned."""
+    if settings.voters:
+        return Configuration(
+            tuple(
+                server_of(ReplicaKey(voter.node_id), (Endpoint("CONTROLLER", voter.host, voter.port),))
+                for voter in settings.voters
+            )
+        )
+    return Configuration(tuple(_initial(settings, voter.key, voter.host, voter.port) for voter in directory.initial))
+
+
+async def _learned_voters(settings: VoterSettings, connection: ConnectionOptions) -> Configuration:
+    """The voters, as the leader tells them when there is one."""
+    client = QuorumClient(settings.bootstrap_servers, connection)
+    while True:
+        with suppress(QuorumClientError):
+            voters = _described(await client.describe())
+            if voters:
+                return Configuration(voters)
+        await trio.sleep(_DISCOVERY_S)
+
+
+def _initial(settings: VoterSettings, key: ReplicaKey, host: str, port: int) -> Server:
+    """A voter as every server was formatted with it. Its own `advertised.listeners` are announced, and tried before."""
+    return server_of(key, (Endpoint(settings.listeners[0].name, host, port),))
+
+
+def _described(state: QuorumDescription) -> tuple[Server, ...]:
+    """The voters of a quorum, as its leader describes them; none whose listeners it does not tell."""
+    return tuple(
+        server_of(ReplicaKey(each.node_id, each.directory_id.bytes if each.directory_id.int else b""), listeners)
+        for each in state.voters
+        if (listeners := state.listeners.get(each.node_id))
+    )
+
+
+async def _write_states(
+    server: ConsensusServer, directory: QuorumDirectory, settings: VoterSettings, heard: _Heard
+) -> None:
+    """Repeat in `quorum-state` what the storage has, after each change.
+
+    Never before the storage has it: a server that ended in between would take its storage for an older copy. A full
+    disk is waited for, as the storage does, since this file is for people. Raises `VoterError`.
+    """
+    written: QuorumState | None = None
+    while True:
+        heard.changed = trio.Event()
+        about = server.describe()
+        if not about.hard_state_durable:
+            await trio.sleep(_STATE_WAIT_S)
+            continue
+        raft = about.raft
+        voted = None if raft.voted_for is None else replica(raft.voted_for)
+        leader_id = -1 if raft.leader is None else replica(raft.leader).id
+        voters = tuple(voter.node_id for voter in settings.voters) or None
+        state = QuorumState(leader_id, raft.term, voted, voters)
+        if state != written:
+            try:
+                await trio.to_thread.run_sync(directory.write_state, state)
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise VoterError(f"'{STATE_FILE}' in '{directory.path}' cannot be written: {error}") from error
+                with trio.move_on_after(_STATE_RETRY_S):
+                    await heard.changed.wait()
+                continue
+            written = state
+        await heard.changed.wait()

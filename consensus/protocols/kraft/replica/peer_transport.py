@@ -1,0 +1,402 @@
+"""A replica's `Transport`: connections to the other replicas, over which it votes, announces itself and fetches.
+
+    send ─▶ Fetch, FetchSnapshot ──────────────▶ connection "replication" ─┐
+         ─▶ Vote, Begin-, EndQuorumEpoch ──────▶ connection "elections" ───┴─▶ peer's listener
+    deliver_reply ◀── mapping ◀── response, in the order of the requests of its connection
+
+*Two connections to a peer.* A server answers the requests of one connection in order, and a Fetch is parked at the
+leader until there is something new, up to its `max_wait_ms`; a chunk of a snapshot may take a while to be sent. A vote
+behind it would wait as long. The JVM has one connection and one request under way, and so a voter that cannot reach
+the third server waits for the parked Fetch before the old leader hears of the election. A second connection costs a
+socket, and only where there are elections: both are opened when they are first used, since a follower never fetches
+from another follower and a leader never fetches. Raft takes messages in any order.
+
+*Large answers.* Bytes of an answer are reported to the core as they come (`answer_arriving`). A sign of life, a fetch
+of size 0, takes the other connection, because the first one is busy with the large answer. A peer without the feature
+`FETCH_SIZES`, such as Kafka's controllers, gets no sign of life, and each fetch asks it for the most that fits.
+
+*When a peer cannot be reached*, it is tried again when there is something to send, 20 ms after the first failure, twice
+as long after each further one, up to 1,000 ms, with some chance in it. Meanwhile the newest request of each kind waits,
+and is dropped when it is as old as an answer may be: the core repeats what still counts. A request that gets no answer
+in time ends its connection, since all later answers would stand behind it.
+
+*Pre-vote* has no form before version 2 of Vote. What the peer has is known when it is connected to, and told to the
+core, which counts a pre-vote of such a peer as granted (KIP-996). So a server of before can be outvoted, never waited
+for. A pre-vote that waits for the connection is dropped then.
+
+*Where a peer is.* The configuration says it, and may be wrong: a typing error in one server's settings, recorded by a
+leader that then died, must not keep the others from electing the next one. So where a peer cannot be reached, or
+another server answers, the other places are tried in turn (`elsewhere`). A place counts when the server there has
+proven that it is this peer (`identification`), and is tried first until the configuration has another address.
+
+An answer whose error says nothing about Raft is counted and dropped, and the core repeats its request. An answer may
+name where the leader can be reached (`learned`). If the address of a peer changes, its connections end at the next
+request.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+from random import Random
+from typing import Any, Final
+
+import trio
+
+from consensus.core import messages as core
+from consensus.core.features import Extensions
+from consensus.core.model import ReplicaKey, ServerId
+from consensus.net.backoff import Backoff
+from consensus.protocols.kafka.connections.connection import (
+    ConnectionOptions,
+    KafkaConnection,
+    KafkaConnectionError,
+    connect,
+    not_reported,
+)
+from consensus.protocols.kafka.wire.apis import ApiKey
+from consensus.protocols.kafka.wire.limits import KafkaWireError
+from consensus.protocols.kraft.operators.settings import FETCH_BYTES
+from consensus.protocols.kraft.replica.identification import Identity, identify
+from consensus.protocols.kraft.replica.quorum_service import FETCH_SIZES, Learned, not_noted
+from consensus.protocols.kraft.wire.mapping import (
+    FIRST_PRE_VOTE_VERSION,
+    ReadEntries,
+    reply_from_wire,
+    request_to_wire,
+    told_endpoints,
+)
+from consensus.protocols.kraft.wire.replica_names import Names, replica
+from consensus.server.interfaces import Receiver
+
+_REPORT_S: Final = 0.02
+"""Between two reports that an answer arrives; the shortest election timeout is 50 ms."""
+_JITTER: Final = 0.2
+"""The part of a pause that is left to chance: peers that lost a server do not all come back in one moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryTimes:
+    """Kafka's `controller.quorum.retry.backoff.ms`, and to what it grows."""
+
+    first_ms: int = 20
+    max_ms: int = 1_000
+
+
+Place = tuple[str, int]
+"""Host and port."""
+_WITH_CLUSTER: Final = (
+    core.RequestVote,
+    core.Fetch,
+    core.FetchSnapshot,
+    core.BeginQuorumEpoch,
+    core.EndQuorumEpoch,
+)
+
+
+class Purpose(Enum):
+    """What a connection is for."""
+
+    REPLICATION = "replication"
+    ELECTIONS = "elections"
+
+
+def purpose_of(request: core.Request) -> Purpose:
+    """Which connection a request takes."""
+    is_fetch = isinstance(request, core.FetchSnapshot) or (
+        isinstance(request, core.Fetch) and not request.is_sign_of_life
+    )
+    return Purpose.REPLICATION if is_fetch else Purpose.ELECTIONS
+
+
+def has_no_form(request: core.Request, vote_version: int | None) -> bool:
+    """Whether a request is a pre-vote, and the peer's Vote has none."""
+    is_pre_vote = isinstance(request, core.RequestVote) and request.pre_vote
+    return is_pre_vote and vote_version is not None and vote_version < FIRST_PRE_VOTE_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    request: core.Request
+    expires_s: float
+
+
+class _Lane:
+    """The connection to one peer for one purpose: opened when there is something to send, kept while it holds."""
+
+    def __init__(self, transport: "KraftTransport", peer: ReplicaKey, purpose: Purpose, receiver: Receiver) -> None:
+        self.scope = trio.CancelScope()
+        self._transport = transport
+        self._peer = peer
+        self._purpose = purpose
+        self._receiver = receiver
+        self._connection: KafkaConnection | None = None
+        self._recorded: Place | None = None
+        """The peer's address in the configuration when the connection was opened."""
+        self._is_peer = True
+        """Whether the connection is to the peer, not to a bootstrap server in its place."""
+        self._queued: dict[type[core.Request], _Queued] = {}
+        self._wanted = trio.Event()
+        self._backoff = transport.backoff()
+        self._reported_s = -math.inf
+        self._tries = 0
+        self._failures = 0
+        """Places that were tried in vain since the last answer."""
+        self._has_answered = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request waits to be sent or answered."""
+        return not self._queued and (self._connection is None or not self._connection.waiting)
+
+    def send(self, request: core.Request) -> None:
+        """Send at once, or when the peer can be reached."""
+        connection, names = self._connection, self._transport.names
+        if connection is not None and not (self._is_peer and names.endpoint(self._peer) == self._recorded):
+            # A bootstrap server has said what it knows: the next one may know more.
+            connection.close("the peer is elsewhere")
+            connection = None
+        if connection is not None and connection.ended is None:
+            self._start(connection, request)
+            return
+        expires_s = trio.current_time() + self._transport.options.request_timeout_ms / 1000
+        self._queued[type(request)] = _Queued(request, expires_s)
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Connect when it is wanted, again and again, until cancelled."""
+        with self.scope:
+            while True:
+                await self._wanted.wait()
+                self._wanted = trio.Event()
+                self._recorded = self._transport.names.endpoint(self._peer)
+                places = self._places()
+                substitute = self._substitute()
+                if substitute is None and not places:
+                    self._count("requests to a peer whose address is not known", len(self._queued))
+                    self._queued.clear()
+                    continue
+                self._is_peer, self._has_answered = substitute is None, False
+                connection = await (self._reach(places) if substitute is None else self._connect(substitute))
+                if connection is not None:
+                    await self._use(connection)
+                self._failures = 0 if self._has_answered else self._failures + 1
+                is_round_over = not places or self._failures % len(places) == 0
+                if self._has_answered or is_round_over or substitute is not None:
+                    await trio.sleep(self._backoff.next_s())
+                self._drop_expired()
+                if self._queued:
+                    self._wanted.set()
+
+    def _substitute(self) -> Place | None:
+        """A bootstrap server to ask in the place of the peer, if there are any: every other time, or always."""
+        others = self._transport.bootstrap()
+        self._tries += 1
+        if self._purpose is Purpose.REPLICATION and others and (self._recorded is None or self._tries % 2 == 0):
+            return self._transport.random.choice(others)
+        return None
+
+    def _places(self) -> tuple[Place, ...]:
+        """Where the peer may be: first where it was found, if the configuration has said nothing new since."""
+        recorded, found = self._transport.found.get(self._peer, (None, None))
+        first = (found,) if recorded == self._recorded else ()
+        places = (*first, self._recorded, *self._transport.elsewhere(self._peer))
+        return tuple(dict.fromkeys(place for place in places if place is not None))
+
+    async def _reach(self, places: tuple[Place, ...]) -> KafkaConnection | None:
+        """A connection to the peer at the place whose turn it is; None if the peer is not there."""
+        place = places[self._failures % len(places)]
+        connection = await self._connect(place)
+        if connection is None or len(places) == 1 or self._transport.found.get(self._peer) == (self._recorded, place):
+            return connection
+        try:
+            identity = await self._identify(connection)
+        except KafkaConnectionError:
+            self._count("connections that failed")
+            identity = Identity.ANOTHER
+        except BaseException:
+            await connection.aclose()
+            raise
+        if identity is Identity.SAME:
+            self._transport.found[self._peer] = self._recorded, place
+        elif identity is Identity.ANOTHER or place != self._recorded:
+            self._count("connections to another server than the peer")
+            await connection.aclose()
+            return None
+        return connection
+
+    async def _identify(self, connection: KafkaConnection) -> Identity:
+        requests = [each.request for each in self._queued.values()]
+        epochs = [each.term - (isinstance(each, core.RequestVote) and each.pre_vote) for each in requests]
+        cluster_ids = [each.cluster_id for each in requests if isinstance(each, _WITH_CLUSTER)]
+        cluster_id = next((each for each in cluster_ids if each is not None), None)
+        timeout_s = self._transport.options.request_timeout_ms / 1000
+        epoch = min(epochs, default=0)
+        return await identify(connection, self._peer, self._transport.names, epoch, cluster_id, timeout_s)
+
+    async def _connect(self, place: Place) -> KafkaConnection | None:
+        try:
+            return await connect(*place, self._transport.options)
+        except KafkaConnectionError:
+            self._count("connections that failed")
+            return None
+
+    async def _use(self, connection: KafkaConnection) -> None:
+        self._count("connections")
+        version = connection.version_of(ApiKey.VOTE)
+        pre_vote = version is not None and version >= FIRST_PRE_VOTE_VERSION
+        try:
+            self._connection = connection
+            self._drop_expired()
+            queued, self._queued = self._queued, {}
+            self._receiver.peer_connected(self._peer, Extensions(pre_vote=pre_vote))
+            for each in queued.values():
+                self._start(connection, each.request)
+            await connection.run()
+        finally:
+            self._connection = None
+
+    def _start(self, connection: KafkaConnection, request: core.Request) -> None:
+        if has_no_form(request, connection.version_of(ApiKey.VOTE)):
+            self._count("pre-votes that the peer has no form for")
+            return
+        wait_ms, written = 0, request
+        if isinstance(request, core.Fetch):
+            wait_ms = request.max_wait_ms
+            if FETCH_SIZES not in connection.features:
+                if request.is_sign_of_life:
+                    self._count("signs of life that the peer has no form for")
+                    return
+                written = replace(request, max_bytes=FETCH_BYTES)
+        try:
+            message = request_to_wire(written, self._peer, self._transport.names)
+            answered = partial(self._answered, request, is_peer=self._is_peer)
+            arriving = partial(self._arriving, request.correlation) if self._is_peer else not_reported
+            connection.start(message, answered, wait_ms=wait_ms, arriving=arriving)
+        except (KafkaWireError, KafkaConnectionError):
+            self._count("requests that could not be sent")
+
+    def _answered(self, request: core.Request, response: Any | None, *, is_peer: bool) -> None:
+        if response is None:
+            self._count("requests without an answer")
+            return
+        self._backoff.reset()
+        self._has_answered = True
+        try:
+            endpoints = told_endpoints(response)
+            if endpoints:
+                self._transport.learned(endpoints)
+            reply = reply_from_wire(response, request, self._transport.names, self._transport.read_entries)
+        except KafkaWireError as error:
+            self._count("answers that say nothing about the quorum")
+            self._transport.last_error = f"replica {self._peer.id}: {error}"
+            return
+        self._receiver.deliver_reply(self._peer, reply if is_peer else _redirection(reply))
+
+    def _arriving(self, correlation: int) -> None:
+        """Report bytes of an answer, not more often than matters."""
+        now_s = trio.current_time()
+        if now_s >= self._reported_s + _REPORT_S:
+            self._reported_s = now_s
+            self._receiver.answer_arriving(self._peer, correlation)
+
+    def _drop_expired(self) -> None:
+        now_s = trio.current_time()
+        kept = {kind: each for kind, each in self._queued.items() if each.expires_s > now_s}
+        self._count("requests that waited too long to be sent", len(self._queued) - len(kept))
+        self._queued = kept
+
+    def _count(self, what: str, number: int = 1) -> None:
+        if number:
+            self._transport.counters[what] += number
+
+
+def _redirection(reply: core.Reply) -> core.Reply:
+    """What the answer of a bootstrap server, in the place of a peer, is worth: it tells who leads."""
+    if not isinstance(reply, core.FetchReply):
+        return reply
+    error = reply.error or core.RefusalReason.NOT_LEADER
+    return core.FetchReply(reply.term, reply.leader, 0, reply.correlation, error=error)
+
+
+def _nowhere() -> Sequence[Place]:
+    return ()
+
+
+def _nowhere_else(_peer: ReplicaKey) -> Sequence[Place]:
+    return ()
+
+
+class KraftTransport:
+    """The way from one replica to the others. `names` says where they are.
+
+    `bootstrap` gives servers that may know who leads, for a replica that does not vote: the voters that it knows may be
+    gone. They are asked in turns with the peer that a Fetch is for. `elsewhere` gives other places where a peer may be.
+    """
+
+    def __init__(
+        self,
+        names: Names,
+        read_entries: ReadEntries,
+        options: ConnectionOptions | None = None,
+        *,
+        retry: RetryTimes | None = None,
+        learned: Learned = not_noted,
+        bootstrap: Callable[[], Sequence[Place]] = _nowhere,
+        elsewhere: Callable[[ReplicaKey], Sequence[Place]] = _nowhere_else,
+        random: Random | None = None,
+    ) -> None:
+        self.names = names
+        self.read_entries = read_entries
+        self.options = options or ConnectionOptions()
+        self.learned = learned
+        self.bootstrap = bootstrap
+        self.elsewhere = elsewhere
+        self.found: dict[ReplicaKey, tuple[Place | None, Place]] = {}
+        """Of peers that have proven who they are: the address in the configuration then, and where they were."""
+        self.random = random or Random()
+        self.counters: Counter[str] = Counter()
+        """Connections, and what was not sent or not answered, by reason."""
+        self.last_error: str | None = None
+        """The newest answer that was no use, for people."""
+        self._retry = retry or RetryTimes()
+        self._lanes: dict[tuple[ReplicaKey, Purpose], _Lane] = {}
+        self._running: tuple[trio.Nursery, Receiver] | None = None
+
+    def send(self, recipient: ServerId, request: core.Request) -> None:
+        """See `Transport.send`."""
+        if self._running is None:
+            self.counters["requests while the transport does not run"] += 1
+            return
+        purpose, peer = purpose_of(request), replica(recipient)
+        lane = self._lanes.get((peer, purpose))
+        if lane is None:
+            nursery, receiver = self._running
+            lane = self._lanes[peer, purpose] = _Lane(self, peer, purpose, receiver)
+            nursery.start_soon(lane.run)
+        lane.send(request)
+
+    def connect(self, peers: Collection[ServerId]) -> None:
+        """End the connections to others, if nothing is under way on them; those to `peers` open when they are used."""
+        for (peer, purpose), lane in list(self._lanes.items()):
+            if peer not in peers and lane.is_idle:
+                lane.scope.cancel()
+                del self._lanes[peer, purpose]
+                self.found.pop(peer, None)
+
+    async def run(self, receiver: Receiver, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """See `Transport.run`."""
+        async with trio.open_nursery() as nursery:
+            try:
+                self._running = nursery, receiver
+                task_status.started()
+                await trio.sleep_forever()
+            finally:
+                self._running = None
+                self._lanes.clear()
+
+    def backoff(self) -> Backoff:
+        """Return the delays between the attempts of one lane to connect."""
+        return Backoff(self._retry.first_ms / 1000, self._retry.max_ms / 1000, self.random, spread=_JITTER)

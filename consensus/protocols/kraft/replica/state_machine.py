@@ -1,0 +1,256 @@
+"""The state behind a voter's log: the records themselves, opaque, and which producers have written them.
+
+    committed entries ─▶ records kept, in order           ─┐
+                      ─▶ producer id: epoch, sequences     ├─▶ snapshot: whole record batches
+                      ─▶ the next producer id             ─┘
+
+*Records.* What they say is the application's; Kafka's controllers understand their own (`kept_records`). So nothing can
+be left out of a snapshot: it has all records again, and a reader that applies them in order comes to the same state.
+They are kept in memory up to `max_bytes`. A log that has more is never compacted from here on: there is no snapshot of
+it any more, and the memory is given back. Nor is there one within a batch: its records would be two batches to a server
+that begins from it.
+
+*Producers.* A client that hears nothing repeats its batch, maybe to another leader, so what was written by whom must be
+part of the replicated state. Of each producer the last `BATCHES` batches are remembered, as in Kafka. A producer that
+wrote nothing for `PRODUCER_EXPIRY_MS` of the log's time is forgotten. If there are too many, the user with the most
+loses the one silent longest, so a user that asks for ids without end takes no place of another.
+The log's time is the latest timestamp of a control record or of a record with a producer, so each server forgets the
+same ones.
+
+*Producer ids* are given by entries: the id is the index of the entry that asked for it, which no other entry has. The
+entry has a hash of the user (`owner_of`), to whom the producer belongs. Entries of earlier versions have none, so old
+logs give the same table: all of their producers are one user's. A
+control record of a type that Kafka does not have, so that consumers skip it; the table goes into the snapshot as
+another, and only if it has anything: a JVM controller reads no record that it does not know.
+"""
+
+import hashlib
+import json
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from consensus.core.model import Entry, EntryKind, Index, LogId
+from consensus.protocols.kafka.wire.limits import KafkaWireError
+from consensus.protocols.kraft.replica.kept_records import kept_records
+from consensus.protocols.kraft.wire.entries import (
+    EntryHead,
+    batches_of,
+    control_data,
+    control_value,
+    entries_by_batch,
+    entry_head,
+    goes_on,
+    next_sequence,
+)
+from consensus.server.interfaces import APPLIED_AT_ONCE
+
+BATCHES: Final = 5
+"""Kafka's producers have so many requests under way at most."""
+PRODUCER_EXPIRY_MS: Final = 86_400_000
+"""Kafka's `producer.id.expiration.ms`."""
+MAX_PRODUCERS: Final = 10_000
+_OWNER_DIGITS: Final = 32
+_OWNER_PURPOSE: Final = b"quorum producer\x00"
+NEW_PRODUCER: Final = 1_000
+"""The type of the control record that asks for a producer id."""
+PRODUCER_TABLE: Final = 1_001
+"""The type of the control record of a snapshot that has the producers."""
+_WRITTEN_ENTRIES: Final = 1_024
+_TABLE_ROWS: Final = 512
+"""Rows of the table that are encoded or decoded before others get the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenBatch:
+    """A batch of a producer: its sequences, both ends included, and the offset of the first record."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+
+
+@dataclass(slots=True)
+class Producer:
+    """What one producer has written last."""
+
+    epoch: int
+    seen_ms: int
+    batches: list[WrittenBatch] = field(default_factory=list)
+    owner: str = ""
+    """Its user, by `owner_of`; empty if its id was asked for without a login, or through another server."""
+
+
+def owner_of(principal: str | None) -> str:
+    """A user as the log names it: of one length, and not readable in a log that many read. Empty for none."""
+    return "" if principal is None else hashlib.sha256(_OWNER_PURPOSE + principal.encode()).hexdigest()[:_OWNER_DIGITS]
+
+
+_Row = tuple[int, int, int, str, list[WrittenBatch]]
+
+
+class QuorumLog:
+    """The state machine (`consensus.server.interfaces.StateMachine`)."""
+
+    def __init__(self, max_bytes: int, *, metadata: bool = False) -> None:
+        """With `metadata` the records are those of Kafka's controllers (`kept_records`)."""
+        self.producers: OrderedDict[int, Producer] = OrderedDict()
+        """By producer id, the one silent longest first. A plain dict would look for the first behind many gaps."""
+        self._producers_of: Counter[str] = Counter()
+        """How many producers each owner has."""
+        self._kept = kept_records(max_bytes, metadata=metadata)
+        self._applied: Index = 0
+        self._is_within_batch = False
+        self._clock_ms = 0
+        self._open: WrittenBatch | None = None
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of records in memory."""
+        return self._kept.size_bytes
+
+    @property
+    def records(self) -> tuple[Entry, ...]:
+        """What a snapshot has of the log."""
+        return self._kept.entries
+
+    async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
+        """See `StateMachine.apply`."""
+        for start in range(0, len(entries), APPLIED_AT_ONCE):
+            if start:
+                await trio.lowlevel.checkpoint()
+            for index, entry in enumerate(entries[start : start + APPLIED_AT_ONCE], first + start):
+                self._apply(index, entry)
+        self._applied = first + len(entries) - 1
+        self._is_within_batch = goes_on(entries[-1])
+
+    def snapshot_index(self) -> Index:
+        """Of which entry a snapshot would be: the newest; 0: now there can be none."""
+        is_settled = self._kept.is_whole and self._kept.is_settled and not self._is_within_batch
+        return self._applied if is_settled else 0
+
+    def snapshot(self) -> Iterator[bytes]:
+        """See `StateMachine.snapshot`. Whole record batches."""
+        return self._written(self._rows(), self._clock_ms, self.records)
+
+    async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
+        """See `StateMachine.restore`."""
+        data = b"".join([chunk async for chunk in state])
+        self.producers = OrderedDict()
+        self._producers_of.clear()
+        self._kept.clear()
+        self._is_within_batch, self._open, self._clock_ms = False, None, 0
+        for batch in entries_by_batch(data, LogId(0, 0)):
+            await trio.lowlevel.checkpoint()
+            for entry in batch:
+                if entry.kind is EntryKind.CONTROL:
+                    table = control_value(entry.data, PRODUCER_TABLE)
+                    if table is not None:
+                        await self._read_table(table)
+                elif entry.kind is EntryKind.COMMAND:
+                    self._kept.keep(entry)
+        self._applied = last.index
+
+    def _apply(self, index: Index, entry: Entry) -> None:
+        if entry.kind is EntryKind.COMMAND:
+            head = entry_head(entry.data)
+            if head is not None and head.producer_id >= 0:
+                self._wrote(index, head)
+            self._kept.keep(entry)
+        elif entry.kind is EntryKind.CONTROL and (asked := control_value(entry.data, NEW_PRODUCER)) is not None:
+            head = entry_head(entry.data)
+            if head is not None:
+                owner = asked.decode("ascii", "replace") if len(asked) == _OWNER_DIGITS else ""
+                self._note(index, Producer(0, 0, owner=owner), head.timestamp_ms)
+
+    def _wrote(self, index: Index, head: EntryHead) -> None:
+        """A record of a producer is committed: it opens a batch, or goes on with the one that is open."""
+        producer = self.producers.get(head.producer_id)
+        if producer is None or producer.epoch != head.producer_epoch:
+            producer = Producer(head.producer_epoch, 0, owner="" if producer is None else producer.owner)
+        written = self._open
+        is_next = written is not None and producer.batches[-1:] == [written]
+        if written is None or not is_next or next_sequence(written.last_sequence) != head.sequence:
+            self._open = WrittenBatch(head.sequence, head.sequence, index - 1)
+            producer.batches = [*producer.batches, self._open][-BATCHES:]
+        else:
+            # Replaced, not changed: a snapshot may hold the old one.
+            self._open = WrittenBatch(written.first_sequence, head.sequence, written.base_offset)
+            producer.batches = [*producer.batches[:-1], self._open]
+        if not head.goes_on:
+            self._open = None
+        self._note(head.producer_id, producer, head.timestamp_ms)
+
+    def _note(self, producer_id: int, producer: Producer, timestamp_ms: int) -> None:
+        self._clock_ms = max(self._clock_ms, timestamp_ms)
+        producer.seen_ms = self._clock_ms
+        if producer_id not in self.producers:
+            self._producers_of[producer.owner] += 1
+        self.producers[producer_id] = producer
+        self.producers.move_to_end(producer_id)
+        while self._is_oldest_expired():
+            self._drop(next(iter(self.producers)))
+        if len(self.producers) > MAX_PRODUCERS:
+            most = max(self._producers_of.values())
+            crowding = min(owner for owner, count in self._producers_of.items() if count == most)
+            self._drop(next(number for number, each in self.producers.items() if each.owner == crowding))
+
+    def _drop(self, producer_id: int) -> None:
+        owner = self.producers.pop(producer_id).owner
+        self._producers_of[owner] -= 1
+        if not self._producers_of[owner]:
+            del self._producers_of[owner]
+
+    def _is_oldest_expired(self) -> bool:
+        return next(iter(self.producers.values())).seen_ms + PRODUCER_EXPIRY_MS <= self._clock_ms
+
+    def _rows(self) -> list[_Row]:
+        """The table of producers at this moment."""
+        return [(number, each.epoch, each.seen_ms, each.owner, each.batches) for number, each in self.producers.items()]
+
+    async def _read_table(self, value: bytes) -> None:
+        try:
+            self._clock_ms, rows = json.loads(value)
+            for start in range(0, len(rows), _TABLE_ROWS):
+                await trio.lowlevel.checkpoint()
+                for number, epoch, seen_ms, batches, *owner in rows[start : start + _TABLE_ROWS]:
+                    written = [WrittenBatch(*map(int, batch)) for batch in batches]
+                    made = Producer(int(epoch), int(seen_ms), written, "".join(owner))
+                    self.producers[int(number)] = made
+                    self._producers_of[made.owner] += 1
+        except (ValueError, TypeError, RecursionError) as error:
+            raise KafkaWireError(f"the snapshot's table of producers cannot be read: {error}") from error
+
+    @staticmethod
+    def _written(rows: list[_Row], clock_ms: int, entries: tuple[Entry, ...]) -> Iterator[bytes]:
+        """A snapshot, in parts of which each takes little time."""
+        if rows:
+            parts: list[str] = []
+            for start in range(0, len(rows), _TABLE_ROWS):
+                part = [_written_row(row) for row in rows[start : start + _TABLE_ROWS]]
+                parts.append(json.dumps(part, separators=(",", ":"))[1:-1])
+                yield b""
+            value = f"[{clock_ms},[{','.join(parts)}]]".encode()
+            term = entries[0].term if entries else 1
+            table = Entry(term, EntryKind.CONTROL, control_data(PRODUCER_TABLE, value, clock_ms))
+            yield batches_of(1, (table,))
+        first = 0
+        while first < len(entries):
+            end = min(len(entries), first + _WRITTEN_ENTRIES)
+            while end < len(entries) and goes_on(entries[end - 1]):
+                end += 1
+            yield batches_of(first + 1 + bool(rows), entries[first:end])
+            first = end
+
+
+def _written_row(row: _Row) -> tuple[object, ...]:
+    """As in a snapshot; a row without an owner is as earlier versions write and read it."""
+    number, epoch, seen_ms, owner, batches = row
+    return (number, epoch, seen_ms, [*map(_fields, batches)], *([owner] if owner else []))
+
+
+def _fields(batch: WrittenBatch) -> tuple[int, int, int]:
+    return batch.first_sequence, batch.last_sequence, batch.base_offset
