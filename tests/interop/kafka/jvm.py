@@ -44,6 +44,7 @@ from tests.interop.kafka.tool_jvm import SMALL, Settings, ToolJvm, java
 CONTROLLER_LISTENER: Final = "CONTROLLER"
 BROKER_LISTENER: Final = "PLAINTEXT"
 PORTS: Final = range(20_000, 32_000)
+_GIVEN: Final[set[int]] = set()
 START_TIMEOUT_S: Final = 60.0
 LEADER_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -73,13 +74,18 @@ def new_uuid() -> str:
 
 
 def listening_ports(count: int) -> list[int]:
-    """Ports of loopback that no process listens on, and that the system does not give to outgoing connections."""
+    """Ports of loopback that no process listens on, and that the system does not give to outgoing connections.
+
+    A port is given once: its server may not listen yet when the next one is chosen.
+    """
     found: list[int] = []
     with ExitStack() as stack:
         while len(found) < count:
+            port = random.choice([port for port in PORTS if port not in _GIVEN])
+            _GIVEN.add(port)
             with suppress(OSError):
-                server = socket.create_server((LOOPBACK, random.choice(PORTS)))
-                found.append(stack.enter_context(server).getsockname()[1])
+                stack.enter_context(socket.create_server((LOOPBACK, port)))
+                found.append(port)
     return found
 
 
