@@ -18,7 +18,7 @@ from pipeline.gold.tables import Gold
 from pipeline.load_model import LoadModel
 from pipeline.run import RunSettings, await_end, gold_of, prepare, start_query
 from pipeline.spark.session import open_session
-from pipeline.tables.lake import LOG
+from pipeline.tables.specs import LOG
 
 ROUTERS = 1_000
 DAYS = 1.0

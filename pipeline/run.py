@@ -29,6 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pipeline.alerts.alerting import Alerting
 from pipeline.gold.deriving import Deriving, running
 from pipeline.gold.tables import DEFAULT_WINDOW, SPECS, WINDOWS_SPEC, Gold, window_ms
+from pipeline.lake import EventsTable, Lake, note_nothing
 from pipeline.serve.metrics import RunMetrics
 from pipeline.source.farm import DEFAULT_ENTRIES_PER_BATCH
 from pipeline.source.farms import Unread
@@ -40,7 +41,7 @@ from pipeline.spark.lost_starts import GIVE_UP_S, LostStarts, Patience
 from pipeline.spark.side_by_side import Kept, RunningQuery, SideBySide
 from pipeline.tables.batch_notes import Continuity
 from pipeline.tables.delta import stored_version
-from pipeline.tables.lake import BASE_SPECS, EVENTS, LOG, EventsTable, Lake, note_nothing
+from pipeline.tables.specs import BASE_SPECS, EVENTS, LOG
 from pipeline.tables.tasks import FARMS, RECENT, Outcome, found_in_log, found_in_rows
 
 LAYOUT = 3

@@ -12,34 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.alerts.outages import Alert
-from pipeline.tables.delta import Table, TableSpec
+from pipeline.tables.delta import Table
+from pipeline.tables.specs import ALERTS_SPEC
 from pipeline.tables.upkeep import Upkeep
 
 QUERY = "alerts"
-_MOMENT = pa.timestamp("us", tz="UTC")
-ALERTS_SPEC = TableSpec(
-    "alerts",
-    pa.schema(
-        [
-            ("id", pa.string()),
-            ("farm", pa.string()),
-            ("server_id", pa.int64()),
-            ("name", pa.string()),
-            ("status", pa.string()),
-            ("state", pa.string()),
-            ("began_at", _MOMENT),
-            ("ended_at", _MOMENT),
-            ("failures", pa.int64()),
-            ("was_silent", pa.bool_()),
-            ("reason", pa.string()),
-            ("held_back", pa.string()),
-            ("delivered", pa.list_(pa.string())),
-            ("farm_name", pa.string()),
-        ]
-    ),
-    ("farm", "began_at", "server_id"),
-    "interval 1 hours",
-)
 
 
 class AlertStore:

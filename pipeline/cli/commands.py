@@ -40,13 +40,13 @@ from pipeline.feedback.farms import FarmsFeedback
 from pipeline.feedback.weighing import SERVERS_MAX
 from pipeline.generate import generate
 from pipeline.gold.tables import DEFAULT_WINDOW, last_rows
+from pipeline.lake import alone_in
 from pipeline.load_model import LoadModel
 from pipeline.planned_failures import KINDS
 from pipeline.run import RANGE_FILE, RunSettings, claim_range, prepare, run_forever, run_once
 from pipeline.serve.printing import echo, print_json, print_table, span
 from pipeline.source.farm import DEFAULT_ENTRIES_PER_BATCH
 from pipeline.source.farms import OLDEST, SNAPSHOT
-from pipeline.tables.lake import alone_in
 
 ROWS_SHOWN = 60
 DAY_MS = 86_400_000

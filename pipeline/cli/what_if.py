@@ -1,6 +1,6 @@
 """`garlicfarm pipeline what-if`: weighs the recorded past once more, as a run does now and with another setting.
 
-    what-if --gain 4 ─▶ `replayed` (pipeline/feedback/history.py) ─▶ each farm: present | asked, then its servers
+    what-if --gain 4 ─▶ `replayed` (pipeline/serve/history.py) ─▶ each farm: present | asked, then its servers
 
 Nothing is submitted, and no farm is reached: only tables are read.
 """
@@ -79,7 +79,7 @@ def what_if(*, left_at: float, days: float, output: Path, as_json: bool, **asked
     setting = _setting(**asked)
     line = StatusLine()
     with errors_told(), told_plainly(line):
-        from pipeline.feedback.history import replayed  # noqa: PLC0415 - DuckDB is large
+        from pipeline.serve.history import replayed  # noqa: PLC0415 - DuckDB is large
 
         settings = (PRESENT, setting)
         pasts = replayed(output, settings, left_at, int(days * DAY_MS), lambda day: line.show(f"{day}"))

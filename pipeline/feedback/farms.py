@@ -30,11 +30,11 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pipeline.feedback.client_key import ClientKeyError, load_client_key
-from pipeline.feedback.rows import by_farm
 from pipeline.feedback.submitting import Feedback, NodeSubmission, Submission
 from pipeline.source.endpoint import CredentialError, load_credentials
 from pipeline.source.farms import FarmNodes, nodes_of_farms
 from pipeline.source.log_client import FarmLogError
+from pipeline.tables.recent import by_farm
 
 QUEUE_BATCHES = 512
 WORKERS, SLOW_WORKERS, SLOW_SECONDS = 16, 4, 2.0

@@ -37,7 +37,7 @@ from pipeline.spark.settings import is_local
 from pipeline.tables.current import last_rows
 from pipeline.tables.delta import StoredFile, Table, TableSpec, stored_files
 from pipeline.tables.files import DAY, DataFile, check_files, write_files
-from pipeline.tables.lake import BASE_SPECS, EVENTS, EVENTS_SPEC
+from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC
 from pipeline.tables.tasks import write_in_tasks
 
 PORTION_ROWS = 1_000_000

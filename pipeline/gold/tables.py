@@ -32,7 +32,7 @@ from pipeline.gold.traces import LOG_READERS, TRACED, fold_traces
 from pipeline.schemas import DERIVED, arrow_schema
 from pipeline.tables.delta import NOTHING_COMMITTED, Table, TableSpec, stored_files
 from pipeline.tables.files import read_file
-from pipeline.tables.lake import LOG
+from pipeline.tables.specs import LOG
 from pipeline.tables.upkeep import Upkeep
 
 DEFAULT_WINDOW = "1 minute"

@@ -37,7 +37,7 @@ from pipeline.tables.delta import (
     stored_files,
     stored_rows,
 )
-from pipeline.tables.lake import EVENTS, LOG
+from pipeline.tables.specs import EVENTS, LOG
 
 MEMBERS = "members"
 PORTION_EVENTS = 200_000

@@ -27,14 +27,12 @@ from typing import Any, TypeAlias, TypeVar
 import duckdb
 import pyarrow as pa
 
-from pipeline.alerts.store import ALERTS_SPEC
 from pipeline.gold.refreshing import MACROS, NO_EXTENSIONS, OWN_FAULTS
 from pipeline.schemas import DERIVED, FLOODFILLS, arrow_schema
 from pipeline.tables.current import SPECS
 from pipeline.tables.delta import stored_files
 from pipeline.tables.files import DAY, TableDamagedError, check_files
-from pipeline.tables.lake import BASE_SPECS, EVENTS_SPEC
-from pipeline.watch.watching import TRANSITIONS_SPEC
+from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS_SPEC, TRANSITIONS_SPEC
 
 Read = TypeVar("Read")
 Ask: TypeAlias = Callable[[str], list[dict[str, Any]]]

@@ -1,7 +1,7 @@
 """The tables: Delta Lake, written by one process, readable by Spark, DuckDB, Polars and Trino.
 
-rows.py: rows of base tables out of entries. tasks.py: what Spark's tasks do with a batch. files.py: data files with
-statistics. delta.py: one table, its files, commits and versions. current.py: the newest known state. lake.py: all
-tables, their one writer, and what a batch does to them. names.py: what stands behind pseudonyms. upkeep.py: OPTIMIZE,
-retention, VACUUM.
+specs.py: the tables that a run appends to, and their columns. rows.py: rows of base tables out of entries. tasks.py:
+the work of Spark's tasks on a batch. recent.py: the recent entries that feedback needs. files.py: data files with
+statistics. delta.py: one table, its files, commits and versions. current.py: the newest known state. names.py: the
+addresses behind pseudonyms. upkeep.py: OPTIMIZE, retention, VACUUM.
 """

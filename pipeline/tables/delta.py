@@ -9,7 +9,7 @@ that is repeated after a crash finds itself there, and is left out. So each tabl
 came between the commits of two tables.
 
 Everything here is done by delta-rs, without a JVM, for small batches and for large ones, whose files Spark's tasks have
-written: there is one implementation that commits, and one process, which `pipeline/tables/lake.py` sees to.
+written: there is one implementation that commits, and one process, which `pipeline/lake.py` sees to.
 """
 
 import time

@@ -31,13 +31,13 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from pipeline.decode.entries import SNAPSHOT
-from pipeline.feedback.rows import newest, recent_rows
 from pipeline.schemas import arrow_schema
 from pipeline.source.farm import FarmDataSource, FarmStreamReader, Sizes
 from pipeline.source.farms import ManyFarms, OneFarm
 from pipeline.source.wanted import Wanted
 from pipeline.tables.current import FROM_BASE, KEYS, ORDER, last_rows
 from pipeline.tables.files import DataFile, PartWriter
+from pipeline.tables.recent import newest, recent_rows
 from pipeline.tables.rows import BASE, Pseudonyms, base_rows, last_known
 
 FEW_ROWS = 20_000

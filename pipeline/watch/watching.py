@@ -19,9 +19,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.schemas import TRANSITIONS, arrow_schema
 from pipeline.tables.delta import NOTHING_COMMITTED, Table, TableSpec
 from pipeline.tables.files import DAY
+from pipeline.tables.specs import TRANSITIONS_SPEC
 from pipeline.watch.machine import (
     SILENT_AFTER_DEFAULT_MS,
     SILENT_AFTER_PERIODS,
@@ -31,7 +31,6 @@ from pipeline.watch.machine import (
     Transition,
 )
 
-TRANSITIONS_SPEC = TableSpec("transitions", arrow_schema(TRANSITIONS), ("farm", "at", "server_id"))
 _TYPES = {str: pa.string(), int: pa.int64()}
 _STATE = pa.schema(
     [

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.gold.tables import SPECS, Gold
+from pipeline.lake import Lake, note_nothing
 from pipeline.schemas import DERIVED, arrow_schema
 from pipeline.tables.current import SCHEMAS, CurrentState
 from pipeline.tables.delta import Table, stored_rows
 from pipeline.tables.files import BATCH
-from pipeline.tables.lake import BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, Lake, note_nothing
+from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC, LOG, TRANSITIONS_SPEC
 from pipeline.tables.tasks import Outcome, outcome_of, work
-from pipeline.watch.watching import TRANSITIONS_SPEC
 from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of
 
 FARM = "f0" * 16

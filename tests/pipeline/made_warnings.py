@@ -16,10 +16,10 @@ import pyarrow as pa
 from pipeline.decode.columns import Row, record_batches
 from pipeline.gold.answers import answer_sql
 from pipeline.gold.tables import Gold
+from pipeline.lake import Lake
 from pipeline.load_model import EPOCH_MS, LoadModel
 from pipeline.planned_failures import DAY_MS, Kind
 from pipeline.serve.query import documents
-from pipeline.tables.lake import Lake
 from pipeline.tables.tasks import outcome_of, work
 from tests.pipeline.warning_judgement import JudgedFarm, Judgement, Warned, judge
 

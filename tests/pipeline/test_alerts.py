@@ -20,11 +20,12 @@ from pipeline.alerts.backlog import NEAR_S, SHRINKS_S, Backlog
 from pipeline.alerts.delivery import DeliveryError, Receiver
 from pipeline.alerts.outages import Alert, Server, brought_up, message, message_id, server_of
 from pipeline.alerts.silences import SILENCES_FILE, Silences
-from pipeline.alerts.store import ALERTS_SPEC, AlertStore
+from pipeline.alerts.store import AlertStore
+from pipeline.lake import Lake
 from pipeline.serve.metrics import RunMetrics
 from pipeline.serve.query import documents
 from pipeline.tables.delta import Table, TableSpec, stored_rows
-from pipeline.tables.lake import BASE_SPECS, EVENTS, EVENTS_SPEC, Lake
+from pipeline.tables.specs import ALERTS_SPEC, BASE_SPECS, EVENTS, EVENTS_SPEC
 from pipeline.tables.tasks import outcome_of, work
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, address, arrow_entries_of, destination
 

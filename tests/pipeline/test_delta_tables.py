@@ -17,7 +17,7 @@ from pipeline.tables import upkeep
 from pipeline.tables.current import CurrentState, last_rows, read
 from pipeline.tables.delta import Table, TableSpec, stored_files, stored_rows
 from pipeline.tables.files import TableDamagedError, write_files
-from pipeline.tables.lake import BASE_SPECS, LOG
+from pipeline.tables.specs import BASE_SPECS, LOG
 from pipeline.tables.upkeep import tidy, too_old
 from tests.pipeline.made_tables import knew, rows_of, wrote
 from tests.processes import child

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from pipeline.lake import EventsTable
 from pipeline.schemas import EVENTS
 from pipeline.tables.delta import stored_rows
-from pipeline.tables.lake import EVENTS_SPEC, EventsTable
+from pipeline.tables.specs import EVENTS_SPEC
 
 pytestmark = [
     pytest.mark.spark,

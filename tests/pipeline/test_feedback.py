@@ -116,7 +116,7 @@ def test_where_an_entry_is_large_fewer_leave_a_task(monkeypatch: pytest.MonkeyPa
     log = slow_farm(periods=3, slow_from=3)
     large = with_proof(json.dumps({"clock": {"time": log.log_time_ms, "id": 1}, "padding": "x" * 10_000}))
     log.add(value=large)
-    monkeypatch.setattr("pipeline.feedback.rows.COLLECTED_MAX_BYTES", 5 * len(large))
+    monkeypatch.setattr("pipeline.tables.recent.COLLECTED_MAX_BYTES", 5 * len(large))
     rows = recent(arrow_entries_of(log))
     assert [row.index for row in rows] == [*range(log.commit_index - 4, log.commit_index + 1)]
 

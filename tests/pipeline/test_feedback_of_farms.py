@@ -20,11 +20,11 @@ from bridge.wire.log.proof import proven
 from pipeline.cli.options import LogPlace
 from pipeline.feedback import farms
 from pipeline.feedback.farms import FarmsFeedback, FarmsFile, OneReach, Reach
-from pipeline.feedback.rows import by_farm, newest, recent_rows
 from pipeline.feedback.submitting import Submission
 from pipeline.source.endpoint import TIMEOUT_SECONDS
 from pipeline.source.farms import nodes_of_farms
 from pipeline.source.log_client import FarmLogError
+from pipeline.tables.recent import by_farm, newest, recent_rows
 from tests.pipeline.farm_log_server import MadeUpLog, arrow_entries_of, served
 from tests.pipeline.test_feedback import slow_farm
 
@@ -358,7 +358,7 @@ def test_where_farms_are_many_each_keeps_its_own_recent_past_and_its_share_of_th
     counts = {each.column("farm_name")[0].as_py(): each.num_rows for each in by_farm(rows)}
     # twenty minutes are forty periods, and both ends count; the other farm is a week ahead
     assert counts == {"early": 41 * 4, "late": 6 * 4}
-    monkeypatch.setattr("pipeline.feedback.rows.ROWS_MAX", 40)
+    monkeypatch.setattr("pipeline.tables.recent.ROWS_MAX", 40)
     shared = [each.column("index").to_pylist() for each in by_farm(one_batch(early=early, late=late))]
     assert [(len(each), each[-1]) for each in shared] == [(20, early.commit_index), (20, late.commit_index)]
 

@@ -15,8 +15,8 @@ from pipeline.gold.tables import FOLDED, GOLD, SPECS, WINDOWS_SPEC, Gold, last_r
 from pipeline.gold.traces import TRACED
 from pipeline.schemas import DERIVED
 from pipeline.tables.delta import Table, stored_files, stored_rows
-from pipeline.tables.lake import BASE_SPECS, LOG
 from pipeline.tables.names import SALT_FILE
+from pipeline.tables.specs import BASE_SPECS, LOG
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, arrow_entries_of
 from tests.pipeline.generated_log import generated_log
 from tests.pipeline.made_tables import gold_rows, tables_of, tables_of_entries

@@ -38,8 +38,8 @@ from pipeline.source.farm import FarmDataSource
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables.current import read
 from pipeline.tables.delta import stored_files, stored_rows
-from pipeline.tables.lake import BASE_SPECS
 from pipeline.tables.names import read_names
+from pipeline.tables.specs import BASE_SPECS
 from tests.pipeline.farm_log_server import MadeUpLog, entries_of, served, three_servers
 from tests.pipeline.made_tables import derived_rows, gold_rows, tables_of
 

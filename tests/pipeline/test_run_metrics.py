@@ -16,10 +16,10 @@ from click.testing import CliRunner
 
 from pipeline.cli.commands import run
 from pipeline.cli.options import serving_metrics
+from pipeline.lake import Lake
 from pipeline.run import count_batch, may_have_more, places
 from pipeline.serve.metrics import LOOPBACK, RunMetrics, address
 from pipeline.source.kafka import MOST_OFFSETS, SERVERS
-from pipeline.tables.lake import Lake
 from pipeline.tables.tasks import outcome_of, work
 from tests.pipeline.farm_log_server import arrow_entries_of, three_servers
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import lake
 from pipeline.source.log_client import FarmLogError
 from pipeline.spark import scratch
-from pipeline.tables import lake
 from tests.processes import END_S
 
 
@@ -67,7 +67,7 @@ def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
 def test_two_pipelines_do_not_write_into_one_directory_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
     output = tmp_path / "tables"
     other = other_run(
-        f"from pathlib import Path\nfrom pipeline.tables.lake import alone_in\n"
+        f"from pathlib import Path\nfrom pipeline.lake import alone_in\n"
         f"held = alone_in(Path({str(output)!r}))\nheld.__enter__()",
         tmp_path,
     )

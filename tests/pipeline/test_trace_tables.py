@@ -15,7 +15,7 @@ from pipeline.gold import traces
 from pipeline.gold.tables import Gold
 from pipeline.gold.traces import TRACED
 from pipeline.tables.delta import Table, stored_rows
-from pipeline.tables.lake import BASE_SPECS, EVENTS_SPEC, LOG
+from pipeline.tables.specs import BASE_SPECS, EVENTS_SPEC, LOG
 from tests.pipeline.made_tables import FARM, derived_rows, gold_rows, knew, wrote
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pipeline.lake import PERIODS_MS
 from pipeline.tables.delta import stored_rows
-from pipeline.tables.lake import LOG, PERIODS_MS
-from pipeline.watch.watching import STATE_SPEC, TRANSITIONS_SPEC, Watching
+from pipeline.tables.specs import LOG, TRANSITIONS_SPEC
+from pipeline.watch.watching import STATE_SPEC, Watching
 
 FARM, OTHER = "a" * 32, "b" * 32
 REPORT = {

@@ -16,14 +16,14 @@ from pyspark.sql import SparkSession
 from bridge.cli.main import main
 from pipeline.cli.what_if import what_if
 from pipeline.feedback import replay
-from pipeline.feedback.history import replayed
 from pipeline.feedback.replay import Course, Past, Removal, Spread, Window
-from pipeline.feedback.rows import recent_rows
 from pipeline.feedback.submitting import Feedback, Submitted
 from pipeline.feedback.weighing import PRESENT, ClockRow, Proposal, ReportRow, Setting
 from pipeline.gold.tables import Gold
+from pipeline.serve.history import replayed
 from pipeline.serve.query import documents
 from pipeline.tables.names import read_names
+from pipeline.tables.recent import recent_rows
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, arrow_entries_of, destination
 from tests.pipeline.made_tables import tables_of
 

@@ -14,9 +14,9 @@ from pipeline.gold.tables import SPECS
 from pipeline.load_model import LoadModel
 from pipeline.tables import current
 from pipeline.tables.delta import stored_rows
-from pipeline.tables.lake import BASE_SPECS, EVENTS_SPEC
 from pipeline.tables.names import SALT_FILE
-from pipeline.watch.watching import STATE_SPEC, TRANSITIONS_SPEC
+from pipeline.tables.specs import BASE_SPECS, EVENTS_SPEC, TRANSITIONS_SPEC
+from pipeline.watch.watching import STATE_SPEC
 
 PLACE_COLUMNS = frozenset({"batch_id"})
 """Which micro-batch a row came with: no part of the row."""

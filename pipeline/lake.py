@@ -26,25 +26,20 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from pipeline.feedback.weighing import PERIOD_MAX_MS, PERIOD_MIN_MS
-from pipeline.schemas import HISTORY, arrow_schema
 from pipeline.source.log_client import FarmLogError
 from pipeline.tables.batch_notes import BatchNotes, Continuity, Range
 from pipeline.tables.current import CurrentState
-from pipeline.tables.delta import Table, TableSpec
+from pipeline.tables.delta import Table
 from pipeline.tables.files import BATCH, DAY
 from pipeline.tables.names import remember_names, salt_of
-from pipeline.tables.rows import ADDRESS, BASE
+from pipeline.tables.rows import ADDRESS
+from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC, LOG
 from pipeline.tables.tasks import FARMS, LAST, ROWS, SEEN, WINDOWS, Outcome, TaskPlan, outcome_of
 from pipeline.tables.upkeep import Upkeep
 from pipeline.watch.watching import Watching
 
 LOCK_FILE = ".lock"
-LOG, EVENTS = "log", "events"
-"""Names of the queries in the tables' transactions; `events` is a table as well."""
 PERIODS_MS = (PERIOD_MIN_MS, PERIOD_MAX_MS)
-EVENTS_SPEC = TableSpec(EVENTS, arrow_schema(HISTORY[EVENTS]), ("node", "cursor"))
-BASE_SPECS = {name: TableSpec(name, schema, ("farm", "index")) for name, schema in BASE.items()}
-
 
 Note = Callable[[str, int, pa.Table | None], None]
 """Takes note of the windows (`farm`, `window_start`) that a batch of a query touches, before it is written."""

@@ -1,0 +1,45 @@
+"""The tables that a run appends to, and the queries whose batches they have.
+
+    log       its batches are in the base tables, in `transitions` and in the current state
+    events    its batches are in the table `events`, numbered apart from those of the log
+    alerts    is written by the alerting, after its own changes
+
+Writers and readers of a table both need its columns. They are declared here, below all of them, so that a query does
+not load the watch or the alerting to learn the names of columns.
+"""
+
+import pyarrow as pa
+
+from pipeline.schemas import HISTORY, TRANSITIONS, arrow_schema
+from pipeline.tables.delta import TableSpec
+from pipeline.tables.rows import BASE
+
+LOG, EVENTS = "log", "events"
+"""Names of the queries in the tables' transactions; `events` is a table as well."""
+BASE_SPECS = {name: TableSpec(name, schema, ("farm", "index")) for name, schema in BASE.items()}
+EVENTS_SPEC = TableSpec(EVENTS, arrow_schema(HISTORY[EVENTS]), ("node", "cursor"))
+TRANSITIONS_SPEC = TableSpec("transitions", arrow_schema(TRANSITIONS), ("farm", "at", "server_id"))
+_MOMENT = pa.timestamp("us", tz="UTC")
+ALERTS_SPEC = TableSpec(
+    "alerts",
+    pa.schema(
+        [
+            ("id", pa.string()),
+            ("farm", pa.string()),
+            ("server_id", pa.int64()),
+            ("name", pa.string()),
+            ("status", pa.string()),
+            ("state", pa.string()),
+            ("began_at", _MOMENT),
+            ("ended_at", _MOMENT),
+            ("failures", pa.int64()),
+            ("was_silent", pa.bool_()),
+            ("reason", pa.string()),
+            ("held_back", pa.string()),
+            ("delivered", pa.list_(pa.string())),
+            ("farm_name", pa.string()),
+        ]
+    ),
+    ("farm", "began_at", "server_id"),
+    "interval 1 hours",
+)
