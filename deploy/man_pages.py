@@ -16,7 +16,7 @@ import click
 
 from bridge import VERSION
 from bridge.cli.help.documents import documents_directory, topics
-from bridge.cli.main import COMMANDS, cli
+from bridge.cli.main import cli
 from bridge.node.settings.configuration import SETTINGS
 from deploy.example_configuration import CONFIGURATION_DIRECTORY, STATE_DIRECTORY, kind_and_default
 
@@ -30,7 +30,7 @@ def pages() -> dict[str, str]:
     """File name → page."""
     root = click.Context(cli, info_name="garlicfarm", **cli.context_settings)
     made = {"garlicfarm.1": _overview(), "garlicfarm.toml.5": _settings()}
-    for name in COMMANDS:
+    for name in cli.lazy_commands:
         made[f"garlicfarm-{name}.1"] = _command_page(root, name)
     return made
 
@@ -52,7 +52,7 @@ def _overview() -> str:
         *_paragraphs(cli.help or ""),
         ".SH COMMANDS",
     ]
-    for name, lazy in COMMANDS.items():
+    for name, lazy in cli.lazy_commands.items():
         lines += [".TP", rf"\fBgarlicfarm\-{_plain(name)}\fR(1)", _plain(lazy.summary)]
     lines += [
         ".SH ENVIRONMENT",
@@ -87,7 +87,7 @@ def _command_page(root: click.Context, name: str) -> str:
         raise LookupError(f"{name} is listed and cannot be loaded")
     context = click.Context(group, info_name=name, parent=root)
     lines = [
-        *_title(f"garlicfarm-{name}", 1, COMMANDS[name].summary),
+        *_title(f"garlicfarm-{name}", 1, cli.lazy_commands[name].summary),
         ".SH SYNOPSIS",
         _usage(context),
         ".SH DESCRIPTION",

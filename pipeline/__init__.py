@@ -4,5 +4,5 @@ The only package that imports pyspark, and it knows the farm only by a node's co
 (`docs/explanation/pipeline.md`).
 """
 
-INSTALL = "pip install 'garlicfarm[pipeline]', or in a checkout of garlicfarm: make pipeline"
+INSTALL = "pip install 'garlicfarm[pipeline]', or in a checkout: make pipeline"
 """What brings everything that the pipeline needs, a Java too."""

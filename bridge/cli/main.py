@@ -60,13 +60,13 @@ COMMANDS = {
         "bridge.cli.zmq_raft.cluster:zmq_raft", "Use and watch a replicated log that speaks ØMQ Raft."
     ),
     "kraft": LazyCommand("bridge.cli.kraft.group:kraft", "Run and watch a replicated log that speaks Kafka's Raft."),
-    "pipeline": LazyCommand("bridge.cli.pipeline:pipeline", "History and health of the routers, on Spark."),
 }
 
 
 @click.group(
     cls=LazyGroup,
     lazy_commands=COMMANDS,
+    entry_points="garlicfarm.commands",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 refused or failed with the reason, 2 wrong usage; `status` has two more.",
 )

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import click
 
 from bridge.cli.main import cli
-from bridge.cli.pipeline import load
-from bridge.cli.pipeline import pipeline as handing_on
+from pipeline.cli.entry import load
+from pipeline.cli.entry import pipeline as handing_on
 
 HEAD = """# Commands
 

@@ -1,25 +1,28 @@
-"""`garlicfarm pipeline …`: handed on to the package `pipeline`, which knows Spark and is an extra of its own.
+"""The entry point of `garlicfarm pipeline`, which the distribution registers in the group `garlicfarm.commands`.
 
-It is found by name at run time: the base install has no Spark, and no module of the farm may import it.
+A module of its own: the base install has this package without Spark, and the overview of all commands loads this
+module. So it imports only click, and the commands themselves, with Spark, when one of them runs. Without Spark it
+reports how to install it; only the doctor runs then.
 """
 
 from importlib import import_module
 
 import click
 
-from bridge import INSTALL_PIPELINE
-from bridge.cli.failure import fail
+from pipeline import INSTALL
 
 EXTRA_MODULES = frozenset({"pyspark", "pyarrow", "pandas", "numpy", "google", "py4j", "duckdb"})
 
 
 def load() -> click.Command:
-    """The pipeline's own command, or the end of this one with how to install it."""
+    """Return the group of all commands. Raises ClickException if Spark is not installed."""
     try:
         found = import_module("pipeline.cli.commands").pipeline
     except ImportError as error:
         if (error.name or "").partition(".")[0] in EXTRA_MODULES:
-            fail(f"the pipeline needs Spark, which is not installed; install it with: {INSTALL_PIPELINE}")
+            raise click.ClickException(
+                f"the pipeline needs Spark, which is not installed; install it with: {INSTALL}"
+            ) from error
         raise
     if not isinstance(found, click.Command):
         raise TypeError("pipeline.cli.commands:pipeline is not a command")
@@ -27,7 +30,7 @@ def load() -> click.Command:
 
 
 def doctor_alone() -> click.Command:
-    """The pipeline's doctor under a group of its own, without what it looks for."""
+    """Return a group with only the doctor, which needs none of the packages that it checks."""
     return click.Group("pipeline", commands={"doctor": import_module("pipeline.cli.doctor").doctor})
 
 
@@ -38,13 +41,12 @@ def doctor_alone() -> click.Command:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def pipeline(context: click.Context, arguments: tuple[str, ...]) -> None:
-    """History and health of the routers, out of the farm's log, on Spark."""
-    # The doctor is for the machine on which the rest cannot be loaded.
+    """History and health of the routers, on Spark."""
     command = doctor_alone() if arguments[:1] == ("doctor",) else load()
     with command.make_context("pipeline", list(arguments), parent=context.parent) as inner:
         try:
             command.invoke(inner)
         except click.UsageError as error:
-            # An option without its value is told without a context, and would be taken for an error of this command.
+            # An option without its value raises without a context, and would be reported for the outer command.
             error.ctx = error.ctx or inner
             raise
