@@ -24,18 +24,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+
+import pyarrow as pa
 
 from pipeline.alerts.backlog import Backlog
 from pipeline.alerts.delivery import Channel, Outcome, Receiver
 from pipeline.alerts.outages import FIRING, RESOLVED, Alert, brought_up, message, message_id, server_of
 from pipeline.alerts.silences import Silence, Silences, SilencesError
-from pipeline.alerts.store import AlertStore
 from pipeline.serve.metrics import RunMetrics
 from pipeline.serve.query import QueryError, documents
 from pipeline.tables.current import PREFIX
-from pipeline.tables.delta import stored_version
+from pipeline.tables.delta import Table, stored_version
+from pipeline.tables.specs import ALERTS_SPEC
+from pipeline.tables.upkeep import Upkeep
 
 LOOK_SECONDS = 30.0
 REST_TIMES = 4.0
@@ -44,7 +48,38 @@ ENDED_ROUNDS = 288
 """A day of them."""
 FINISH_SECONDS = 120.0
 STOP_SECONDS = 3.0
+_QUERY = "alerts"
 _LOOK_SQL = (Path(__file__).parent / "servers.sql").read_text(encoding="utf-8")
+
+
+class AlertStore:
+    """The alerts, in memory and in the table `alerts`: the only memory of the alerting.
+
+    The alerting's own thread writes all rows again at each change. A run that is killed between a delivery and its note
+    delivers that message once more, under the same id. Raises OSError, also as TableDamagedError.
+    """
+
+    def __init__(self, output: Path) -> None:
+        self._table = Table(output, ALERTS_SPEC)
+        self._upkeep = Upkeep(None)
+        self._batch = self._table.committed(_QUERY)
+        told = self._table.rows().to_pylist()
+        self.alerts = tuple(Alert(**{**row, "delivered": tuple(row["delivered"] or ())}) for row in told)
+        self._stored = self.alerts
+
+    def keep(self, alerts: Sequence[Alert]) -> None:
+        """These are the alerts from now on; `flush` brings them into the table."""
+        self.alerts = tuple(alerts)
+
+    def flush(self) -> None:
+        """The table has them. If it cannot take them now, they are still known, and the next call tries again."""
+        if self.alerts == self._stored:
+            return
+        rows = [{**asdict(each), "delivered": list(each.delivered)} for each in self.alerts]
+        self._table.replace(_QUERY, self._batch + 1, pa.Table.from_pylist(rows, schema=ALERTS_SPEC.schema))
+        self._batch += 1
+        self._stored = self.alerts
+        self._upkeep.after_batch([self._table])
 
 
 class Alerting:

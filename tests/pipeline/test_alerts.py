@@ -15,12 +15,11 @@ import pyarrow as pa
 import pytest
 
 from pipeline.alerts import alerting as module
-from pipeline.alerts.alerting import Alerting
+from pipeline.alerts.alerting import Alerting, AlertStore
 from pipeline.alerts.backlog import NEAR_S, SHRINKS_S, Backlog
 from pipeline.alerts.delivery import DeliveryError, Receiver
 from pipeline.alerts.outages import Alert, Server, brought_up, message, message_id, server_of
 from pipeline.alerts.silences import SILENCES_FILE, Silences
-from pipeline.alerts.store import AlertStore
 from pipeline.lake import Lake
 from pipeline.serve.metrics import RunMetrics
 from pipeline.serve.query import documents
