@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bridge.cli.main import COMMANDS, cli
+from bridge.cli.main import cli
 from bridge.node.settings.configuration import SETTINGS, load_configuration
 from bridge.node.settings.machine import Machine, Network
 from deploy import deb, example_configuration, man_pages, platforms
@@ -39,7 +39,7 @@ def shown(page: str) -> str:
 
 
 def test_every_command_and_the_configuration_has_a_page() -> None:
-    assert set(PAGES) == {"garlicfarm.1", "garlicfarm.toml.5", *(f"garlicfarm-{name}.1" for name in COMMANDS)}
+    assert set(PAGES) == {"garlicfarm.1", "garlicfarm.toml.5", *(f"garlicfarm-{name}.1" for name in cli.lazy_commands)}
 
 
 def test_troff_takes_every_page_without_a_warning() -> None:
@@ -47,7 +47,7 @@ def test_troff_takes_every_page_without_a_warning() -> None:
         assert groff(page, "-ww", "-z").stderr == "", name
 
 
-@pytest.mark.parametrize("name", [each for each in COMMANDS if each not in man_pages.HANDED_ON])
+@pytest.mark.parametrize("name", [each for each in cli.lazy_commands if each not in man_pages.HANDED_ON])
 def test_a_page_has_every_option_of_its_command(name: str) -> None:
     page = shown(PAGES[f"garlicfarm-{name}.1"])
     waiting = [cli.get_command(click.Context(cli), name)]
