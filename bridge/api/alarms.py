@@ -106,7 +106,7 @@ FORMATION: Final = _critical(
     "formation",
     "the farm cannot be created; or a new node cannot decide which cluster is its farm; or two clusters have the same"
     " farm key",
-    "do what the text says; see `garlicfarm help found-a-farm`",
+    "do what the text says; see `garlicfarm help create-a-farm`",
 )
 ISOLATED: Final = _critical(
     "isolated",
@@ -233,7 +233,7 @@ FEATURE_LEVEL: Final = _warning(
     " adds, such as limits for hostile members. `garlicfarm status` and `garlicfarm doctor` name these voters"
     " immediately",
     "install this version of garlicfarm on the servers named, and start those that are down: `garlicfarm help"
-    " upgrade`. If a server runs it already, a stranger controls that server (`garlicfarm help stolen-router`):"
+    " upgrade`. If a server runs it already, a stranger controls that server (`garlicfarm help stolen-node`):"
     " `garlicfarm node evict` with its name, at the leader (of the leader itself: `garlicfarm transfer` first)",
 )
 FOREIGN_VERSION: Final = _warning(

@@ -123,10 +123,10 @@ def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json
     if done.votes_still:
         echo("Its server leaves the group when the rest allows it: `garlicfarm status` says what is waited for.")
     if done.left_out and done.keys_replaced:
-        echo(f"These need the current key file (`garlicfarm help stolen-router`): {', '.join(done.left_out)}")
+        echo(f"These need the current key file (`garlicfarm help stolen-node`): {', '.join(done.left_out)}")
     elif done.left_out and done.keys_not_replaced is UNSET:
         echo(f"Bring a new key into the key file of each of these, and restart it: {', '.join(done.left_out)}")
-        echo("How that is done:  garlicfarm help stolen-router")
+        echo("How that is done:  garlicfarm help stolen-node")
     _print_client_keys(done)
     if done.keys_replaced:
         echo("A new node needs the current key file as well:  garlicfarm keys export FILE")

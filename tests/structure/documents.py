@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from bridge.node.settings.configuration import SETTINGS
@@ -164,12 +165,18 @@ def _site() -> Iterator[str]:
 
 
 def _glossary() -> Iterator[str]:
-    words = re.findall(r"^\| \*\*(.+?)\*\* \|", text_of(GLOSSARY), re.MULTILINE)
-    classes = re.findall(r"^\| `(\w+)` \|", text_of(GLOSSARY), re.MULTILINE)
-    for column, order in ((words, sorted(set(words), key=str.lower)), (classes, sorted(set(classes)))):
-        if column != order:
-            wrong = next((one for one, other in zip(column, order, strict=False) if one != other), column[-1])
-            yield problem(GLOSSARY, line_of(GLOSSARY, wrong), f"{wrong} is not in order, or is there twice")
+    tables = [re.findall(r"^\| (\*\*.+?\*\*|`\w+`) \|", part, re.MULTILINE) for part in text_of(GLOSSARY).split("\n\n")]
+    names = [name for column in tables for name in column]
+    wrong = [
+        name
+        for column in tables
+        for name, next_ in pairwise(column)
+        if name.strip("*").lower() > next_.strip("*").lower()
+    ]
+    for name in [*wrong, *(name for name, number in Counter(names).items() if number > 1)]:
+        yield problem(GLOSSARY, line_of(GLOSSARY, f"| {name} |"), f"{name} is not in order, or is there twice")
+    classes = [name.strip("`") for name in names if name.startswith("`")]
+    words = [name for name in names if name.startswith("*")]
     if len(words) <= GLOSSARY_WORDS_MIN:
         yield problem(GLOSSARY, 1, f"{len(words)} words are found")
     defined = Counter(name for path in modules_in("gossip", "consensus", "bridge") for name in definitions(path))

@@ -393,7 +393,7 @@ class IdentityAdmin:
         if chain is None:
             text = (
                 'with transport = "i2p" no gossip carries keys: replace the key file of each node by hand, as'
-                " `garlicfarm help stolen-router` says"
+                " `garlicfarm help stolen-node` says"
             )
             raise Refused(409, "no-gossip", text)
         group = group_of(farm.replica.server.describe().raft, farm.answered_within_ms)

@@ -11,7 +11,7 @@ members that it remembers; each answers with the new key sealed for it, signed. 
 router that was evicted meanwhile is in the old log as a member, and could make a key of its own look like the farm's.
 So a key counts only when a majority of the other voters that this node knows, and two of them at least, vouch for the
 same one. Where that cannot be, the operator brings the key file, which is the way that always works
-(`docs/how-to/stolen-router.md`).
+(`docs/how-to/stolen-node.md`).
 
 *Connections.* The Raft port asks for credentials when a connection begins. So when an era begins, all that were
 accepted or made before are ended a moment later, and the members of the farm connect again. Over I2P no era begins
