@@ -40,7 +40,7 @@ requirements: $(BIN)/python
 # The base and the extras `pipeline`, `zmq` and `kafka`.
 pipeline: $(VENV)/pipeline.stamp
 
-# A farm of three routers on loopback; Ctrl-C stops it. FOR=60 stops it after 60 seconds.
+# A farm of three nodes on loopback; Ctrl-C stops it. FOR=60 stops it after 60 seconds.
 run: $(VENV)/base.stamp
 	$(BIN)/garlicfarm up --servers 3 $(if $(FOR),--for $(FOR))
 

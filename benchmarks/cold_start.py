@@ -1,6 +1,6 @@
 """From `garlicfarm up` in an empty directory to a structure on disk that verifies and names every destination.
 
-    the command ─▶ its processes run ─▶ every node has started ─▶ the farm is founded ─▶ a leader ─▶ published
+    the command ─▶ its processes run ─▶ every node has started ─▶ the farm is created ─▶ a leader ─▶ published
 
 Each event has a time of its own, by the clock of this machine, and so has the file: how often the command looks at its
 nodes does not count. Whether it is published is judged by the command, which names the file once that verifies.
@@ -23,7 +23,7 @@ GOAL = "goal: 6 s"
 STEPS = {
     "every process of a node runs": ("process-started", SERVERS),
     "every node has started": ("node-started", SERVERS),
-    "the farm is founded": ("farm-founded", 1),
+    "the farm is created": ("farm-founded", 1),
     "a server leads": ("leader-elected", 1),
 }
 """What is to be seen, by the kind of event and by how many of them."""

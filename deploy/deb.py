@@ -49,9 +49,9 @@ DESCRIPTION = """\
 high-availability groups of I2P routers
  A service in I2P has one address, usually served by one router: when the
  router is down, so is the service. Garlic Farm lets several routers serve one
- address. Beside each router runs a node; the nodes find each other by gossip,
+ address. Next to each router runs a node; nodes discover each other by gossip,
  agree by Raft on which routers are healthy, and publish that under the
- service's address. When a router dies, the others publish again in seconds."""
+ service's address. When a router dies, the other nodes publish again in seconds."""
 
 
 def version(wanted: Target) -> str:

@@ -287,7 +287,7 @@ LOG_TIME: Final = _warning(
 )
 NOT_ADMITTED: Final = _warning(
     "not-admitted",
-    "this node has found its farm, and the farm has not admitted it; it has no Raft id yet",
+    "this node has discovered its farm, and the farm has not admitted it; it has no Raft id yet",
     "on the node that leads: `garlicfarm node approve ID`, with the id that the alarm has",
 )
 OTHER_CLOCKS: Final = _warning(

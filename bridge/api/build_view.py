@@ -124,7 +124,7 @@ class ViewInputs:
     metadata_of: Callable[[NodeId], NodeMetadata | None]
     """What a member has told of itself; None if it cannot be read."""
     log: FarmInputs | None
-    """None if this node is not a server of a founded farm."""
+    """None if this node is not a server of a farm."""
     address_of: Callable[[str], str]
     """The `….b32.i2p` address of a destination in base64."""
     alarms: tuple[AlarmView, ...] = ()

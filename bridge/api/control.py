@@ -25,7 +25,7 @@ class ClusterAnswer(Document, frozen=True):
     cluster: str
     """The name of the cluster."""
     cluster_id: str | None
-    """The id of the cluster, in hexadecimal; null before the farm is founded."""
+    """The id of the cluster, in hexadecimal; null before the farm is created."""
     raft_id: int | None
     """The Raft id of the asked node; null before the log has admitted it."""
     term: int
@@ -182,7 +182,7 @@ class KeysReplaced(Document, frozen=True):
     away: tuple[str, ...]
     """Those of them that do not run; they get it when they are back."""
     left_out: tuple[str, ...]
-    """Routers that need the new key file."""
+    """Nodes that need the new key file."""
 
 
 # -- identities --------------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class ClientKeyView(Record, frozen=True):
     admitted: bool
     """It may do so now."""
     admitted_by: str | UnsetType = UNSET
-    """The id of the router that admitted it, from feature level 5 on."""
+    """The id of the node that admitted it, from feature level 5 on."""
 
 
 class NodesAnswer(Document, frozen=True):
@@ -275,7 +275,7 @@ class NodeEvicted(Document, frozen=True):
     keys_replaced: bool
     """Gossip carries the new key; otherwise operators replace the key files."""
     left_out: tuple[str, ...]
-    """Routers that need the new key file."""
+    """Nodes that need the new key file."""
     votes_still: bool
     """Its server still votes, until the rest of the group allows its removal."""
     keys_not_replaced: str | UnsetType = UNSET
@@ -354,7 +354,7 @@ class LeavingAnswer(Document, frozen=True):
 
 
 class WithdrawnAnswer(Document, frozen=True):
-    """The node has taken back its promise to found the farm."""
+    """The node has taken back its promise to create the farm."""
 
     withdrawn: bool
     """It has."""

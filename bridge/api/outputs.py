@@ -136,7 +136,7 @@ class NewFarmOutput(Document, frozen=True):
     cluster: str
     """The name of the cluster."""
     expect: int
-    """How many nodes found the farm."""
+    """Number of nodes that create the farm."""
 
 
 class NewClientOutput(Document, frozen=True):
@@ -234,7 +234,7 @@ class KeyExportOutput(Document, frozen=True):
     epoch: int
     """The change of the ring that chose the sealing key, by the ring's own clock."""
     cluster_id: str | None
-    """The id of the cluster, in hexadecimal; null before the farm is founded."""
+    """The id of the cluster, in hexadecimal; null before the farm is created."""
 
 
 # -- configuration -----------------------------------------------------------------------------------------------------
@@ -369,7 +369,7 @@ class RecoveryOutput(Document, frozen=True):
     old_storage: str | None
     """The path under which the old storage is kept; null if a backup was taken."""
     rejoin: str
-    """What to do on the other routers, in words."""
+    """The steps on the other nodes, as text."""
 
 
 class StorageOutput(Record, frozen=True):

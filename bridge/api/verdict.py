@@ -123,13 +123,13 @@ MEANINGS: Mapping[VerdictKind, Meaning] = {
         is_ready=False,
         alarm=FOREIGN_KEY,
         text="gossip under another farm key arrives, and this node lacks nodes of its own farm: before the farm is"
-        " founded, or while none of the others is alive. A whole farm ignores its neighbours",
+        " created, or while none of the others is alive. A complete farm ignores other farms",
     ),
     VerdictKind.WAITING: Meaning(
         Severity.WARNING,
         is_ready=False,
         alarm=None,
-        text="the farm is not founded yet, this node is not admitted yet, or its Raft server is not open yet",
+        text="the farm is not created yet, this node is not admitted yet, or its Raft server is not open yet",
     ),
     VerdictKind.NO_QUORUM: Meaning(
         Severity.CRITICAL,

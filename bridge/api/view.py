@@ -56,7 +56,7 @@ class ServerRole(Enum):
 
 
 class RaftRole(Enum):
-    """What a server is in Raft; `none` before the farm is founded and for nodes outside of the configuration."""
+    """What a server is in Raft; `none` before the farm is created and for nodes outside of the configuration."""
 
     NONE = "none"
     FOLLOWER = "follower"
@@ -159,9 +159,9 @@ class FarmIdentity(Record, frozen=True):
     cluster: str
     """The name of the cluster, as the farm key file says it."""
     cluster_id: str | None
-    """The id of the cluster, in hexadecimal; null before the farm is founded."""
+    """The id of the cluster, in hexadecimal; null before the farm is created."""
     expect: int
-    """How many nodes found the farm."""
+    """Number of nodes that create the farm."""
     demo: bool
     """Throwaway master and leaves: a demonstration that never leaves the machine."""
     level: int | None = None

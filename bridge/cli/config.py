@@ -6,7 +6,7 @@
     doctor           this machine before a node runs on it: each check is ok, a warning (a node runs, and something else
                      will not, or not for long) or a problem (a node will not start, or must not be trusted)
 
-What is a router's own (name, signing key, leaves, address) is given at the import, or written into node.toml later. The
+A node's own settings (name, signing key, leaves, address) are given at the import, or written into node.toml later. The
 checks use the node's own code to read keys and configuration, so that what passes here passes there.
 """
 
@@ -155,7 +155,7 @@ def _sign_with(made: dict[str, Any], keys: tuple[Path, ...]) -> None:
         master["signing_key"] = str(path.absolute())
     for master in made.get("master", []):
         if "destination" in master and master.get("publish") == "on":
-            # Preferred to publish is a router that can; this one has no key for it.
+            # A node with a key is preferred as publisher; this node has none.
             master["publish"] = "auto"
 
 

@@ -5,7 +5,7 @@ under its Raft id. Before maintenance it is enough to hand leadership over: the 
 holds what is submitted meanwhile, and tells it to take over, so that nothing waits for an election timeout. A node that
 is stopped in the ordinary way does so by itself.
 
-A promise can be taken back only as long as the farm cannot have been founded with it; formation
+A promise can be taken back only as long as the farm cannot have been created with it; formation
 judges that, and this command prints its reason.
 
 A newcomer whose key file names no cluster cannot know its farm from one that a holder of the key invented. It waits
@@ -36,7 +36,7 @@ async def _name(client: ControlClient) -> str:
 @yes_option
 @json_option
 def leave(node: str | None, *, yes: bool, as_json: bool) -> None:
-    """Tell a node to leave the farm and stop."""
+    """Make a node leave the farm and stop."""
     name = ask_node(node, _name)
     confirm(f"{name} leaves the farm and stops until it is started again. Go on?", yes=yes)
     ask_node(node, ControlClient.leave)
@@ -51,7 +51,7 @@ def leave(node: str | None, *, yes: bool, as_json: bool) -> None:
 @yes_option
 @json_option
 def withdraw(node: str | None, *, yes: bool, as_json: bool) -> None:
-    """Take back a node's promise to found a farm, when an alarm advises it."""
+    """Take back a node's promise to create a farm, when an alarm advises it."""
     name = ask_node(node, _name)
     confirm(f"{name} takes back what it promised to the other founders. Does an alarm advise it?", yes=yes)
     ask_node(node, ControlClient.withdraw)

@@ -34,12 +34,10 @@ COMMANDS = {
     "query": LazyCommand("bridge.cli.events.event:query", "Ask all nodes by gossip, and print what each answers."),
     "log": LazyCommand("bridge.cli.log:log", "Print committed entries of the farm's log."),
     "submit": LazyCommand("bridge.cli.log:submit", "Have one entry (a JSON object) committed to the farm's log."),
-    "leave": LazyCommand("bridge.cli.leave:leave", "Tell a node to leave the farm and stop."),
+    "leave": LazyCommand("bridge.cli.leave:leave", "Make a node leave the farm and stop."),
     "transfer": LazyCommand("bridge.cli.leave:transfer", "Hand leadership to another node."),
-    "withdraw": LazyCommand("bridge.cli.leave:withdraw", "Take back a node's promise to found a farm."),
-    "confirm-cluster": LazyCommand(
-        "bridge.cli.leave:confirm_cluster", "Tell a new node which of the farms that it hears of is its own."
-    ),
+    "withdraw": LazyCommand("bridge.cli.leave:withdraw", "Take back a node's promise to create a farm."),
+    "confirm-cluster": LazyCommand("bridge.cli.leave:confirm_cluster", "Confirm the cluster that a new node joins."),
     "recover": LazyCommand("bridge.cli.recover:recover", "Make a new farm of a survivor when a majority is lost."),
     "node": LazyCommand("bridge.cli.node:node", "List who belongs to the farm; approve or evict an identity."),
     "backup": LazyCommand("bridge.cli.recover:backup", "Write down what the farm agreed on, without any key."),
@@ -72,7 +70,7 @@ COMMANDS = {
 )
 @click.version_option(version=VERSION, prog_name="garlicfarm")
 def cli() -> None:
-    """Routers that stand in for one another: they find each other, agree, and publish one Meta LeaseSet2."""
+    """High-availability groups of I2P routers: nodes discover each other, agree, and publish one Meta LeaseSet2."""
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
 """`garlicfarm node`: who belongs to the farm, and the two decisions about that which only a person can make.
 
 node list           every identity that the log or gossip knows, and what it is to the farm
-node approve NODE   a newcomer is admitted; or a router came back with another identity, takes the name, and the old
+node approve NODE   a new node is admitted; or a node came back with another identity, takes the name, and the old
                     identity is retired
-node evict NODE     a router was stolen, or is to be kept out: it is out for ever, and all keys are replaced
+node evict NODE     a node was stolen: its identity is excluded permanently, and all keys are replaced
 node clients        the client keys that programs sign with, and what each may do
 node admit-client   a client key may submit entries of some scopes from here on
 node remove-client  it may no longer
@@ -68,17 +68,17 @@ def list_nodes(node: str | None, *, as_json: bool) -> None:
 @yes_option
 @json_option
 def approve(which: str, nodes: tuple[str, ...], *, yes: bool, as_json: bool) -> None:
-    """Admit a newcomer, or let a new identity take a name that another identity has.
+    """Approve a new node, or let a new identity take the name of another identity.
 
-    NODE is the id of the new identity, or its name. If another identity has the name, that one is retired for good: its
-    server leaves the group as soon as the new one votes in its place. A holder of a copy of the key file may ask under
-    any name, so compare the id with the one that the node itself shows in `garlicfarm status`.
+    NODE is the id of the new identity, or its name. If another identity has the name, that one is retired permanently:
+    the leader removes its server when the new one votes instead. A holder of a copied key file can use any name, so
+    compare the id with `garlicfarm status` on the node itself.
     """
     if not yes:
         ask_leader(nodes, lambda client: client.check(NODES_APPROVE, NodeRequest(which)))
     confirm(
         f"The identity that runs as {which} belongs to the farm from here on; if another one has its name, that one is"
-        " retired for good. Go on?",
+        " retired permanently. Continue?",
         yes=yes,
     )
     done = ask_leader(nodes, lambda client: client.approve_node(which))
@@ -133,7 +133,7 @@ def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json
 
 
 def _print_client_keys(done: NodeEvicted) -> None:
-    """The client keys that an evicted router may have admitted, and the command for each."""
+    """The client keys that an evicted node may have admitted, and the command for each."""
     if done.client_keys is not UNSET:
         echo("It had admitted these client keys, which keep their scopes. Remove each that you do not know:")
         for name in done.client_keys:

@@ -1,8 +1,8 @@
 """`garlicfarm backup`, `restore`, `recover`: what the farm agreed on, in a file, and a farm that goes on from it.
 
-A backup holds no hard state, no identity and no key (`bridge.wire.keys.backup`). A router that is restored from one is
+A backup holds no hard state, no identity and no key (`bridge.wire.keys.backup`). A node that is restored from one is
 therefore a new node: a new identity, hence a new Raft id and an empty storage, which the farm fills. The file tells
-it which farm it belongs to, so that it waits to be admitted and never founds another one.
+it which farm it belongs to, so that it waits to be admitted and never creates another one.
 
 `recover` is the last resort of a farm that lost the majority of its voters for good. A survivor's state directory
 becomes a new cluster, of which it is the only server, and all others join it anew; a backup is for the day on which no
@@ -322,7 +322,7 @@ def _make(state_dir: Path, founding: Founding) -> None:
 
 
 def _make_anew(source: Path, state_dir: Path, *, as_json: bool) -> None:
-    """Of a farm that no router can join any more: its state as the first state of a new one."""
+    """The state of a farm that no node can join any more, as the first state of a new one."""
     with failures(RecoveryError):
         plan = trio.run(plan_recovery_of_backup, source.absolute(), state_dir.absolute())
         trio.run(carry_out, plan)

@@ -1,4 +1,4 @@
-"""`garlicfarm up`: a farm of several routers on this machine, to look at, to break and to test against.
+"""`garlicfarm up`: a farm of several nodes on this machine, to look at, to break and to test against.
 
     prepare files ─▶ start N processes of `garlicfarm run` ─▶ show them until told to stop ─▶ stop every one of them
 
@@ -162,9 +162,9 @@ async def _until_published(
 
 
 async def _until_none_runs(watch: LocalWatch, farm: LocalFarm, children: tuple[Child, ...], options: Options) -> None:
-    """Returns when every router has ended in order, by `garlicfarm leave` or a signal; `Failed` if one did otherwise.
+    """Return when every node has ended in order, by `garlicfarm leave` or a signal; `Failed` if one did otherwise.
 
-    A router that was started again by hand, as the screen advises, is part of the farm: while one runs there is
+    A node that was started again by hand, as the screen advises, is part of the farm: while one runs there is
     something to show.
     """
     started = trio.current_time()

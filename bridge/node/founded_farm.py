@@ -42,7 +42,7 @@ from consensus import integer_id
 from consensus.protocols.garlic_farm import PeerAddress
 from gossip import Group, KeyOffered, NodeId
 
-NO_SERVER = "this node is not a server of a founded farm; see `garlicfarm status`"
+NO_SERVER = "this node is not a server of a farm yet; see `garlicfarm status`"
 
 
 def _hears_all(_node_id: bytes, _within_s: float) -> bool:

@@ -200,7 +200,7 @@ def _wrapped(text: str, canvas: Canvas) -> list[str]:
 
 
 def _start_again(seen: Seen, canvas: Canvas) -> list[Text]:
-    """Of a local farm: what to try, and the command that starts the router that was killed, or the first."""
+    """Of a local farm: what to try, and the command that starts the killed node, or the first."""
     farm = seen.local
     if farm is None:
         return []

@@ -98,7 +98,7 @@ def raft_line(view: FarmView, canvas: Canvas) -> Text:
     """Who leads, and how far the log has come."""
     raft, palette = view.raft, canvas.palette
     if raft.role is RaftRole.NONE:
-        waits = f"not founded: {view.node.phase.value}, {view.farm.expect} nodes create this farm"
+        waits = f"not created: {view.node.phase.value}, {view.farm.expect} nodes create this farm"
         return canvas.line(("RAFT ", palette.title), (waits, palette.doubtful))
     leader = (f"no leader, this node is a {raft.role.value}", palette.bad)
     if raft.leader_id is not None:

@@ -1,6 +1,6 @@
 """Addresses as operators write them, and which of them lie within a private network.
 
-Gossip between sites over the open internet would show every observer on the way which routers belong together. So what
+Gossip between sites over the open internet would show every observer on the way which nodes belong together. So what
 counts as private is listed here, and everything else needs `allow_wan`. (The standard library's `is_private` also holds
 documentation and reserved ranges, and the wildcard 0.0.0.0, for private.)
 """

@@ -107,7 +107,7 @@ class GroupSettings:
             if not self.allow_wan and not may_gossip(address.host):
                 raise ConfigError(
                     f"{name} = {endpoint(address)} is not a private address, and gossip over the internet shows which "
-                    "routers belong together: use an address of the LAN, or set allow_wan"
+                    "nodes belong together: use an address of the LAN, or set allow_wan"
                 )
         if self.advertise is None and self.bind.host in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
             raise ConfigError(f"bind = {endpoint(self.bind)} listens everywhere: set advertise to what peers can reach")

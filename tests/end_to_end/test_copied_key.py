@@ -117,7 +117,7 @@ def test_a_forged_founding_is_told_and_believed_by_no_member_and_by_no_newcomer_
             START_BOUND_S,
             "every member tells of the other founding",
         )
-        assert all("told by liar" in formation_alarm(node) for node in founded.nodes)
+        assert all("announced by liar" in formation_alarm(node) for node in founded.nodes)
         # When a founder starts again that remembers its promise and not the founding
         late = next(node for node in founded.nodes[:FOUNDERS] if node.view().raft.role is RaftRole.FOLLOWER)
         late.stop()
@@ -152,7 +152,7 @@ def test_a_newcomer_that_does_not_know_the_cluster_waits_until_its_operator_conf
         )
         # Then it has joined neither, and says who tells of which, and what to do
         said = call("status", "--node", fifth.directory).stdout
-        assert f"cluster {forged.cluster_id.hex()} (told by liar)" in said
+        assert f"cluster {forged.cluster_id.hex()} (announced by liar)" in said
         assert f"`garlicfarm confirm-cluster {real.cluster_id.hex()}`" in said
         view = fifth.view()
         assert (view.raft.role, view.farm.cluster_id) == (RaftRole.NONE, None)

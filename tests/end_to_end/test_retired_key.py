@@ -54,7 +54,7 @@ def names_recorded(farm: Farm, count: int) -> bool:
 
 
 def test_new_node_with_the_key_of_before_an_eviction_says_so(lan: Lan, tmp_path: Path) -> None:
-    """It hears the members by broadcast only, and is not advised to found another farm."""
+    """It hears the members by broadcast only, and is not advised to create another farm."""
     farm = lan.farm
     key_file = exported_key(farm.nodes[0], tmp_path / "node-5.key")
     stolen = lan.newcomer(4, exported_key(farm.nodes[0], tmp_path / "node-4.key"))

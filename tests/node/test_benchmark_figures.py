@@ -110,7 +110,7 @@ def test_the_steps_of_a_start_are_timed_by_the_events_own_clock_also_over_midnig
         {
             "every process of a node runs": 0.7,
             "every node has started": 1.4,
-            "the farm is founded": 2.0,
+            "the farm is created": 2.0,
             "a server leads": 2.7,
         }
     )

@@ -36,7 +36,7 @@ def first(tmp_path: Path) -> Path:
     for name, master in (("blog.key", BLOG), ("shop.key", SHOP)):
         save_signing_key(home / name, master.sign_transient(NOW_S))
     (home / "node.toml").write_text(f"""
-name = "router-1"
+name = "node-1"
 farm_key = "farm.key"
 state_dir = "secret-state"
 [gossip]
@@ -79,7 +79,7 @@ def test_a_bundle_holds_what_routers_share_and_nothing_that_is_ones_own(first: P
             {"destination": SHOP.destination.base64, "publish": "auto"},
         ],
     }
-    for own in ("router-1", "secret-state", "17668", "8080", "blog.key", LEAF.base64[:40]):
+    for own in ("node-1", "secret-state", "17668", "8080", "blog.key", LEAF.base64[:40]):
         assert own not in bundle.read_text()
 
 
@@ -144,7 +144,7 @@ def test_a_key_of_another_master_and_a_directory_of_another_farm_are_refused(fir
 
 def test_a_configuration_is_shown_complete_and_without_secrets(first: Path) -> None:
     found = json.loads(garlicfarm("config", "show", "--config", first, "--json").stdout)["configuration"]
-    assert found["name"] == "router-1"
+    assert found["name"] == "node-1"
     assert found["consensus"]["grace_ms"] == 600_000
     assert found["master"][0]["signing_key"] == str(first.parent / "blog.key")
     text = garlicfarm("config", "show", "--config", first).stdout

@@ -168,10 +168,10 @@ def test_what_cannot_be_a_masters_key_makes_no_signing_key(
         assert not out.exists()
 
 
-def test_one_file_for_two_routers_is_refused(tmp_path: Path, master: Path, keys: Callable[..., Result]) -> None:
+def test_one_file_for_two_nodes_is_refused(tmp_path: Path, master: Path, keys: Callable[..., Result]) -> None:
     refused = keys("offline", "--master", master, "--out", tmp_path / "a.key", "--out", tmp_path / "." / "a.key")
     assert refused.exit_code == 1
-    assert "each router needs a key of its own" in refused.stderr
+    assert "each node needs its own key" in refused.stderr
     assert not (tmp_path / "a.key").exists()
 
 

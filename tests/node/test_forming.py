@@ -183,14 +183,14 @@ async def test_a_withdrawal_is_refused_with_the_reason_and_raises_no_alarm(
         await forming.until_settled()
         refusal = await forming.withdraw()
         assert refusal is not None
-        assert "the farm is founded" in refusal
+        assert "the farm is created" in refusal
     assert [event.kind for event in founder.trace.recent(10)] == []
 
 
 async def test_a_refusal_leaves_a_standing_alarm_as_it_is(tmp_path: Path, autojump_clock: MockClock) -> None:
     founder = Founder(tmp_path)
     async with founder.at_work() as forming:
-        # Four routers that could found a farm of two: two sets without a common node are possible.
+        # Four nodes that can create a farm of two: two sets without a common node are possible.
         forming.members_changed(tuple(member(bytes([0] * 7 + [number]), FormationNotice()) for number in (2, 3, 4)))
         await trio.sleep(1)
         before = founder.alarm

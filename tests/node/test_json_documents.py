@@ -103,7 +103,7 @@ CLOCKS = (ServerClock(1, "oslo", voter=True, offset_ms=-3), ServerClock(2, "lima
 DOCUMENTS: dict[str, Struct] = {
     "view of the leader": farm_view(),
     "view of a follower": farm_view(2),
-    "view before the farm is founded": forming_view(),
+    "view before the farm is created": forming_view(),
     "cluster": ClusterAnswer(
         "demo",
         "c0ffee",

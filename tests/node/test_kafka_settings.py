@@ -42,13 +42,13 @@ def test_on_loopback_the_address_is_enough_and_no_client_writes(tmp_path: Path) 
 def test_all_of_it(tmp_path: Path) -> None:
     found = load(
         tmp_path,
-        '[kafka]\nlisten = "0.0.0.0:9092"\nallow_network = true\nadvertise = "router-1.example:9092"\ntopic = "log"\n'
+        '[kafka]\nlisten = "0.0.0.0:9092"\nallow_network = true\nadvertise = "node-1.example:9092"\ntopic = "log"\n'
         'write = true\ngroups = true\npeers = ["two@router-2.example:9092", "3@[fd00::1]:9092"]\n'
         'certificate = "tls.pem"\nclient_ca = "ca.pem"\nusers = "users"\n',
     )
     assert found == KafkaSettings(
         listen=Address("0.0.0.0", 9092),  # noqa: S104 - compared, not bound
-        advertise=Address("router-1.example", 9092),
+        advertise=Address("node-1.example", 9092),
         allow_network=True,
         topic="log",
         write=True,
@@ -64,7 +64,7 @@ def test_all_of_it(tmp_path: Path) -> None:
     ("kafka", "told"),
     [
         ("write = false", "kafka.listen: missing"),
-        ('listen = "router-1:9092"', "kafka.listen: 'router-1' is not a numeric address"),
+        ('listen = "node-1:9092"', "kafka.listen: 'node-1' is not a numeric address"),
         ('listen = "127.0.0.1"', "kafka.listen: "),
         ('listen = "127.0.0.1:9092"\nadvertise = "nowhere"', "kafka.advertise: 'nowhere': expected HOST:PORT"),
         ('listen = "127.0.0.1:9092"\ntopic = ".."', "kafka.topic: '..' is no name of a topic"),

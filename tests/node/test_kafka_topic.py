@@ -273,7 +273,7 @@ async def test_while_the_node_is_no_server_the_topic_has_no_leader_and_gives_not
     assert (state.node_id, state.leader_id, state.leader_epoch, state.high_watermark) == (0, -1, -1, 0)
     assert state.brokers == (Broker(0, *("127.0.0.1", 9092)),)
     for ask in (topic.read(0, 1), topic.offset_for_time(0), topic.latest_timestamp()):
-        with pytest.raises(ServerStoppedError, match="not a server of a founded farm"):
+        with pytest.raises(ServerStoppedError, match="not a server of a farm yet"):
             await ask
 
 

@@ -76,7 +76,7 @@ def test_the_view_at_80_by_24_shows_every_required_fact() -> None:
 
 def test_a_node_that_waits_for_others_says_so() -> None:
     text = screen(forming_view())
-    assert "not founded: discovering, 5 nodes create this farm" in text
+    assert "not created: discovering, 5 nodes create this farm" in text
     assert "nothing is published yet" in text
 
 

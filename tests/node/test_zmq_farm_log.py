@@ -114,7 +114,7 @@ async def test_the_prune_index_is_where_log_time_was_7_h_45_min_ago() -> None:
 async def test_without_a_farm_no_leader_and_no_entry_is_known() -> None:
     log = log_of(None)
     assert (log.describe().is_leader, log.describe().leader, log.broadcast_url()) == (False, None, None)
-    with pytest.raises(ServerStoppedError, match="not a server of a founded farm"):
+    with pytest.raises(ServerStoppedError, match="not a server of a farm yet"):
         await log.read(1, 1, 1)
     with pytest.raises(ServerStoppedError):
         await log.read_snapshot(0, 1)

@@ -59,7 +59,7 @@ def test_all_of_it(tmp_path: Path) -> None:
     ("zmq", "told"),
     [
         ("write = false", "zmq.listen: missing"),
-        ('listen = "router-1:7670"', "zmq.listen: 'router-1:7670' is not tcp://IP:port"),
+        ('listen = "node-1:7670"', "zmq.listen: 'node-1:7670' is not tcp://IP:port"),
         ('listen = "127.0.0.1"', "zmq.listen: "),
         ('listen = "ipc://somewhere"', "zmq.listen: "),
         ('listen = "192.168.7.5:7670"', "zmq.listen: 192.168.7.5:7670 is not a loopback address"),

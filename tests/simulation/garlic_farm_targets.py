@@ -401,7 +401,7 @@ class JsonTarget:
             replace(FULL, destinations=(), masters=()),
             Clock(17, 3, 2_000),
             Publication(master, 2, 1_767_225_600, "c" * 64),
-            Admission(b"12345678", "router-1", server_id=4),
+            Admission(b"12345678", "node-1", server_id=4),
             Exclusion(leaf, excluded=True),
             CostFactor(leaf, 1.5),
             Force(master),

@@ -400,8 +400,8 @@ def test_a_newcomer_without_a_cluster_id_waits_and_names_the_farms_announced_and
     one, other = some_founding(A, B), invented_founding(C, D)
     effects = see(core, founded(A, one), founded(B, one), founded(D, other), proposing(C, C, E))
     text = the(effects, Alarm).text
-    assert f"cluster {one.cluster_id.hex()} (told by node-1, node-2)" in text
-    assert f"cluster {other.cluster_id.hex()} (told by node-4)" in text
+    assert f"cluster {one.cluster_id.hex()} (announced by node-1, node-2)" in text
+    assert f"cluster {other.cluster_id.hex()} (announced by node-4)" in text
     assert f"`garlicfarm confirm-cluster {one.cluster_id.hex()}`" in text
     assert f"`garlicfarm confirm-cluster {other.cluster_id.hex()}`" in text
     act(core, DeadlineReached(), now=10_000)
@@ -441,7 +441,7 @@ def test_a_founding_of_others_is_ignored_and_told_by_a_newcomer_whose_key_file_n
     assert not has(effects, Persist)
     assert core.ignored == {C: invented_founding(C, D)}
     text = the(effects, Alarm).text
-    assert f"ignores cluster {invented_founding(C, D).cluster_id.hex()} (told by node-3)" in text
+    assert f"ignores cluster {invented_founding(C, D).cluster_id.hex()} (announced by node-3)" in text
     assert f"its farm key file names cluster {some_founding(A, B).cluster_id.hex()}" in text
 
 
@@ -570,8 +570,8 @@ def test_a_withdrawn_set_that_was_founded_after_all_still_includes_the_node() ->
     ("state", "members", "reason"),
     [
         (FormationState(), (), "promised nothing"),
-        (FormationState(founding=some_founding(A, B)), (), "the farm is founded"),
-        (promised_with(A, A, B), (founded(C, some_founding(C, D)),), "the farm is founded"),
+        (FormationState(founding=some_founding(A, B)), (), "the farm is created"),
+        (promised_with(A, A, B), (founded(C, some_founding(C, D)),), "the farm is created"),
         (promised_with(A, A, B), (promising(B, A, B),), "under way"),
         (endorsed_with(A, A, B), (endorsing(B, A, B), proposing(C)), "under way"),
         (

@@ -1,6 +1,6 @@
 """`garlicfarm keys new-destination`, `import-destination` and `offline`: the farm's identity, and what signs for it.
 
-    on a machine that is offline                                      on each router
+    on a machine that is offline                                      on each node
     keys new-destination master.key
     (or: keys import-destination eepPriv.dat master.key)
     keys offline --master master.key --out a.key --out b.key   ──▶   [publishing] signing_key = "a.key"
@@ -39,7 +39,7 @@ from bridge.wire.i2p.destination_keys import (
 
 DAY_S = 86_400
 DAYS_LIMIT = 366
-"""A stolen router can publish for the farm until its key ends: more than a year is not what an offline key is for."""
+"""A stolen node can publish for the farm until its key expires, so a year is the limit."""
 KEYS_LIMIT = 64
 
 
@@ -49,7 +49,7 @@ KEYS_LIMIT = 64
 def new_destination(file: Path, *, as_json: bool) -> None:
     """Make the farm's destination and its master key.
 
-    FILE is made with mode 0600 and holds the private key. Do this on a machine that is no router, and keep FILE there.
+    FILE is made with mode 0600 and holds the private key. Do this on a machine without a node, and keep FILE there.
     """
     key = new_master_key()
     with failures(KeyFileError):
@@ -83,7 +83,7 @@ def _print_master(key: MasterKey, file: Path, *, as_json: bool) -> None:
         return
     echo(f"{destination.address}  is the farm's address.")
     echo(f"{file}: its master key. A holder of this file is that address, for good, and nothing can replace it.")
-    echo("Keep it off the routers, and a copy of it in a second safe place. For each router make a signing key:")
+    echo("Keep it off the nodes, and a copy of it in a second safe place. For each node make a signing key:")
     echo(f"  garlicfarm keys offline --master {file} --out NODE.key")
 
 
@@ -107,7 +107,7 @@ def _print_master(key: MasterKey, file: Path, *, as_json: bool) -> None:
 )
 @json_option
 def offline(master: Path, files: tuple[Path, ...], days: int, *, as_json: bool) -> None:
-    """Make the routers' signing keys.
+    """Make the nodes' signing keys.
 
     Each is a transient key of its own, signed by the master key for some days, in a file with mode 0600. Needs neither
     a node nor a network. The node alarms a week before its key ends.
@@ -118,7 +118,7 @@ def offline(master: Path, files: tuple[Path, ...], days: int, *, as_json: bool) 
     if len(files) > KEYS_LIMIT:
         fail(f"at most {KEYS_LIMIT} keys at once, not {len(files)}")
     if len({file.absolute() for file in files}) < len(files):
-        fail("--out names a file twice: each router needs a key of its own")
+        fail("--out names a file twice: each node needs its own key")
     with failures(KeyFileError, DestinationKeyError):
         master_key = load_master_key(master)
         made = {file: master_key.sign_transient(now_s, days * DAY_S) for file in files}
@@ -132,7 +132,7 @@ def offline(master: Path, files: tuple[Path, ...], days: int, *, as_json: bool) 
     ends = _second(now_s + days * DAY_S)
     for file in made:
         echo(f"{file}: signs for {master_key.destination.address} until {ends}.")
-    echo("Give each router its own file, mode 0600, and delete it here. In the router's configuration:")
+    echo("Give each node its own file, mode 0600, and delete it here. In the node's settings:")
     echo("  [publishing]")
     echo('  signing_key = "FILE"')
 

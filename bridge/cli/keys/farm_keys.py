@@ -1,4 +1,4 @@
-"""`garlicfarm keys`: make the one secret that makes a router a member of a farm, and change it while the farm runs.
+"""`garlicfarm keys`: make the farm key, the shared secret of a farm, and change it while the farm runs.
 
 Gossip's keys are named by ids; a key itself is never printed, and leaves a node only into a file (`export`). The keys
 of the farm's destination are made by `bridge.cli.keys.destination_keys`.
@@ -73,7 +73,7 @@ def keys() -> None:
     "--expect",
     required=True,
     type=click.IntRange(1, EXPECT_LIMIT),
-    help="How many nodes found the farm: more than half of all that may ever found.",
+    help="Number of nodes that create the farm: more than half of all that can ever take part in that.",
 )
 @click.option("--cluster", default=DEFAULT_CLUSTER, show_default=True, help="Name of the cluster.")
 @click.option(
@@ -93,7 +93,7 @@ def new_farm(*, expect: int, cluster: str, output: Path, as_json: bool) -> None:
     if as_json:
         print_json(NewFarmOutput(str(output), label, cluster, expect))
         return
-    echo(f"{output}: the key of farm {label} ({cluster}), to be founded by {expect} nodes.")
+    echo(f"{output}: the key of farm {label} ({cluster}), for a farm that {expect} nodes create.")
     echo("A node with this file can join the farm. Copy it to each of its nodes, mode 0600, nowhere else.")
     echo(f"Then, on each node:  garlicfarm run --farm-key {output}")
 
@@ -385,7 +385,7 @@ def replace_keys(nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: boo
 def export(file: Path, node: str | None, *, replace: bool, as_json: bool) -> None:
     """Write the current farm key file.
 
-    FILE is made with mode 0600. It is what a new node needs to join the founded farm, and any node that was away
+    FILE is made with mode 0600. A new node needs it to join the farm, and so does a node that was away
     during a rotation.
     """
     text = ask_node(node, ControlClient.export_keys)

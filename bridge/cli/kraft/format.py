@@ -1,7 +1,7 @@
 """`garlicfarm kraft format` and `random-uuid`: the directory of a KRaft server, as `kafka-storage` makes it.
 
-Kafka's words, and Kafka's rule: a controller whose settings name no voters must be told whether it founds a quorum
-alone, founds one with others, or joins one. A wrong guess would found a second quorum under the same cluster id.
+Kafka's words, and Kafka's rule: a controller whose settings name no voters needs an option: create a quorum
+alone, create one with others, or join one. A wrong guess would create a second quorum under the same cluster id.
 """
 
 from pathlib import Path
@@ -19,8 +19,8 @@ from consensus.protocols import kraft as protocol
 
 _ONE_OF_THREE = (
     "the settings have no controller.quorum.voters, so say one of:\n"
-    "--standalone                     this server founds a quorum alone\n"
-    "--initial-controllers LIST       the servers of LIST found one (--help shows its form)\n"
+    "--standalone                     this server creates a quorum alone\n"
+    "--initial-controllers LIST       the servers of LIST create one (--help shows its form)\n"
     "--no-initial-controllers         this server joins a quorum that there is"
 )
 
@@ -30,12 +30,12 @@ _ONE_OF_THREE = (
 @set_option
 @click.option("--cluster-id", "-t", metavar="ID", help="The quorum's id, the same for all its servers.")
 @click.option("--random-cluster-id", is_flag=True, help="Make the id now, for the first server of a quorum.")
-@click.option("--standalone", "-s", is_flag=True, help="This server founds a quorum alone.")
+@click.option("--standalone", "-s", is_flag=True, help="This server creates a quorum alone.")
 @click.option(
     "--initial-controllers",
     "-I",
     metavar="ID@HOST:PORT:DIRECTORY-ID,…",
-    help="These servers found a quorum, this one among them; directory ids are made by `kraft random-uuid`.",
+    help="These servers create a quorum, this one among them; directory ids are made by `kraft random-uuid`.",
 )
 @click.option("--no-initial-controllers", "-N", is_flag=True, help="This server joins a quorum that there is.")
 @click.option(

@@ -159,7 +159,7 @@ class Reporter(Lines):
     metavar="ID=URL",
     multiple=True,
     required=True,
-    help="A member when the cluster was founded, as in 1=tcp://127.0.0.1:8047; once for each. A peer that joins names"
+    help="A member when the cluster was created, as in 1=tcp://127.0.0.1:8047; once for each. A peer that joins names"
     " the present members, and not itself. Once the log names the members, that counts.",
 )
 @click.option("--directory", metavar="DIR", required=True, type=directory_path, help="Where the log is kept.")

@@ -71,7 +71,7 @@ def alarms_of(situation: Situation, *, impatient: bool) -> tuple[str, ...]:
 
 def _two_clusters(situation: Situation, own: Founding) -> str:
     return (
-        f"Two clusters live under one farm key: this node belongs to {own.cluster_id.hex()}; it ignores "
+        f"Two clusters exist under one farm key: this node belongs to {own.cluster_id.hex()}; it ignores "
         f"{_told(situation)}. They are never merged. If those are nodes of this farm, keep one cluster; on each node "
         "of the others stop garlicfarm, move its state directory away, give it a key file that `garlicfarm keys export "
         "FILE` wrote in the kept one, and start it again: it rejoins with a new identity. If not, a stranger has "
@@ -85,22 +85,22 @@ def _not_believed(situation: Situation) -> str:
     if situation.trusted is not None:
         return (
             f"This node ignores {told}: {situation.source} cluster {situation.trusted.hex()}, and it joins no other. "
-            "If the farm was made anew since (`garlicfarm recover`), run `garlicfarm keys export FILE` on a node of "
+            "If `garlicfarm recover` made a new cluster since, run `garlicfarm keys export FILE` on a node of "
             "the farm, bring that file here, and start this node again. If not, a stranger has the farm key."
         )
     commands = " or ".join(f"`{CONFIRM_COMMAND} {each}`" for each in _clusters(situation)[:CLUSTERS_SHOWN])
     return (
-        f"This node hears of {told} and cannot know whether that is its farm: any holder of the farm key can say so. "
-        "It waits, and neither founds nor joins. Compare the id with the one that `garlicfarm status` shows on a "
-        f"node of the farm; then run here: {commands}. Or give this node a key file that `garlicfarm keys export "
-        "FILE` wrote on a node of the farm."
+        f"This node discovers {told} without proof that this is its farm: any holder of the farm key can announce "
+        "one. It waits, and neither creates nor joins a farm. Compare the id with `garlicfarm status` on a node of the "
+        f"farm; then run here: {commands}. Or give this node a key file that `garlicfarm keys export FILE` wrote on a "
+        "node of the farm."
     )
 
 
 def _awaited(situation: Situation, trusted: bytes) -> str:
     return (
-        f"This node waits for cluster {trusted.hex()}, which {situation.source}, and no member that it can hear tells "
-        "of it. Start the nodes of that farm, and look at this node's seeds. This node's key file may be older than "
+        f"This node waits for cluster {trusted.hex()}, which {situation.source}, and no member in reach announces "
+        "it. Start the nodes of that farm, and check this node's seeds. This node's key file may be older than "
         "the farm's keys: `garlicfarm keys export FILE` on a node of the farm writes the current one; bring it here, "
         "and start this node again."
     )
@@ -122,15 +122,15 @@ def _told(situation: Situation) -> str:
         )
         more = len(tellers) - TELLERS_SHOWN
         names = ", ".join(tellers[:TELLERS_SHOWN]) + (f" and {more} more" if more > 0 else "")
-        parts.append(f"cluster {cluster} (told by {names})")
+        parts.append(f"cluster {cluster} (announced by {names})")
     left_out = len(clusters) - CLUSTERS_SHOWN
     return " and ".join(parts) + (f" and {left_out} more" if left_out > 0 else "")
 
 
 def _too_many(expect: int) -> str:
     return (
-        f"At least {2 * expect} nodes could found this farm, but it expects {expect}: `expect` must exceed half of "
-        "them, or two farms could be founded. Stop some nodes until the farm is founded, or make a farm key with "
+        f"At least {2 * expect} nodes can create this farm, but it expects {expect}: `expect` must exceed half of "
+        "them, or two farms could be created. Stop some nodes until the farm is created, or make a farm key with "
         "`garlicfarm keys new-farm --expect N` and give it to all."
     )
 
@@ -172,8 +172,8 @@ def _waiting(situation: Situation, founders: Founders) -> str:
     reasons += [f"{_names(silent)} has not promised yet"] if silent else []
     reasons += [f"{_names(false)} {_EQUIVOCATES}"] if false else []
     return (
-        f"This node promised to found the farm with {_names(others)}, and waits: {' and '.join(reasons)}. Start what "
-        f"is missing. If one of them is gone for ever, run `{WITHDRAW_COMMAND}` on every node that promised this set, "
+        f"This node promised to create the farm with {_names(others)}, and waits: {' and '.join(reasons)}. Start what "
+        f"is missing. If one of them will not return, run `{WITHDRAW_COMMAND}` on every node that promised this set, "
         "one after the other."
     )
 
@@ -193,7 +193,7 @@ def _unendorsed(situation: Situation, endorsed: Founding) -> str:
     reasons += [f"{_names(silent)} does not confirm the promises (does it run an older version?)"] if silent else []
     return (
         f"This node has seen the promises of {_names(endorsed.founders)}, and waits with the founding: "
-        f"{' and '.join(reasons) or 'the others found it'}. {_way_out(missing, endorsed)}"
+        f"{' and '.join(reasons) or 'the others create it'}. {_way_out(missing, endorsed)}"
     )
 
 

@@ -117,7 +117,7 @@ class Formation:
         tuning: FormationTuning | None = None,
     ) -> None:
         if not 1 <= expect <= EXPECT_MAX:
-            raise ValueError(f"expect is {expect}; a farm is founded by 1 to {EXPECT_MAX} nodes")
+            raise ValueError(f"expect is {expect}; a farm is created by 1 to {EXPECT_MAX} nodes")
         if founders is not None and not expect <= len(founders) < 2 * expect:
             raise ValueError(
                 f"{len(founders)} founders are listed; for `expect = {expect}` list {expect} to {2 * expect - 1}"
@@ -433,7 +433,7 @@ class Formation:
         promise = self._durable.promise
         refusal = None
         if self.founding is not None or self._foundings_seen():
-            refusal = "the farm is founded; a withdrawal would change nothing. To leave it, use `garlicfarm leave`."
+            refusal = "the farm is created; a withdrawal would change nothing. To leave it, use `garlicfarm leave`."
         elif promise is None and self._durable.endorsed is None:
             refusal = "this node has promised nothing yet."
         elif self._pending is not None or self._is_about_to_exist():

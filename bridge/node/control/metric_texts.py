@@ -144,7 +144,7 @@ _FAULTS: Final = {
     ),
     "wrong_cluster": (
         "the name or id of another cluster",
-        "Correct the seeds of that node; or one of the two farms was founded by mistake",
+        "Correct the seeds of that node; or one of the two farms was created by mistake",
     ),
     "wrong_server": (
         "another server than the one expected at that address",
@@ -180,7 +180,7 @@ _FAULTS: Final = {
     "silent": ("the peer said nothing in time", _LOAD),
     "busy": (
         "the peer, or this node, had no free place or does not know its farm yet",
-        "It ends by itself when the farm is founded; otherwise too many clients connect",
+        "It ends when the farm is created; otherwise too many clients connect",
     ),
     "refused_change": ("a change of the servers that the peer refused", "The event `change-refused` has the reason"),
     "foreign_snapshot": (

@@ -131,7 +131,7 @@ def farm_key_check(path: Path, state_dir: Path) -> Check:
         return Check(
             "farm key", CheckResult.WARNING, text, f"`garlicfarm keys export --replace {path}` while the node runs"
         )
-    text = f"{path}: farm {farm_key.label.hex()} ({farm_key.cluster}), founded by {farm_key.expect} nodes"
+    text = f"{path}: farm {farm_key.label.hex()} ({farm_key.cluster}), created by {farm_key.expect} nodes"
     return Check("farm key", CheckResult.OK, text)
 
 

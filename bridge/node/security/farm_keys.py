@@ -49,7 +49,7 @@ class FarmKeys:
 
     @property
     def exported(self) -> FarmKey:
-        """The key file for other routers: with the cluster that this node belongs to, if it does."""
+        """The key file for other nodes: with the cluster that this node belongs to, if it does."""
         cluster_id = self._cluster_id()
         return self.current if cluster_id is None else replace(self.current, cluster_id=cluster_id)
 

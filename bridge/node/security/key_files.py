@@ -231,12 +231,12 @@ def load_i2p_key_file(path: Path) -> MasterKey:
 
 
 def save_signing_key(path: Path, key: SigningKey) -> None:
-    """Write a router's signing key file."""
+    """Write a node's signing key file."""
     write_private_file(path, signing_key_text(key))
 
 
 def save_signing_keys(keys: Mapping[Path, SigningKey]) -> None:
-    """Write the signing key files of several routers, all of them or none."""
+    """Write the signing key files of several nodes, all of them or none."""
     made: list[Path] = []
     try:
         for path, key in keys.items():
@@ -250,7 +250,7 @@ def save_signing_keys(keys: Mapping[Path, SigningKey]) -> None:
 
 
 def load_signing_key(path: Path) -> SigningKey:
-    """Read a router's signing key file (or a master key file in its place)."""
+    """Read a node's signing key file (or a master key file in its place)."""
     try:
         return parse_signing_key(read_private_file(path))
     except DestinationKeyError as error:

@@ -1,10 +1,10 @@
-"""A farm's bundle: what one operator hands to many routers, as the text of one secret file.
+"""A farm's bundle: what one operator hands to many nodes, as the text of one secret file.
 
     {"kind": "garlicfarm-bundle", "version": 1, "farmKey": TEXT OF THE KEY FILE, "settings": {…}}
 
 `settings` is a node's configuration without the settings of that node alone. The settings declared as `shared` are an
 allow-list, so a new setting is not exported by default. Names, addresses, paths, signing keys, passwords and leaves are
-not in it. Masters are named by their destinations; each router gets a signing key of its own (`garlicfarm keys
+not in it. Masters are named by their destinations; each node gets its own signing key (`garlicfarm keys
 offline`). The bundle contains the farm's key and is as secret as that key.
 """
 
@@ -73,7 +73,7 @@ def parse_bundle(text: str) -> tuple[FarmKey, dict[str, Any]]:
 
 
 def _check_shared(settings: Mapping[str, Any]) -> None:
-    """Refuse a bundle that sets what belongs to one router: state directory, control access, signing keys."""
+    """Refuse a bundle that sets what belongs to one node: state directory, control access, signing keys."""
     for name, value in settings.items():
         if name == "master" and isinstance(value, list):
             if not all(isinstance(each, Mapping) for each in value):

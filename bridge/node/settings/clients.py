@@ -10,7 +10,7 @@
 
 Any process of the machine may open a loopback port, so `write` always needs `keys` or `users`: the file is what gives
 scopes. Beyond loopback, Kafka's writers need TLS as well: SCRAM protects the password and not what follows the login.
-Readers learn from the log which routers belong together. Therefore an endpoint leaves the machine only if an operator
+Readers learn from the log which nodes belong together. Therefore an endpoint leaves the machine only if an operator
 allows it, and a public address also needs proofs and encryption.
 """
 

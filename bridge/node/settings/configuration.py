@@ -1,6 +1,6 @@
 """The configuration of a node: a TOML file, or only the farm's key on the command line.
 
-    name = "router-1"           at the top of the file: the fields of `NodeConfiguration`
+    name = "node-1"           at the top of the file: the fields of `NodeConfiguration`
     [gossip]                    a table for each field with a class of settings, such as `GossipSettings`
     [[master]]                  a list of tables for each field with `Tables`
 
@@ -128,7 +128,7 @@ class NodeConfiguration:
         Setting(
             "what operators call this node: 1 to 32 letters, digits, `.`, `_`, `-`",
             default="the host's name; `HOST-ABCD` where another node of the farm has that",
-            example="router-1",
+            example="node-1",
             parse=_name,
         ),
     ]
@@ -152,8 +152,8 @@ class NodeConfiguration:
     founders: Annotated[
         frozenset[bytes],
         Setting(
-            "node ids (16 hexadecimal digits each) of the nodes that may found the farm, from `expect` to one less than"
-            " twice as many; it wins over the list in the key file, and counts until the farm is founded",
+            "node ids (16 hexadecimal digits each) of the nodes that may create the farm, from `expect` to one less"
+            " than twice as many; it wins over the list in the key file, and counts until the farm is created",
             maximum=2 * EXPECT_MAX - 1,
             parse=_node_id,
             show=bytes.hex,

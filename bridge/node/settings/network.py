@@ -103,7 +103,7 @@ class GossipSettings:
     allow_wan: Annotated[
         bool,
         Setting(
-            "allows public addresses; an observer of gossip over the internet sees which routers belong together",
+            "allows public addresses; an observer of gossip over the internet sees which nodes belong together",
             shared=True,
         ),
     ] = False
@@ -253,7 +253,7 @@ def _check_private(section: Section, settings: GossipSettings) -> None:
             continue
         section.problem(
             key,
-            f"{endpoint(address)} is not a private address, and gossip over the internet shows which routers "
+            f"{endpoint(address)} is not a private address, and gossip over the internet shows which nodes "
             "belong together: use an address of the LAN, or set allow_wan = true",
         )
     for seed in settings.seeds:

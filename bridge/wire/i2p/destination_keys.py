@@ -1,11 +1,11 @@
-"""Keys of the master destination: the farm's identity, and the short-lived keys that sign for it on routers.
+"""Keys of the master destination: the farm's identity, and the short-lived keys that sign for it on the nodes.
 
-    master key file (offline)                    signing key file (one per router)
+    master key file (offline)                    signing key file (one per node)
     destination, private key   ── sign_transient ──▶   destination, transient private key, offline block, expiry
 
-A holder of the master's private key can publish as the farm for ever. So this key stays off the routers: each router
-has a transient key of its own, which the master signed for 30 days. A thief of a router can use its key only until
-then. A farm without an offline machine may put the master key file on its routers; it is accepted as a signing key.
+A holder of the master's private key can publish as the farm for ever. So this key stays off the nodes: each node
+has its own transient key, which the master signed for 30 days. A thief of a node can use its key only until
+then. A farm without an offline machine may put the master key file on its nodes; it is accepted as a signing key.
 
 The keys of a demonstration carry a mark, which every structure signed with them repeats as an option, so that a router
 on the real network can refuse it.
@@ -64,7 +64,7 @@ class MasterKey:
         return f"MasterKey({self.destination.address}, demo={self.demo})"
 
     def sign_transient(self, now_s: int, life_s: int = TRANSIENT_LIFE_S) -> "SigningKey":
-        """Make a transient key for one router and sign it; runs where the master key is."""
+        """Make a transient key for one node and sign it; runs where the master key is."""
         expires_s = now_s + life_s
         if life_s <= 0 or not 0 <= expires_s < 1 << 32:
             raise DestinationKeyError(f"a transient key cannot end at second {expires_s}, {life_s} s from now")
@@ -74,13 +74,13 @@ class MasterKey:
         return SigningKey(self.destination, transient, offline, self.demo)
 
     def as_signing_key(self) -> "SigningKey":
-        """The master key used as a router's signing key, for farms that cannot keep it elsewhere."""
+        """The master key used as a node's signing key, for farms that cannot keep it elsewhere."""
         return SigningKey(self.destination, self.private_key, None, self.demo)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SigningKey:
-    """A router's signing key: a transient key with the master's signature of it, or (`offline` None) the master key."""
+    """A node's signing key: a transient key with the master's signature of it, or (`offline` None) the master key."""
 
     destination: Destination
     private_key: Ed25519PrivateKey
@@ -177,13 +177,13 @@ def master_key_text(key: MasterKey) -> str:
     """The text of a master key file."""
     return (
         f"# The master key of {key.destination.address}. A holder of this file can act as that destination for ever.\n"
-        "# Keep it off the routers and back it up: nothing can replace it.\n"
+        "# Keep it off the nodes and back it up: nothing can replace it.\n"
         + _text("master", key.destination, key.private_key, demo=key.demo)
     )
 
 
 def signing_key_text(key: SigningKey) -> str:
-    """The text of one router's signing key file."""
+    """The text of one node's signing key file."""
     if key.offline is None:
         return master_key_text(MasterKey(key.destination, key.private_key, key.demo))
     end = datetime.fromtimestamp(key.offline.expires_s, UTC).strftime("%Y-%m-%d %H:%M UTC")

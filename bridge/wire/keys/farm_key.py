@@ -1,17 +1,17 @@
-"""The farm key file: the one secret that makes a router a member of a farm.
+"""The farm key file: the shared secret of a farm.
 
     version = 1
     cluster = "farm"            name of the cluster
     expect = 3                  how many founders make a farm, no more and no fewer
     epoch = 1                   when the sealing key was chosen; rises with every rotation
-    era = 0                     how often all keys were replaced at once, to keep an evicted router out
-    label = "0011223344556677"  hash of the founding key; stays when keys rotate, so datagrams keep their farm
+    era = 0                     how often all keys were replaced at once, to keep an evicted node out
+    label = "0011223344556677"  hash of the first gossip key; stays when keys rotate, so datagrams keep their farm
     gossip_keys = ["…"]         the first seals, all open
     retired_keys = []           open a JoinReq only, so that a joiner hears that its key is out of date
-    cluster_id = "0011…"        which founded farm it is (16 bytes); missing until it is founded
+    cluster_id = "0011…"        id of the farm (16 bytes); missing until it is created
 
-A holder of the keys can announce a founding of its own. So a router that comes later needs the cluster id to recognise
-its farm: `garlicfarm keys export` writes it on a node of the farm. A node that has it never founds.
+A holder of the keys can announce a founding of its own. So a later node needs the cluster id to recognize
+its farm: `garlicfarm keys export` writes it on a node of the farm. A node that has it never creates a farm.
 
 Credentials for the Digest authentication of the Garlic Farm protocol are not stored. They are derived from a key and
 the cluster name, so two files cannot disagree about them, and a rotation changes them. The epoch is not part of them:
@@ -72,9 +72,9 @@ class FarmKey:
     retired_keys: tuple[bytes, ...] = ()
     era: int = 0
     cluster_id: bytes | None = None
-    """The cluster id of the founded farm, in an exported file."""
+    """The cluster id of the existing farm, in an exported file."""
     founders: frozenset[bytes] = frozenset()
-    """Node ids of the only nodes that may found the farm, if an operator listed them."""
+    """Node ids of the only nodes that may create the farm, if an operator listed them."""
 
     def __repr__(self) -> str:
         """Names the farm without its keys."""
@@ -121,7 +121,7 @@ class FarmKey:
 
 
 def new_farm_key(expect: int, cluster: str = DEFAULT_CLUSTER) -> FarmKey:
-    """Make the key of a farm that `expect` routers will found."""
+    """Make the key of a farm that `expect` nodes will create."""
     key = os.urandom(KEY_BYTES)
     return _checked(FarmKey(cluster, expect, epoch=1, label=farm_label(key), gossip_keys=(key,)))
 
@@ -180,21 +180,21 @@ def farm_key_text(farm_key: FarmKey) -> str:
         f"# All keys were replaced so often, to keep evicted nodes out.\nera = {farm_key.era}\n" if farm_key.era else ""
     )
     founded = (
-        "# The farm is founded: a node with this file joins this cluster and no other, and never founds one.\n"
+        "# The farm exists: a node with this file joins this cluster and no other, and never creates one.\n"
         f'cluster_id = "{farm_key.cluster_id.hex()}"\n'
         if farm_key.cluster_id is not None
         else ""
     )
     listed = ", ".join(f'"{each.hex()}"' for each in sorted(farm_key.founders))
-    # Left out once the farm is founded: it has no effect then, and an earlier version does not read it.
+    # Left out once the farm is created: it has no effect then, and an earlier version does not read it.
     is_founded = farm_key.cluster_id is not None
-    founders = f"# Only these nodes may found the farm.\nfounders = [{listed}]\n" if listed and not is_founded else ""
+    founders = f"# Only these nodes may create the farm.\nfounders = [{listed}]\n" if listed and not is_founded else ""
     return (
         f"# The key of the Garlic Farm {farm_key.cluster!r}. A holder of this file can join it: keep it secret\n"
         "# (mode 0600), and copy it to each node of the farm and nowhere else.\n"
         f"version = {VERSION}\n"
         f'cluster = "{farm_key.cluster}"\n'
-        f"# This many nodes found the farm, no more and no fewer. It must exceed half of all that may ever found.\n"
+        f"# Exactly this many nodes create the farm. It must exceed half of all nodes that can ever take part.\n"
         f"expect = {farm_key.expect}\n"
         f"epoch = {farm_key.epoch}\n"
         f'label = "{farm_key.label.hex()}"\n'

@@ -25,7 +25,7 @@ admitting leader was itself admitted by a server that is no founder. A peer that
 _WAY_OUT = (
     f", and a handshake carries {LINKS_MAX} at most: who has the log needs none, so let a founder lead, or a server"
     " that was admitted by one, until this node has the log (`garlicfarm transfer --to NODE` at the leader); where none"
-    " is left, `garlicfarm recover` founds the farm anew"
+    " is left, `garlicfarm recover` creates a new cluster"
 )
 
 
