@@ -260,7 +260,7 @@ class NodeApproved(Document, frozen=True):
 
 
 class NodeEvicted(Document, frozen=True):
-    """An identity is out of the farm for ever."""
+    """An identity is evicted permanently."""
 
     id: str
     """Its NodeId, in hexadecimal."""
@@ -304,7 +304,7 @@ class SubmitOutcome(Enum):
     """How a submission ended. Only `committed` is an acknowledgement."""
 
     COMMITTED = "committed"
-    """It is in the log for good."""
+    """It is in the log permanently."""
     REFUSED = "refused"
     """It is not in the log."""
     BUSY = "busy"

@@ -162,7 +162,7 @@ def _of_operators(record: OperatorCommand, names: Names) -> str:
         case Factors(through_index, formula, factors):
             text = f"the pipeline weighs {len(factors)} leaves by the log up to {through_index} ({formula})"
         case Removal(server_id, removed):
-            text = f"{names.server(server_id)} is {'taken out' if removed else 'let back'}"
+            text = f"{names.server(server_id)} is {'removed' if removed else 'allowed to join again'}"
         case ClientKey(node_id, name, _, scopes, admitted):
             may = ", ".join(scope.value for scope in scopes) or "read"
             text = f"client key {name} ({node_id.hex()}) {'may: ' + may if admitted else 'may nothing any more'}"

@@ -257,7 +257,9 @@ _OF_FARM: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "clock-bounded": _facts_alone,
     "log-time-corrected": _facts_alone,
     "second-forgotten": _facts_alone,
-    "removal-changed": lambda _, facts: f"{_server(facts)} is {'taken out' if facts['removed'] else 'let back'}",
+    "removal-changed": lambda _, facts: (
+        f"{_server(facts)} is {'removed' if facts['removed'] else 'allowed to join again'}"
+    ),
     "exclusion-changed": lambda _, facts: (
         f"leaf {_leaf(facts['leaf'])} is {'excluded' if facts['excluded'] else 'listed again'}"
     ),

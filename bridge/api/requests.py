@@ -105,7 +105,7 @@ class ForceOrder(RequestBody, frozen=True):
 
 
 class RemovalOrder(RequestBody, frozen=True):
-    """Take a server out of the group, or let it come back."""
+    """Remove a server from the group, or allow it to join again."""
 
     server: str
     """Its name, Raft id or NodeId."""
@@ -143,7 +143,7 @@ class CommandRequest(RequestBody, frozen=True):
     force: ForceOrder | UnsetType = UNSET
     """Publish a master anew."""
     removal: RemovalOrder | UnsetType = UNSET
-    """Take a server out of the group, or let it come back."""
+    """Remove a server from the group, or allow it to join again."""
     client: ClientOrder | UnsetType = UNSET
     """Admit a client key, or remove it."""
     correction: CorrectionOrder | UnsetType = UNSET

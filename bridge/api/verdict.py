@@ -116,7 +116,10 @@ class Meaning:
 
 MEANINGS: Mapping[VerdictKind, Meaning] = {
     VerdictKind.STOPPING: Meaning(
-        Severity.WARNING, is_ready=False, alarm=None, text="the node was told to stop and says goodbye"
+        Severity.WARNING,
+        is_ready=False,
+        alarm=None,
+        text="the node is leaving or stopping, and announces its departure",
     ),
     VerdictKind.FOREIGN_KEY: Meaning(
         Severity.CRITICAL,
@@ -355,7 +358,9 @@ class _Facts:
 def _stopping(facts: _Facts) -> Concern | None:
     if facts.view.node.phase is not Phase.STOPPING:
         return None
-    return Concern(VerdictKind.STOPPING, "Stopping: this node says goodbye to the others", NOTHING_TO_DO, None)
+    return Concern(
+        VerdictKind.STOPPING, "Stopping: this node announces its departure to the others", NOTHING_TO_DO, None
+    )
 
 
 def _foreign_key(facts: _Facts) -> Concern | None:
@@ -551,7 +556,7 @@ def _down_action(facts: _Facts) -> str:
     if len(lost_voters) > spare:
         return f"{_DOWN_ACTION}; {_REPLACE_ACTION}"
     commands = " and ".join(f"`garlicfarm servers remove {name}`" for name in sorted(name for _, name in gone))
-    return f"{_DOWN_ACTION}; take out what never comes back: {commands}"
+    return f"{_DOWN_ACTION}; remove a server that will not return: {commands}"
 
 
 def _unhealthy_entries(facts: _Facts) -> list[MetaEntryView]:

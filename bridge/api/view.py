@@ -39,7 +39,7 @@ class Phase(Enum):
     OBSERVER = "observer"
     """Knows the farm, follows it, and does not vote."""
     STOPPING = "stopping"
-    """Says goodbye to its peers."""
+    """The node announces its departure to its peers."""
 
 
 class ServerRole(Enum):

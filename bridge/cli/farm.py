@@ -224,11 +224,13 @@ def _show_servers(view: FarmView, *, as_json: bool) -> None:
 @node_option
 @json_option
 @yes_option
-@click.option("--wait", "wait_s", type=float, default=30.0, show_default=True, help="Seconds to wait until it is out.")
+@click.option(
+    "--wait", "wait_s", type=float, default=30.0, show_default=True, help="Seconds to wait until it is removed."
+)
 def remove(server: str, node: str | None, wait_s: float, *, yes: bool, as_json: bool) -> None:
-    """Take SERVER (name or Raft id) out of the farm, the leader too."""
+    """Remove SERVER (name or Raft id) from the Raft group; it may be the leader."""
     order = CommandRequest(removal=RemovalOrder(server, removed=True))
-    confirm_order(node, order, f"Take {server} out of the farm? Its leaves will be listed no more.", yes=yes)
+    confirm_order(node, order, f"Remove {server} from the farm? Its leaves will no longer be listed.", yes=yes)
     tell(node, order, as_json=as_json)
 
     async def until_out(client: ControlClient) -> FarmView:
@@ -242,7 +244,7 @@ def remove(server: str, node: str | None, wait_s: float, *, yes: bool, as_json: 
     view = ask_node(node, until_out)
     if _on_their_way(view):
         reasons = "; ".join(view.raft.waits) or f"ask {known(view.raft.leader_name)}, which leads: `garlicfarm servers`"
-        fail(f"the farm lets {server} go as soon as it can, and it is still a member: {reasons}")
+        fail(f"{server} is not removed yet; the leader removes it when the rules allow: {reasons}")
 
 
 def _on_their_way(view: FarmView) -> list[int]:

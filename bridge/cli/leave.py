@@ -1,6 +1,6 @@
 """`garlicfarm leave`, `transfer`, `withdraw`, `confirm-cluster`: a node leaves, hands leadership over, or joins a farm.
 
-The leader takes a node that left out of the Raft group, unless too few voters would stay; started again, it comes back
+The leader removes a node that left from the Raft group, unless too few voters would remain; started again, it joins
 under its Raft id. Before maintenance it is enough to hand leadership over: the leader brings its successor up to date,
 holds what is submitted meanwhile, and tells it to take over, so that nothing waits for an election timeout. A node that
 is stopped in the ordinary way does so by itself.

@@ -38,7 +38,7 @@ COMMANDS = {
     "transfer": LazyCommand("bridge.cli.leave:transfer", "Hand leadership to another node."),
     "withdraw": LazyCommand("bridge.cli.leave:withdraw", "Take back a node's promise to create a farm."),
     "confirm-cluster": LazyCommand("bridge.cli.leave:confirm_cluster", "Confirm the cluster that a new node joins."),
-    "recover": LazyCommand("bridge.cli.recover:recover", "Make a new farm of a survivor when a majority is lost."),
+    "recover": LazyCommand("bridge.cli.recover:recover", "Create a new farm from a survivor when a majority is lost."),
     "node": LazyCommand("bridge.cli.node:node", "List who belongs to the farm; approve or evict an identity."),
     "backup": LazyCommand("bridge.cli.recover:backup", "Write down what the farm agreed on, without any key."),
     "restore": LazyCommand("bridge.cli.recover:restore", "Make a new node's state directory out of a backup."),

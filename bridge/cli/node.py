@@ -98,14 +98,14 @@ def approve(which: str, nodes: tuple[str, ...], *, yes: bool, as_json: bool) -> 
 @yes_option
 @json_option
 def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: bool) -> None:
-    """Throw an identity out for ever, and replace all keys.
+    """Evict an identity permanently, and replace all keys.
 
-    NODE is an id, or a name. What remains of the farm gets new gossip keys, each node sealed for itself; with the old
-    ones no node can read, join or submit any more. With transport = "i2p" the keys are the operator's to replace.
+    NODE is an id, or a name. The remaining nodes receive new gossip keys, sealed for each of them; with the old keys no
+    node can read, join or submit any more. With transport = "i2p" the operator replaces the keys by hand.
     """
     if not yes:
         ask_leader(nodes, lambda client: client.check(NODES_EVICT, NodeRequest(which, force)))
-    confirm(f"{which} is thrown out for ever, and the keys of the farm are replaced. Go on?", yes=yes)
+    confirm(f"{which} is evicted permanently, and the keys of the farm are replaced. Continue?", yes=yes)
     done = ask_leader(nodes, lambda client: client.evict_node(which, force=force))
     if as_json:
         print_json(done)

@@ -4,7 +4,7 @@ A backup holds no hard state, no identity and no key (`bridge.wire.keys.backup`)
 therefore a new node: a new identity, hence a new Raft id and an empty storage, which the farm fills. The file tells
 it which farm it belongs to, so that it waits to be admitted and never creates another one.
 
-`recover` is the last resort of a farm that lost the majority of its voters for good. A survivor's state directory
+`recover` is the last resort of a farm that permanently lost the majority of its voters. A survivor's state directory
 becomes a new cluster, of which it is the only server, and all others join it anew; a backup is for the day on which no
 directory is left. What only the others had acknowledged is lost, and a majority that turns out to live after all is
 another farm from then on. So the command says what it is going to give up, and asks. The node must not run.
@@ -104,12 +104,12 @@ def recover(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Make a new farm of a survivor, when a majority is gone for good.
+    """Create a new farm from one surviving node after a majority is permanently lost.
 
-    Take a state directory if there is one: its log goes further than any backup.
+    Use a state directory if there is one: its log is newer than any backup.
     """
     if as_json and not (yes or dry_run):
-        fail("with --json nothing can be asked: add --yes if the other voters are gone for good")
+        fail("--json cannot prompt: add --yes if the other voters are permanently lost")
     if "era" in resets and key_file is None:
         fail("--reset era needs --farm-key FILE: the farm key file holds the era as well")
     log_time_ms = clock_ms() if "time" in resets else None
@@ -122,7 +122,7 @@ def recover(
             return
         if not as_json and (not yes or cut_after is not None or resets):
             _explain(plan)
-        confirm("Are they gone for good, and shall this node go on without them?", yes=yes)
+        confirm("Are the other voters permanently lost?", yes=yes)
         trio.run(carry_out, plan)
         if key_file is not None and farm_key is not None:
             era = 0 if reset.era else farm_key.era

@@ -59,7 +59,7 @@ class Exclude:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """An identity is out for ever, and all keys are replaced."""
+    """Evict an identity permanently, and replace all keys."""
 
     node_id: str
     name: str
@@ -67,7 +67,7 @@ class Evict:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The node that is asked says goodbye and stops."""
+    """Make the contacted node leave the farm and stop."""
 
     name: str
 

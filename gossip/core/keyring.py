@@ -21,7 +21,7 @@ instead, and dates the open ones below it anew, one above it: no later than nece
 that happens elsewhere at this moment must win. It does, unless that member missed as many changes as a keyring
 remembers.
 
-*Eras.* A merge trusts every holder of a key, and a member that is thrown out holds one: it could choose a later key
+*Eras.* A merge trusts every holder of a key, and an evicted member holds one: it could choose a later key
 than the one that is to keep it out. So there are changes that do not merge. `rekeyed` begins an era: one new key, all
 others retired. Of two keyrings of different eras the later one counts, whole, and changes of the earlier one at the
 same time are void. An era is never taken from a KeyringUpdate (`keyring_exchange`); the application, which knows of

@@ -52,11 +52,11 @@ def test_a_farm_without_gossip_is_founded_grows_and_shrinks_through_a_proxy_that
         newcomer.start()
         farm.wait_until(lambda: newcomer.view().node.raft_id == 4, START_BOUND_S, "the newcomer is admitted")
         farm.wait_settled()
-        # Then it is a server like the others, and one that says goodbye is taken out again
+        # Then it is a server like the others, and one that leaves is removed again
         assert newcomer.submit({"mark": "two"}).index is not None
         newcomer.ask(lambda client: client.leave())
         newcomer.ended(START_BOUND_S)
-        three.wait_until(lambda: len(leader.view().raft.voters) == 3, START_BOUND_S, "it is taken out")
+        three.wait_until(lambda: len(leader.view().raft.voters) == 3, START_BOUND_S, "it is removed")
         # And one that is killed is dead to the others, and back when it comes back, under the same Raft id
         victim = next(node for node in founders if node is not three.leader())
         raft_id = victim.view().node.raft_id

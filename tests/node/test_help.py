@@ -91,7 +91,7 @@ def test_a_command_is_explained_where_no_document_has_its_name() -> None:
     code, told = asked("node", "evict")
     assert code == 0
     assert told.startswith("Usage: ")
-    assert "Throw an identity out" in told
+    assert "Evict an identity" in told
 
 
 def test_an_unknown_topic_is_answered_with_the_nearest() -> None:

@@ -128,9 +128,9 @@ async def test_a_master_that_no_node_can_publish_is_not_forced(node: AskedNode) 
 
 async def test_a_server_is_removed_by_its_name_raft_id_or_node_id_and_may_come_back(node: AskedNode) -> None:
     for name in ("node-3", "3", NODE_IDS[2].hex()):
-        assert await node.ask({"removal": {"server": name, "removed": True}}) == "node-3 is taken out of the group"
+        assert await node.ask({"removal": {"server": name, "removed": True}}) == "node-3 is removed from the group"
         assert node.last == Removal(3, removed=True)
-        assert await node.ask({"removal": {"server": name, "removed": False}}) == "node-3 may come back"
+        assert await node.ask({"removal": {"server": name, "removed": False}}) == "node-3 may join again"
     status, code, text = await node.refusal({"removal": {"server": "node-9", "removed": True}})
     assert (status, code) == (404, "no-such-server")
     assert "node-1, node-2, node-3, node-4" in text
@@ -138,7 +138,7 @@ async def test_a_server_is_removed_by_its_name_raft_id_or_node_id_and_may_come_b
 
 async def test_removing_the_leader_says_that_it_hands_over_first(node: AskedNode) -> None:
     text = await node.ask({"removal": {"server": "node-1", "removed": True}})
-    assert text == "node-1 hands leadership over and is then taken out"
+    assert text == "node-1 hands over leadership and is then removed"
 
 
 async def test_a_farm_that_would_become_too_small_is_told_before_anything_is_in_the_log(node: AskedNode) -> None:

@@ -175,7 +175,7 @@ def test_a_server_that_was_thrown_out_is_not_heard() -> None:
     running = replica(Server())
     opened = RequestGateway(lambda: running, lambda server_id: server_id == OTHER)
     request = core.RequestVote(7, OTHER, ORIGIN, 1)
-    with pytest.raises(GarlicFarmError, match="server 2 was thrown out of the farm"):
+    with pytest.raises(GarlicFarmError, match="the identity of server 2 was retired or evicted"):
         opened.request(OTHER, request, lambda _: None)
 
 

@@ -68,7 +68,7 @@ RECORDS: list[tuple[AnyRecord, str]] = [
     (CostFactor(HASH, 1.5), "is multiplied by 1.5"),
     (Force(MASTER.base64), "is to be published anew"),
     (Factors(7, "v1", {HASH: 1.5}), "the pipeline weighs 1 leaves by the log up to 7 (v1)"),
-    (Removal(1, removed=True), "node-1 is taken out"),
+    (Removal(1, removed=True), "node-1 is removed"),
     (ClientKey(CLIENT_ID, "collector", CLIENT_KEY, (Scope.WEIGHTS,), admitted=True), "may: weights"),
     (Correction(1_000), "log time goes back to 00:00:01"),
     (ProducerStart("p-1"), "a Kafka producer begins: p-1"),

@@ -79,7 +79,7 @@ def test_admissions_of_another_farm_show_nothing() -> None:
 def test_what_an_expelled_member_signed_shows_nothing() -> None:
     chain = [admission(4, by=3), admission(3, by=1)]
     assert flaw(chain) is None
-    assert "was thrown out" in (flaw(chain, out=(node_id(3),)) or "")
+    assert "was retired or evicted" in (flaw(chain, out=(node_id(3),)) or "")
 
 
 def test_a_line_that_is_longer_than_a_handshake_carries_is_not_walked_to_its_end() -> None:

@@ -293,11 +293,11 @@ def use(key: str, node: str | None, *, force: bool, as_json: bool) -> None:
 @yes_option
 @json_option
 def remove(key: str, node: str | None, *, force: bool, yes: bool, as_json: bool) -> None:
-    """Have every member refuse KEY for good.
+    """Make every member refuse KEY permanently.
 
     KEY is the id of an installed key that is not in use. A removed key does not come back.
     """
-    confirm(f"Every member will refuse the key {key} for good. Go on?", yes=yes)
+    confirm(f"Every member will refuse the key {key} permanently. Continue?", yes=yes)
     ask_node(node, lambda client: client.remove_key(key, force=force))
     if as_json:
         print_json(KeyAnswer(key))

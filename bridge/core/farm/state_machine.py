@@ -15,7 +15,7 @@
     removal      ignores the server's reports until it is allowed back. The leader then removes the server from the
                  group by its own rules (`bridge.core.membership.reconcile`); while the server votes, its clock counts
     approval     gives a name to another identity and retires the previous one
-    eviction     excludes an identity for ever, and stores the new gossip key, sealed for each remaining member
+    eviction     excludes an identity permanently, and stores the new gossip key, sealed for each remaining member
     rekeying     stores the new gossip key, sealed for each member
     correction   sets log time back to the clocks of a majority (`bridge.core.farm.log_time_correction`)
     level        raises what the log may hold; it never falls
@@ -158,7 +158,7 @@ _OF_PRODUCER = {
 
 _NO_PLACE_FOR_MASTER = (
     f"the master {{}}.b32.i2p has no place: the farm publishes {MASTERS_MAX} masters, first one of each server,"
-    f" then up to {MASTERS_OF_SERVER_MAX} of each. Take another master out of the configuration of the servers that"
+    f" then up to {MASTERS_OF_SERVER_MAX} of each. Remove another master from the settings of the nodes that"
     " report it"
 )
 

@@ -202,13 +202,13 @@ def _way_out(missing: Sequence[bytes], endorsed: Founding) -> str:
     outside = [each for each in missing if each not in endorsed.founders]
     if outside and len(outside) == len(missing):
         return (
-            f"All founders confirm them, {_names(outside)} is no founder and blocks the founding. If it is a node of "
-            f"yours, stop or update it. If not, a stranger has the farm key. {list_founders(endorsed)}"
+            f"All founders confirm them, {_names(outside)} is not a founder and blocks the founding. If it is your "
+            f"node, stop or update it. If not, a stranger has the farm key. {list_founders(endorsed)}"
         )
     return (
-        "Start what is missing; stop or update what is no founder and does not confirm. If one of the founders is gone "
-        f"for ever, or is none of your nodes, run `{WITHDRAW_COMMAND}` on every node that shows this alarm, one after "
-        "the other, the founders first."
+        "Start the missing nodes; stop or update a node that is not a founder and does not confirm. If one of the "
+        f"founders will not return, or is not your node, run `{WITHDRAW_COMMAND}` on every node that shows this alarm, "
+        "one after the other, the founders first."
     )
 
 

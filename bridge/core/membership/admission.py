@@ -1,4 +1,4 @@
-"""The table of admitted identities: the log gives out Raft ids and binds each to one identity for ever.
+"""The table of admitted identities: the log gives out Raft ids and binds each to one identity permanently.
 
     founders     Raft ids 1, 2, … in order of NodeId, known with the founding
     admission    the leader's entry: this identity, under this name         ──▶ the next unused Raft id
@@ -19,13 +19,13 @@ new id. The id stays used: the row of the highest id is kept, as LAPSED, until a
 next id still follows from the table. An id below the highest that is not in the table has lapsed, and a node that
 presents an admission with it is refused (`is_lapsed`).
 
-The first identity under a name keeps the name. A router with a known name and another identity is either a replaced
-router or a stranger. The log cannot tell which, so it is refused until an operator has decided. An identity may change
+The first identity under a name keeps the name. A node with a known name and another identity is either a replaced
+node or a stranger. The log cannot tell which, so it is refused until an operator has decided. An identity may change
 its name to a free one.
 
 A retired or evicted identity stays in the table and never comes back under any name; the group loses its server. An
 approval names the identity that it replaces. If two operators decide about one name at once, the second entry is
-refused and does not retire the router that the first has just approved.
+refused and does not retire the identity that the first has just approved.
 
 *Shares.* From `BOUNDS_LEVEL` on an identity counts on the leader that signed its admission, while it is a member. One
 leader has at most `ADMITTED_OF_LEADER_MAX` such members. Retired and evicted identities count on no leader; in a full
@@ -50,7 +50,7 @@ ENTRY_BYTES_MAX = 768
 """Limit of an admission or approval with its proof. The state and handshakes (in base64) carry these bytes.
 An honest one has less than 450 bytes; unknown members could make it 64 KiB, a thousand times."""
 LAPSE_MS = 1_800_000
-"""Log time in which an admitted identity must come alive: a router that was just approved needs seconds; half an hour
+"""Log time in which an admitted identity must come alive: a node that was just approved needs seconds; half an hour
 leaves room for one that gets a large log over a slow line, and keeps 1,024 places from being used up within a day by
 one admission a reporting period, since sixty of them have lapsed when the sixty-first comes."""
 
@@ -111,7 +111,7 @@ class AdmissionRefused:
 
 @dataclass(frozen=True, slots=True)
 class ServerRetired:
-    """The identity `successor` took the name of `node_id`, whose server leaves the group for good."""
+    """The identity `successor` took the name of `node_id`, whose server is removed permanently."""
 
     server_id: int
     node_id: bytes
@@ -181,7 +181,7 @@ def holder_of(admitted: Mapping[int, Admitted], name: str) -> int | None:
 def refusal(admitted: Mapping[int, Admitted], node_id: bytes, name: str, *, holder_runs: bool = False) -> str | None:
     """The reason not to record this identity under this name; None if there is none.
 
-    `holder_runs`: the identity that has the name is alive, so the newcomer is not the same router with a new one.
+    `holder_runs`: the identity that has the name is alive, so the new node is not the same node with a new identity.
     """
     out = out_refusal(admitted, node_id)
     if out is not None:
@@ -284,7 +284,7 @@ def with_room(admitted: Mapping[int, Admitted]) -> Mapping[int, Admitted]:
     out = [server_id for server_id, each in admitted.items() if each.is_out and server_id != highest]
     if not out:
         return admitted
-    # An evicted identity without a row could come back; a retired one is a router that has a new identity.
+    # An evicted identity without a row could come back; a retired one belongs to a node with a new identity.
     first = min(out, key=lambda server_id: (admitted[server_id].standing is Standing.EVICTED, server_id))
     return {server_id: each for server_id, each in admitted.items() if server_id != first}
 

@@ -1,19 +1,19 @@
-"""Eviction of an identity for ever, and replacement of the gossip keys of all others.
+"""Permanent eviction of an identity, and replacement of the gossip keys of all others.
 
     eviction entry ──▶ the table: EVICTED, also an identity that was never admitted (`bridge.core.membership.admission`)
                   └──▶ Rekeying: the era that begins, and for each remaining identity the new gossip key in a box
 
     rekeying entry ──▶ Rekeying alone: a key file was copied, and all identities stay
 
-One entry does both, since neither helps without the other: with the old keys the evicted router could still read and
+One entry does both, since neither helps without the other: with the old keys the evicted node could still read and
 submit, and without the eviction it would still be a voter. The sealed keys ("boxes") are in the log, because every
 remaining server receives the log, also one that is down at the moment, and because only the leader could replace them.
-The evicted router may read the entry, but can open none of its boxes.
+The evicted node may read the entry, but can open none of its boxes.
 
-A router that learns of its eviction stops, and the other members refuse it, so its vote is lost at once. In a group of
+A node that learns of its eviction stops, and the other members refuse it, so its vote is lost at once. In a group of
 four with one server down, the leader would lose its majority before it could remove a server. Therefore a voter is
 demoted first and evicted as a learner, which still receives the entry (`vote_goes_first`); until the eviction is
-applied the leader does not promote it again. If the farm cannot spare the vote, the evicted router stays in the
+applied the leader does not promote it again. If the farm cannot spare the vote, the evicted node stays in the
 configuration until another server replaces it.
 
 Only the boxes of the last era are kept. Eras count up by one: of two entries that begin the same era the second is
@@ -87,9 +87,9 @@ SPONSORS_LEAST = 2
 
 
 def sponsors_needed(voters: int) -> int:
-    """How many of the `voters` other voters must vouch for a key, before a router that was away believes them.
+    """How many of the `voters` other voters must vouch for a key, before a node that was away accepts it.
 
-    An identity that was evicted meanwhile was a member when that router left: a single signature could be its own.
+    An identity evicted since then was a member when that node went offline: a single signature could be its own.
     """
     return max(SPONSORS_LEAST, voters // 2 + 1)
 

@@ -155,7 +155,7 @@ _FAULTS: Final = {
         "an identity that the log has not admitted",
         "`garlicfarm node list` shows it; approve it if it is yours",
     ),
-    "expelled": ("an identity that was evicted, replaced or removed", "Stop that node if it is yours"),
+    "expelled": ("an identity that was retired or evicted, or a removed server", "Stop that node if it is yours"),
     "wrong_certificate": (
         "a certificate that has expired or is not the announced one",
         "Look at the clock and the certificate of the server that the alarm names",
@@ -209,10 +209,9 @@ _RAFT_PORT: Final = {
     " message. It grows while a snapshot or much data travels",
     "links_established": "Connections that this node has opened to other servers. A steady growth means that they"
     " break: look at `connection-failed` in `garlicfarm events`",
-    "farewells_answered": "Goodbyes to a server that was removed from the group, which it has heard. It grows by one"
-    " for each removal",
-    "farewells_unanswered": "Goodbyes to a server that was removed from the group, which it did not hear, being dead."
-    " It finds out when it starts again",
+    "farewells_answered": "Notices of its removal that a removed server received. It grows by one for each removal",
+    "farewells_unanswered": "Notices of its removal that a removed server did not receive, because it is dead."
+    " It receives one when it starts again",
     "peers_without_address": "Attempts to reach a server whose address is not known. It ends when gossip brings the"
     " address; if it grows, that server has not been heard since this node started",
     "requests_dropped": (

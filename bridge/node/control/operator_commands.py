@@ -175,9 +175,9 @@ class OperatorCommands:
                 f" {self._name(server_id)} can be removed",
             )
         if not asked.removed:
-            return Removal(server_id, removed=False), f"{self._name(server_id)} may come back"
+            return Removal(server_id, removed=False), f"{self._name(server_id)} may join again"
         leads = server_id == self.view.raft.leader_id
-        how = "hands leadership over and is then taken out" if leads else "is taken out of the group"
+        how = "hands over leadership and is then removed" if leads else "is removed from the group"
         return Removal(server_id, removed=True), f"{self._name(server_id)} {how}"
 
     # -- client keys ---------------------------------------------------------------------------------------------------

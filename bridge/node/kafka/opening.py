@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bridge.node.kafka.endpoint import FarmListener
 
 MODULES: Final = ("kio", "cramjam")
-INSTALL_KAFKA: Final = "install the extra (pip install 'garlicfarm[kafka]'), or take [kafka] out of the configuration"
+INSTALL_KAFKA: Final = "install the extra (pip install 'garlicfarm[kafka]'), or remove [kafka] from the settings"
 
 
 def missing_module() -> str | None:

@@ -5,9 +5,8 @@
 
 The log is where admissions live. But a node has to know its Raft id before it has a log, and after a restart it has to
 find the other voters before it knows what is committed: if all of them were admitted later, no voter could reach
-another. What the log once said of a Raft id holds for ever, unless the admission has lapsed; then its row leaves the
-file. The same holds for who was thrown out. So the file also tells whom a handshake may believe before the log is
-replayed (`farm_peers`).
+another. An entry of the file stays valid permanently, unless the admission has lapsed; then its row is deleted. The
+same holds for retired and evicted identities. So handshakes use the file before the log is replayed (`farm_peers`).
 
 A member's word about this node's own Raft id is kept apart from what the log says. It is not binding: the log's word
 takes its place, and so does a later one of a member while there is no log. The log's word on this node's own id counts
@@ -60,7 +59,7 @@ class AdmissionStore:
         self._servers = {server_id: each.node_id for server_id, each in of_founders(founding.founders).items()}
         found = self._read()
         self.out = frozenset(bytes.fromhex(node_id) for node_id in found.out)
-        """Identities that the log has thrown out: they are refused before the log is replayed, too."""
+        """Identities retired or evicted by the log; they are refused before the log is replayed, too."""
         self.chain = found.chain
         """What shows this node to servers that have not heard of it (`admission_chain`), once the log has told it."""
         self._servers.update({server_id: bytes.fromhex(node_id) for server_id, node_id in found.servers.items()})

@@ -1,6 +1,6 @@
 """Which connecting peers belong to this farm: the directory that the handshakes of the Raft port ask.
 
-    key of the proof ──▶ NodeId ──▶ evicted or replaced?                  refused, whatever else it shows
+    key of the proof ──▶ NodeId ──▶ evicted or retired?                   refused, whatever else it shows
                                ├──▶ the founding, the log, admissions.json: the Raft id is bound to another identity?
                                └──▶ a server that the log has removed and that is out of the group?     no server's role
 
@@ -14,7 +14,7 @@ of an id or an identity goes before.
 
 *A member can sign an admission and never submit it.* This node cannot tell such a server from a newcomer. Therefore a
 chain is accepted only for what the committed log of a leader could hold: an id at most `IDS_AHEAD_MAX` above the
-highest known one, one identity for each signer and id, and no signature of an evicted, replaced or removed server,
+highest known one, one identity for each signer and id, and no signature of an evicted, retired or removed server,
 since the log with its removal has all that it admitted before. Connections and bytes of such a peer count on its signer
 (`voucher_of`) until the log names the peer. So a member gets a second share of places, however many servers it invents.
 
@@ -81,16 +81,16 @@ class KnownFarm:
         return None if noted is None or self.is_lapsed(noted) else noted
 
     def expulsion(self, node_id: bytes) -> str | None:
-        """Why this identity is out for good; None if it is not."""
+        """Return the reason why this identity is refused permanently, or None."""
         if node_id in self.admissions.out:
             return (
-                f"the identity {node_id.hex()} was evicted or replaced, and is never admitted again: a node that may"
+                f"the identity {node_id.hex()} was retired or evicted, and is never admitted again: a node that may"
                 " come back needs a new state directory, and with it a new identity"
             )
         return out_refusal(self.applied_state.state.admitted, node_id)
 
     def is_out(self, server_id: int) -> bool:
-        """Whether the log says that this server's identity is retired or evicted."""
+        """Return True if the log retired or evicted this server's identity."""
         each = self.applied_state.state.admitted.get(server_id)
         return each is not None and not each.is_member
 
@@ -200,7 +200,7 @@ class FarmPeers:
         return self._vouched.signer_of(claim.server_id, node_id_of(claim.public_key))
 
     def is_out(self, node_id: bytes) -> bool:
-        """Whether this identity was evicted or replaced: no node calls it."""
+        """Return True if this identity was retired or evicted: no node connects to it."""
         return self.farm is not None and self.farm.expulsion(node_id) is not None
 
     def may_tell_keys(self, node_id: bytes) -> bool:
@@ -212,11 +212,11 @@ class FarmPeers:
         return self.farm is None or self.farm.may_tell_keys(node_id)
 
     def is_server_out(self, server_id: int) -> bool:
-        """Whether the log says that this server's identity is retired or evicted: no node dials it or listens to it."""
+        """Return True if the log retired or evicted this server's identity: no node exchanges messages with it."""
         return self.farm is not None and self.farm.is_out(server_id)
 
     async def follow(self, farm: KnownFarm, end_connections: Callable[[Callable[[ProvenPeer], bool]], None]) -> None:
-        """End the connections of those who would not be let in any more, until cancelled."""
+        """Close the connections of peers that would now be refused, until cancelled."""
         grounds: tuple[object, ...] = ()
         refused: dict[Claim, bool] = {}
         while True:

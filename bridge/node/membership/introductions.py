@@ -213,7 +213,7 @@ class Introductions:
             self._ring.close()
 
     async def leave(self) -> None:
-        """Say goodbye to all members, and wait a moment for that to arrive."""
+        """Announce the departure to all members, and wait a moment for delivery."""
         self._core.say_goodbye()
         self._leaving.set()
         with trio.move_on_after(GOODBYE_S):

@@ -138,7 +138,7 @@ async def introduce(
     """Where there is no gossip, introduce this node to others until cancelled.
 
     `settled`: whether the node knows its farm; `connected`: the Raft ids of the servers that it has a connection to;
-    `is_out`: whether an identity was thrown out.
+    `is_out` returns True for a retired or evicted identity.
     """
     if not isinstance(provider, Introductions):
         return

@@ -58,7 +58,7 @@ class OwnRaftId:
         is_out: Callable[[bytes], bool],
         alarms: Alarms,
     ) -> None:
-        """`is_out`: whether an identity is known to be thrown out."""
+        """`is_out` returns True for an identity known to be retired or evicted."""
         self._notes = farm.admissions
         self._founding = farm.founding
         self._member_directory = member_directory

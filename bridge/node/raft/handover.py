@@ -75,7 +75,7 @@ async def hand_over_before_stop(
 
 
 async def until_removed(replica: Replica, expect: int) -> bool:
-    """A node that said goodbye waits a moment for the leader to take it out of the group; True if that is done.
+    """Wait a moment, after the announcement, until the leader has removed this server; return True if it has.
 
     The leader does not if too few voters would stay, and what it cannot do is not waited for.
     """

@@ -1,13 +1,13 @@
 """Which servers may become members, and which may be removed, by the Garlic Farm protocol's own messages in a farm.
 
     AddServerRequest     the log has given out the id and has not removed it, there is room among the voters, and it is
-                         known where the router listens
-    RemoveServerRequest  enough voters remain, and the server does not answer: it left, or is gone
+                         known where the node listens
+    RemoveServerRequest  enough voters remain, and the server does not answer: it left, or is dead
 
 Any holder of the farm key can send these messages, so they must not be a way around what the reconciler and the log
 decide: a server under an id that the log has not given out could not be told from any other, and a farm that shrank
-below its size has lost what its founders agreed on. A router that lives would be taken in again at once; to remove it
-is an operator's decision, which the log records.
+below its size has lost what its founders agreed on. The leader would add a living server again immediately; only an
+operator can remove it, by a log entry.
 """
 
 from collections.abc import Callable, Collection
@@ -59,7 +59,7 @@ class FarmMemberRules:
             if each.server_id == server
         )
         if any(answers) and server not in self.removed():
-            return "it answers, and would be taken in again: stop it, or let `garlicfarm servers remove` take it out"
+            return "it answers, and would be added again: stop it, or run `garlicfarm servers remove`"
         return None
 
 

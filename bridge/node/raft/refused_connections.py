@@ -69,7 +69,7 @@ _DO_WHERE_REFUSING = {
     " it, and if the file was copied, replace the keys (`garlicfarm help copied-key-file`)",
     Fault.UNKNOWN_IDENTITY: "a node of yours: give it back its own state directory, or a new one and let it be"
     " admitted; a stranger: it has this farm's key file, so replace the keys (`garlicfarm help copied-key-file`)",
-    Fault.EXPELLED: "a node that was evicted, replaced or removed still runs: stop it, or take it back as"
+    Fault.EXPELLED: "a node that was retired, evicted or removed still runs: stop it, or take it back as"
     " `garlicfarm help servers` says; if you do not run it, replace the keys (`garlicfarm help copied-key-file`)",
 }
 

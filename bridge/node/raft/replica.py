@@ -277,7 +277,9 @@ class RequestGateway:
         """A peer's request."""
         replica = self._started()
         if self._is_out(integer_id(sender)):
-            raise GarlicFarmError(Fault.WRONG_SERVER, f"server {sender} was thrown out of the farm, and is not heard")
+            raise GarlicFarmError(
+                Fault.WRONG_SERVER, f"the identity of server {sender} was retired or evicted; its requests are refused"
+            )
         return ask_server(replica.server, sender, request, answered)
 
     def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> Cancel:
@@ -399,7 +401,7 @@ def _core(settings: ReplicaSettings, recovery: Recovery) -> Raft:
 def _resolver(
     settings: ReplicaSettings, applied_state: AppliedState, group: Callable[[], Collection[ServerId]]
 ) -> Callable[[ServerId], PeerAddress | None]:
-    """Where a server is; who was evicted, retired, or removed and let go by the group, is nowhere."""
+    """Return a resolver of addresses; it returns None for retired, evicted and completely removed servers."""
 
     def resolve(peer: ServerId) -> PeerAddress | None:
         admitted = applied_state.state.admitted.get(integer_id(peer))
@@ -414,7 +416,7 @@ def _resolver(
 
 
 def _told_to_leave(leader: ServerId) -> None:
-    LOG.warning("server %s, which leads, is about to take this server out of the cluster", leader)
+    LOG.warning("server %s, which leads, is about to remove this server from the group", leader)
 
 
 def _open_storage(settings: ReplicaSettings) -> tuple[ThreadedDisk, Recovery]:

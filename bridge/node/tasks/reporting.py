@@ -2,7 +2,7 @@
 
 Each report asks the router anew and names itself (`request`), so that one whose fate is unknown can be repeated. A
 report that was not taken within a period is out of date; the next one replaces it. Reports that are not taken still
-tell the publishing tasks how this node is, should they have to act alone. A node that leaves for good says in a last
+tell the publishing tasks how this node is, should they have to act alone. A node that leaves the farm says in a last
 report that it publishes no more and has no leaves: another one takes over, and the structures lose its leaves, at once
 and not when its silence is noticed.
 

@@ -17,7 +17,7 @@ from bridge.node.founded_farm import CurrentFarm
 from bridge.node.local_node import LocalNode
 
 EXTRA: Final = "zmq"
-INSTALL: Final = "install the extra (pip install 'garlicfarm[zmq]'), or take [zmq] out of the configuration"
+INSTALL: Final = "install the extra (pip install 'garlicfarm[zmq]'), or remove [zmq] from the settings"
 
 
 if TYPE_CHECKING:

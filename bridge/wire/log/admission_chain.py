@@ -65,7 +65,7 @@ def flaw_of(
         if record.node_id != node_id or (number == 0 and record.server_id != server_id):
             return "it shows an admission of another identity"
         if is_out(proof.author):
-            return f"it shows an admission signed by the identity {proof.author.hex()}, which was thrown out"
+            return f"it shows an admission signed by the identity {proof.author.hex()}, which was retired or evicted"
         if believed(proof.author):
             return None
         node_id = proof.author
