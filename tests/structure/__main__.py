@@ -7,11 +7,12 @@
 import sys
 from collections.abc import Callable, Iterator
 
-from tests.structure import addresses, documents, growth, modules, raft_rules, waits, words
+from tests.structure import addresses, documents, english, growth, modules, raft_rules, waits, words
 
 CHECKS: tuple[Callable[[], Iterator[str]], ...] = (
     addresses.check,
     documents.check,
+    english.check,
     growth.check,
     modules.check,
     raft_rules.check,

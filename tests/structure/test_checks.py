@@ -1,6 +1,7 @@
 """Each check of the structure finds a planted violation, and leaves alone what is right."""
 
 import ast
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.structure import __main__ as structure
 from tests.structure import modules
 from tests.structure.addresses import fields_of
 from tests.structure.documents import wrong_names, wrong_sections
+from tests.structure.english import Line, above, counted, offending, patterns, source_lines
 from tests.structure.growth import growing, powers
 from tests.structure.raft_rules import quotes
 from tests.structure.sources import ROOT
@@ -195,3 +197,43 @@ def test_site_has_a_gallery_if_pictures_were_taken(tmp_path: Path, monkeypatch: 
     assert '{"Gallery" = "gallery.md"}' in (tmp_path / "zensical.toml").read_text(encoding="utf-8")
     assert (tmp_path / "docs" / "gallery" / "farm.svg").exists()
     assert (tmp_path / "docs" / site.GALLERY_PAGE).exists()
+
+
+SPOKEN = {
+    "speech": "the peer is told of it",
+    "hearing": "a server that hears a leader",
+    "clause": "keep what waits",
+    "passive": "entries that are committed",
+    "negation": "this raises no alarm",
+    "adverb": "it begins anew",
+    "verb": "the alarm stands",
+    "pronoun": "the keys are those of the farm",
+    "place": "a node beside the router",
+    "condition": "as far as the log reaches",
+    "order": "so does the leader",
+    "animate": "a silent peer",
+    "opening": "Whether the log is empty.",
+}
+
+
+@pytest.mark.parametrize("pattern", [each.name for each in patterns()])
+def test_sentence_of_each_pattern_is_counted(pattern: str) -> None:
+    kind = "openings" if pattern == "opening" else "docstrings"
+    found = list(offending([Line("a.py", 3, "gossip", kind, SPOKEN[pattern])]))
+    assert pattern in [name for name, _ in found]
+    assert [line for _, lines in above(found, Counter()) for line in lines] == [line for _, line in found]
+    assert not list(above(found, counted(found)))
+
+
+def test_prose_of_a_source_has_docstrings_comments_texts_and_test_names() -> None:
+    source = 'def test_a_b():\n    """Opening.\n\n    Second."""\n    x = "a text"  # A comment.\n    # Another.\n'
+    nodes = list(ast.walk(ast.parse(source)))
+    assert {(number, kind, text.strip()) for number, kind, text in source_lines(source, nodes, tests=True) if text} == {
+        (1, "names", "a b"),
+        (2, "docstrings", "Opening."),
+        (2, "openings", "Opening."),
+        (4, "docstrings", "Second."),
+        (5, "docstrings", "A comment."),
+        (6, "docstrings", "Another."),
+    }
+    assert (5, "strings", "a text") in set(source_lines(source, nodes, tests=False))
