@@ -30,16 +30,15 @@ from consensus import (
     Index,
     LogId,
     Notice,
-    Raft,
     Reply,
     Request,
     Role,
     Server,
     ServerId,
     ServerOptions,
+    ServerParts,
     integer_id,
-    lan,
-    now_ms,
+    prepare_server,
 )
 from consensus.net import load_or_create_certificate
 from consensus.protocols.garlic_farm import (
@@ -64,7 +63,7 @@ from consensus.protocols.garlic_farm import (
     ask_server,
 )
 from consensus.protocols.garlic_farm import Reply as WireReply
-from consensus.storage import StorageOptions, open_storage
+from consensus.storage import Recovery
 
 READY = "ready"
 CLUSTER = "benchmark"
@@ -179,9 +178,6 @@ async def _run(specification: Specification) -> None:
     server_id = specification.server_id
     path = Path(specification.directory)
     certificate = load_or_create_certificate(path)
-    began_s, processor_began_s = time.perf_counter(), time.process_time()
-    disk, recovery = open_storage(path / "raft", server_id.to_bytes(8, "big"), _generation(path), StorageOptions())
-    opened_s, opened_processor_s = time.perf_counter() - began_s, time.process_time() - processor_began_s
     identity = Identity(CLUSTER, server_id)
     credentials = Credentials(USER, specification.password)
     gateway = Gateway(server_id)
@@ -205,13 +201,26 @@ async def _run(specification: Specification) -> None:
     configuration = Configuration(
         tuple(Server(each, f"tcp://{LISTENS}:{each}") for each in range(1, specification.servers + 1))
     )
-    raft = Raft(server_id, configuration, recovery.hard_state, recovery.log, lan(), GARLIC_FARM, Random(), now_ms())
-    options = ServerOptions(snapshot_log_bytes=NEVER_BYTES) if specification.whole_log else ServerOptions()
-    server = ConsensusServer(raft, recovery.storage, disk, links, CountingMachine(), _observe, options)
-    async with trio.open_nursery() as nursery:
+    recoveries: list[Recovery] = []
+    parts = ServerParts(
+        path=path / "raft",
+        server_id=server_id,
+        configuration=configuration,
+        transport=links,
+        state_machine=CountingMachine(),
+        features=GARLIC_FARM,
+        server_options=ServerOptions(snapshot_log_bytes=NEVER_BYTES) if specification.whole_log else ServerOptions(),
+        node_id=server_id.to_bytes(8, "big"),
+        generation=_generation(path),
+        observe=_observe,
+        recovered=recoveries.append,
+    )
+    began_s, processor_began_s = time.perf_counter(), time.process_time()
+    async with prepare_server(parts) as server, trio.open_nursery() as nursery:
+        opened_s, opened_processor_s = time.perf_counter() - began_s, time.process_time() - processor_began_s
         listener = GarlicFarmServer(authenticator, gateway, metrics)
         port = await nursery.start(listener.listen, LISTENS, specification.port, certificate)
-        fingerprint, found = certificate.fingerprint.hex(), recovery.report.entries
+        fingerprint, found = certificate.fingerprint.hex(), recoveries[0].report.entries
         announcement = Announcement(server_id, port, fingerprint, opened_s, opened_processor_s, found)
         print(json.dumps(asdict(announcement)), flush=True)
         for line in json.loads(await trio.to_thread.run_sync(sys.stdin.readline)):
@@ -223,7 +232,6 @@ async def _run(specification: Specification) -> None:
         while await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
             print(json.dumps(asdict(_status(server))), flush=True)
         nursery.cancel_scope.cancel()
-    disk.close()
 
 
 def _status(server: ConsensusServer) -> Status:

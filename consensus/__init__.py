@@ -1,6 +1,6 @@
 """Raft: one pure core, storage that survives what disks do, and the protocols through which servers speak.
 
-    async with open_server(path, server_id, configuration, transport, machine, features=KRAFT) as server:
+    async with open_server(ServerParts(path=path, transport=transport, …)) as server:
         answer = await server.propose((b"command",))
 
 Imports point one way only: `core` (pure decisions) <- `storage`, `sessions` <- `server` (trio) <- `net` <- `protocols`.

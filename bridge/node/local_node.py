@@ -25,7 +25,7 @@ from bridge.node.events.service_manager import ServiceManager
 from bridge.node.membership.forming import load_formation
 from bridge.node.raft.ineffective_entries import IneffectiveEntries
 from bridge.node.raft.refused_connections import RefusedConnections
-from bridge.node.raft.replica import RAFT_DIRECTORY
+from bridge.node.raft.storage_note import RAFT_DIRECTORY
 from bridge.node.router.host import HostSampler, LoopLag
 from bridge.node.router.router import FileRouter
 from bridge.node.security.control_socket import SOCKET_NAME, answers

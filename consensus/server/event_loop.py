@@ -21,9 +21,9 @@ import trio
 from consensus.core.effects import Effect
 from consensus.core.events import DeadlineReached, Event
 from consensus.core.model import Milliseconds
+from consensus.core.raft import Raft
 from consensus.server.batching import Batches
 from consensus.server.errors import ServerStoppedError
-from consensus.server.interfaces import Core
 from consensus.server.mailbox import JobBlocked, JobDone, Mailbox, Urgent
 
 
@@ -41,7 +41,7 @@ class EventLoop:
 
     def __init__(
         self,
-        core: Core,
+        core: Raft,
         mailbox: Mailbox,
         batches: Batches,
         *,

@@ -1,6 +1,5 @@
-"""What a server needs of its neighbours: a transport to the other servers, a state machine, a core to step.
+"""What a server needs of its neighbors: a transport to the other servers, and a state machine.
 
-    core            Raft                                        (the tests wrap it, to watch its steps)
     Transport       one folder in `protocols`, or `net.memory`  requests out; everything else in, through `Receiver`
     StateMachine    the application's                           committed entries in
     ServerDisk      `storage.disk_worker`                       a directory behind a thread, or a test's disk in memory
@@ -17,12 +16,9 @@ from typing import Protocol
 
 import trio
 
-from consensus.core.effects import Effect
-from consensus.core.events import Event
-from consensus.core.features import Extensions, Features
+from consensus.core.features import Extensions
 from consensus.core.messages import Reply, Request
-from consensus.core.model import Entry, Index, LogId, Milliseconds, ServerId
-from consensus.core.status import Description, Outline
+from consensus.core.model import Entry, Index, LogId, ServerId
 
 APPLIED_AT_ONCE = 64
 """Entries that a state machine takes before others get the event loop: heartbeats wait no longer than for these."""
@@ -33,30 +29,6 @@ _calls = count(1)
 def next_call() -> int:
     """A number for one more call, which no other call of this process ever has."""
     return next(_calls)
-
-
-class Core(Protocol):
-    """What the server needs of a `Raft`."""
-
-    @property
-    def deadline(self) -> Milliseconds:
-        """When `DeadlineReached` is due."""
-
-    @property
-    def features(self) -> Features:
-        """What the protocol permits."""
-
-    def step(self, event: Event, now: Milliseconds) -> list[Effect]:
-        """Take one event."""
-
-    def describe(self, now: Milliseconds = 0) -> Description:
-        """Plain data. Ages count to `now`, or to the last step if that was later."""
-
-    def outline(self) -> Outline:
-        """The part of it that is asked for often."""
-
-    def divergence(self, other: LogId) -> LogId:
-        """The newest place at or before `other` where a log that ends with `other` may agree with this one."""
 
 
 class Receiver(Protocol):

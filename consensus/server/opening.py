@@ -1,13 +1,18 @@
 """Opens a server: storage in a directory, recovery, core, and the running server around them, as one context manager.
 
-    directory ──▶ lock, read, check, repair ──▶ what was stored ──▶ Raft ──▶ ConsensusServer, running ──▶ closed again
+    ServerParts ──▶ lock, read, check, repair ──▶ recovered state ──▶ Raft ──▶ ConsensusServer, running ──▶ closed again
 
-The order matters: nothing is sent before recovery has made durable what it found, and the lock is given up only when
+The order matters: nothing is sent before recovery has made its findings durable, and the lock is released only after
 the server has stopped.
+
+A server sends its first notice as soon as it runs. An owner whose callbacks need the server itself, or parts that are
+made of it, opens it by `prepare_server`: the server exists, and `ConsensusServer.run` starts it when all parts exist.
+`docs/explanation/consensus.md` has an example.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -25,146 +30,133 @@ from consensus.server.interfaces import ContentChecks, StateMachine, Transport
 from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer
 from consensus.server.status import Notice
-from consensus.storage.directory import InlineDisk, ThreadedDisk, open_directory
-from consensus.storage.planner import StorageOptions
+from consensus.storage.directory import Directory, InlineDisk, ThreadedDisk, open_directory
+from consensus.storage.disk_worker import ServerDisk
+from consensus.storage.planner import Recovery, StorageOptions
 
 _NODE_ID_BYTES = 8
 
 
-def _ignore(_notice: Notice) -> None:
-    """Report nothing."""
+def _ignore(_event: object) -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerParts:
+    """The parts and options of one server."""
+
+    path: Path
+    """The directory of the log, the vote and the snapshots of this server."""
+    server_id: ServerId
+    configuration: Configuration | Callable[[], Awaitable[Configuration]]
+    """The members while the log names none; empty for a server that will be added later.
+
+    A function is called only if the recovered log names no members. It may wait for other servers: servers that know
+    each other from their logs start without it.
+    """
+    transport: Transport
+    state_machine: StateMachine
+    features: Features
+    """Features of the protocol of `transport`; they choose the strategy of replication."""
+    options: Options = field(default_factory=lan)
+    server_options: ServerOptions = field(default_factory=ServerOptions)
+    storage_options: StorageOptions = field(default_factory=StorageOptions)
+    cluster_id: str | None = None
+    leader_records: LeaderRecords | None = None
+    """Records of the protocol in the entries that a new leader appends."""
+    node_id: bytes | None = None
+    """The owner of the directory, 8 bytes; None: derived from `server_id`. Another owner is refused, as are a second
+    process and a copy of the directory in another place."""
+    generation: int | None = None
+    """A number that the caller stores elsewhere and increments before each start; None: the storage counts its starts.
+
+    A storage that was opened with a later number is refused: the caller's state was restored from an older copy.
+    """
+    observe: Callable[[Notice], None] = _ignore
+    """Called with each role change, change of the configuration and alarm; it must not wait."""
+    on_effects: Callable[[Sequence[Effect]], None] | None = None
+    """Called with the effects of each step of the core, before they are carried out."""
+    checks: ContentChecks = field(default_factory=ContentChecks)
+    """Checks that may refuse the content of messages from other servers."""
+    keep_from: Callable[[], Index] = lambda: 0
+    """Returns the first entry behind a snapshot that is still of use."""
+    snapshot_index: Callable[[], Index] | None = None
+    """Returns the entry that `state_machine.snapshot()` covers; None: the newest applied one.
+
+    After a restart the state machine receives the entries after it again. No snapshot is taken if that entry is already
+    the last of the stored snapshot.
+    """
+    random: Random = field(default_factory=Random)
+    recovered: Callable[[Recovery], None] = _ignore
+    """Called in the thread that has recovered the storage. A `StorageError` of it closes the directory again."""
+    disk_thread: bool = True
+    """False: the disk is used in trio's thread. For tests with a `MockClock`, whose time would continue otherwise."""
+    wrap_disk: Callable[[ServerDisk], ServerDisk] = lambda disk: disk
+    """Returns the disk that the server uses, made of the one that is opened: for measurements."""
 
 
 @asynccontextmanager
-async def open_server(
-    path: Path,
-    server_id: ServerId,
-    configuration: Configuration | Callable[[], Awaitable[Configuration]],
-    transport: Transport,
-    state_machine: StateMachine,
-    *,
-    features: Features,
-    options: Options | None = None,
-    server_options: ServerOptions | None = None,
-    storage_options: StorageOptions | None = None,
-    cluster_id: str | None = None,
-    leader_records: LeaderRecords | None = None,
-    node_id: bytes | None = None,
-    generation: int | None = None,
-    observe: Callable[[Notice], None] = _ignore,
-    checks: ContentChecks | None = None,
-    keep_from: Callable[[], Index] = lambda: 0,
-    snapshot_index: Callable[[], Index] | None = None,
-    random: Random | None = None,
-    disk_thread: bool = True,
-    on_effects: Callable[[Sequence[Effect]], None] | None = None,
-) -> AsyncIterator[ConsensusServer]:
-    """Run one server of a Raft group while the block lasts, with what the directory `path` holds of it.
+async def prepare_server(parts: ServerParts) -> AsyncIterator[ConsensusServer]:
+    """Open the directory and recover a server, which does not run yet; the block must start its `run`.
 
-    Three servers in one process, over a network in memory:
-
-        import trio
-        from pathlib import Path
-        from tempfile import TemporaryDirectory
-        from consensus import COMMAND, Configuration, Role, Server, local, open_server
-        from consensus.net import MEMORY, MemoryNetwork
-
-        GROUP = Configuration(tuple(Server(number, f"memory:{number}") for number in (1, 2, 3)))
-
-        class Words:
-            words = ()
-
-            async def apply(self, first, entries):
-                self.words += tuple(entry.data for entry in entries if entry.kind == COMMAND)
-
-            def snapshot(self):
-                return iter((b" ".join(self.words),))
-
-            async def restore(self, last, state):
-                self.words = tuple(b"".join([chunk async for chunk in state]).split())
-
-        async def serve(path, number, network, servers):
-            transport = network.transport(number)
-            async with open_server(
-                path / str(number), number, GROUP, transport, Words(), features=MEMORY, options=local()
-            ) as server:
-                servers.append(server)
-                await trio.sleep_forever()
-
-        async def main(path):
-            network, servers = MemoryNetwork(), []
-            async with trio.open_nursery() as nursery:
-                for number in (1, 2, 3):
-                    nursery.start_soon(serve, path, number, network, servers)
-                while not any(server.role.role is Role.LEADER for server in servers):
-                    await trio.sleep(0.01)
-                leader = next(server for server in servers if server.role.role is Role.LEADER)
-                print((await leader.propose((b"hello",))).outcome)
-                nursery.cancel_scope.cancel()
-
-        with TemporaryDirectory() as directory:
-            trio.run(main, Path(directory))
-
-    `configuration` counts as long as the log has none; a server that is to be added later starts with an empty one. A
-    function is asked for it only if the log that was found has none: it may ask other servers, which must not keep
-    servers from starting that know each other from their logs.
-    `features` are those of the protocol that `transport` speaks; they choose the strategy of replication. `options` are
-    the core's times and limits (`lan` by default); the other two are those of the server and of its storage.
-    `leader_records` are what the protocol has in the entries that a new leader makes by itself.
-
-    *Identity.* The directory belongs to one server: it is refused to another `node_id` (8 bytes, by default made of
-    `server_id`), to a second process, and as a copy in another place. `generation` is a number that the caller keeps
-    elsewhere and raises before each start; a storage that a later one has opened is refused, since the caller's state
-    was put back to an older one. None: the storage counts by itself.
-
-    `observe` hears role changes, changes of the configuration and alarms, and must return at once. `checks` may refuse
-    what other servers send; `keep_from` tells the first entry that is still of use behind a snapshot. `snapshot_index`
-    tells of which entry `state_machine.snapshot()` is, if not of the newest: the state machine is given the entries
-    behind it again after a restart, and a snapshot of one that stands there already is not taken. With
-    `disk_thread=False` the disk is used in trio's own thread: for tests with a `MockClock`, whose time would run while
-    another thread works. `on_effects` is called with the effects of each step.
-
-    Raises `StorageError` with what to do, if the directory cannot be used. An error of the disk, of the state machine
-    or of the core ends the server and leaves the block as itself (`block_nursery`).
+    Raises `StorageError`, with the remedy, if the directory cannot be used.
     """
-    owner = node_id or sha256(repr(server_id).encode()).digest()[:_NODE_ID_BYTES]
-    opening = (path, owner, generation, storage_options or StorageOptions())
-    if disk_thread:
-        directory, recovery = await trio.to_thread.run_sync(open_directory, *opening)
+    if parts.disk_thread:
+        directory, recovery = await trio.to_thread.run_sync(_open_storage, parts)
     else:
-        directory, recovery = open_directory(*opening)
-    disk = ThreadedDisk(directory) if disk_thread else InlineDisk(directory)
+        directory, recovery = _open_storage(parts)
+    disk = ThreadedDisk(directory) if parts.disk_thread else InlineDisk(directory)
     try:
-        told = configuration
-        if not isinstance(told, Configuration):
-            told = Configuration(()) if recovery.log.names_configuration else await told()
+        configuration = parts.configuration
+        if not isinstance(configuration, Configuration):
+            configuration = Configuration(()) if recovery.log.names_configuration else await configuration()
         core = Raft(
-            server_id,
-            told,
+            parts.server_id,
+            configuration,
             recovery.hard_state,
             recovery.log,
-            options or lan(),
-            features,
-            random or Random(),
+            parts.options,
+            parts.features,
+            parts.random,
             now_ms(),
-            cluster_id,
-            leader_records,
+            parts.cluster_id,
+            parts.leader_records,
         )
-        server = ConsensusServer(
+        yield ConsensusServer(
             core,
             recovery.storage,
-            disk,
-            transport,
-            state_machine,
-            observe,
-            server_options,
-            keep_from,
-            checks,
-            snapshot_index,
-            on_effects,
+            parts.wrap_disk(disk),
+            parts.transport,
+            parts.state_machine,
+            parts.observe,
+            parts.server_options,
+            parts.keep_from,
+            parts.checks,
+            parts.snapshot_index,
+            parts.on_effects,
         )
-        async with block_nursery() as nursery:
-            await nursery.start(server.run)
-            yield server
     finally:
         await disk.aclose()
+
+
+@asynccontextmanager
+async def open_server(parts: ServerParts) -> AsyncIterator[ConsensusServer]:
+    """Run one server of a Raft group, with the state in its directory, while the block lasts.
+
+    Raises `StorageError`, with the remedy, if the directory cannot be used. An error of the disk, of the state machine
+    or of the core ends the server and leaves the block as itself (`block_nursery`).
+    """
+    async with prepare_server(parts) as server, block_nursery() as nursery:
+        await nursery.start(server.run)
+        yield server
+
+
+def _open_storage(parts: ServerParts) -> tuple[Directory, Recovery]:
+    owner = parts.node_id or sha256(repr(parts.server_id).encode()).digest()[:_NODE_ID_BYTES]
+    directory, recovery = open_directory(parts.path, owner, parts.generation, parts.storage_options)
+    try:
+        parts.recovered(recovery)
+    except BaseException:
+        directory.close()
+        raise
+    return directory, recovery

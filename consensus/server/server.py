@@ -70,6 +70,7 @@ from consensus.core.events import (
 from consensus.core.features import Extensions, Strategy
 from consensus.core.messages import AppendEntries, FetchReply, Message, Reply, Request
 from consensus.core.model import Configuration, Entry, Index, LogId, Server, ServerId, SnapshotDescription
+from consensus.core.raft import Raft
 from consensus.core.status import Outline
 from consensus.server.applying import Applying
 from consensus.server.batching import Batches, Proposal, ProposalLimit
@@ -77,7 +78,7 @@ from consensus.server.callbacks import log_failure, run_callback
 from consensus.server.errors import HaltedError, NotLeaderError, ServerBusyError, ServerStoppedError
 from consensus.server.event_loop import EventLoop, now_ms
 from consensus.server.executor import Executor
-from consensus.server.interfaces import ContentChecks, Core, StateMachine, Transport, next_call
+from consensus.server.interfaces import ContentChecks, StateMachine, Transport, next_call
 from consensus.server.log_stream import LogStream, LogStreams, SnapshotChunk
 from consensus.server.mailbox import JobBlocked, JobDone, Mailbox, Urgent
 from consensus.server.options import ServerOptions
@@ -124,7 +125,7 @@ class ConsensusServer:
 
     def __init__(
         self,
-        core: Core,
+        core: Raft,
         storage: Storage,
         disk: ServerDisk,
         transport: Transport,
@@ -168,7 +169,9 @@ class ConsensusServer:
         self._streams = LogStreams(
             self._storage_reads, self.applying, lambda: storage.snapshot, options.max_log_streams
         )
-        self._snapshots = Snapshotting(self, storage, self.applying, options, keep_from)
+        self._snapshots = Snapshotting(
+            storage, self.applying, options, keep_from, self._event_loop.step, self._write_aside, core.describe
+        )
         if storage.snapshot is not None:
             self.applying.push_restore(Restore(storage.snapshot))
         self._worker = DiskWorker(
@@ -449,15 +452,8 @@ class ConsensusServer:
             dropped=tuple(sorted(self._dropped.items())),
         )
 
-    def step(self, event: Event) -> None:
-        """Step the core and carry out what it wants, for a part of this server that is not in a turn.
-
-        Raises `ServerStoppedError` if that goes wrong; the error itself is raised by `run`.
-        """
-        self._event_loop.step(event)
-
-    def write_aside(self, job: SnapshotWrite) -> None:
-        """Have the disk do something that no Persist waits for; only for this server's own parts."""
+    def _write_aside(self, job: SnapshotWrite) -> None:
+        """Have the disk do something that no Persist waits for."""
         self._executor.write_aside(job)
         self._start_job()
 

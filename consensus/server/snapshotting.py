@@ -17,7 +17,6 @@ readers of the log; `keep_from` may ask for less, by age. No reader can hold the
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
-from typing import Protocol
 
 import trio
 
@@ -25,12 +24,12 @@ from consensus.core.effects import TakeSnapshot
 from consensus.core.events import SnapshotTaken, SnapshotWanted
 from consensus.core.model import Index, SnapshotDescription
 from consensus.core.replication.progress import ProgressState
+from consensus.core.status import Description
 from consensus.server.applying import Applying
 from consensus.server.errors import ServerStoppedError
 from consensus.server.event_loop import now_ms
 from consensus.server.options import ServerOptions
 from consensus.server.pending_calls import Awaited
-from consensus.server.status import ServerDescription
 from consensus.storage.disk import DiskOperation, RemoveFile
 from consensus.storage.jobs import SnapshotWrite
 from consensus.storage.planner import Storage
@@ -39,31 +38,26 @@ from consensus.storage.snapshots import CHUNK_BYTES, SnapshotWriter
 _PATIENCE = 4
 
 
-class SnapshotHost(Protocol):
-    """The server, as far as snapshots need it."""
-
-    def step(self, event: SnapshotWanted | SnapshotTaken) -> None:
-        """Step the core and carry out its effects."""
-
-    def write_aside(self, job: SnapshotWrite) -> None:
-        """Have the disk do something that no Persist waits for; `Snapshotting.written` tells when it is done."""
-
-    def describe(self) -> ServerDescription:
-        """The server as plain data."""
-
-
 class Snapshotting:
-    """One server's snapshots."""
+    """The snapshots of one server.
+
+    `step` steps the core and carries out its effects. `write_aside` has the disk do something that no Persist waits
+    for; `written` is called afterwards. `describe` returns the state of the core.
+    """
 
     def __init__(
         self,
-        host: SnapshotHost,
         storage: Storage,
         applying: Applying,
         options: ServerOptions,
         keep_from: Callable[[], Index],
+        step: Callable[[SnapshotWanted | SnapshotTaken], None],
+        write_aside: Callable[[SnapshotWrite], None],
+        describe: Callable[[], Description],
     ) -> None:
-        self._host = host
+        self._step = step
+        self._write_aside = write_aside
+        self._describe = describe
         self._storage = storage
         self._applying = applying
         self._options = options
@@ -103,7 +97,7 @@ class Snapshotting:
     async def _take(self) -> SnapshotDescription | None:
         index, state = await self._applying.capture()
         self._granted = None
-        self._host.step(SnapshotWanted(index))
+        self._step(SnapshotWanted(index))
         granted = self._granted
         if granted is None:
             return None
@@ -143,7 +137,7 @@ class Snapshotting:
         snapshot = writer.description
         kept = max(self._storage.first_within(snapshot.last.index, self._options.retain_bytes), self._keep_from())
         before = self._storage.snapshot
-        self._host.step(SnapshotTaken(snapshot, kept))
+        self._step(SnapshotTaken(snapshot, kept))
         # The Persist that makes it the stored one, if there is one, stands in the queue before this job.
         await self._write(writer, [], settle=True)
         if self._storage.snapshot is before or self._storage.snapshot != snapshot:
@@ -156,7 +150,7 @@ class Snapshotting:
         job = SnapshotWrite(tuple(operations), writer.file, settle=settle)
         awaited = Awaited[SnapshotWrite]()
         self._side = job, awaited
-        self._host.write_aside(job)
+        self._write_aside(job)
         done = await awaited.wait()
         self._side = None
         if done is None or done.given_up:
@@ -166,7 +160,7 @@ class Snapshotting:
 
     def _feeds_a_follower(self) -> bool:
         """Whether a follower is being sent the snapshot now."""
-        return any(follower.state is ProgressState.SNAPSHOT for follower in self._host.describe().raft.followers)
+        return any(follower.state is ProgressState.SNAPSHOT for follower in self._describe().followers)
 
 
 async def _chunks_of(state: Iterator[bytes] | AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

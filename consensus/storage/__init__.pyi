@@ -4,7 +4,6 @@ from .directory import (
     ThreadedDisk as ThreadedDisk,
     check_place as check_place,
     open_directory as open_directory,
-    open_storage as open_storage,
 )
 from .disk import (
     PROCESS_STOP_SECONDS as PROCESS_STOP_SECONDS,

@@ -294,14 +294,6 @@ def open_directory(
     return directory, recovery
 
 
-def open_storage(
-    path: Path, node_id: bytes, generation: int | None, options: StorageOptions
-) -> tuple[ThreadedDisk, Recovery]:
-    """Like `open_directory`, with the disk as a server wants it. Blocks: call it before trio runs, or in a thread."""
-    directory, recovery = open_directory(path, node_id, generation, options)
-    return ThreadedDisk(directory), recovery
-
-
 def check_place(path: Path) -> None:
     """Raise `StorageError` if there is a storage and it was made in another place: no server may start with a copy."""
     if not (path / STATE_FILE).is_file():

@@ -12,7 +12,7 @@ import pytest
 from bridge.api.control import IdentityView, SubmitOutcome
 from bridge.api.view import RaftRole
 from bridge.node.control.client import ControlClient
-from bridge.node.raft.replica import RAFT_DIRECTORY
+from bridge.node.raft.storage_note import RAFT_DIRECTORY
 from consensus.storage.directory import Directory
 from consensus.storage.hard_state import HardStateFile
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, local_farm, tail

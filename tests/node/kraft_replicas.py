@@ -19,7 +19,7 @@ from consensus.protocols.kraft.replica.peer_transport import KraftTransport
 from consensus.protocols.kraft.replica.quorum_service import QuorumService
 from consensus.protocols.kraft.wire.mapping import Answering
 from consensus.server.errors import ServerBusyError
-from consensus.server.opening import open_server
+from consensus.server.opening import ServerParts, open_server
 from consensus.server.server import ConsensusServer
 from tests.node.kept_entries import KeptEntries
 from tests.node.recorded_receiver import RecordedReceiver
@@ -131,14 +131,16 @@ async def voter(
     transport, machine = KraftTransport(name, read_entries), KeptEntries()
     async with (
         open_server(
-            path / str(number),
-            name.own,
-            voters,
-            transport,
-            machine,
-            features=KRAFT_STATIC,
-            options=local(),
-            cluster_id=cluster_id,
+            ServerParts(
+                path=path / str(number),
+                server_id=name.own,
+                configuration=voters,
+                transport=transport,
+                state_machine=machine,
+                features=KRAFT_STATIC,
+                options=local(),
+                cluster_id=cluster_id,
+            )
         ) as server,
         open_listener((service(server, name),), ListenerOptions(name="CONTROLLER")) as listener,
     ):

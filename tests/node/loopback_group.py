@@ -41,7 +41,7 @@ from consensus.server.server import ConsensusServer
 from consensus.server.status import Notice
 from consensus.sessions.dedup_state_machine import DedupStateMachine
 from consensus.sessions.table import DEFAULT_LIMITS, SessionLimits
-from consensus.storage.directory import open_storage
+from consensus.storage.directory import ThreadedDisk, open_directory
 from consensus.storage.planner import StorageOptions
 from tests.node.garlic_farm_stage import CREDENTIALS, SERVER_KEYS, key_of, peers_of
 from tests.node.plain_peers import PlainDialer, PlainListener, PlainPeers
@@ -248,7 +248,8 @@ class LoopbackGroup:
     ) -> None:
         home = self._directory / str(server_id)
         home.mkdir(exist_ok=True)
-        disk, recovery = open_storage(home / "raft", server_id.to_bytes(8, "big"), generation, SMALL)
+        directory, recovery = open_directory(home / "raft", server_id.to_bytes(8, "big"), generation, SMALL)
+        disk = ThreadedDisk(directory)
         ended = trio.Event()
         try:
             founders = tuple(Server(each, self.endpoint(each)) for each in self.ids) if server_id in self.ids else ()

@@ -1,6 +1,5 @@
 """A server without its storage does not come back as the same server, whatever else of its state is left."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -8,10 +7,7 @@ import pytest
 
 from bridge.core.formation.founding import Founder, Founding
 from bridge.node.membership.admissions import FILE_NAME, AdmissionStore
-from bridge.node.raft import replica
-from bridge.node.raft.replica import RAFT_DIRECTORY, STORAGE_NOTE, ReplicaSettings
-from bridge.node.settings.choices import Timing
-from bridge.node.settings.timing import profile_of
+from bridge.node.raft.storage_note import RAFT_DIRECTORY, STORAGE_NOTE, StorageNote
 from consensus.core.effects import Persist
 from consensus.core.model import Entry, HardState, ServerId
 from consensus.storage.directory import open_directory
@@ -28,38 +24,29 @@ def notes_of(directory: Path, node_id: bytes, servers: dict[int, str], *, founde
     return AdmissionStore(directory, FOUNDING, node_id, founded=founded)
 
 
-def settings_of(directory: Path, notes: AdmissionStore) -> ReplicaSettings:
-    return ReplicaSettings(
-        state_dir=directory,
-        node_id=notes.node_id,
-        generation=1,
-        server_id=notes.own_id or 0,
-        founding=FOUNDING,
-        node_id_of=notes.node_id_of,
-        cluster="farm",
-        dialer=lambda *_: pytest.fail("no server may be called"),
-        profile=profile_of(Timing.LAN),
-        segment_bytes=65_536,
-        voters_max=5,
-        endpoint_of=lambda _: None,
-        address_of=lambda _: None,
-        had_storage=notes.was_server,
-    )
+def opened(directory: Path, node_id: bytes, server_id: int, *, had_storage: bool = False) -> None:
+    """Open the storage as a node does, and close it."""
+    note = StorageNote(directory)
+    note.check_not_lost(had_storage=had_storage)
+    disk, recovery = open_directory(note.storage, node_id, 1, StorageOptions(segment_bytes=65_536))
+    try:
+        note.record(server_id, recovery)
+    finally:
+        disk.close()
 
 
 def test_a_router_whose_raft_id_the_log_has_told_does_not_start_with_an_empty_storage(tmp_path: Path) -> None:
     """It has voted and acknowledged under that id, and what it was is gone with `raft` and the note of it."""
     notes = notes_of(tmp_path, LATER, {1: FOUNDER.hex(), 2: LATER.hex()}, founded=False)
     with pytest.raises(StorageError, match="new state directory and another name"):
-        replica._open_storage(settings_of(tmp_path, notes))
+        opened(tmp_path, LATER, notes.own_id or 0, had_storage=notes.was_server)
     assert not (tmp_path / RAFT_DIRECTORY).exists()
 
 
 @pytest.mark.parametrize("node_id", [FOUNDER, LATER], ids=["a founder", "a newcomer that a member told its Raft id"])
 def test_the_first_start_of_a_server_makes_its_storage(tmp_path: Path, node_id: bytes) -> None:
     notes = notes_of(tmp_path, node_id, {1: FOUNDER.hex()}, founded=node_id == FOUNDER)
-    directory, _ = replica._open_storage(settings_of(tmp_path, notes))
-    directory.close()
+    opened(tmp_path, node_id, notes.own_id or 0, had_storage=notes.was_server)
     assert (tmp_path / STORAGE_NOTE).exists()
 
 
@@ -72,10 +59,7 @@ def store(directory: Path, entries: tuple[Entry, ...], voted_for: ServerId | Non
 
 
 def opened_as(directory: Path, server_id: int) -> None:
-    notes = notes_of(directory, LATER, {1: FOUNDER.hex()}, founded=False)
-    settings = replace(settings_of(directory, notes), server_id=server_id)
-    disk, _ = replica._open_storage(settings)
-    disk.close()
+    opened(directory, LATER, server_id)
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,13 @@
 Time is a `MockClock`'s, and no test sleeps: each story waits for events of the servers themselves.
 """
 
+import re
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from inspect import getdoc
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from textwrap import dedent
 
 import pytest
 import trio
@@ -19,12 +18,14 @@ import trio.testing
 import consensus
 from consensus import KRAFT, Configuration, Features, Notice, Outcome, Role, RoleChanged, Server
 from consensus.net import MEMORY, MemoryNetwork
+from consensus.storage import Recovery
 from consensus.storage.snapshot_form import PLAIN
 from tests.node.kept_entries import KeptEntries
 
 GROUP = Configuration(tuple(Server(number, f"memory:{number}") for number in (1, 2, 3)))
 STRATEGIES = pytest.mark.parametrize("features", [MEMORY, KRAFT], ids=lambda features: features.replication.name)
 DELAY_S = 0.001
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass
@@ -88,18 +89,20 @@ class Group:
         machine = KeptEntries()
         with trio.CancelScope() as scope:
             async with consensus.open_server(
-                self._path / str(number),
-                number,
-                GROUP,
-                self.network.transport(number),
-                machine,
-                features=self._features,
-                options=consensus.lan(),
-                server_options=self._options,
-                storage_options=consensus.StorageOptions(segment_bytes=64 * 1024, tail_entries=8),
-                observe=self._observe,
-                random=Random(number),
-                disk_thread=False,
+                consensus.ServerParts(
+                    path=self._path / str(number),
+                    server_id=number,
+                    configuration=GROUP,
+                    transport=self.network.transport(number),
+                    state_machine=machine,
+                    features=self._features,
+                    options=consensus.lan(),
+                    server_options=self._options,
+                    storage_options=consensus.StorageOptions(segment_bytes=64 * 1024, tail_entries=8),
+                    observe=self._observe,
+                    random=Random(number),
+                    disk_thread=False,
+                )
             ) as server:
                 life = Life(server, machine, scope)
                 task_status.started(life)
@@ -231,12 +234,24 @@ async def test_a_leader_hands_over_and_reads_are_linearizable_before_and_after(
     await played(tmp_path, features, story)
 
 
+def parts_of(path: Path, number: int, storage_options: consensus.StorageOptions | None = None) -> consensus.ServerParts:
+    """Return a server whose followers would fetch."""
+    return consensus.ServerParts(
+        path=path,
+        server_id=number,
+        configuration=GROUP,
+        transport=MemoryNetwork().transport(number),
+        state_machine=KeptEntries(),
+        features=KRAFT,
+        storage_options=storage_options or consensus.StorageOptions(),
+    )
+
+
 async def test_a_directory_serves_one_server_at_a_time_and_no_other(tmp_path: Path) -> None:
     async def open_as(number: int) -> None:
-        transport = MemoryNetwork().transport(number)
-        async with consensus.open_server(tmp_path, number, GROUP, transport, KeptEntries(), features=KRAFT):
+        async with consensus.open_server(parts_of(tmp_path, number)):
             with pytest.raises(consensus.StorageError, match="another process has the directory"):
-                async with consensus.open_server(tmp_path, number, GROUP, transport, KeptEntries(), features=KRAFT):
+                async with consensus.open_server(parts_of(tmp_path, number)):
                     pytest.fail("opened twice")
 
     await open_as(1)
@@ -248,17 +263,39 @@ async def test_a_directory_serves_one_server_at_a_time_and_no_other(tmp_path: Pa
 async def test_followers_that_fetch_are_refused_snapshots_that_say_no_configuration(tmp_path: Path) -> None:
     """They would install one under the configuration that they had before, and count majorities of it."""
     plain = consensus.StorageOptions(snapshot_form=PLAIN)
-    transport = MemoryNetwork().transport(1)
     with pytest.raises(ValueError, match="which configuration was in force"):
-        async with consensus.open_server(
-            tmp_path, 1, GROUP, transport, KeptEntries(), features=KRAFT, storage_options=plain
-        ):
+        async with consensus.open_server(parts_of(tmp_path, 1, plain)):
             pytest.fail("opened")
 
 
-def test_the_example_in_the_docstring_runs_as_it_stands_there() -> None:
-    text = getdoc(consensus.open_server) or ""
-    example = dedent(text.partition("a network in memory:\n\n")[2].partition("\n`configuration`")[0])
+async def test_storage_refused_by_its_owner_is_closed_again(tmp_path: Path) -> None:
+    def refuse(recovery: Recovery) -> None:
+        raise consensus.StorageError(f"{recovery.report.entries} entries of another server")
+
+    with pytest.raises(consensus.StorageError, match="0 entries of another server"):
+        async with consensus.open_server(replace(parts_of(tmp_path, 1), recovered=refuse)):
+            pytest.fail("opened")
+    async with consensus.open_server(parts_of(tmp_path, 1)):
+        pass
+
+
+async def test_prepared_server_sends_no_notice_before_it_runs(tmp_path: Path) -> None:
+    notices: list[Notice] = []
+    alone = Configuration((Server(1, "memory:1"),))
+    parts = replace(parts_of(tmp_path, 1), configuration=alone, options=consensus.local(), observe=notices.append)
+    with trio.fail_after(60):
+        async with consensus.prepare_server(parts) as server, trio.open_nursery() as nursery:
+            await trio.testing.wait_all_tasks_blocked()
+            assert (notices, server.describe().raft.term) == ([], 0)
+            await nursery.start(server.run)
+            await server.wait_commit(1)
+            assert any(isinstance(notice, RoleChanged) for notice in notices)
+            nursery.cancel_scope.cancel()
+
+
+def test_example_of_the_documentation_commits_a_command() -> None:
+    text = (ROOT / "docs" / "explanation" / "consensus.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     command = [sys.executable, "-W", "error", "-c", example]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (result.stdout, result.stderr) == ("Outcome.COMMITTED\n", "")

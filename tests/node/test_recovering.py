@@ -13,7 +13,7 @@ from bridge.node.membership.admissions import FILE_NAME as ADMISSIONS_FILE
 from bridge.node.membership.forming import load_formation
 from bridge.node.offline.recovering import LOST_TERMS, RecoveryError, carry_out, plan_recovery, plan_recovery_of_backup
 from bridge.node.offline.state_reading import read_directory
-from bridge.node.raft.replica import RAFT_DIRECTORY
+from bridge.node.raft.storage_note import RAFT_DIRECTORY
 from bridge.wire.keys.backup import encode_backup
 from consensus.core.model import LogId
 from consensus.storage.directory import Directory, open_directory

@@ -13,7 +13,7 @@ from bridge.node.membership.forming import UnusableFormationError, load_formatio
 from bridge.node.offline import recovering
 from bridge.node.offline.recovering import RecoveryError, carry_out, plan_recovery
 from bridge.node.offline.state_reading import FarmOnDisk, read_directory
-from bridge.node.raft.replica import RAFT_DIRECTORY
+from bridge.node.raft.storage_note import RAFT_DIRECTORY
 from consensus.core.model import LogId
 from tests.node.test_state_reading import BASE_MS, FOUNDING, A, check, node_directory
 

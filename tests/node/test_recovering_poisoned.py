@@ -19,7 +19,7 @@ from bridge.core.state.reqids import AHEAD_S, Reqids, ReqidStatus, Update
 from bridge.node.control.era_sealing import is_era_left
 from bridge.node.events.event_log import clock_ms
 from bridge.node.offline.state_reading import FarmOnDisk, read_directory
-from bridge.node.raft.replica import RAFT_DIRECTORY
+from bridge.node.raft.storage_note import RAFT_DIRECTORY
 from bridge.node.security.key_files import load_farm_key, save_farm_key
 from bridge.wire.keys.backup import encode_backup
 from bridge.wire.keys.farm_key import new_farm_key

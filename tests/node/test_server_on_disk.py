@@ -17,7 +17,7 @@ from consensus.net.memory import MemoryNetwork
 from consensus.server.event_loop import now_ms
 from consensus.server.server import ConsensusServer
 from consensus.server.status import Notice
-from consensus.storage.directory import open_storage
+from consensus.storage.directory import ThreadedDisk, open_directory
 from consensus.storage.disk import StorageInUseError
 from consensus.storage.planner import StorageOptions
 from consensus.storage.verification import StorageVerdict, verify_storage
@@ -32,7 +32,8 @@ SMALL = StorageOptions(segment_bytes=64 * 1024, tail_entries=4)
 async def life(path: Path, generation: int, applied: list[Entry]) -> AsyncIterator[ConsensusServer]:
     """One life of the only voter, from its election on."""
     leads = trio.Event()
-    disk, recovery = open_storage(path, b"node-one", generation, SMALL)
+    directory, recovery = open_directory(path, b"node-one", generation, SMALL)
+    disk = ThreadedDisk(directory)
 
     def observe(notice: Notice) -> None:
         if isinstance(notice, RoleChanged) and notice.role is Role.LEADER:
@@ -74,7 +75,7 @@ async def test_every_acknowledged_entry_is_there_in_the_next_life(tmp_path: Path
             assert await server.read(1, 10_000, 10**9) == tuple(applied)
             assert server.describe().segments > generation
             with pytest.raises(StorageInUseError):
-                open_storage(tmp_path / "raft", b"node-one", generation, SMALL)
+                open_directory(tmp_path / "raft", b"node-one", generation, SMALL)
     assert len(acknowledged) == 90
     found = verify_storage(tmp_path / "raft")
     assert found.verdict is StorageVerdict.SOUND

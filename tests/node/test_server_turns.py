@@ -1,6 +1,5 @@
 """Which task takes the owner's turn: the one that brings an event, at once, and never two at a time."""
 
-from dataclasses import dataclass
 from random import Random
 
 import pytest
@@ -9,12 +8,11 @@ import trio.testing
 
 from consensus.core.effects import Effect, Outcome, ProposalResolved, ReadReady, ReadRefused, Role
 from consensus.core.events import DeadlineReached, Event, Received, SnapshotWanted
-from consensus.core.features import GARLIC_FARM, Features
+from consensus.core.features import GARLIC_FARM
 from consensus.core.messages import Reply, RequestVote, VoteReply
-from consensus.core.model import LogId, Milliseconds
+from consensus.core.model import LogId
 from consensus.core.options import lan
 from consensus.core.raft import Raft
-from consensus.core.status import Description, Outline
 from consensus.net.memory import MemoryNetwork
 from consensus.server.errors import ServerStoppedError
 from consensus.server.event_loop import now_ms
@@ -28,29 +26,17 @@ TWO = 2
 OUT_OF_DATE = RequestVote(0, TWO, LogId(0, 0), correlation=7)
 
 
-@dataclass(slots=True)
-class WatchedCore:
-    """A production core that notices steps within steps, and breaks where it is told to."""
+class WatchedCore(Raft):
+    """A core that counts steps within steps, and fails where a test wants it to."""
 
-    core: Raft
     breaks_at: type[object] | None = None
     breaks_at_deadline: bool = False
     breaks_at_snapshots: bool = False
     depth: int = 0
     deepest: int = 0
 
-    @property
-    def deadline(self) -> int:
-        """As it is."""
-        return self.core.deadline
-
-    @property
-    def features(self) -> Features:
-        """As it is."""
-        return self.core.features
-
     def step(self, event: Event, now: int) -> list[Effect]:
-        """Take one event, or break."""
+        """Take one event, or fail."""
         self.depth += 1
         self.deepest = max(self.deepest, self.depth)
         try:
@@ -60,29 +46,16 @@ class WatchedCore:
                 raise RuntimeError("the core contradicts itself")
             if self.breaks_at_snapshots and isinstance(event, SnapshotWanted):
                 raise RuntimeError("the core contradicts itself")
-            return self.core.step(event, now)
+            return super().step(event, now)
         finally:
             self.depth -= 1
-
-    def describe(self, now: Milliseconds = 0) -> Description:
-        """As it is."""
-        return self.core.describe(now)
-
-    def outline(self) -> Outline:
-        """As it is."""
-        return self.core.outline()
-
-    def divergence(self, other: LogId) -> LogId:
-        """As it is."""
-        return self.core.divergence(other)
 
 
 def make_server(options: ServerOptions | None = None) -> tuple[ConsensusServer, WatchedCore]:
     disk = MemoryDisk()
     recovery = recover(disk, Owner(b"node-001", 1, 1), bytes(16), SMALL)
     disk.run(recovery.operations)
-    raft = Raft(ONE, voters(1), recovery.hard_state, recovery.log, lan(), GARLIC_FARM, Random(1), now_ms())
-    core = WatchedCore(raft)
+    core = WatchedCore(ONE, voters(1), recovery.hard_state, recovery.log, lan(), GARLIC_FARM, Random(1), now_ms())
     return ConsensusServer(
         core, recovery.storage, disk, MemoryNetwork().transport(ONE), KeptEntries(), lambda _: None, options
     ), core

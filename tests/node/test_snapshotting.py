@@ -17,10 +17,10 @@ from consensus.core.raft import Raft
 from consensus.net.memory import MemoryNetwork
 from consensus.server.event_loop import now_ms
 from consensus.server.interfaces import StateMachine
-from consensus.server.opening import open_server
+from consensus.server.opening import ServerParts, open_server
 from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer
-from consensus.storage.directory import open_storage
+from consensus.storage.directory import ThreadedDisk, open_directory
 from consensus.storage.planner import StorageOptions
 from consensus.storage.verification import StorageVerdict, verify_storage
 from tests.node.kept_entries import KeptEntries, encoded
@@ -35,7 +35,8 @@ KEEP_NOTHING = ServerOptions(retain_bytes=0)
 @asynccontextmanager
 async def life(path: Path, generation: int, machine: StateMachine) -> AsyncIterator[ConsensusServer]:
     """One life of the only voter on real files."""
-    disk, recovery = open_storage(path, b"node-one", generation, SMALL)
+    directory, recovery = open_directory(path, b"node-one", generation, SMALL)
+    disk = ThreadedDisk(directory)
     core = Raft(1, ALONE, recovery.hard_state, recovery.log, FAST, GARLIC_FARM, Random(generation), now_ms())
     server = ConsensusServer(
         core, recovery.storage, disk, MemoryNetwork().transport(1), machine, lambda _: None, KEEP_NOTHING
@@ -102,16 +103,18 @@ async def test_a_snapshot_may_stand_for_less_than_what_is_applied(tmp_path: Path
 
     async def one_life(machine: KeptEntries, commands: int) -> None:
         async with open_server(
-            tmp_path / "raft",
-            1,
-            ALONE,
-            MemoryNetwork().transport(1),
-            machine,
-            features=GARLIC_FARM,
-            options=FAST,
-            server_options=KEEP_NOTHING,
-            storage_options=SMALL,
-            snapshot_index=lambda: 10,
+            ServerParts(
+                path=tmp_path / "raft",
+                server_id=1,
+                configuration=ALONE,
+                transport=MemoryNetwork().transport(1),
+                state_machine=machine,
+                features=GARLIC_FARM,
+                options=FAST,
+                server_options=KEEP_NOTHING,
+                storage_options=SMALL,
+                snapshot_index=lambda: 10,
+            )
         ) as server:
             with trio.fail_after(60):
                 while server.role.role is not Role.LEADER:  # noqa: ASYNC110 - real time, and soon

@@ -14,7 +14,7 @@ from bridge.node.events.event_log import EventLog
 from bridge.node.membership.forming import FILE_NAME
 from bridge.node.offline.state_reading import FarmOnDisk, StateReadingError, read_state
 from bridge.node.raft.applied_state import AppliedState
-from bridge.node.raft.replica import RAFT_DIRECTORY
+from bridge.node.raft.storage_note import RAFT_DIRECTORY
 from bridge.wire.keys.backup import BackupError, decode_backup, encode_backup
 from bridge.wire.log.entries import encode
 from bridge.wire.membership.formation_state import encode_formation_state

@@ -120,18 +120,22 @@ class Group:
         transport.members(configuration.servers)
         with trio.CancelScope() as scope:
             async with consensus.open_server(
-                self._path / name,
-                name,
-                configuration,
-                transport,
-                machine,
-                features=ZMQ_RAFT,
-                options=OPTIONS,
-                server_options=consensus.ServerOptions(retain_bytes=0),
-                storage_options=consensus.StorageOptions(segment_bytes=64 * 1024, tail_entries=8, snapshot_form=PLAIN),
-                observe=self._observe,
-                random=Random(name),
-                disk_thread=False,
+                consensus.ServerParts(
+                    path=self._path / name,
+                    server_id=name,
+                    configuration=configuration,
+                    transport=transport,
+                    state_machine=machine,
+                    features=ZMQ_RAFT,
+                    options=OPTIONS,
+                    server_options=consensus.ServerOptions(retain_bytes=0),
+                    storage_options=consensus.StorageOptions(
+                        segment_bytes=64 * 1024, tail_entries=8, snapshot_form=PLAIN
+                    ),
+                    observe=self._observe,
+                    random=Random(name),
+                    disk_thread=False,
+                )
             ) as server:
                 life = Life(transport, machine, server, scope)
                 task_status.started(life)

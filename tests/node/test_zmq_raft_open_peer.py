@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import trio
@@ -19,7 +18,7 @@ from consensus.protocols.zmq_raft.peer.compaction import CommandCompactor, Compa
 from consensus.protocols.zmq_raft.peer.open_peer import PeerError, PeerNotice, PeerOptions, ZmqRaftPeer, open_peer
 from consensus.protocols.zmq_raft.wire.messages import Peer
 from consensus.protocols.zmq_raft.wire.request_ids import make_request_id
-from consensus.server.opening import open_server
+from consensus.server.opening import prepare_server
 from consensus.server.server import ConsensusServer
 from consensus.storage.disk import StorageError
 from tests.node.zmq_raft_group import until
@@ -216,7 +215,7 @@ async def test_what_a_client_asks_while_a_peer_starts_is_answered_when_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The port is open before the log is read, and a client need not ask twice."""
-    opening = open_server
+    opening = prepare_server
 
     @asynccontextmanager
     async def slowly(*arguments: Any, **options: Any) -> AsyncIterator[ConsensusServer]:
@@ -224,7 +223,7 @@ async def test_what_a_client_asks_while_a_peer_starts_is_answered_when_it_has(
             await trio.sleep(0.3)
             yield server
 
-    monkeypatch.setattr(open_peer_module, "open_server", slowly)
+    monkeypatch.setattr(open_peer_module, "prepare_server", slowly)
     with trio.fail_after(WAIT_S):
         async with trio.open_nursery() as nursery:
             cluster = Cluster(tmp_path, nursery, free_peers(1))
@@ -233,23 +232,6 @@ async def test_what_a_client_asks_while_a_peer_starts_is_answered_when_it_has(
             async with zmq_raft.connect([peer.url], IDENT) as client:
                 assert (await client.log_info(peer.url)).first_index == 1
             nursery.cancel_scope.cancel()
-
-
-@pytest.mark.parametrize(("messages", "bound"), [(1004, "_EARLY_MESSAGES"), (6, "_EARLY_BYTES")])
-def test_while_a_log_is_read_the_newest_messages_are_kept_up_to_a_bound_and_the_others_are_counted(
-    messages: int, bound: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In count and in bytes, for a message may have 64 MiB."""
-    monkeypatch.setattr(open_peer_module, "_EARLY_BYTES", 300 if bound == "_EARLY_BYTES" else 1 << 20)
-    early, heard = open_peer_module._Early(), list[tuple[bytes, list[bytes]]]()
-    sent = [(b"%d" % number, [b"12345", b"67890"]) for number in range(messages)]
-    for identity, frames in sent:
-        early.take(identity, frames)
-    endpoint = SimpleNamespace(receive=lambda identity, frames: heard.append((identity, frames)))
-    early.started = cast("Any", SimpleNamespace(endpoint=endpoint))
-    early.release()
-    assert heard == (sent[-2:] if bound == "_EARLY_BYTES" else sent[-1000:])
-    assert early.dropped == {"message that came before the log was read": 4}
 
 
 async def test_a_peer_that_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from consensus.protocols.zmq_raft.wire.messages import (
 )
 from consensus.protocols.zmq_raft.wire.request_ids import make_request_id
 from consensus.protocols.zmq_raft.wire.request_table import RequestTable
-from consensus.server.opening import open_server
+from consensus.server.opening import ServerParts, open_server
 from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer
 from consensus.server.status import Notice
@@ -144,19 +144,23 @@ class Group:
         with trio.CancelScope() as scope:
             async with (
                 open_server(
-                    self.path / peer_id,
-                    peer_id,
-                    known,
-                    self.network.transport(peer_id),
-                    machine,
-                    features=ZMQ_RAFT,
-                    options=self.times,
-                    server_options=ServerOptions(snapshot_log_bytes=1 << 60, snapshot_age_ms=1 << 60, retain_bytes=0),
-                    storage_options=StorageOptions(segment_bytes=64 * 1024, snapshot_form=PLAIN),
-                    observe=observe,
-                    snapshot_index=machine.snapshot_index,
-                    random=Random(int(peer_id)),
-                    disk_thread=False,
+                    ServerParts(
+                        path=self.path / peer_id,
+                        server_id=peer_id,
+                        configuration=known,
+                        transport=self.network.transport(peer_id),
+                        state_machine=machine,
+                        features=ZMQ_RAFT,
+                        options=self.times,
+                        server_options=ServerOptions(
+                            snapshot_log_bytes=1 << 60, snapshot_age_ms=1 << 60, retain_bytes=0
+                        ),
+                        storage_options=StorageOptions(segment_bytes=64 * 1024, snapshot_form=PLAIN),
+                        observe=observe,
+                        snapshot_index=machine.snapshot_index,
+                        random=Random(int(peer_id)),
+                        disk_thread=False,
+                    )
                 ) as server,
                 trio.open_nursery() as nursery,
             ):

@@ -30,7 +30,7 @@ from bridge.node.membership.forming import Forming
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.membership.membership_provider import MembershipProvider, gossip_options
 from bridge.node.membership.user_messages import UserMessages
-from bridge.node.raft.replica import STORAGE_NOTE
+from bridge.node.raft.storage_note import STORAGE_NOTE
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.settings.configuration import NodeConfiguration
 from consensus import Histogram

@@ -56,7 +56,8 @@ from bridge.node.offline.state_reading import (
     storage_of,
 )
 from bridge.node.raft.commit_store import FILE_NAME as COMMIT_FILE
-from bridge.node.raft.replica import RAFT_DIRECTORY, STORAGE_NOTE, STORAGE_NOTE_TEXT, UNKNOWN_ENDPOINT
+from bridge.node.raft.replica import UNKNOWN_ENDPOINT
+from bridge.node.raft.storage_note import RAFT_DIRECTORY, STORAGE_NOTE, STORAGE_NOTE_TEXT
 from bridge.node.security.local_trust import UntrustedPathError, check_state_directory
 from bridge.node.tasks.published_store import FILE_NAME as PUBLISHED_FILE
 from bridge.wire.log.snapshot import decode_farm, encode_farm

@@ -31,7 +31,8 @@ from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.membership.forming import RECOVERY_FILE_NAME
 from bridge.node.raft.applied_state import AppliedState
-from bridge.node.raft.replica import RAFT_DIRECTORY, UNKNOWN_ENDPOINT
+from bridge.node.raft.replica import UNKNOWN_ENDPOINT
+from bridge.node.raft.storage_note import RAFT_DIRECTORY
 from bridge.node.security.local_trust import UntrustedPathError, check_state_directory
 from bridge.wire.keys.backup import BACKUP_LIMIT_BYTES, Backup, BackupError, BackupHead, decode_backup
 from bridge.wire.log.entries import decode

@@ -30,6 +30,7 @@ from bridge.core.log.records import Clock, Correction
 from bridge.core.state.farm_state import LOG_TIME_LIMIT_MS
 from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
 from bridge.node.raft.commit_store import read_commit_index
+from bridge.node.raft.storage_note import RAFT_DIRECTORY
 from bridge.node.security.local_trust import UntrustedPathError, check_state_directory
 from bridge.wire.log.entries import decode, encode
 from bridge.wire.log.snapshot import FarmSnapshot, FarmSnapshotError, decode_farm
@@ -51,7 +52,6 @@ from consensus.storage import (
     open_stored_log,
 )
 
-RAFT_DIRECTORY = "raft"
 _CLOCK_KEY = b'"clock"'
 _APPLICATION = EntryKind.APPLICATION.value
 

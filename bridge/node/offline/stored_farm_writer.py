@@ -10,8 +10,9 @@ from pathlib import Path
 
 from bridge.core.formation.founding import FormationState, Founder, Founding
 from bridge.node.membership.forming import FILE_NAME as FORMATION_FILE
-from bridge.node.offline.stored_farm import RAFT_DIRECTORY, StoredFarmError
+from bridge.node.offline.stored_farm import StoredFarmError
 from bridge.node.raft.commit_store import write_commit_index
+from bridge.node.raft.storage_note import RAFT_DIRECTORY
 from bridge.wire.membership.formation_state import encode_formation_state
 from consensus import Configuration, Entry, HardState, Persist, Server, configuration_entry
 from consensus.storage import OutOfSpaceError, StorageError, StorageOptions, open_directory, replace_file

@@ -8,14 +8,10 @@ Raft ids are bound to node ids by the founding and by admissions in the log, so 
 server are those that its node announces, signed, in its gossip metadata. Both sides of a connection prove their
 identity in the handshake (`farm_peers`): a holder of the farm's key alone speaks as no server and answers as none.
 
-A server is its storage: what it voted and acknowledged. So once there is a storage, a note of that lies beside the
-formation file, and a founder whose storage has gone since does not start again with an empty one: under the same Raft
-id it would vote a second time in a term and forget what it had acknowledged. The note tells the Raft id, too: a storage
-that holds an entry or a vote serves no second id, because its one vote and its one copy would count as two.
+`storage_note` keeps a lost storage from a second life under the same Raft id.
 """
 
 import logging
-import re
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -35,6 +31,7 @@ from bridge.node.raft.commit_store import keep_commit_index
 from bridge.node.raft.farm_content import CHECKS
 from bridge.node.raft.measured import MeasuredDisk, MeasuredStateMachine
 from bridge.node.raft.member_rules import farm_member_rules, member_request_tuning
+from bridge.node.raft.storage_note import StorageNote
 from bridge.node.settings.timing import Patience, Profile
 from bridge.wire.log.entries import decode
 from consensus import (
@@ -47,15 +44,15 @@ from consensus import (
     Notice,
     Outcome,
     ProposalResolved,
-    Raft,
     Reply,
     Request,
     Role,
     RoleChanged,
     Server,
     ServerId,
+    ServerParts,
     integer_id,
-    now_ms,
+    prepare_server,
 )
 from consensus.protocols.garlic_farm import (
     Cancel,
@@ -80,17 +77,9 @@ from consensus.protocols.garlic_farm import (
     read_barrier_anywhere,
 )
 from consensus.protocols.garlic_farm import Reply as WireReply
-from consensus.storage import STATE_FILE as HARD_STATE_FILE
-from consensus.storage import Recovery, StorageError, StorageOptions, ThreadedDisk, open_storage, replace_file
+from consensus.storage import Recovery, StorageOptions
 
 LOG = logging.getLogger(__name__)
-RAFT_DIRECTORY = "raft"
-STORAGE_NOTE = "raft-made"
-STORAGE_NOTE_TEXT = (
-    b"The Raft storage of this node has been made. Keep this file: without it a lost storage goes unnoticed.\n"
-)
-_NOTED_ID = re.compile(rb"^Raft id ([1-9][0-9]{0,9})$", re.MULTILINE)
-_NOTE_LIMIT_BYTES = 1024
 UNKNOWN_ENDPOINT = "tcp://unknown.invalid:7669"
 SUBMIT_RETRY_SECONDS = 0.1
 SUBMIT_GRACE_SECONDS = 1.0
@@ -327,53 +316,40 @@ async def open_replica(
     durations: Durations,
     observe: Callable[[Notice], None],
 ) -> AsyncIterator[Replica]:
-    """Runs this node's Raft server while the block lasts. StorageError says why it cannot start."""
-    founding, server_id = settings.founding, settings.server_id
-    directory, recovery = await trio.to_thread.run_sync(_open_storage, settings)
-    for line in recovery.report.lines():
-        LOG.info("storage: %s", line)
-    applied_state.history_ends_at(recovery.report.last.index)
-    try:
-        profile = settings.profile
-        raft = _core(settings, recovery)
-        identity = Identity(founding.cluster_id.hex(), server_id, profile.raft.lease_promise_ms)
-        resolve = _resolver(
-            settings,
-            applied_state,
-            lambda: server.describe().raft.configuration.member_ids,  # made below
-        )
+    """Run this node's Raft server while the block lasts. Raises `StorageError`, with the remedy."""
+    profile, server_id = settings.profile, settings.server_id
+    identity = Identity(settings.founding.cluster_id.hex(), server_id, profile.raft.lease_promise_ms)
+    resolve = _resolver(
+        settings,
+        applied_state,
+        lambda: server.describe().raft.configuration.member_ids,  # made below, like `replica`
+    )
 
-        def hear(notice: Notice) -> None:
-            replica.heard(notice)
-            observe(notice)
+    def take_notice(notice: Notice) -> None:
+        replica.heard(notice)
+        observe(notice)
 
-        links = PeerLinks(
-            settings.dialer(lambda: identity, ConnectionRole.SERVER),
-            resolve,
-            metrics=metrics,
-            random=Random(),
-            configuration_before=applied_state.configuration_before,
-            options=profile.links,
-        )
-        server = ConsensusServer(
-            raft,
-            recovery.storage,
-            MeasuredDisk(directory, durations.disk),
-            links,
-            MeasuredStateMachine(applied_state, durations.apply),
-            hear,
-            keep_from=applied_state.keep_from,
-            checks=CHECKS,
-        )
+    links = PeerLinks(
+        settings.dialer(lambda: identity, ConnectionRole.SERVER),
+        resolve,
+        metrics=metrics,
+        random=Random(),
+        configuration_before=applied_state.configuration_before,
+        options=profile.links,
+    )
+    await trio.to_thread.run_sync(_check_storage, settings)
+    async with prepare_server(_server_parts(settings, applied_state, links, durations, take_notice)) as server:
         asking = settings.dialer(lambda: identity, ConnectionRole.CLIENT)
         client = GarlicFarmClient(asking, resolve, [server_id], random=Random(), options=profile.client)
-        rules = farm_member_rules(applied_state, server, resolve, founding, profile, settings.voters_max)
+        rules = farm_member_rules(applied_state, server, resolve, settings.founding, profile, settings.voters_max)
         requests = MemberRequests(server, server_id, links, rules, metrics, member_request_tuning(profile))
         members = Members(Joining(server, server_id, _told_to_leave), requests)
         replica = Replica(
             server, links, client, server_id, applied_state, members, identity, profile.patience, durations.commit
         )
-        replica.voters_are(raft.describe().configuration)
+        raft = server.describe().raft
+        applied_state.history_ends_at(raft.last.index)
+        replica.voters_are(raft.configuration)
         async with trio.open_nursery() as nursery:
             await nursery.start(client.run)
             await nursery.start(server.run)
@@ -381,20 +357,42 @@ async def open_replica(
             nursery.start_soon(keep_commit_index, settings.state_dir, lambda: applied_state.state.applied_index)
             yield replica
             nursery.cancel_scope.cancel()
-    finally:
-        await directory.aclose()
 
 
-def _core(settings: ReplicaSettings, recovery: Recovery) -> Raft:
-    return Raft(
-        settings.server_id,
-        _first_configuration(settings),
-        recovery.hard_state,
-        recovery.log,
-        settings.profile.raft,
-        GARLIC_FARM,
-        Random(),
-        now_ms(),
+def _check_storage(settings: ReplicaSettings) -> None:
+    StorageNote(settings.state_dir).check_not_lost(had_storage=settings.had_storage)
+
+
+def _server_parts(
+    settings: ReplicaSettings,
+    applied_state: AppliedState,
+    links: PeerLinks,
+    durations: Durations,
+    observe: Callable[[Notice], None],
+) -> ServerParts:
+    note = StorageNote(settings.state_dir)
+
+    def recovered(recovery: Recovery) -> None:
+        note.record(settings.server_id, recovery)
+        for line in recovery.report.lines():
+            LOG.info("storage: %s", line)
+
+    return ServerParts(
+        path=note.storage,
+        server_id=settings.server_id,
+        configuration=_first_configuration(settings),
+        transport=links,
+        state_machine=MeasuredStateMachine(applied_state, durations.apply),
+        features=GARLIC_FARM,
+        options=settings.profile.raft,
+        storage_options=StorageOptions(segment_bytes=settings.segment_bytes),
+        node_id=settings.node_id,
+        generation=settings.generation,
+        observe=observe,
+        checks=CHECKS,
+        keep_from=applied_state.keep_from,
+        recovered=recovered,
+        wrap_disk=lambda disk: MeasuredDisk(disk, durations.disk),
     )
 
 
@@ -417,54 +415,6 @@ def _resolver(
 
 def _told_to_leave(leader: ServerId) -> None:
     LOG.warning("server %s, which leads, is about to remove this server from the group", leader)
-
-
-def _open_storage(settings: ReplicaSettings) -> tuple[ThreadedDisk, Recovery]:
-    storage, note = settings.state_dir / RAFT_DIRECTORY, settings.state_dir / STORAGE_NOTE
-    if (settings.had_storage or note.exists()) and not (storage / HARD_STATE_FILE).exists():
-        raise StorageError(
-            f"{storage} is gone, and with it what this server voted and acknowledged: as the same server it could undo"
-            " both. Put the directory back as it was, or give this node a new state directory and another name: it then"
-            " joins as a new node",
-        )
-    opened = open_storage(
-        storage,
-        settings.node_id,
-        settings.generation,
-        StorageOptions(segment_bytes=settings.segment_bytes),
-    )
-    directory, recovery = opened
-    try:
-        _note_storage(note, settings.server_id, recovery)
-    except BaseException:
-        directory.close()
-        raise
-    return opened
-
-
-def _note_storage(note: Path, server_id: int, recovery: Recovery) -> None:
-    """Write down whose storage it is; StorageError if it is another server's."""
-    noted = _noted_id(note)
-    if noted == server_id:
-        return
-    if noted is not None and (recovery.report.last.index > 0 or recovery.hard_state.voted_for is not None):
-        raise StorageError(
-            f"the Raft storage of this node was made as server {noted}, and this node is server {server_id} now: one"
-            " storage never serves two, since its vote and its copy of the log would count twice. Give this node a new"
-            " state directory and another name: it then joins as a new node",
-        )
-    # A recovered storage has a note without an id: its server is a founder, and keeps its id for good.
-    replace_file(note, STORAGE_NOTE_TEXT + b"Raft id %d\n" % server_id)
-
-
-def _noted_id(note: Path) -> int | None:
-    """The Raft id that the note of a storage tells; None where there is no note, or it tells none."""
-    try:
-        with note.open("rb") as file:
-            found = _NOTED_ID.search(file.read(_NOTE_LIMIT_BYTES))
-    except FileNotFoundError:
-        return None
-    return None if found is None else int(found[1])
 
 
 def _first_configuration(settings: ReplicaSettings) -> Configuration:

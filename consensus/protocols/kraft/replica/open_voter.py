@@ -21,7 +21,7 @@ is a copy (`quorum_directory`).
 """
 
 import errno
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from time import time
@@ -29,7 +29,7 @@ from typing import Final
 
 import trio
 
-from consensus.core.effects import ConfigurationChanged, Role
+from consensus.core.effects import ConfigurationChanged, Effect, Role
 from consensus.core.features import KRAFT, KRAFT_STATIC, LeaderRecords
 from consensus.core.model import Configuration, ReplicaKey, Server
 from consensus.protocols.kafka.connections.connection import (
@@ -79,7 +79,7 @@ from consensus.protocols.kraft.wire.replica_names import replica
 from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
 from consensus.server.block_nursery import block_nursery
 from consensus.server.errors import ServerBusyError, ServerStoppedError
-from consensus.server.opening import open_server
+from consensus.server.opening import ServerParts, open_server
 from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer
 from consensus.server.status import Notice
@@ -160,6 +160,10 @@ def _unix_ms() -> int:
     return int(time() * 1000)
 
 
+def _leader_head() -> bytes:
+    return leader_head(_unix_ms())
+
+
 @asynccontextmanager
 async def open_voter(
     settings: VoterSettings,
@@ -173,154 +177,168 @@ async def open_voter(
     """
     options = options or VoterOptions()
     directory = await trio.to_thread.run_sync(read_directory, check_settings(settings))
-    # The directory's id is part of the key where the log names the voters: a lost disk makes another voter.
-    own = ReplicaKey(settings.node_id, directory.directory_id.bytes if settings.is_dynamic else b"")
-    connection = _connection_options(settings, options)
-    told_voters = _told_voters(settings, directory)
-    names = QuorumNames(own, settings.advertised, told_voters, options.topic)
-    transport = _transport(names, settings, connection)
-    machine = QuorumLog(options.max_state_bytes, metadata=options.is_metadata)
-    heard, measurements = _Heard(observe), QuorumMeasurements()
+    parts = _VoterParts(settings, options, directory)
+    notices, measurements = _Notices(observe), QuorumMeasurements()
 
-    async def learned_voters() -> Configuration:
-        voters = await _learned_voters(settings, connection)
-        names.change(voters, ())
-        return voters
-
-    def told(notice: Notice) -> None:
+    def take_notice(notice: Notice) -> None:
         if isinstance(notice, ConfigurationChanged):
-            names.change(notice.configuration, notice.newcomers)
-        heard.take(notice)
+            parts.names.change(notice.configuration, notice.newcomers)
+        notices.take(notice)
 
-    async with open_server(
-        directory.storage,
-        own,
-        told_voters if told_voters.voters else learned_voters,
-        transport,
-        machine,
-        features=KRAFT if settings.is_dynamic else KRAFT_STATIC,
-        options=core_options(settings),
-        server_options=_server_options(settings),
-        storage_options=StorageOptions(snapshot_form=KafkaSnapshotForm(_unix_ms)),
-        cluster_id=directory.cluster_id,
-        leader_records=leader_records(_unix_ms, is_dynamic=settings.is_dynamic),
-        observe=told,
-        snapshot_index=machine.snapshot_index,
-        on_effects=measurements.take,
-    ) as server:
+    async with open_server(parts.server(take_notice, measurements.take)) as server:
         raft = server.describe().raft
         await trio.to_thread.run_sync(directory.check_not_older, raft.term)
-        names.change(raft.configuration, ())
-        topic = _log_topic(server, machine, names, directory.cluster_id, connection, options)
-        answering = AnsweringLeader(server.outline)
-        administration = _administration(server, names, directory.cluster_id, settings, connection)
-        services = _services(
-            QuorumService(
-                server,
-                names,
-                batches_for_replicas,
-                answering.now,
-                learned=names.learned,
-                ends_batch=lambda entry: not goes_on(entry),
-            ),
-            administration,
-            options.services(topic),
-        )
+        parts.names.change(raft.configuration, ())
+        topic, administration = parts.topic(server), parts.administration(server)
+        services = parts.services(server, administration, topic)
         async with _listening(services, settings, options) as listener, block_nursery() as nursery:
-            nursery.start_soon(_write_states, server, directory, settings, heard)
+            nursery.start_soon(_write_states, server, directory, settings, notices)
             if settings.is_dynamic:
-                announcing = Announcing(
-                    server,
-                    administration,
-                    names,
-                    settings,
-                    connection,
-                    directory.cluster_id,
-                    lambda: leader_head(_unix_ms()),
-                    options.address_refused,
-                )
-                nursery.start_soon(announcing.run)
+                nursery.start_soon(parts.announcing(server, administration).run)
             with _idle_measured() as idle:
-                measured = measurements, idle
                 yield KraftVoter(
-                    own, directory.cluster_id, server, machine, topic, names, listener, transport, *measured
+                    key=parts.own,
+                    cluster_id=directory.cluster_id,
+                    server=server,
+                    machine=parts.machine,
+                    topic=topic,
+                    names=parts.names,
+                    listener=listener,
+                    transport=parts.transport,
+                    measurements=measurements,
+                    idle=idle,
                 )
 
 
-def _connection_options(settings: VoterSettings, options: VoterOptions) -> ConnectionOptions:
-    """Of connections to other servers."""
-    return ConnectionOptions(
-        client_id=f"raft-client-{settings.node_id}",
-        security=options.client_security,
-        request_timeout_ms=settings.request_timeout_ms,
-        connect_timeout_ms=settings.request_timeout_ms,
-    )
+class _VoterParts:
+    """The parts of one voter that exist before its server, and the makers of the others."""
 
+    def __init__(self, settings: VoterSettings, options: VoterOptions, directory: QuorumDirectory) -> None:
+        self._settings = settings
+        self._options = options
+        self._directory = directory
+        self._connection = ConnectionOptions(
+            client_id=f"raft-client-{settings.node_id}",
+            security=options.client_security,
+            request_timeout_ms=settings.request_timeout_ms,
+            connect_timeout_ms=settings.request_timeout_ms,
+        )
+        # The directory's id is part of the key where the log names the voters: a lost disk makes another voter.
+        self.own = ReplicaKey(settings.node_id, directory.directory_id.bytes if settings.is_dynamic else b"")
+        self._first_voters = _first_voters(settings, directory)
+        self.names = QuorumNames(self.own, settings.advertised, self._first_voters, options.topic)
+        self.transport = self._transport()
+        self.machine = QuorumLog(options.max_state_bytes, metadata=options.is_metadata)
 
-def _transport(names: QuorumNames, settings: VoterSettings, connection: ConnectionOptions) -> KraftTransport:
-    """An observer asks the bootstrap servers as well.
+    def _transport(self) -> KraftTransport:
+        """An observer asks the bootstrap servers as well.
 
-    A voter knows the others from the log. Those that are not where it says are looked for where messages say, and among
-    the bootstrap servers.
-    """
+        A voter knows the others from the log. Those that are not where it says are looked for where messages say, and
+        among the bootstrap servers.
+        """
+        names, settings = self.names, self._settings
 
-    def bootstrap() -> tuple[Place, ...]:
-        return () if names.votes else settings.bootstrap_servers
+        def bootstrap() -> tuple[Place, ...]:
+            return () if names.votes else settings.bootstrap_servers
 
-    def elsewhere(peer: ReplicaKey) -> tuple[Place, ...]:
-        return (*names.elsewhere(peer), *(settings.bootstrap_servers if names.votes else ()))
+        def elsewhere(peer: ReplicaKey) -> tuple[Place, ...]:
+            return (*names.elsewhere(peer), *(settings.bootstrap_servers if names.votes else ()))
 
-    retry = RetryTimes(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
-    return KraftTransport(
-        names,
-        fetched_entries,
-        connection,
-        retry=retry,
-        learned=names.learned,
-        bootstrap=bootstrap,
-        elsewhere=elsewhere,
-    )
+        return KraftTransport(
+            names,
+            fetched_entries,
+            self._connection,
+            retry=RetryTimes(settings.retry_backoff_ms, settings.retry_backoff_max_ms),
+            learned=names.learned,
+            bootstrap=bootstrap,
+            elsewhere=elsewhere,
+        )
 
+    def server(self, observe: Callable[[Notice], None], on_effects: Callable[[Sequence[Effect]], None]) -> ServerParts:
+        """Return the parts of the server."""
+        settings = self._settings
+        return ServerParts(
+            path=self._directory.storage,
+            server_id=self.own,
+            configuration=self._first_voters if self._first_voters.voters else self._learned_voters,
+            transport=self.transport,
+            state_machine=self.machine,
+            features=KRAFT if settings.is_dynamic else KRAFT_STATIC,
+            options=core_options(settings),
+            server_options=_server_options(settings),
+            storage_options=StorageOptions(snapshot_form=KafkaSnapshotForm(_unix_ms)),
+            cluster_id=self._directory.cluster_id,
+            leader_records=leader_records(_unix_ms, is_dynamic=settings.is_dynamic),
+            observe=observe,
+            snapshot_index=self.machine.snapshot_index,
+            on_effects=on_effects,
+        )
 
-def _log_topic(
-    server: ConsensusServer,
-    machine: QuorumLog,
-    names: QuorumNames,
-    cluster_id: str,
-    connection: ConnectionOptions,
-    options: VoterOptions,
-) -> LogTopic:
-    """What clients of Kafka read, and may write to."""
-    return LogTopic(
-        server,
-        machine,
-        names,
-        cluster_id,
-        _unix_ms,
-        connection,
-        takes_records=options.takes_records,
-        is_metadata=options.is_metadata,
-    )
+    async def _learned_voters(self) -> Configuration:
+        """Return the voters, as soon as a leader describes them."""
+        client = QuorumClient(self._settings.bootstrap_servers, self._connection)
+        while True:
+            with suppress(QuorumClientError):
+                voters = Configuration(_described(await client.describe()))
+                if voters.voters:
+                    self.names.change(voters, ())
+                    return voters
+            await trio.sleep(_DISCOVERY_S)
 
+    def topic(self, server: ConsensusServer) -> LogTopic:
+        """Return the topic that clients of Kafka read, and may write to."""
+        return LogTopic(
+            server,
+            self.machine,
+            self.names,
+            self._directory.cluster_id,
+            _unix_ms,
+            self._connection,
+            takes_records=self._options.takes_records,
+            is_metadata=self._options.is_metadata,
+        )
 
-def _administration(
-    server: ConsensusServer,
-    names: QuorumNames,
-    cluster_id: str,
-    settings: VoterSettings,
-    connection: ConnectionOptions,
-) -> AdminService:
-    """What answers changes of the voters."""
-    return AdminService(
-        server,
-        names,
-        cluster_id,
-        _unix_ms,
-        lambda: leader_head(_unix_ms()),
-        connection,
-        is_dynamic=settings.is_dynamic,
-        registration_pause_s=_REGISTRATION_PAUSE_S,
-    )
+    def administration(self, server: ConsensusServer) -> AdminService:
+        """Return the service that changes the voters."""
+        return AdminService(
+            server,
+            self.names,
+            self._directory.cluster_id,
+            _unix_ms,
+            _leader_head,
+            self._connection,
+            is_dynamic=self._settings.is_dynamic,
+            registration_pause_s=_REGISTRATION_PAUSE_S,
+        )
+
+    def services(self, server: ConsensusServer, administration: AdminService, topic: LogTopic) -> tuple[Service, ...]:
+        """Return the services of the listener; Fetch is shared by replicas and consumers if a service has both."""
+        quorum = QuorumService(
+            server,
+            self.names,
+            batches_for_replicas,
+            AnsweringLeader(server.outline).now,
+            learned=self.names.learned,
+            ends_batch=lambda entry: not goes_on(entry),
+        )
+        others = self._options.services(topic)
+        fetching = next((each for each in others if ApiKey.FETCH in each.apis()), None)
+        if fetching is None:
+            return quorum, administration, *others
+        return FetchDispatch(quorum, fetching), administration, *(each for each in others if each is not fetching)
+
+    def announcing(self, server: ConsensusServer, administration: AdminService) -> Announcing:
+        """Return the task that has the leader record the address of this server."""
+        return Announcing(
+            server,
+            administration,
+            self.names,
+            self._settings,
+            self._connection,
+            self._directory.cluster_id,
+            _leader_head,
+            self._options.address_refused,
+        )
 
 
 @asynccontextmanager
@@ -341,14 +359,6 @@ async def _listening(
         yield listener
 
 
-def _services(quorum: QuorumService, admin: AdminService, others: tuple[Service, ...]) -> tuple[Service, ...]:
-    """What the listener serves; Fetch is of replicas and of consumers, if there is a service for these."""
-    fetching = next((each for each in others if ApiKey.FETCH in each.apis()), None)
-    if fetching is None:
-        return quorum, admin, *others
-    return FetchDispatch(quorum, fetching), admin, *(each for each in others if each is not fetching)
-
-
 @contextmanager
 def _idle_measured() -> Iterator[PollIdle]:
     idle = PollIdle()
@@ -359,7 +369,7 @@ def _idle_measured() -> Iterator[PollIdle]:
         trio.lowlevel.remove_instrument(idle)
 
 
-class _Heard:
+class _Notices:
     """Notices that the task which writes `quorum-state` waits for."""
 
     def __init__(self, observe: Callable[[Notice], None]) -> None:
@@ -395,8 +405,8 @@ def leader_records(unix_ms: Callable[[], int], *, is_dynamic: bool) -> LeaderRec
     return LeaderRecords(head, controls if is_dynamic else tuple, by_id_alone)
 
 
-def _told_voters(settings: VoterSettings, directory: QuorumDirectory) -> Configuration:
-    """The voters for a log that names none, as they are told or formatted; none: they are to be learned."""
+def _first_voters(settings: VoterSettings, directory: QuorumDirectory) -> Configuration:
+    """Return the voters for a log that names none, from the settings or the directory; none: they are learned."""
     if settings.voters:
         return Configuration(
             tuple(
@@ -405,17 +415,6 @@ def _told_voters(settings: VoterSettings, directory: QuorumDirectory) -> Configu
             )
         )
     return Configuration(tuple(_initial(settings, voter.key, voter.host, voter.port) for voter in directory.initial))
-
-
-async def _learned_voters(settings: VoterSettings, connection: ConnectionOptions) -> Configuration:
-    """The voters, as the leader tells them when there is one."""
-    client = QuorumClient(settings.bootstrap_servers, connection)
-    while True:
-        with suppress(QuorumClientError):
-            voters = _described(await client.describe())
-            if voters:
-                return Configuration(voters)
-        await trio.sleep(_DISCOVERY_S)
 
 
 def _initial(settings: VoterSettings, key: ReplicaKey, host: str, port: int) -> Server:
@@ -433,7 +432,7 @@ def _described(state: QuorumDescription) -> tuple[Server, ...]:
 
 
 async def _write_states(
-    server: ConsensusServer, directory: QuorumDirectory, settings: VoterSettings, heard: _Heard
+    server: ConsensusServer, directory: QuorumDirectory, settings: VoterSettings, notices: _Notices
 ) -> None:
     """Repeat in `quorum-state` what the storage has, after each change.
 
@@ -442,7 +441,7 @@ async def _write_states(
     """
     written: QuorumState | None = None
     while True:
-        heard.changed = trio.Event()
+        notices.changed = trio.Event()
         about = server.describe()
         if not about.hard_state_durable:
             await trio.sleep(_STATE_WAIT_S)
@@ -459,7 +458,7 @@ async def _write_states(
                 if error.errno not in _FULL:
                     raise VoterError(f"'{STATE_FILE}' in '{directory.path}' cannot be written: {error}") from error
                 with trio.move_on_after(_STATE_RETRY_S):
-                    await heard.changed.wait()
+                    await notices.changed.wait()
                 continue
             written = state
-        await heard.changed.wait()
+        await notices.changed.wait()

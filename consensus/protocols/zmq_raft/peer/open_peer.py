@@ -1,8 +1,8 @@
 """Opens a peer of a ØMQ Raft cluster: a plain replicated log for itself, or one more member beside the package's.
 
-    ROUTER ──▶ PeerTransport ──▶ open_server ──▶ ExecutedRequests ──▶ BroadcastStateMachine ──▶ PUB
-                    │                 ▲                  └──applied──┐
-                    └──▶ ClientEndpoint ──▶ ReplicatedLog ◀──────────┘
+    ROUTER ──▶ PeerTransport ──▶ ConsensusServer ──▶ ExecutedRequests ──▶ BroadcastStateMachine ──▶ PUB
+                    │                 ▲                      └──applied──┐
+                    └──▶ ClientEndpoint ──▶ ReplicatedLog ◀──────────────┘
 
 *Members.* `peers` counts while the log names none; after that the log does (`peer_members`). A member that does not
 answer at its URL in the log is tried at its URL in `peers` (`peer_transport`). A peer that is not among
@@ -18,20 +18,19 @@ nothing is ever committed. So what the timeout bounds is the round trip between 
 """
 
 import errno
-from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import time
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 import trio
 
 from consensus.core.effects import ConfigurationChanged, RoleChanged
 from consensus.core.features import ZMQ_RAFT
-from consensus.core.model import Configuration, Milliseconds
+from consensus.core.model import Configuration, Milliseconds, SnapshotDescription
 from consensus.core.options import Options
 from consensus.protocols.zmq_raft.endpoint.broadcast import BroadcastStateMachine
 from consensus.protocols.zmq_raft.endpoint.client_endpoint import ClientEndpoint, EndpointOptions
@@ -54,7 +53,7 @@ from consensus.protocols.zmq_raft.wire.messages import Peer
 from consensus.protocols.zmq_raft.wire.peers import PeersError, check_peer_id, check_peers
 from consensus.protocols.zmq_raft.wire.request_table import DEFAULT_LIMIT, RequestTable
 from consensus.server.block_nursery import block_nursery
-from consensus.server.opening import open_server
+from consensus.server.opening import ServerParts, prepare_server
 from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer
 from consensus.server.status import Notice
@@ -70,20 +69,9 @@ NOTE_FILE: Final = "peer.json"
 _NEVER: Final = 2**62
 _READS: Final = 64
 _ACCEPTED_AFTER_MS: Final = 100
-_EARLY_MESSAGES: Final = 1000
-_EARLY_BYTES: Final = 16 * 1024 * 1024
-_FRAME_BYTES: Final = 64
-"""What a frame takes in memory beside its content, about; there may be thousands of empty ones in a message."""
 _BROADCAST_QUEUE: Final = 256
 """Messages of at most 64 KiB, or one entry, for each subscriber."""
 _SHORTEST_ELECTION_MS: Final = 50
-
-
-class _RoleListener(Protocol):
-    """A part that works only while this peer leads."""
-
-    def role_changed(self, role: RoleChanged) -> None:
-        """The peer leads now, or another does."""
 
 
 PeerNotice = Notice | Compacted | CompactionFailed
@@ -134,12 +122,11 @@ class ZmqRaftPeer:
     broadcast_url: str | None
     _transport: PeerTransport
     _endpoint: ClientEndpoint
-    _early: "_Early"
 
     @property
     def counters(self) -> dict[str, int]:
         """What was dropped, repeated or refused since the start, by reason."""
-        return {**self._transport.counters, **self._endpoint.counts, **self.log.dropped, **self._early.dropped}
+        return {**self._transport.counters, **self._endpoint.counts, **self.log.dropped}
 
 
 class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -147,47 +134,6 @@ class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     peer_id: str
     ident: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Started:
-    """The parts that exist once the server is open."""
-
-    server: ConsensusServer
-    endpoint: ClientEndpoint
-    role_listeners: tuple[_RoleListener, ...]
-
-
-class _Early:
-    """Messages of clients that come before the server is open: they wait for it, the newest up to a bound."""
-
-    def __init__(self) -> None:
-        self.dropped: Counter[str] = Counter()
-        self.started: _Started | None = None
-        """The parts of the server, once it is open."""
-        self._waiting: deque[tuple[bytes, list[bytes]]] = deque()
-        self._waiting_bytes = 0
-
-    def take(self, identity: bytes, frames: list[bytes]) -> None:
-        """One message; it goes on at once, if the server is open."""
-        if self.started is not None:
-            self.started.endpoint.receive(identity, frames)
-            return
-        self._waiting.append((identity, frames))
-        self._waiting_bytes += _size(frames)
-        while len(self._waiting) > _EARLY_MESSAGES or self._waiting_bytes > _EARLY_BYTES:
-            _, oldest = self._waiting.popleft()
-            self._waiting_bytes -= _size(oldest)
-            self.dropped["message that came before the log was read"] += 1
-
-    def release(self) -> None:
-        """The server is open."""
-        while self._waiting:
-            self.take(*self._waiting.popleft())
-
-
-def _size(frames: list[bytes]) -> int:
-    return sum(map(len, frames)) + len(frames) * _FRAME_BYTES
 
 
 def _ignore(_notice: PeerNotice) -> None:
@@ -210,78 +156,81 @@ async def open_peer(
     """
     bind_url = _checked(options)
     await trio.to_thread.run_sync(_claim_directory, options)
-    founders, early = configuration_of(options.peers), _Early()
-    with zmq_context() as context:
-        try:
-            transport = PeerTransport(
-                context,
-                options.peer_id,
-                options.ident,
-                bind_url,
-                early.take,
-                snapshot=lambda: early.started.server.describe().raft.snapshot if early.started else None,
-                times=PeerTimes.for_retry(core_options(options.election_timeout_ms).retry_ms),
-                limits=options.limits,
-                elsewhere={peer.peer_id: peer.url for peer in options.peers},
-            )
-            broadcast = _Broadcast.bound(context, options)
-        except OSError as error:
-            advice = "Stop what listens there, or choose another port"
-            if error.errno == errno.EADDRNOTAVAIL:
-                advice = "That address is none of this machine's: tell the peer where to bind instead"
-            raise PeerError(f"{error.strerror}. {advice}") from error
-        async with _serve(options, transport, broadcast, founders, early, observe) as peer:
-            early.release()
-            yield peer
-
-
-@asynccontextmanager
-async def _serve(
-    options: PeerOptions,
-    transport: PeerTransport,
-    broadcast: "_Broadcast | None",
-    founders: Configuration,
-    early: _Early,
-    observe: Callable[[PeerNotice], None],
-) -> AsyncIterator[ZmqRaftPeer]:
-    """Open the server, and everything that needs it, which `early` hands the clients' messages to."""
-    members = PeerMembers(transport, options.peer_id, founders)
+    founders = configuration_of(options.peers)
     machine = ExecutedRequests(RequestTable(options.max_request_ids), unix_ms, options.log.window)
+    with zmq_context() as context:
+        # The transport, the members and the notices need parts that are made of the server. No message and no notice
+        # comes before the server runs, and all parts exist then.
+        transport, broadcast = _bound(
+            context,
+            options,
+            bind_url,
+            clients=lambda identity, frames: endpoint.receive(identity, frames),  # noqa: PLW0108 - made below
+            snapshot=lambda: server.describe().raft.snapshot,
+        )
+        members = PeerMembers(transport, options.peer_id, founders)
 
-    def heard(notice: Notice) -> None:
-        if isinstance(notice, ConfigurationChanged):
-            members.change(notice.configuration, notice.newcomers)
-        elif isinstance(notice, RoleChanged):
-            for listener in early.started.role_listeners if early.started else ():
-                listener.role_changed(notice)
-        observe(notice)
+        def take_notice(notice: Notice) -> None:
+            if isinstance(notice, ConfigurationChanged):
+                members.change(notice.configuration, notice.newcomers)
+            elif isinstance(notice, RoleChanged):
+                log.role_changed(notice)
+                if broadcaster is not None:
+                    broadcaster.role_changed(notice)
+            observe(notice)
 
-    async with (
-        _open_server(options, founders, transport, machine, heard) as server,
-        block_nursery() as nursery,
-    ):
-        members.change(server.describe().raft.configuration, ())
-        nursery.start_soon(members.run)
-        nursery.start_soon(members.find, options.ident)
-        url = None if broadcast is None else broadcast.url
-        log = ReplicatedLog(server, machine, unix_ms, url, options.log)
-        endpoint_options = EndpointOptions(wire=options.limits, accepted_after_ms=_ACCEPTED_AFTER_MS)
-        endpoint = ClientEndpoint(log, options.ident, transport.reply, options=endpoint_options)
-        telling = None
-        if broadcast is not None:
-            telling = BroadcastStateMachine(broadcast.socket.send, options.ident, machine, server.role)
-        # Before anything waits: no change of the role may pass unheard.
-        early.started = _Started(server, endpoint, (log,) if telling is None else (log, telling))
-        if broadcast is not None and telling is not None:
-            await nursery.start(broadcast.socket.run)
-            await nursery.start(telling.run)
-        await nursery.start(log.run)
-        await nursery.start(endpoint.run)
-        if options.compactor is not None:
-            making = options.directory / "snapshot.making"
-            compaction = Compaction(server, machine, options.compactor, making, observe, options.compaction)
-            await nursery.start(compaction.run)
-        yield ZmqRaftPeer(server, log, transport.bound_url, url, transport, endpoint, early)
+        async with prepare_server(_server_parts(options, founders, transport, machine, take_notice)) as server:
+            members.change(server.describe().raft.configuration, ())
+            url = None if broadcast is None else broadcast.url
+            log = ReplicatedLog(server, machine, unix_ms, url, options.log)
+            limits = EndpointOptions(wire=options.limits, accepted_after_ms=_ACCEPTED_AFTER_MS)
+            endpoint = ClientEndpoint(log, options.ident, transport.reply, options=limits)
+            broadcaster = None
+            if broadcast is not None:
+                broadcaster = BroadcastStateMachine(broadcast.socket.send, options.ident, machine, server.role)
+            async with block_nursery() as nursery:
+                nursery.start_soon(members.run)
+                nursery.start_soon(members.find, options.ident)
+                if broadcast is not None and broadcaster is not None:
+                    await nursery.start(broadcast.socket.run)
+                    await nursery.start(broadcaster.run)
+                await nursery.start(server.run)
+                await nursery.start(log.run)
+                await nursery.start(endpoint.run)
+                if options.compactor is not None:
+                    making = options.directory / "snapshot.making"
+                    compaction = Compaction(server, machine, options.compactor, making, observe, options.compaction)
+                    await nursery.start(compaction.run)
+                yield ZmqRaftPeer(server, log, transport.bound_url, url, transport, endpoint)
+
+
+def _bound(
+    context: ZmqContext,
+    options: PeerOptions,
+    bind_url: str,
+    *,
+    clients: Callable[[bytes, list[bytes]], None],
+    snapshot: Callable[[], SnapshotDescription | None],
+) -> "tuple[PeerTransport, _Broadcast | None]":
+    """Bind both sockets; raises `PeerError`."""
+    try:
+        transport = PeerTransport(
+            context,
+            options.peer_id,
+            options.ident,
+            bind_url,
+            clients,
+            snapshot=snapshot,
+            times=PeerTimes.for_retry(core_options(options.election_timeout_ms).retry_ms),
+            limits=options.limits,
+            elsewhere={peer.peer_id: peer.url for peer in options.peers},
+        )
+        return transport, _Broadcast.bound(context, options)
+    except OSError as error:
+        advice = "Stop what listens there, or choose another port"
+        if error.errno == errno.EADDRNOTAVAIL:
+            advice = "That address is none of this machine's: tell the peer where to bind instead"
+        raise PeerError(f"{error.strerror}. {advice}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,13 +265,13 @@ def core_options(election_timeout_ms: tuple[Milliseconds, Milliseconds]) -> Opti
     )
 
 
-def _open_server(
+def _server_parts(
     options: PeerOptions,
     founders: Configuration,
     transport: PeerTransport,
     machine: ExecutedRequests,
-    heard: Callable[[Notice], None],
-) -> AbstractAsyncContextManager[ConsensusServer]:
+    observe: Callable[[Notice], None],
+) -> ServerParts:
     # The server takes no snapshot by itself: what it would write down is the operator's program's matter.
     limits = ServerOptions(
         snapshot_log_bytes=_NEVER,
@@ -330,17 +279,17 @@ def _open_server(
         retain_bytes=options.compaction.log_bytes // 4,
         max_reads=_READS,
     )
-    return open_server(
-        options.directory / "log",
-        options.peer_id,
-        founders,
-        transport,
-        machine,
+    return ServerParts(
+        path=options.directory / "log",
+        server_id=options.peer_id,
+        configuration=founders,
+        transport=transport,
+        state_machine=machine,
         features=ZMQ_RAFT,
         options=core_options(options.election_timeout_ms),
         server_options=limits,
         storage_options=StorageOptions(snapshot_form=PLAIN),
-        observe=heard,
+        observe=observe,
         snapshot_index=machine.snapshot_index,
     )
 
