@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from bridge.api.alarms import FORMATION
-from bridge.core.formation.founding import FormationNotice, FormationState, Promise, found
+from bridge.core.formation.founding import FormationNotice, FormationState, Promise, founding_of
 from bridge.core.formation.member import FarmMember
 from bridge.core.formation.messages import Founded, KnowsCluster, Phase
 from bridge.node.events.alarms import Alarms
@@ -135,7 +135,7 @@ async def test_what_a_router_that_founds_alone_says_last_is_its_farm(tmp_path: P
 async def test_a_founder_that_starts_again_founds_the_same_farm_without_meeting_anyone(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    founding = found({A: promise(A, A, B), B: promise(B, A, B)})
+    founding = founding_of({A: promise(A, A, B), B: promise(B, A, B)})
     (tmp_path / FILE_NAME).write_bytes(
         encode_formation_state(FormationState(promise=promise(A, A, B), founding=founding))
     )
@@ -146,7 +146,7 @@ async def test_a_founder_that_starts_again_founds_the_same_farm_without_meeting_
 async def test_a_node_that_sees_a_farm_of_others_knows_it_and_is_not_founded(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    foreign = found({B: promise(B, B, C), C: promise(C, B, C)})
+    foreign = founding_of({B: promise(B, B, C), C: promise(C, B, C)})
     async with Founder(tmp_path, cluster_id=foreign.cluster_id).at_work() as forming:
         forming.members_changed((member(B, FormationNotice(founding=foreign)),))
         assert await forming.until_settled() == KnowsCluster(foreign)
@@ -229,7 +229,7 @@ def test_a_file_that_cannot_be_used_is_refused_and_left_as_it_is(tmp_path: Path,
     "state",
     [
         FormationState(promise=promise(A, A, B)),
-        FormationState(promise=promise(A, A, B), founding=found({A: promise(A, A, B), B: promise(B, A, B)})),
+        FormationState(promise=promise(A, A, B), founding=founding_of({A: promise(A, A, B), B: promise(B, A, B)})),
         FormationState(withdrawn=(promise(A, A, B),)),
     ],
     ids=["promise", "founding", "withdrawn"],
@@ -244,7 +244,7 @@ def test_a_file_of_another_identity_is_refused(tmp_path: Path, state: FormationS
 async def test_a_confirmed_cluster_is_on_disk_when_that_is_answered_and_then_joined(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    mine, forged = (found({each: promise(each, B, C) for each in (B, C)}), found({C: promise(C, C)}))
+    mine, forged = (founding_of({each: promise(each, B, C) for each in (B, C)}), founding_of({C: promise(C, C)}))
     founder = Founder(tmp_path)
     async with founder.at_work() as forming:
         forming.members_changed(
@@ -273,7 +273,7 @@ async def test_a_member_that_repeats_a_founding_that_is_not_believed_is_counted_
     founder = Founder(tmp_path)
     async with founder.at_work() as forming:
         for _ in range(5):
-            forming.members_changed((member(C, FormationNotice(founding=found({C: promise(C, C)}))),))
+            forming.members_changed((member(C, FormationNotice(founding=founding_of({C: promise(C, C)}))),))
             await trio.sleep(1)
         assert forming.ignored_count == 1
 
@@ -284,7 +284,7 @@ async def test_a_member_that_tells_of_ever_other_foundings_is_counted_each_time_
     founder = Founder(tmp_path)
     async with founder.at_work() as forming:
         for clock_ms in range(20):
-            told = found({C: Promise((C,), clock_ms, bytes(16))})
+            told = founding_of({C: Promise((C,), clock_ms, bytes(16))})
             forming.members_changed((member(C, FormationNotice(founding=told)),))
             await trio.sleep(1)
         assert forming.ignored_count == 20

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.core.formation.founding import FormationState, Promise, found
+from bridge.core.formation.founding import FormationState, Promise, founding_of
 from bridge.node.local.farm_files import LOOPBACK, LocalFarm, LocalFarmError, locked, prepare
 from bridge.node.security.key_files import load_farm_key, load_master_key, load_signing_key, save_signing_key
 from bridge.node.settings.configuration import Overrides, load_configuration
@@ -67,11 +67,11 @@ def test_once_the_farm_is_founded_its_key_file_names_the_cluster(tmp_path: Path)
     promises = {each: Promise(founders, 5, each * 2) for each in founders}
     prepare(tmp_path, 2)
     assert load_farm_key(tmp_path / "farm.key").cluster_id is None
-    state = FormationState(promise=promises[founders[0]], founding=found(promises))
+    state = FormationState(promise=promises[founders[0]], founding=founding_of(promises))
     (farm.nodes[0].directory / "formation.json").write_bytes(encode_formation_state(state))
     (farm.nodes[1].directory / "formation.json").write_bytes(b"damaged")
     prepare(tmp_path, 2)
-    assert load_farm_key(tmp_path / "farm.key").cluster_id == found(promises).cluster_id
+    assert load_farm_key(tmp_path / "farm.key").cluster_id == founding_of(promises).cluster_id
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM], ids=["gossip", "consensus"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from bridge.core.formation.founding import FormationState, Promise, found
+from bridge.core.formation.founding import FormationState, Promise, founding_of
 from bridge.core.log.records import Admission, Clock
 from bridge.core.membership.admission import Admitted
 from bridge.core.state.farm_state import FarmTuning
@@ -30,7 +30,7 @@ FIRST, SECOND = sorted((1, 2), key=node_id)
 A, B, C = node_id(FIRST), node_id(SECOND), node_id(3)
 BASE_MS = 1_700_000_000_000
 PROMISES = {each: Promise((A, B), BASE_MS, each * 2) for each in (A, B)}
-FOUNDING = found(PROMISES)
+FOUNDING = founding_of(PROMISES)
 GROWN = Configuration(tuple(Server(number, f"tcp://127.0.0.1:700{number}") for number in (1, 2, 3)))
 ADMITTED_C = signed(Admission(C, "c", server_id=3), FIRST, FOUNDING.cluster_id)
 

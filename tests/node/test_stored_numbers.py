@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from bridge.core.formation.founding import CLOCK_LIMIT_MS, FormationState, Promise, found
+from bridge.core.formation.founding import CLOCK_LIMIT_MS, FormationState, Promise, founding_of
 from bridge.node.raft.commit_store import read_commit_index, write_commit_index
 from bridge.node.tasks.published_store import PublishedStore
 from bridge.wire.keys.backup import Backup, BackupHead, decode_backup, encode_backup
@@ -149,7 +149,7 @@ def _farm_key_era(_: Path, number: int) -> bool:
 def _promised_clock(_: Path, number: int) -> bool:
     with writing():
         promise = Promise((NODE,), number, FOUNDING.promised[0].nonce)
-        state = FormationState(promise=promise, founding=found({NODE: promise}))
+        state = FormationState(promise=promise, founding=founding_of({NODE: promise}))
         data = encode_formation_state(state)
     return decode_formation_state(data) == state
 

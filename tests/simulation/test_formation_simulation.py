@@ -21,7 +21,7 @@ import pytest
 
 from bridge.core.formation.alarms import CONFIRM_COMMAND
 from bridge.core.formation.formation import Formation, FormationTuning
-from bridge.core.formation.founding import FormationNotice, FormationState, Founders, Founding, Promise, found
+from bridge.core.formation.founding import FormationNotice, FormationState, Founders, Founding, Promise, founding_of
 from bridge.core.formation.messages import (
     Advertise,
     Alarm,
@@ -126,7 +126,7 @@ class Farm:
         promises = {each: Promise(founders, EPOCH_MS, b"?" * 16) for each in founders}
         if promised is not None and self.expect > 1:
             promises[node.node_id] = promised
-        forged = found(promises)
+        forged = founding_of(promises)
         self.invented.add(forged)
         node.heard[STRANGER] = ((0, len(self.invented)), FormationNotice(founding=forged))
         self.look(node)

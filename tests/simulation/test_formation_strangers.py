@@ -23,7 +23,7 @@ from random import Random
 import pytest
 
 from bridge.core.formation.formation import Formation, FormationTuning
-from bridge.core.formation.founding import FormationNotice, FormationState, Founders, Founding, Promise, found
+from bridge.core.formation.founding import FormationNotice, FormationState, Founders, Founding, Promise, founding_of
 from bridge.core.formation.messages import (
     Advertise,
     DeadlineReached,
@@ -192,7 +192,7 @@ class World:
             return FormationNotice(proposal=wanted)
         if router.durable.promise is not None and self.random.random() < 0.05:
             invented = {each: Promise(wanted, EPOCH_MS, b"?" * 16) for each in wanted}
-            return FormationNotice(founding=found({**invented, router.node_id: router.durable.promise}))
+            return FormationNotice(founding=founding_of({**invented, router.node_id: router.durable.promise}))
         return FormationNotice(promise=promise, endorsement=b"" if endorsed is None else endorsed.cluster_id)
 
 

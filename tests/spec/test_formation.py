@@ -16,7 +16,7 @@ from bridge.core.formation.founding import (
     Founders,
     Founding,
     Promise,
-    found,
+    founding_of,
     unpacked,
 )
 from bridge.core.formation.member import FarmMember
@@ -50,7 +50,7 @@ def formation(
     expect: int,
     durable: FormationState | None = None,
     *,
-    may_found: bool = True,
+    may_create: bool = True,
     of: Founding | None = None,
     founders: frozenset[bytes] | None = None,
 ) -> Formation:
@@ -61,7 +61,7 @@ def formation(
         durable or FormationState(),
         Random(node_id[7]),
         cluster_id=None if of is None else of.cluster_id,
-        may_found=may_found,
+        may_create=may_create,
         founders=founders,
         tuning=TUNING,
     )
@@ -93,13 +93,13 @@ def founded(node_id: bytes, founding: Founding, *, reachable: bool = True) -> Fa
 
 
 def some_founding(*founders: bytes) -> Founding:
-    return found({each: promise(*founders, by=each[7]) for each in founders})
+    return founding_of({each: promise(*founders, by=each[7]) for each in founders})
 
 
 def invented_founding(*founders: bytes, real: bytes | None = None) -> Founding:
     """What a stranger makes up that is no founder; it has heard the promise of the one `real` founder."""
     promises = {each: Promise(tuple(sorted(founders)), CLOCK_MS, b"?" * 16) for each in founders}
-    return found(promises if real is None else {**promises, real: promise(*founders, by=real[7])})
+    return founding_of(promises if real is None else {**promises, real: promise(*founders, by=real[7])})
 
 
 def see(core: Formation, *members: FarmMember, now: int = 0) -> list[Effect]:
@@ -222,7 +222,7 @@ def test_every_founder_derives_the_same_cluster_whatever_it_heard_first() -> Non
 
 
 def test_raft_ids_follow_the_order_of_node_ids_and_log_time_begins_at_the_median_clock() -> None:
-    founding = found(
+    founding = founding_of(
         {
             C: Promise((A, B, C), CLOCK_MS + 86_400_000, b"c" * 16),
             A: Promise((A, B, C), CLOCK_MS + 7, b"a" * 16),
@@ -258,7 +258,7 @@ def test_bytes_that_make_no_founding_are_refused(packed: bytes) -> None:
 
 def test_another_nonce_makes_another_cluster() -> None:
     one, other = Promise((A,), 1, bytes(16)), Promise((A,), 1, bytes(15) + b"1")
-    assert found({A: one}).cluster_id != found({A: other}).cluster_id
+    assert founding_of({A: one}).cluster_id != founding_of({A: other}).cluster_id
 
 
 def test_a_single_box_founds_alone_at_once() -> None:
@@ -301,7 +301,9 @@ def test_all_promises_are_endorsed_before_any_node_founds() -> None:
 
 def test_a_founder_that_sees_other_promises_stops_the_founding() -> None:
     core = formation(A, 3, endorsed_with(A, A, B, C))
-    other = found({**{each: promise(A, B, C, by=each[7]) for each in (A, B)}, C: Promise((A, B, C), 1, bytes(16))})
+    other = founding_of(
+        {**{each: promise(A, B, C, by=each[7]) for each in (A, B)}, C: Promise((A, B, C), 1, bytes(16))}
+    )
     members = endorsing(B, A, B, C, of=other), endorsing(C, A, B, C)
     assert not has(see(core, *members), Persist)
     text = the(act(core, DeadlineReached(), now=TUNING.patience_ms), Alarm).text
@@ -486,7 +488,7 @@ def test_a_node_that_belongs_to_a_farm_adopts_no_other_founding_from_any_sender(
 
 def test_an_alarm_stays_short_however_many_foundings_a_stranger_invents() -> None:
     core = formation(E, 2)
-    invented = [found({bytes([9] * 7 + [n]): Promise((), n, bytes(16))}) for n in range(200)]
+    invented = [founding_of({bytes([9] * 7 + [n]): Promise((), n, bytes(16))}) for n in range(200)]
     see(core, *(founded(bytes([8] * 7 + [number]), each) for number, each in enumerate(invented)))
     assert len(core.alarms[0]) < 1_500
     assert "and 196 more" in core.alarms[0]
@@ -605,7 +607,7 @@ def test_a_node_with_another_expectation_raises_an_alarm() -> None:
 
 
 def test_a_node_that_may_not_found_only_observes() -> None:
-    core = formation(A, 2, may_found=False)
+    core = formation(A, 2, may_create=False)
     see(core, proposing(B, A, B), promising(B, A, B))
     assert not has(act(core, DeadlineReached(), now=10_000), Persist)
     assert core.notice == FormationNotice()

@@ -1,1 +1,1 @@
-"""How routers that discovered each other found one farm."""
+"""Formation of one farm by nodes that discovered each other."""

@@ -1,51 +1,52 @@
-"""Formation: routers that only discovered each other become one Raft cluster, once.
+"""Formation: nodes that only discovered each other become one Raft cluster, once.
 
     watching ──unanimous proposal──▶ promised ──all promises seen──▶ endorsed ──all endorse the same──▶ founded
         │                               │ ▲                             │                                  ▲
-        │                    withdrawal │ │ (operator)                  └─── a founder founded the same ───┘
+        │                    withdrawal │ │ (operator)                  └─── a founder reports the same ───┘
         └── the trusted cluster is seen ┴─┴──▶ observer
 
-Raft starts from a configuration that an operator writes. Here the routers agree on one, and the simple ways fail: "the
-lowest NodeId starts" founds two clusters if two nodes do not see each other yet; "start with a majority of `expect`"
-founds two if there are more routers than `expect`.
+Raft starts from a configuration that an operator writes. Here the nodes agree on one, and the simple ways fail: "the
+lowest NodeId starts" creates two clusters if two nodes do not see each other yet; "start with a majority of `expect`"
+creates two if there are more nodes than `expect`.
 
 So founders promise. Each node proposes (advertises, not durably) the `expect` lowest eligible nodes that it reaches.
 When all nodes of its proposal have proposed the same set for the settle time, the node *promises* that set: once, and
 durably before it announces the promise. A node that has seen all `expect` promises for one set, each in its author's
 signed notice, computes the founding from them and *endorses* it: once, durably, and whether it is a founder or not. A
-founder founds what it endorsed when all founders, and each other eligible node that it reaches, endorse the same; then
-it starts Raft. The proposals decide nothing; they make colliding promises rare.
+founder creates the farm that it endorsed when all founders, and each other eligible node in reach, endorse the same;
+then it starts Raft. The proposals decide nothing; they make colliding promises rare.
 
 Safety. (1) A founding of S exists only if every node of S promised S durably: it is computed from all their promises.
-(2) A node holds one promise, and a storage that is lost takes its NodeId with it, so a node promises one set in its
-life. (3) `expect` exceeds half of the NodeIds that may ever found, so two sets S and T share a node, which promised
-both: S = T. (4) Clock and nonce of a promise never change, so S has one cluster id. Loss, repetition, reordering and
-restarts do not enter the argument: a notice, however old, says something that is durable at its author. A node that
-knows a cluster never promises or founds another; that is a second wall (it covers storages lost and made anew), not
-the argument. Seeing twice `expect` eligible routers breaks (3) visibly, and stops promises with an alarm.
+(2) A node holds one promise, and a lost storage takes its NodeId with it, so a node promises one set only. (3) `expect`
+exceeds half of the NodeIds that can ever be founders, so two sets S and T share a node, which promised both: S = T. (4)
+Clock and nonce of a promise never change, so S has one cluster id. Loss, repetition, reordering and restarts do not
+enter the argument: a notice, however old, reports durable state of its author. A node that knows a cluster never
+promises or creates another; that is a second protection (against lost storages), not the argument. Seeing twice
+`expect` eligible nodes breaks (3) visibly, and stops promises with an alarm.
 
-Safety against holders of the farm key that are no nodes of the farm. They invent any number of identities, which
-promise different things to different nodes, so (2) and (3) do not hold for them. What then holds for honest nodes:
-(a) Two founders of one set never found different clusters: each needs the endorsement of the other, and an honest node
-endorses one founding in its life. (b) Two nodes that reach each other when they found never found different clusters,
-for the same reason. (c) With a list of founders that names honest nodes only, there are never two clusters: all sets
-are within the list, where (1) to (4) hold. Without a list, nodes that do not reach each other cannot tell invented
-founders from real ones: then each half can found a cluster together with them. The list is the remedy.
+Safety against holders of the farm key that are not nodes of the farm. They invent any number of identities, which
+promise different things to different nodes, so (2) and (3) do not hold for them. The following holds for honest nodes:
+(a) Two founders of one set never create different clusters: each needs the endorsement of the other, and an honest node
+endorses one founding only. (b) Two nodes that reach each other during the founding never create different clusters, for
+the same reason. (c) With a list of founders that names honest nodes only, there are never two clusters: all sets are
+within the list, where (1) to (4) hold. Without a list, nodes that do not reach each other cannot distinguish invented
+founders from real ones: then each half can create a cluster together with them. The list is the remedy.
 
-Trust. A holder of the farm key can announce a founding that it invented. A founding certifies itself (its cluster id is
-the hash of its promises), so a node needs one fact of its own to recognise its farm. A founder has its endorsement: it
-accepts the founding that it endorsed, and no other that contains its promise, since promises are public. Other
-nodes have the cluster id, from the key file or confirmed by an operator on this node. A node with neither fact raises
-an alarm, waits, and neither founds nor joins. A node that trusts a cluster id never founds. During the first founding
-no such fact exists: a holder of the farm key can then become a founder or block the founding. This is trust on first
-use. The list of founders is the remedy, or a new farm key: a founding that all founders endorsed cannot be withdrawn.
+Trust. A holder of the farm key can announce an invented founding. A founding certifies itself (its cluster id is the
+hash of its promises), so a node needs one proof from another source to recognize its farm. A founder has its
+endorsement: it accepts the founding that it endorsed, and no other that contains its promise, since promises are
+public. Other nodes have the cluster id, from the key file or confirmed by an operator on this node. A node without
+either raises an alarm, waits, and neither creates nor joins a farm. A node that trusts a cluster id never creates one.
+During the first founding no such proof exists: a holder of the farm key can then become a founder or block the
+founding. This is trust on first use. The list of founders is the remedy, or a new farm key: a founding that all
+founders endorsed cannot be withdrawn.
 
-A withdrawal breaks (2), which is why only an operator can ask for it, on a node whose set cannot complete any more. It
-is safe while some founder of the withdrawn set has not promised or not endorsed it and will not; the alarm names the
-nodes. It withdraws the endorsement of a node as well, under the same condition.
+A withdrawal breaks (2), so only an operator can request it, on a node whose set cannot complete any more. It is safe
+while some founder of the withdrawn set has not promised or not endorsed it and will not; the alarm names the nodes. It
+withdraws the endorsement of a node as well, under the same condition.
 
-Liveness. With exactly `expect` routers there is one possible set, and it is founded. With more routers promises can
-collide: once in ten thousand simulated starts. Then nothing is founded until an operator follows the alarm.
+Liveness. With exactly `expect` nodes there is one possible set, and it completes. With more nodes promises can collide:
+once in ten thousand simulated starts. Then the farm is not created until an operator follows the alarm.
 """
 
 from collections.abc import Mapping
@@ -64,7 +65,7 @@ from bridge.core.formation.founding import (
     Founders,
     Founding,
     Promise,
-    found,
+    founding_of,
     is_set_of_founders,
 )
 from bridge.core.formation.member import FarmMember
@@ -98,10 +99,10 @@ class FormationTuning:
 
 
 class Formation:
-    """One node's part in founding the farm. The first event is `Started`; `durable` is the persisted state, if any.
+    """One node's part in creating the farm. The first event is `Started`; `durable` is the persisted state, if any.
 
-    `cluster_id` is the one in the farm key file, if any. `founders` are the only nodes that may found, if an operator
-    listed them.
+    `cluster_id` is the one in the farm key file, if any. `founders` are the only nodes that may create the
+    farm, if an operator listed them.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Formation:
         random: Random,
         *,
         cluster_id: bytes | None = None,
-        may_found: bool = True,
+        may_create: bool = True,
         founders: frozenset[bytes] | None = None,
         tuning: FormationTuning | None = None,
     ) -> None:
@@ -129,7 +130,7 @@ class Formation:
         self._random = random
         self._key_file_cluster = cluster_id
         self._founders = founders
-        self._may_found = may_found and self._may_be_founder(node_id)
+        self._may_create = may_create and self._may_be_founder(node_id)
         self._tuning = tuning if tuning is not None else FormationTuning()
         self._members: dict[bytes, FarmMember] = {}
         self._proposal: Founders = ()
@@ -173,7 +174,7 @@ class Formation:
 
     @property
     def founding(self) -> Founding | None:
-        """The cluster that this node founded or knows."""
+        """The cluster that this node created or knows."""
         return self._durable.founding or self._durable.known
 
     @property
@@ -190,8 +191,8 @@ class Formation:
     def unendorsed_by(self) -> Founders:
         """Nodes that have to endorse the founding that this node endorsed, and have not yet.
 
-        All its founders, and each other eligible node that this node reaches: such a node endorses one founding in its
-        life, so it cannot found another one.
+        All its founders, and each other eligible node that this node reaches: such a node endorses one founding only,
+        so it cannot create another farm.
         """
         endorsed = self._durable.endorsed
         if endorsed is None:
@@ -283,7 +284,7 @@ class Formation:
         if promise is None or self._durable.known is not None:
             return None
         if self._expect == 1:
-            made = found({self._node_id: promise})  # No other promise is in it that could differ elsewhere.
+            made = founding_of({self._node_id: promise})  # No other promise is in it that could differ elsewhere.
         if made is None or not made.rests_on(self._node_id, promise):
             return None
         if self._expect > 1 and self.unendorsed_by:
@@ -305,9 +306,9 @@ class Formation:
             and len(self._promises_for(founders)) == self._expect
         ]
         if own is not None and own.founders in complete:
-            return found(self._promises_for(own.founders))
-        made = [found(self._promises_for(founders)) for founders in complete]
-        return next((each for each in made if self._may_still_be_founded(each)), None)
+            return founding_of(self._promises_for(own.founders))
+        made = [founding_of(self._promises_for(founders)) for founders in complete]
+        return next((each for each in made if self._may_still_be_created(each)), None)
 
     def _may_adopt(self, told: Founding) -> bool:
         if self._durable.known is not None and self._durable.known != told:
@@ -336,7 +337,7 @@ class Formation:
             return None
         if self._unanimous_since is None:
             self._unanimous_since = now
-        # A router that founds alone depends on no other node, so it does not wait.
+        # A single founder depends on no other node, so it does not wait.
         settled_at = self._unanimous_since + (self._tuning.settle_ms if self._expect > 1 else 0)
         if now < settled_at:
             self.deadline = settled_at
@@ -350,7 +351,7 @@ class Formation:
         return replace(self._durable, promise=promise)
 
     def _best_proposal(self) -> Founders:
-        if not self._may_found or self._trusted is not None or self._too_many():
+        if not self._may_create or self._trusted is not None or self._too_many():
             return ()
         available = {self._node_id} | {
             member.node_id for member in self._members.values() if member.reachable and self._is_candidate(member)
@@ -394,8 +395,8 @@ class Formation:
         seen = {member.notice.founding for member in self._members.values() if member.notice.founding is not None}
         return sorted(seen, key=lambda founding: founding.cluster_id)
 
-    def _may_still_be_founded(self, seen: Founding) -> bool:
-        """Return True if a bystander should endorse it: promises of lost routers stay in the directory for hours."""
+    def _may_still_be_created(self, seen: Founding) -> bool:
+        """Return True if a bystander should endorse it: promises of lost nodes stay in the directory for hours."""
         reached = [member for each in seen.founders if (member := self._members.get(each)) and member.reachable]
         return len(reached) == len(seen.founders) or any(member.notice.endorses(seen) for member in reached)
 

@@ -7,10 +7,10 @@
 
 A promise carries the founder's clock and a nonce. Both are created once with the storage and survive a withdrawal. So
 the same set always gives the same cluster id, whichever copies of the promises a founder has seen. With a nonce per
-promise, two founders of one set could found two clusters.
+promise, two founders of one set could create two clusters.
 
 A founding certifies itself: it carries clock and nonce of each founder's promise, and its cluster id is their hash. So
-a founding cannot claim another cluster id, and a node that knows the cluster id of its farm recognises that farm's
+a founding cannot claim another cluster id, and a node that knows the cluster id of its farm recognizes that farm's
 founding, whichever member sends it.
 """
 
@@ -31,7 +31,7 @@ EXPECT_MAX = 9
 WITHDRAWALS_MAX = 8
 _CLOCK_BYTES = 6
 FOUNDER_BYTES = NODE_ID_BYTES + _CLOCK_BYTES + NONCE_BYTES
-"""What a founder's promise takes in a founding's packed form."""
+"""Bytes of a founder's promise in a founding's packed form."""
 _DOMAIN = b"garlicfarm formation 2"
 
 Founders = tuple[bytes, ...]
@@ -117,8 +117,8 @@ def unpacked(packed: bytes) -> Founding:
 class FormationNotice:
     """A node's statement about formation in its signed gossip metadata; at most one of the first three is present.
 
-    A founder's notice carries `founding` once it has founded; an observer's carries the cluster that it knows. Until
-    then `endorsement` is the cluster id of the founding that this node endorsed, empty if none.
+    A founder's notice carries `founding` once the farm is created; an observer's carries the cluster that it knows.
+    Until then `endorsement` is the cluster id of the founding that this node endorsed, empty if none.
     """
 
     proposal: Founders = ()
@@ -140,10 +140,10 @@ class FormationNotice:
 class FormationState:
     """The durable state of formation; it belongs to one identity key.
 
-    `founding` is what this node founded, `known` a cluster that others founded. `withdrawn` are sets that it once
-    promised: if the others founded such a set after all, this node still belongs to it. `confirmed` is the cluster id
-    that an operator confirmed on this node. `endorsed` is the founding of which this node has seen all promises,
-    whether it is a founder or not; `revoked` are earlier ones, which an operator withdrew.
+    `founding` is the farm that this node created, `known` a cluster that others created. `withdrawn` are sets that it
+    once promised: if the others completed such a set after all, this node still belongs to it. `confirmed` is the
+    cluster id that an operator confirmed on this node. `endorsed` is the founding of which this node has seen all
+    promises, whether it is a founder or not; `revoked` are earlier ones, which an operator withdrew.
     """
 
     promise: Promise | None = None
@@ -156,10 +156,10 @@ class FormationState:
 
 
 def is_set_of_founders(founders: Founders, expect: int) -> bool:
-    """Whether `founders` is a set of exactly `expect` NodeIds in ascending order."""
+    """Return True if `founders` is a set of exactly `expect` NodeIds in ascending order."""
     return len(founders) == expect and all(left < right for left, right in itertools.pairwise(founders))
 
 
-def found(promises: Mapping[bytes, Promise]) -> Founding:
-    """The founding that these promises make: the same at every founder, whatever the order in which it heard them."""
+def founding_of(promises: Mapping[bytes, Promise]) -> Founding:
+    """Return the founding of these promises: the same at every founder, in any order of arrival."""
     return Founding(tuple(Founder(each, promises[each].clock_ms, promises[each].nonce) for each in sorted(promises)))

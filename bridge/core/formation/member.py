@@ -26,9 +26,9 @@ class RoleHint(IntEnum):
     """A node's role in Raft as it declares it; the configuration in the log decides."""
 
     OBSERVER = 0
-    """Neither founds nor votes."""
+    """It is never a founder or a voter."""
     ELIGIBLE = 1
-    """May found, or be made a voter."""
+    """It can be a founder, or become a voter."""
     VOTER = 2
 
 
@@ -48,7 +48,7 @@ class NodeMetadata:
     feature_level: int = 1
     notice: FormationNotice = field(default_factory=FormationNotice)
     admissions: tuple[tuple[bytes, int], ...] = ()
-    """Node id and Raft id of routers that the log has admitted and whose Raft servers do not run yet."""
+    """Node id and Raft id of admitted nodes whose Raft servers do not run yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,5 +92,5 @@ class FarmMember:
 
     @property
     def eligible(self) -> bool:
-        """It may found, and vote."""
+        """It can be a founder and a voter."""
         return self.metadata.role is not RoleHint.OBSERVER

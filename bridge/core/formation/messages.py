@@ -76,7 +76,7 @@ class Founded:
 
 @dataclass(frozen=True, slots=True)
 class KnowsCluster:
-    """Other nodes founded the farm: this node is an observer until it is added."""
+    """Other nodes created the farm: this node is an observer until it is added."""
 
     founding: Founding
 

@@ -47,7 +47,7 @@ class VoterClocks:
     """The voters' clocks after some entry of the log; `vouched_ms` is V.
 
     `majorities` are the sets of voters of which each must agree by a majority of its own. There are none in a state
-    that belongs to no founded farm (a tool that judges a log of its own making): there nothing bounds log time.
+    without a founding (a tool that checks a generated log): there nothing bounds log time.
     """
 
     vouched_ms: int = 0

@@ -16,7 +16,7 @@ died. The rules:
 - *Suspicion and flapping change nothing.* To join, a server must be alive for an unbroken time; to be removed, dead for
   an unbroken time. A suspicion breaks neither, and it delays the step. A server that answers the leader is alive.
 - *Replace first.* A caught-up learner is promoted before a dead voter is removed, so for a moment the group may have
-  one voter more than `voters_max`. It never has fewer than `expect`, the number that founded the farm.
+  one voter more than `voters_max`. It never has fewer than `expect`, the number of its founders.
 - *Only with a majority.* A server is removed only if the leader hears from a majority of the voters, and if a majority
   of the remaining voters is alive. Otherwise the change itself could stop the farm.
 - *A single voter stays alone* until two servers can join it: with two voters none may fail, which is worse than one.
@@ -218,7 +218,7 @@ class _Moment:
         return [*urgent, *promotions, *removals, *self._handing_over(), *self._additions(), *self._admissions()]
 
     def refused(self) -> tuple[str, ...]:
-        """Routers whose admission the log would refuse."""
+        """Nodes whose admission the log would refuse."""
         found = []
         for each in self._newcomers():
             reason = refusal(self.admitted, each.node_id, each.name, holder_runs=self._holder_runs(each.name))

@@ -143,8 +143,8 @@ def _due(known: MasterState, server_id: int, pace: Pace, log_time_ms: int, *, ov
 def _complete(state: FarmState, master: str) -> bool:
     """Whether no further report can add to the first publication: each voter has reported a router and healthy leaves.
 
-    One without leaves is waited for as well: its router may be about to tell of them. A state without voters belongs to
-    no founded farm.
+    One without leaves is waited for as well: its router may be about to tell of them. A state without voters has
+    no founding.
     """
     voters = {each for majority in state.clocks.majorities for each in majority}
     reports = [server.report for server_id, server in state.servers.items() if server_id in voters]

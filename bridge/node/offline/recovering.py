@@ -1,10 +1,10 @@
-"""Makes a new cluster out of the state directory of a survivor, after the majority of the old one was lost for good.
+"""Creates a new cluster from the state directory of a survivor, after the majority of the old one is permanently lost.
 
 Or out of a backup, if no state directory is left at all: then its server is a new node, with an identity made here.
 
     DIR/raft, formation.json ──read offline──▶ FarmOnDisk ──▶ `recovered` ──▶ DIR/raft.recovering: one snapshot, no log
                                                                                    │ all durable; only then:
-    DIR/formation.recovering.json                         written: founded alone, a new cluster id
+    DIR/formation.recovering.json                         written: a new cluster id, one founder
     DIR/raft            ──▶ DIR/raft.of-<old cluster>     kept, never opened by a node again
     DIR/admissions.json                                   removed: the old cluster's Raft ids
     DIR/raft.recovering ──▶ DIR/raft
@@ -25,9 +25,9 @@ be the old cluster's or the new one's. `recover` may be called again at any poin
 is the old one, so it finds the old log, in `raft.of-…` if that has been moved, and makes everything anew. If the new
 founding were written earlier, the second call would read the old log by it, and take one server for another.
 
-The farm key's `expect` is not changed. It says how many nodes found a farm, and below how many voters the leader
-removes none. A node that knows a cluster never founds, and a cluster of one voter is below that number anyway. So the
-farm grows back to its size under the same key file.
+The farm key's `expect` is not changed. It is the number of founders, and the leader never removes a voter if fewer
+would remain. A node that knows a cluster never creates one, and a cluster of one voter is below that number anyway. So
+the farm grows back to its size under the same key file.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -39,7 +39,7 @@ from shutil import rmtree
 import trio
 
 from bridge.core.farm.state_machine import result_of_first_term
-from bridge.core.formation.founding import NONCE_BYTES, FormationState, Promise, found
+from bridge.core.formation.founding import NONCE_BYTES, FormationState, Promise, founding_of
 from bridge.core.membership.admission import out_refusal, raft_id_of, server_label
 from bridge.core.state.farm_state import SESSION_LIMITS
 from bridge.core.state.recovery import FIRST_TERM, SURVIVOR_ID, Reset, recovered
@@ -164,7 +164,7 @@ async def plan_recovery(state_dir: Path, cut_after: Index | None = None, reset: 
         raise RecoveryError(f"{out}; make the new farm of another survivor")
     reset = reset or Reset()
     _check_term(survivor, reset)
-    plan = RecoveryPlan(survivor, state_dir, survivor.node_id, _founded_alone(survivor, survivor.node_id, reset), reset)
+    plan = RecoveryPlan(survivor, state_dir, survivor.node_id, _created_alone(survivor, survivor.node_id, reset), reset)
     interrupted = await trio.Path(state_dir / RECOVERY_FILE_NAME).exists()
     if plan.aside is not None and plan.aside.exists() and not interrupted:
         raise RecoveryError(f"{plan.aside} is there already: move it away, then call again")
@@ -186,7 +186,7 @@ async def plan_recovery_of_backup(backup: Path, state_dir: Path, reset: Reset | 
     reset = reset or Reset()
     _check_term(survivor, reset)
     identity = Identity.throwaway()
-    formation = _founded_alone(survivor, identity.node_id, reset)
+    formation = _created_alone(survivor, identity.node_id, reset)
     return RecoveryPlan(survivor, state_dir, identity.node_id, formation, reset, identity)
 
 
@@ -200,10 +200,10 @@ def _check_term(survivor: FarmOnDisk, reset: Reset) -> None:
         )
 
 
-def _founded_alone(survivor: FarmOnDisk, node_id: bytes, reset: Reset) -> FormationState:
+def _created_alone(survivor: FarmOnDisk, node_id: bytes, reset: Reset) -> FormationState:
     log_time_ms = survivor.farm.log_time_ms if reset.log_time_ms is None else reset.log_time_ms
     promise = Promise((node_id,), log_time_ms, SystemRandom().randbytes(NONCE_BYTES))
-    return FormationState(promise=promise, founding=found({node_id: promise}))
+    return FormationState(promise=promise, founding=founding_of({node_id: promise}))
 
 
 async def carry_out(plan: RecoveryPlan) -> None:
