@@ -11,9 +11,12 @@ from .tls import (
     CERTIFICATE_FILE as CERTIFICATE_FILE,
     CertificateError as CertificateError,
     NodeCertificate as NodeCertificate,
+    authority_context as authority_context,
     client_context as client_context,
+    connection_failure as connection_failure,
     load_or_create_certificate as load_or_create_certificate,
     operators_certificate as operators_certificate,
+    server_context as server_context,
 )
 from .tls_stream import TlsStream as TlsStream
 from .transfer_time import TransferTime as TransferTime, time_for as time_for

@@ -15,6 +15,7 @@ The certificate and its key lie in one file of mode 0600, written aside and rena
 
 import hashlib
 import hmac
+import os
 import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -61,13 +62,8 @@ class NodeCertificate:
         return certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
     def server_context(self) -> ssl.SSLContext:
-        """TLS for accepting connections."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.load_cert_chain(self.path)
-        # No client resumes a session here, and a ticket is data that a client which only sends would never read.
-        context.num_tickets = 0
-        return context
+        """Return TLS for accepting connections."""
+        return server_context(self.path)
 
 
 def load_or_create_certificate(state_dir: Path) -> NodeCertificate:
@@ -97,12 +93,55 @@ def load_or_create_certificate(state_dir: Path) -> NodeCertificate:
 
 
 def client_context() -> ssl.SSLContext:
-    """TLS for connecting. It verifies nothing by itself: `check_pinned` must follow the handshake."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    """Return TLS for connecting. It verifies nothing: `check_pinned` must follow the handshake."""
+    context = _context(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def server_context(certificate_file: Path, client_ca_file: Path | None = None) -> ssl.SSLContext:
+    """Return TLS for a listener. The file holds the certificate, its chain and its key, in PEM.
+
+    With `client_ca_file` a client must show a certificate that one of these authorities has signed. Raises
+    `CertificateError`.
+    """
+    context = _context(ssl.PROTOCOL_TLS_SERVER)
+    # No client resumes a session here, and a ticket is data that a client which only sends would never read.
+    context.num_tickets = 0
+    _load_chain(context, certificate_file)
+    if client_ca_file is not None:
+        _load_authorities(context, client_ca_file)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def authority_context(ca_file: Path, certificate_file: Path | None = None) -> ssl.SSLContext:
+    """Return TLS for connecting to servers whose certificates `ca_file` has signed, for the name that is dialed.
+
+    `certificate_file` is shown to a server that requires one. Raises `CertificateError`.
+    """
+    context = _context(ssl.PROTOCOL_TLS_CLIENT)
+    _load_authorities(context, ca_file)
+    if certificate_file is not None:
+        _load_chain(context, certificate_file)
+    return context
+
+
+def connection_failure(error: BaseException) -> str:
+    """Return the text of the system for a failed connection.
+
+    trio raises a failed connection as a group of attempts, one for each address, and repeats the address in its text.
+    """
+    cause = error
+    while True:
+        inner = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__
+        if isinstance(inner, ssl.SSLError) or not isinstance(inner, OSError | BaseExceptionGroup):
+            break
+        cause = inner
+    if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and cause.strerror:
+        return os.strerror(cause.errno) if cause.errno is not None and cause.errno > 0 else cause.strerror
+    return str(cause) or type(cause).__name__
 
 
 def check_pinned(certificate: bytes | None, fingerprint: bytes) -> None:
@@ -156,6 +195,34 @@ def operators_certificate(path: Path) -> NodeCertificate:
             f"this machine's clock if it is not {now:%Y-%m-%d}"
         )
     return NodeCertificate(path, certificate.fingerprint(hashes.SHA256()))
+
+
+def _context(protocol: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
+def _load_chain(context: ssl.SSLContext, file: Path) -> None:
+    try:
+        if file.stat().st_mode & 0o077:
+            raise CertificateError(f"{file} holds a private key and others may read it: chmod 600 {file}")
+        context.load_cert_chain(file)
+    except (OSError, ssl.SSLError) as error:
+        raise CertificateError(
+            f"{file} cannot be used ({error.strerror or error}): it must hold a certificate, its chain and its "
+            "unencrypted private key, in PEM"
+        ) from error
+
+
+def _load_authorities(context: ssl.SSLContext, file: Path) -> None:
+    try:
+        context.load_verify_locations(cafile=file)
+    except (OSError, ssl.SSLError) as error:
+        raise CertificateError(
+            f"{file} cannot be used ({error.strerror or error}): it must be a readable file with the authority's "
+            "certificate in PEM"
+        ) from error
 
 
 def _create(path: Path) -> NodeCertificate:

@@ -13,9 +13,9 @@ from random import Random
 import pytest
 import trio
 
-from consensus.net.tls import NodeCertificate, load_or_create_certificate, secured
+from consensus.net.tls import NodeCertificate, authority_context, load_or_create_certificate, secured
 from consensus.net.tls_stream import TlsStream
-from consensus.protocols.garlic_farm.node.connectors import Connector, TlsConnector, authority_context
+from consensus.protocols.garlic_farm.node.connectors import Connector, TlsConnector
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole

@@ -18,6 +18,7 @@ from bridge.node.kafka.opening import kafka_listener
 from bridge.node.local_node import LocalNode
 from bridge.node.settings.clients import KafkaSettings
 from bridge.wire.keys.scram_text import new_credential
+from consensus.net.tls import authority_context
 from consensus.protocols.kafka import (
     ClientSecurity,
     ConnectionOptions,
@@ -27,7 +28,6 @@ from consensus.protocols.kafka import (
     Mechanism,
     Record,
     RecordBatch,
-    client_context,
     connect,
     open_connection,
 )
@@ -150,12 +150,12 @@ async def test_with_certificates_the_subject_is_the_user(tmp_path: Path) -> None
     settings = {"certificate": own.path, "client_ca": authority.file, "users": users, "write": True}
     async with serving(stage, **settings) as (_, port):
         shown = {
-            client: ClientSecurity(tls=client_context(authority.file, client.path)) for client in (collector, reader)
+            client: ClientSecurity(tls=authority_context(authority.file, client.path)) for client in (collector, reader)
         }
         assert await produced(port, stage, shown[collector]) is ErrorCode.NONE
         assert await produced(port, stage, shown[reader]) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
         assert await fetched(port, stage, shown[reader]) == [NOTE]
-        bare = ClientSecurity(tls=client_context(authority.file))
+        bare = ClientSecurity(tls=authority_context(authority.file))
         with pytest.raises(KafkaConnectionError, match="no connection to"):
             await connect(LOOPBACK, port, ConnectionOptions(security=bare))
 
@@ -172,7 +172,7 @@ async def test_a_renewed_certificate_is_taken_over_and_a_broken_one_leaves_the_o
 
         async def is_trusted(file: Path) -> bool:
             try:
-                await fetched(port, stage, ClientSecurity(tls=client_context(file)))
+                await fetched(port, stage, ClientSecurity(tls=authority_context(file)))
             except KafkaConnectionError:
                 return False
             return True

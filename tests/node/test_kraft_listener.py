@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from consensus.net.tls import CertificateError
+from consensus.net.tls import CertificateError, authority_context, server_context
 from consensus.protocols.kafka.connections.connection import (
     ConnectionOptions,
     KafkaConnectionError,
@@ -25,8 +25,6 @@ from consensus.protocols.kafka.connections.security import (
     ClientSecurity,
     ListenerSecurity,
     Login,
-    client_context,
-    server_context,
 )
 from consensus.protocols.kafka.connections.service import Caller, ServedApi
 from consensus.protocols.kafka.wire import messages_clients as clients
@@ -420,11 +418,11 @@ async def test_mutual_tls_names_the_client_by_the_subject_of_its_certificate(tmp
     server, client = authority.certificate(LOOPBACK), authority.certificate("voter-2")
     security = ListenerSecurity(tls=server_context(server.path, authority.file))
     async with listening(security=security) as (listener, service):
-        trusted = ClientSecurity(tls=client_context(authority.file, client.path))
+        trusted = ClientSecurity(tls=authority_context(authority.file, client.path))
         async with open_connection(LOOPBACK, listener.port, ConnectionOptions(security=trusted)) as connection:
             await connection.ask(ASKED)
         assert service.callers[0].principal == "User:CN=voter-2"
-        bare = ClientSecurity(tls=client_context(authority.file))
+        bare = ClientSecurity(tls=authority_context(authority.file))
         with pytest.raises(KafkaConnectionError, match="no connection to"):
             await connect(LOOPBACK, listener.port, ConnectionOptions(security=bare))
         await until_counted(listener, "closed: the TLS handshake failed")
@@ -434,7 +432,7 @@ async def test_a_client_refuses_a_listener_whose_certificate_another_authority_h
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")
     security = ListenerSecurity(tls=server_context(authority.certificate(LOOPBACK).path))
     async with listening(security=security) as (listener, _):
-        doubtful = ClientSecurity(tls=client_context(other.file))
+        doubtful = ClientSecurity(tls=authority_context(other.file))
         with pytest.raises(KafkaConnectionError, match=r"the certificate of .* is refused"):
             await connect(LOOPBACK, listener.port, ConnectionOptions(security=doubtful))
 
@@ -447,4 +445,4 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match="chmod 600"):
         server_context(loose)
     with pytest.raises(CertificateError, match="authority's certificate"):
-        client_context(tmp_path / "none.pem")
+        authority_context(tmp_path / "none.pem")

@@ -15,14 +15,13 @@ from consensus.core.effects import Outcome
 from consensus.core.features import Extensions
 from consensus.core.messages import Reply, Request
 from consensus.core.model import COMMAND, Entry, LogId, ReplicaKey
+from consensus.net.tls import authority_context, server_context
 from consensus.protocols.kafka.connections.connection import ConnectionOptions
 from consensus.protocols.kafka.connections.listener import KafkaListener, ListenerOptions, open_listener
 from consensus.protocols.kafka.connections.security import (
     ClientSecurity,
     ListenerSecurity,
     Login,
-    client_context,
-    server_context,
 )
 from consensus.protocols.kafka.connections.service import Caller, ServedApi, Service
 from consensus.protocols.kafka.wire import messages_quorum as quorum
@@ -280,7 +279,7 @@ async def test_replicas_that_show_certificates_and_log_in_are_told_apart_from_ot
         }
     )
     tls = server_context(authority.certificate(LOOPBACK).path, authority.file)
-    shown = client_context(authority.file, authority.certificate("replica-1").path)
+    shown = authority_context(authority.file, authority.certificate("replica-1").path)
     receiver, names = ScriptedReceiver(granted), KnownReplicas(TWO, {1: (LOOPBACK, 1)})
     protected = QuorumService(
         receiver, names, write_entries, lambda: Answering(None), may_join=lambda asks: asks.principal == "User:replica"

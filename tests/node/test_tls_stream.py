@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from consensus.net.tls import client_context, load_or_create_certificate
+from consensus.net.tls import client_context, connection_failure, load_or_create_certificate
 from consensus.net.tls_stream import TlsStream
 
 LARGE = 3 * 1024 * 1024
@@ -144,3 +144,24 @@ async def test_a_handshake_with_rubbish_fails_with_one_error(tmp_path: Path, rub
         await server.do_handshake()
     await trio.aclose_forcefully(server)
     await listener.aclose()
+
+
+def failed_attempts(error: OSError) -> OSError:
+    """Return the error of trio for a connection whose attempts failed."""
+    failure = OSError("all attempts to connect to 192.0.2.1:7669 failed")
+    failure.__cause__ = ExceptionGroup("multiple connection attempts failed", [error, TimeoutError()])
+    return failure
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (failed_attempts(ConnectionRefusedError(111, "another text")), "Connection refused"),
+        (trio.socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (trio.BrokenResourceError("TLS: no shared cipher"), "TLS: no shared cipher"),
+        (trio.ClosedResourceError(), "ClosedResourceError"),
+    ],
+    ids=["attempts", "resolver", "TLS", "no text"],
+)
+def test_connection_failure_has_the_text_of_the_system(error: Exception, text: str) -> None:
+    assert connection_failure(error) == text

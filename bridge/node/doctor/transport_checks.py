@@ -15,8 +15,7 @@ from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.network import ProxySettings
 from bridge.node.zmq.listed_keys import read_listed_keys
 from bridge.node.zmq.opening import INSTALL, is_installed
-from consensus.net import CERTIFICATE_FILE, CertificateError, NodeCertificate, operators_certificate
-from consensus.protocols.kafka import server_context
+from consensus.net import CERTIFICATE_FILE, CertificateError, NodeCertificate, operators_certificate, server_context
 from gossip.node import endpoint
 
 CONNECT_TIMEOUT_S = 3.0

@@ -44,7 +44,7 @@ from bridge.node.security.certificates import show_validity, validity_of
 from bridge.node.security.listed_file import LOOK_EVERY_S
 from bridge.node.settings.clients import KafkaSettings
 from bridge.node.settings.descriptors import descriptor_shares
-from consensus.net import CertificateError, NodeCertificate
+from consensus.net import CertificateError, NodeCertificate, server_context
 from consensus.protocols.kafka import (
     ConfigsService,
     ConsumerService,
@@ -55,7 +55,6 @@ from consensus.protocols.kafka import (
     ListenerSecurity,
     ProduceService,
     QuorumViewService,
-    server_context,
 )
 from gossip.node import endpoint
 

@@ -27,7 +27,14 @@ from bridge.node.settings.descriptors import DescriptorShares, descriptor_shares
 from bridge.node.settings.network import ProxySettings
 from bridge.node.settings.timing import profile_of
 from bridge.wire.log.proof import ends_like_proof
-from consensus.net import AcceptOptions, NodeCertificate, load_or_create_certificate, operators_certificate
+from consensus.net import (
+    AcceptOptions,
+    CertificateError,
+    NodeCertificate,
+    authority_context,
+    load_or_create_certificate,
+    operators_certificate,
+)
 from consensus.protocols.garlic_farm import (
     Authenticator,
     Caller,
@@ -46,7 +53,6 @@ from consensus.protocols.garlic_farm import (
     ProvenPeer,
     RequestHandler,
     TlsConnector,
-    authority_context,
 )
 from gossip import Address
 
@@ -89,7 +95,10 @@ def load_transport(settings: NodeConfiguration) -> Transport:
             I2pConnector(_proxy(settings.proxy), os.urandom), None, signed=False, users=users, shares=shares
         )
     if consensus.ca_file is not None and consensus.certificate is not None:
-        connector = TlsConnector(authority_context(consensus.ca_file))
+        try:
+            connector = TlsConnector(authority_context(consensus.ca_file))
+        except CertificateError as error:
+            raise CertificateError(f"[consensus] ca_file: {error}") from error
         own = operators_certificate(consensus.certificate)
         return Transport(connector, own, signed=True, users=users, shares=shares)
     own = load_or_create_certificate(settings.state_dir)

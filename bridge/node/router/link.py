@@ -5,7 +5,6 @@ addresses only, and a plain I2PControl (its password opens the whole router) to 
 signed by itself: it is pinned by a file, or, on this machine, where no attacker can stand between, not checked.
 """
 
-import os
 import ssl
 from dataclasses import dataclass, field
 from enum import Enum
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Final
 
 import trio
+
+from consensus.net import connection_failure
 
 CONNECT_TIMEOUT_S: Final = 5.0
 SHOWN_CHARACTERS: Final = 200
@@ -90,7 +91,7 @@ def unreached(link: Link, error: BaseException | None) -> RouterLost:
             why = cause.reason if isinstance(cause, ssl.SSLError) else "it closed the connection"
             return RouterLost(f"{link} does not speak TLS, or shows another certificate: {why}")
         case OSError():
-            return RouterLost(f"nothing answers at {link}: {_reason(error)}")
+            return RouterLost(f"nothing answers at {link}: {connection_failure(error)}")
         case _:
             return RouterLost(f"nothing answers at {link} within {CONNECT_TIMEOUT_S:g} s")
 
@@ -129,19 +130,11 @@ def tls_context(link: Link) -> ssl.SSLContext | None:
         context.load_verify_locations(link.certificate)
     except OSError as error:
         raise RouterLost(
-            f"{link.certificate} cannot be used: a certificate in PEM is needed: {_reason(error)}"
+            f"{link.certificate} cannot be used: a certificate in PEM is needed: {connection_failure(error)}"
         ) from error
     # The certificate itself is trusted, whatever its issuer.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
-
-
-def _reason(error: OSError) -> str:
-    # A failed connection is reported as a group of what each address of the host answered.
-    cause = error.__cause__
-    inner = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause
-    found = inner if isinstance(inner, OSError) else error
-    return os.strerror(found.errno) if found.errno else str(found)
 
 
 def shown(text: str) -> str:

@@ -19,7 +19,6 @@ from .node.connectors import (
     I2pConnector as I2pConnector,
     PeerAddress as PeerAddress,
     TlsConnector as TlsConnector,
-    authority_context as authority_context,
     is_i2p_name as is_i2p_name,
     is_loopback as is_loopback,
 )

@@ -14,8 +14,6 @@ from .connections.security import (
     ClientSecurity as ClientSecurity,
     ListenerSecurity as ListenerSecurity,
     Login as Login,
-    client_context as client_context,
-    server_context as server_context,
 )
 from .connections.service import (
     AskElsewhereError as AskElsewhereError,

@@ -18,12 +18,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Protocol
 
 import trio
 
-from consensus.net.tls import CertificateError, UntrustedCertificateError, secured, secured_by_authority
+from consensus.net.tls import UntrustedCertificateError, secured, secured_by_authority
 from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.proof import i2p_channel, tls_channel
@@ -191,17 +190,3 @@ class I2pConnector:
         while outcome is None:
             outcome = client.receive(bytes(await stream.receive_some(_READ_BYTES)))
         return isinstance(outcome, TunnelOpen)
-
-
-def authority_context(ca_file: Path) -> ssl.SSLContext:
-    """TLS that trusts what the authorities of `ca_file` have signed, for the name or address that is connected to."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    try:
-        context.load_verify_locations(cafile=ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise CertificateError(
-            f"{ca_file} ([consensus] ca_file) cannot be used ({error.strerror or error}): it must be a readable file "
-            "with the authority's certificate in PEM"
-        ) from error
-    return context

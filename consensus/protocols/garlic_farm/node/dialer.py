@@ -11,14 +11,13 @@ During a change of passwords a server may know only the previous password or onl
 the first credentials, the dialer tries the second ones, once. Open connections are not authenticated again.
 """
 
-import os
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import trio
 
+from consensus.net.tls import connection_failure
 from consensus.protocols.garlic_farm.node.connectors import Connector, PeerAddress, TlsConnector
 from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
@@ -81,7 +80,9 @@ class Dialer:
             # Names come from other servers; a resolver raises this for some of them.
             raise GarlicFarmError(Fault.UNREACHABLE, f"{address} is no name that can be looked up: {error}") from error
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise GarlicFarmError(Fault.UNREACHABLE, f"{address} cannot be reached: {_reason(error)}") from error
+            raise GarlicFarmError(
+                Fault.UNREACHABLE, f"{address} cannot be reached: {connection_failure(error)}"
+            ) from error
         raise GarlicFarmError(
             Fault.UNREACHABLE, f"{address} did not complete a connection within {self._timeout_s:g} s"
         )
@@ -140,13 +141,3 @@ async def _handshake(stream: trio.abc.Stream, client: UpgradeClient) -> Switched
     while outcome is None:
         outcome = client.receive(bytes(await stream.receive_some(_READ_BYTES)))
     return outcome if isinstance(outcome, Switched) else None
-
-
-def _reason(error: BaseException) -> str:
-    """The system's error text: trio raises a failed connection as a group of attempts, one for each address."""
-    cause = error.__cause__ or error
-    while isinstance(cause, BaseExceptionGroup):
-        cause = cause.exceptions[0]
-    if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and (cause.errno or 0) > 0:
-        return os.strerror(cause.errno or 0)
-    return str(cause) or type(cause).__name__

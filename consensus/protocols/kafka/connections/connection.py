@@ -25,11 +25,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from os import strerror, urandom
+from os import urandom
 from typing import Any, Final
 
 import trio
 
+from consensus.net.tls import connection_failure
 from consensus.net.tls_stream import TlsStream
 from consensus.net.transfer_time import TransferTime, time_for
 from consensus.protocols.kafka.connections.framing import FrameStream
@@ -297,7 +298,7 @@ async def connect(host: str, port: int, options: ConnectionOptions | None = None
             # Addresses come in messages, and the resolver's encoding takes not all that is text.
             raise KafkaConnectionError(f"no connection to {peer}: this is no host name") from error
         if isinstance(error, OSError | trio.BrokenResourceError | KafkaWireError):
-            raise KafkaConnectionError(f"no connection to {peer}: {_reason(error)}") from error
+            raise KafkaConnectionError(f"no connection to {peer}: {connection_failure(error)}") from error
         raise
     return connection
 
@@ -380,16 +381,3 @@ async def _authenticate(connection: KafkaConnection, login: Login, message: byte
             f"{connection.peer} refuses user {login.user}: {answer.error_message or error_name(answer.error_code)}"
         )
     return bytes(answer.auth_bytes)
-
-
-def _reason(error: Exception) -> str:
-    """What the system says about it; of several addresses that were tried, about the first.
-
-    trio's own text for one of these repeats the address.
-    """
-    while isinstance(error, OSError) and isinstance(error.__cause__, ExceptionGroup):
-        error = error.__cause__.exceptions[0]
-    if isinstance(error, OSError) and error.strerror:
-        is_resolver = isinstance(error, trio.socket.gaierror)
-        return error.strerror if is_resolver or error.errno is None else strerror(error.errno)
-    return str(error) or type(error).__name__

@@ -27,12 +27,11 @@ from os import urandom
 from pathlib import Path
 from typing import Final
 
+from consensus.net.tls import authority_context, server_context
 from consensus.protocols.kafka.connections.security import (
     ClientSecurity,
     ListenerSecurity,
     Login,
-    client_context,
-    server_context,
 )
 from consensus.protocols.kafka.wire.scram import (
     MIN_ITERATIONS,
@@ -95,7 +94,7 @@ def server_security(settings: Mapping[str, str], listener: str, users: Credentia
         if keystore is None or truststore is None:
             raise SettingsError(f"{protocol} needs ssl.keystore.location and ssl.truststore.location: add them")
         listening = ListenerSecurity(server_context(keystore, truststore if asks else None))
-        client = ClientSecurity(client_context(truststore, keystore))
+        client = ClientSecurity(authority_context(truststore, keystore))
     if protocol.startswith("SASL"):
         if users is None:
             raise SettingsError(f"{protocol} needs users: format the directory with --add-scram")
@@ -121,7 +120,7 @@ def tool_security(settings: Mapping[str, str]) -> ClientSecurity:
         keystore, truststore = _stores(own)
         if truststore is None:
             raise SettingsError(f"{protocol} needs ssl.truststore.location: add it")
-        security = ClientSecurity(client_context(truststore, keystore))
+        security = ClientSecurity(authority_context(truststore, keystore))
     if protocol.startswith("SASL"):
         security = ClientSecurity(security.tls, _login(own, "sasl.mechanism"))
     return security
