@@ -461,6 +461,9 @@ def _not_published(facts: _Facts) -> Concern | None:
 
 
 def _not_published_master(each: PublishingView) -> tuple[str, str] | None:
+    if each.publisher_id is None and any(standing.inability is None for standing in each.standings):
+        # After `recover` or a restart of the log, the choice of before is void; the next entry makes one.
+        return None if _holds(each) else ("Not published yet: the farm is about to choose a publisher", NOTHING_TO_DO)
     if each.publisher_id is None:
         reasons = sorted({standing.inability for standing in each.standings if standing.inability is not None})
         advice = "; ".join(_DO_ABOUT[reason] for reason in reasons if reason in _DO_ABOUT)

@@ -2,14 +2,17 @@
 
 # ruff: noqa: ARG001 - the clock works by being asked for
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from bridge.api.alarms import PUBLISHING_WITHOUT_QUORUM
+from bridge.api.alarms import PUBLISHING_WITHOUT_QUORUM, ROUTER
 from bridge.core.log.records import Clock, Publication, Report
+from bridge.core.state.log_time import LogTime
+from bridge.node.tasks.published_store import PublishedStore
 from bridge.wire.i2p.meta_lease_set import MetaLeaseSet, decode, verify
 from consensus.core.model import Configuration, Server
 from consensus.server.event_loop import now_ms
@@ -200,3 +203,35 @@ async def test_a_node_that_was_removed_from_the_group_publishes_nothing(autojump
         # Two of its seconds, and not the very moment of the second one: which of two tasks wakes first is chance.
         await trio.sleep(2.5)
         assert len(stage.router.published) == 1
+
+
+@pytest.mark.parametrize("behind_s", [6, 40, 600])
+async def test_seconds_of_a_publisher_rise_after_log_time_restarts(behind_s: int, autojump_clock: MockClock) -> None:
+    # `recover`: log time is that of the last clock entry, and the last structure was published after it.
+    noted_s = NOW_S + 5
+    published = PublishedStore(None)
+    await published.note(MASTER.destination.hash, noted_s)
+    stage = Stage(published=published)
+    at_ms = NOW_MS - behind_s * 1000
+    clocks = replace(stage.applied_state.state.clocks, vouched_ms=at_ms)
+    stage.applied_state.farm.state = replace(stage.applied_state.state, log_time_ms=at_ms, clocks=clocks)
+    stage.applied_state.log_time = LogTime(at_ms, now_ms(), PERIOD_MS)
+    # The last report and the last publication of the old cluster. The first report of this run takes its time.
+    await stage.append_record(replace(rival_report(), server_id=OWN, date_ms=at_ms, request="01-1-0-1"))
+    await stage.append_record(Publication(MASTER.destination.base64, OWN, at_ms // 1000, "00"))
+    stage.router.status_s = 4
+    async with on_duty(stage):
+        await trio.sleep(30)
+        assert stage.alarm(ROUTER.kind) is None
+    seconds = [each.published_s for each in structures(stage)]
+    assert seconds
+    assert min(seconds) > noted_s
+
+
+async def test_a_noted_second_of_years_ahead_does_not_stop_a_publisher(autojump_clock: MockClock) -> None:
+    published = PublishedStore(None)
+    await published.note(MASTER.destination.hash, NOW_S + 10**8)
+    stage = Stage(published=published)
+    async with on_duty(stage):
+        await trio.sleep(30)
+        assert structures(stage)

@@ -498,3 +498,13 @@ def test_a_waiting_node_with_a_wrong_key_is_sent_for_the_current_one() -> None:
     found = verdict(replace(waiting, raft=replace(waiting.raft, role=RaftRole.NONE)))
     assert found.text.endswith("see the alarm key-retired")
     assert found.advice == "export the key"
+
+
+@pytest.mark.parametrize("reasons", [(), (Inability.NO_KEY,), (Inability.NO_KEY, Inability.OFF)])
+def test_verdict_with_an_able_server_lists_no_reasons(reasons: tuple[Inability, ...]) -> None:
+    view = unable(healthy(), *reasons)
+    able = StandingView(9, "node-9", preferred=False, score=0, inability=None)
+    view = publishing_of(view, standings=(*view.publishing[0].standings, able))
+    assert verdict(view).kind is not VerdictKind.NOT_PUBLISHED
+    found = verdict(publishing_of(view, entries=(), published_s=None, seconds_to_expiry=None))
+    assert found.text == "Not published yet: the farm is about to choose a publisher"

@@ -8,7 +8,7 @@
     overtake           like a change: a server published a later second without a quorum (`without_quorum`)
     refresh            after `refresh_ms` ± 10 %; the jitter is a hash of the last publication, so it needs no memory
 
-Seconds must rise, but not run ahead of log time: routers refuse structures from the future. A publisher could otherwise
+Seconds must rise, after `recover` too, but not run ahead of log time: routers refuse structures from the future. A publisher could otherwise
 advance them by one with each publication. So the state machine accepts a second only up to `latest_second`, and the
 planner waits until its own estimate of log time is within `LEAD_MAX_MS` of the next second.
 
@@ -79,13 +79,16 @@ def plan_publication(
     log_time_ms: int,
     *,
     handed_over: Publication | None,
+    noted_s: int = 0,
 ) -> PlannedPublication | None:
     """What server `server_id` proposes to publish now, if anything.
 
     `log_time_ms` is log time by the caller's reckoning (`LogTime.paced`), which runs on between clock entries.
     `handed_over` is what this process last gave to its router: if that is not what was accepted last (the process died
-    in between, or the router refused), the structure is missing out there and is made again at once. Propose one plan
-    at a time: a second one with the same second would be refused.
+    in between, or the router refused), the structure is missing out there and is made again at once. `noted_s` is the
+    last second that this server handed over in any of its runs. The log may not have it yet: the server published it
+    without a quorum, and has not reported since it started. Propose one plan at a time: a second one with the same
+    second would be refused.
     """
     known = state.masters.get(master)
     if known is None or known.choice.server_id != server_id:
@@ -95,7 +98,8 @@ def plan_publication(
     begins = known.publication is None and _complete(state, master)
     if not (lost or begins) and not _due(known, server_id, pace, log_time_ms, overtaken=overtaken):
         return None
-    previous_s = max(0 if known.publication is None else known.publication.published_s, state.unfenced_second(master))
+    accepted_s = 0 if known.publication is None else known.publication.published_s
+    previous_s = max(accepted_s, state.unfenced_second(master), noted_s)
     published_s = max(log_time_ms // 1000, previous_s + 1)
     if published_s * 1000 > max(log_time_ms, state.log_time_ms) + LEAD_MAX_MS:
         return None

@@ -22,7 +22,7 @@ from bridge.core.farm.state_machine import Change, PublicationAccepted, Publicat
 from bridge.core.log.records import MetaStatus, Publication, PublishConfig, Report
 from bridge.core.membership.authors import EntryWithoutEffect
 from bridge.core.publishing.candidates import candidates_of
-from bridge.core.publishing.publication import PlannedPublication, plan_publication
+from bridge.core.publishing.publication import LEAD_MAX_MS, PlannedPublication, plan_publication
 from bridge.core.publishing.publisher_election import PublisherChanged
 from bridge.core.publishing.without_quorum import acting_publisher, plan_without_quorum
 from bridge.node.events.alarms import Alarms, SharedAlarm
@@ -205,14 +205,27 @@ class PublishingTask:
         under_way = self._proposed is not None or self._accepted is not None
         if under_way or self._outage.holds or trio.current_time() < self._not_before_s:
             return None
+        log_time_ms = context.applied_state.log_time.paced(monotonic_ms())
         return plan_publication(
             context.applied_state.state,
             self.master,
             context.replica.server_id,
             context.pace,
-            context.applied_state.log_time.paced(monotonic_ms()),
+            log_time_ms,
             handed_over=self._handed_over,
+            noted_s=self._noted_second(log_time_ms),
         )
+
+    def _noted_second(self, log_time_ms: int) -> int:
+        """Return the last second that this node handed over in any of its runs, or 0 if it is far in the future.
+
+        After `recover`, log time restarts before the seconds of the outage, and the router has the structure of the
+        last one. Log time reaches this machine's clock soon, so the wait ends. A second beyond both comes from a clock
+        that was ahead: the wait could last for years, without an alarm.
+        """
+        second = self._context.published.second(self._held.master_hash)
+        latest_ms = max(log_time_ms, self._context.clock_ms()) + LEAD_MAX_MS
+        return second if second * 1000 <= latest_ms else 0
 
     async def _propose(self, plan: PlannedPublication) -> None:
         try:
