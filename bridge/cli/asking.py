@@ -261,7 +261,7 @@ def _named_socket(chosen: Path) -> Path:
     except PermissionError as error:
         raise ControlError(f"{chosen} may only be used by the user who runs the node") from error
     except OSError as error:
-        raise ControlError(f"no node runs at {chosen}: {error.strerror}") from error
+        raise ControlError(f"no node runs at {chosen}: {error.strerror or error}") from error
     sockets = list(_sockets(chosen))
     if not sockets:
         raise ControlError(f"no node runs with the state directory {chosen}; start it, or name another with --node")

@@ -71,7 +71,7 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         name = os.fsdecode(error.filename)
         hint = _ABOUT_FILES.get(error.errno or 0) or access_advice(Path(name), error)
-        return f"{name}: {error.strerror}{hint}"
+        return f"{name}: {error.strerror or error}{hint}"
     return str(error) or type(error).__name__
 
 

@@ -341,7 +341,8 @@ def _reason(answer: SubmitAnswer) -> str:
         SubmitOutcome.BUSY: "not taken, the farm is busy; try again",
         SubmitOutcome.UNKNOWN: "unknown: it may be committed, now or later, or not",
     }
-    leader = "" if answer.leader_id is None else f" (the leader is {answer.leader_id} at {answer.leader_endpoint})"
+    place = f" at {answer.leader_endpoint}" if answer.leader_endpoint else ""
+    leader = "" if answer.leader_id is None else f" (the leader is {answer.leader_id}{place})"
     reason = f": {answer.reason}" if answer.reason else ""
     doubtful = answer.outcome is SubmitOutcome.UNKNOWN
     look = "; look with `garlicfarm log` before you repeat it" if doubtful and answer.request is None else ""

@@ -111,7 +111,7 @@ def _require_writable(plot: Path) -> None:
         if is_new:
             target.unlink()
     except OSError as error:
-        fail(f"the chart cannot be written to {plot} ({error.strerror}): name another place")
+        fail(f"the chart cannot be written to {plot} ({error.strerror or error}): name another place")
 
 
 def _compared(name: str, play: Play, other: Play, first_period: int) -> tuple[str, str]:

@@ -77,7 +77,9 @@ def load_or_create_certificate(state_dir: Path) -> NodeCertificate:
     except FileNotFoundError:
         return _create(path)
     except OSError as error:
-        raise CertificateError(f"{path} cannot be read ({error.strerror}){access_advice(path, error)}") from error
+        raise CertificateError(
+            f"{path} cannot be read ({error.strerror or error}){access_advice(path, error)}"
+        ) from error
     if path.stat().st_mode & 0o077:
         raise CertificateError(f"{path} holds a private key and others may read it: chmod 600 {path}")
     try:
@@ -185,7 +187,9 @@ def operators_certificate(path: Path) -> NodeCertificate:
         certificate = x509.load_pem_x509_certificate(pem)
         serialization.load_pem_private_key(pem, None)
     except OSError as error:
-        raise CertificateError(f"{path} cannot be read ({error.strerror}){access_advice(path, error)}") from error
+        raise CertificateError(
+            f"{path} cannot be read ({error.strerror or error}){access_advice(path, error)}"
+        ) from error
     except (ValueError, TypeError) as error:
         raise CertificateError(f"{path} does not hold a certificate and its unencrypted private key in PEM") from error
     now = datetime.now(UTC)
@@ -245,5 +249,7 @@ def _create(path: Path) -> NodeCertificate:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(path, pem)
     except OSError as error:
-        raise CertificateError(f"{path} cannot be written ({error.strerror}): check the directory and disk") from error
+        raise CertificateError(
+            f"{path} cannot be written ({error.strerror or error}): check the directory and disk"
+        ) from error
     return NodeCertificate(path, certificate.fingerprint(hashes.SHA256()))

@@ -62,7 +62,8 @@ class Directory:
             self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise StorageError(
-                f"the directory '{path}' cannot be opened: {error.strerror}; create it, or give this user access to it"
+                f"the directory '{path}' cannot be opened: {error.strerror or error}; create it, or give this"
+                " user access to it"
             ) from error
         self._lock = _open_lock(path, self._directory)
         try:
@@ -191,8 +192,8 @@ def _open_lock(path: Path, directory: int) -> int:
     except OSError as error:
         os.close(directory)
         raise StorageError(
-            f"the lock of the directory '{path}' cannot be opened: {error.strerror}; if '{path / LOCK_FILE}' is not a"
-            " file of this user's, move it away"
+            f"the lock of the directory '{path}' cannot be opened: {error.strerror or error}; if"
+            f" '{path / LOCK_FILE}' is not a file of this user's, move it away"
         ) from error
 
 

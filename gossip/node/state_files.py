@@ -104,7 +104,7 @@ def load_identity(directory: Path) -> Identity:
     except FileNotFoundError:
         return _create_identity(directory)
     except OSError as error:
-        raise StateError(f"cannot use the state directory {directory}: {error.strerror}") from error
+        raise StateError(f"cannot use the state directory {directory}: {error.strerror or error}") from error
 
 
 def _read_identity(path: Path) -> Identity:
@@ -132,7 +132,7 @@ def save_identity(directory: Path, identity: Identity) -> None:
     try:
         write_durably(directory / IDENTITY_FILE, pem)
     except OSError as error:
-        raise StateError(f"cannot make an identity in {directory}: {error.strerror}") from error
+        raise StateError(f"cannot make an identity in {directory}: {error.strerror or error}") from error
 
 
 def begin_generation(directory: Path, node_id: NodeId) -> int:
@@ -152,7 +152,7 @@ def keep_generation(directory: Path, node_id: NodeId, generation: int) -> None:
     try:
         write_durably(directory / GENERATION_FILE, f"{generation} {node_id.hex()}\n".encode())
     except OSError as error:
-        raise StateError(f"cannot keep the generation in {directory}: {error.strerror}") from error
+        raise StateError(f"cannot keep the generation in {directory}: {error.strerror or error}") from error
 
 
 def _read_generation(path: Path, node_id: NodeId) -> int:
@@ -161,7 +161,7 @@ def _read_generation(path: Path, node_id: NodeId) -> int:
     except FileNotFoundError:
         return 0
     except OSError as error:
-        raise StateError(f"cannot read {path}: {error.strerror}") from error
+        raise StateError(f"cannot read {path}: {error.strerror or error}") from error
     number, _, owner = text.rstrip("\n").partition(" ")
     if not (number.isascii() and number.isdigit()) or not 0 < int(number) <= LAST_GENERATION:
         raise StateError(
@@ -184,7 +184,7 @@ def exclusive(directory: Path) -> Iterator[None]:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(directory / LOCK_FILE, flags, _PRIVATE_MODE)
     except OSError as error:
-        raise StateError(f"cannot lock the state directory {directory}: {error.strerror}") from error
+        raise StateError(f"cannot lock the state directory {directory}: {error.strerror or error}") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -280,7 +280,7 @@ def keep_keys(directory: Path, keyring: Keyring) -> None:
     try:
         write_durably(directory / KEYS_FILE, _KEYS_MAGIC + sha256(content).digest() + content)
     except OSError as error:
-        raise StateError(f"cannot keep the farm's keys in {directory}: {error.strerror}") from error
+        raise StateError(f"cannot keep the farm's keys in {directory}: {error.strerror or error}") from error
 
 
 def known_keyring(directory: Path, label: bytes) -> Keyring | None:
@@ -324,7 +324,9 @@ def _stored_keyring(directory: Path, label: bytes | None) -> tuple[Keyring, bool
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StateError(f"cannot read {path}, the farm's keys as this node knew them: {error.strerror}") from error
+        raise StateError(
+            f"cannot read {path}, the farm's keys as this node knew them: {error.strerror or error}"
+        ) from error
     checksum, body = content[len(_KEYS_MAGIC) :][:_CHECKSUM_BYTES], content[len(_KEYS_MAGIC) + _CHECKSUM_BYTES :]
     if not content.startswith(_KEYS_MAGIC) or checksum != sha256(body).digest():
         raise _damaged(path)

@@ -216,6 +216,6 @@ def open_socket(
         return bind(address, limit_bytes)
     except OSError as error:
         raise ConfigError(
-            f"{setting} = {endpoint(address)} cannot be opened ({error.strerror}): choose an address of this machine "
-            "and a port that no other process uses"
+            f"{setting} = {endpoint(address)} cannot be opened ({error.strerror or error}): choose an address of this"
+            " machine and a port that no other process uses"
         ) from error

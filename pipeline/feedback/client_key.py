@@ -60,7 +60,7 @@ def load_client_key(path: Path) -> ClientKey:
                 raise ClientKeyError(f"{path} can be read by others, or is no file: `chmod 600 {path}`, then try again")
             content = file.read(FILE_LIMIT_BYTES)
     except OSError as error:
-        raise ClientKeyError(f"{path} cannot be read: {error.strerror}") from error
+        raise ClientKeyError(f"{path} cannot be read: {error.strerror or error}") from error
     try:
         seed = base64.b64decode(tomllib.loads(content.decode())["private_key"], validate=True)
         return ClientKey(Ed25519PrivateKey.from_private_bytes(seed))

@@ -137,7 +137,9 @@ class NodeSubmission:
         with Endpoint(address, self.credentials) as node:
             found = None if self.cluster is None else node.get("/v1/cluster").get("clusterId")
             if found != self.cluster:
-                raise ValueError(f"belongs to the cluster {found}, not to {self.cluster}")
+                raise ValueError(
+                    f"belongs to {f'the cluster {found}' if found else 'no cluster'}, not to {self.cluster}"
+                )
             yield node
 
 

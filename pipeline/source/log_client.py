@@ -250,7 +250,7 @@ def _check_cluster(node: Endpoint, cluster: str | None) -> None:
 
 def _check_same(found: str | None, cluster: str | None) -> None:
     if cluster is not None and found != cluster:
-        raise _ForeignError(f"belongs to the cluster {found}, not to {cluster}")
+        raise _ForeignError(f"belongs to {f'the cluster {found}' if found else 'no cluster'}, not to {cluster}")
 
 
 def _entries(node: Endpoint, first: int, limit: int) -> tuple[LogEntry, ...]:

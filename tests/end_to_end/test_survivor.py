@@ -91,7 +91,7 @@ def test_the_survivor_publishes_alone_and_recover_makes_a_farm_of_it(farm: Farm)
         view = survivor.view()
         # It leads a moment before the entry that it begins with is durable.
         begun = view.raft.role is RaftRole.LEADER and view.raft.commit_index > before.raft.commit_index
-        # Its seeds are the nodes that were lost, so it may be `isolated` until they return.
+        # Its seeds name the lost nodes, so it may be `isolated` until they return.
         return begun and bool(view.publishing) and alarms(survivor).keys() <= {ISOLATED.kind}
 
     farm.wait_until(leads_alone, START_BOUND_S, "the survivor leads the new cluster alone, without further alarms")

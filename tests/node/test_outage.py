@@ -207,7 +207,7 @@ async def test_a_node_that_was_removed_from_the_group_publishes_nothing(autojump
 
 @pytest.mark.parametrize("behind_s", [6, 40, 600])
 async def test_seconds_of_a_publisher_rise_after_log_time_restarts(behind_s: int, autojump_clock: MockClock) -> None:
-    # `recover`: log time is that of the last clock entry, and the last structure was published after it.
+    # After `recover`, log time restarts at the last clock entry. The last structure is later.
     noted_s = NOW_S + 5
     published = PublishedStore(None)
     await published.note(MASTER.destination.hash, noted_s)

@@ -1,11 +1,14 @@
 """The verdict: one line that is true, for every way in which a farm can be; and an order among them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import NoneType
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from bridge.api.alarms import FOREIGN_KEY, SERVERS_DOWN
 from bridge.api.verdict import EXIT_STATUS, MEANINGS, Concern, concerns_of
@@ -508,3 +511,41 @@ def test_verdict_with_an_able_server_lists_no_reasons(reasons: tuple[Inability, 
     assert verdict(view).kind is not VerdictKind.NOT_PUBLISHED
     found = verdict(publishing_of(view, entries=(), published_s=None, seconds_to_expiry=None))
     assert found.text == "Not published yet: the farm is about to choose a publisher"
+
+
+def with_one_unknown(value: object) -> Iterator[object]:
+    """Copies of a document, each with one unknown value."""
+    match value:
+        case Struct():
+            for field in fields(value):
+                held = getattr(value, field.name)
+                if field.type is not None and NoneType in get_args(field.type) and held is not None:
+                    yield replace(value, **{field.name: None})
+                yield from (replace(value, **{field.name: each}) for each in with_one_unknown(held))
+        case tuple():
+            for at, held in enumerate(value):
+                yield from ((*value[:at], each, *value[at + 1 :]) for each in with_one_unknown(held))
+        case _:
+            pass
+
+
+VIEWS = {
+    "healthy": healthy(),
+    "follower": healthy(2),
+    "down": with_status(healthy(), node_3=MemberStatus.DEAD),
+    "alone": with_status(leaderless(healthy(), 60_000), node_2=MemberStatus.DEAD, node_3=MemberStatus.DEAD),
+    "electing": leaderless(healthy(2), 200),
+    "unable": unable(healthy(), Inability.NO_KEY, Inability.OFF, Inability.UNATTACHED),
+    "forming": forming_view(),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_verdict_with_an_unknown_value_never_prints_none(name: str) -> None:
+    count = 0
+    for view in with_one_unknown(VIEWS[name]):
+        assert isinstance(view, FarmView)
+        count += 1
+        for concern in concerns_of(view):
+            assert "None" not in f"{concern.text} {concern.advice}"
+    assert count

@@ -375,7 +375,8 @@ class ControlClient:
                     " control.crt anew and name it by --certificate; otherwise another program may listen there"
                 )
             case socket.gaierror():
-                reason = f"the name {_host_of(self.address)} cannot be resolved ({cause.strerror}); check its spelling"
+                name = _host_of(self.address)
+                reason = f"the name {name} cannot be resolved ({cause.strerror or cause}); check its spelling"
             case _:
                 reason = connection_failure(error)
         return f"cannot reach a node at {self.address}: {reason}"

@@ -206,7 +206,7 @@ def _port_check(
                 return Check(name, CheckResult.OK, f"{shown} is used by this node, which is running")
             setting = setting or ("[gossip] bind" if kind is socket.SOCK_DGRAM else "[consensus] bind")
             action = f"end what uses it, or set another with {setting}"
-            return Check(name, CheckResult.PROBLEM, f"{shown}: {error.strerror}", action)
+            return Check(name, CheckResult.PROBLEM, f"{shown}: {error.strerror or error}", action)
     if running:
         text = f"{shown} is free although this node runs: it uses another address"
         action = "the address or the configuration has changed since its start; the alarms of the node name the address"
@@ -225,7 +225,7 @@ def state_directory_check(path: Path) -> Check:
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
-        text = f"{existing} cannot be written: {error.strerror}"
+        text = f"{existing} cannot be written: {error.strerror or error}"
         advice = access_advice(existing, error).removeprefix("; ")
         action = advice or "give it to this user, or name another with --state-dir"
         return Check("state", CheckResult.PROBLEM, text, action)

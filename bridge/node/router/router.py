@@ -219,7 +219,7 @@ class FileRouter:
                 await trio.to_thread.run_sync(_replace_older, path, offered, structure)
             except OSError as error:
                 raise RouterError(
-                    f"the Meta LeaseSet2 cannot be written to {path}: {error.strerror}; "
+                    f"the Meta LeaseSet2 cannot be written to {path}: {error.strerror or error}; "
                     "free space there or mend its permissions"
                 ) from None
             self._published[master_hash] = structure
@@ -235,7 +235,7 @@ class FileRouter:
             try:
                 await trio.to_thread.run_sync(_remove_if_same, path, published)
             except OSError as error:
-                raise RouterError(f"{path} cannot be removed: {error.strerror}; remove it by hand") from None
+                raise RouterError(f"{path} cannot be removed: {error.strerror or error}; remove it by hand") from None
             await self._look()
 
     async def _look(self) -> None:

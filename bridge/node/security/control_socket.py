@@ -78,7 +78,7 @@ def _clear_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise ControlSocketError(f"cannot look at {path}: {error.strerror}") from error
+        raise ControlSocketError(f"cannot look at {path}: {error.strerror or error}") from error
     if not stat.S_ISSOCK(mode):
         raise ControlSocketError(f"{path} is in the way and is not a socket: move it, then start again")
     if answers(path):

@@ -60,7 +60,7 @@ def write_private_file(path: Path, text: str) -> None:
             f"{path} exists already and is not overwritten: move it away, or choose another name"
         ) from None
     except OSError as error:
-        raise KeyFileError(f"{path} cannot be written: {error.strerror}") from None
+        raise KeyFileError(f"{path} cannot be written: {error.strerror or error}") from None
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             # The umask can only take bits away; some file systems give more than was asked for.
@@ -71,7 +71,7 @@ def write_private_file(path: Path, text: str) -> None:
         sync_directory(path.parent)
     except OSError as error:
         path.unlink(missing_ok=True)
-        raise KeyFileError(f"{path} cannot be written: {error.strerror}") from None
+        raise KeyFileError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 def read_private_file(path: Path, limit_bytes: int = _SIZE_LIMIT_BYTES) -> str:
@@ -84,13 +84,13 @@ def read_private_file(path: Path, limit_bytes: int = _SIZE_LIMIT_BYTES) -> str:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise KeyFileError(f"{path} is a link, which is not followed: name the file itself") from None
-        raise KeyAccessError(f"{path} cannot be read: {error.strerror}{access_advice(path, error)}") from None
+        raise KeyAccessError(f"{path} cannot be read: {error.strerror or error}{access_advice(path, error)}") from None
     try:
         _check_private(path, os.fstat(descriptor))
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             content = file.read(limit_bytes + 1)
     except OSError as error:
-        raise KeyFileError(f"{path} cannot be read: {error.strerror}") from None
+        raise KeyFileError(f"{path} cannot be read: {error.strerror or error}") from None
     finally:
         os.close(descriptor)
     if len(content) > limit_bytes:
@@ -143,7 +143,9 @@ def replace_farm_key(path: Path, farm_key: FarmKey, *, earlier: bool = False) ->
     try:
         replace_file(path, farm_key_text(farm_key).encode())
     except OSError as error:
-        raise KeyFileError(f"{path} cannot be written: {error.strerror}; the file there is as it was") from None
+        raise KeyFileError(
+            f"{path} cannot be written: {error.strerror or error}; the file there is as it was"
+        ) from None
 
 
 def load_farm_key(path: Path) -> FarmKey:
@@ -176,7 +178,7 @@ def load_public_client_key(path: Path) -> tuple[str, str]:
         if "private_key" not in text:
             return parse_public_client_key(text)
     except OSError as error:
-        raise KeyFileError(f"{path} cannot be read: {error.strerror}{access_advice(path, error)}") from None
+        raise KeyFileError(f"{path} cannot be read: {error.strerror or error}{access_advice(path, error)}") from None
     except (UnicodeDecodeError, ClientKeyError) as error:
         raise KeyFileError(f"{path}: {error}") from None
     client = load_client_key(path)
@@ -223,7 +225,7 @@ def load_i2p_key_file(path: Path) -> MasterKey:
         with path.open("rb") as file:
             content = file.read(FILE_LIMIT_BYTES + 1)
     except OSError as error:
-        raise KeyFileError(f"{path} cannot be read: {error.strerror}") from None
+        raise KeyFileError(f"{path} cannot be read: {error.strerror or error}") from None
     try:
         return parse_i2p_key_file(content)
     except DestinationKeyError as error:

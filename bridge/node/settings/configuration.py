@@ -251,7 +251,9 @@ def _read(path: Path) -> dict[str, object]:
             raise ConfigurationError(f"{path}: larger than {FILE_LIMIT_BYTES} bytes; is it the right file?")
         return tomllib.loads(content.decode())
     except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}; give another with --config") from error
+        raise ConfigurationError(
+            f"{path}: cannot be read: {error.strerror or error}; give another with --config"
+        ) from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path}: not TOML, nor any text in UTF-8; is it the right file?") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:

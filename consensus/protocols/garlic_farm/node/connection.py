@@ -334,7 +334,7 @@ class ServerConnection:
             _check_own_removal(request, proven)
             return
         if proven is None or not proven.is_server:
-            shown = "has shown no identity" if proven is None else f"is that of a client (server {proven.server_id})"
+            shown = "has shown no identity" if proven is None else "is that of a client"
             raise GarlicFarmError(Fault.OUT_OF_TURN, f"a {spoken}, which servers say, on a connection that {shown}")
         if request.source != proven.server_id:
             text = f"a {spoken} in the name of server {request.source} on the connection of server {proven.server_id}"
@@ -477,7 +477,8 @@ def _check_own_removal(request: wire.RemoveServerRequest, proven: ProvenPeer | N
     values = [each.value for each in request.entries if isinstance(each, LogEntry)]
     named = [server.server_id for server in values if isinstance(server, ClusterServer)]
     if proven is None or proven.server_id is None or named != [proven.server_id]:
-        asking = "a peer that has shown no identity" if proven is None else f"server {proven.server_id}"
+        number = None if proven is None else proven.server_id
+        asking = "a peer without an identity of a server" if number is None else f"server {number}"
         servers = ", ".join(map(str, named)) or "(none named)"
         text = f"{asking} asks that server {servers} be removed, which only that server or an operator may ask for"
         raise GarlicFarmError(Fault.OUT_OF_TURN, text)

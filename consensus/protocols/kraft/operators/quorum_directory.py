@@ -194,7 +194,7 @@ def read_directory(settings: VoterSettings) -> QuorumDirectory:
             raise QuorumDirectoryError(f"'{settings.log_dir}' is not formatted: run `garlicfarm kraft format` first")
         values = parse_properties(file.read_text())
         if values.get("version") != _META_VERSION:
-            raise SettingsError(f"its version is {values.get('version')}, not {_META_VERSION}")
+            raise SettingsError(f"its version is {values.get('version', 'missing')}, not {_META_VERSION}")
         cluster_id, node_id = values["cluster.id"], int(values["node.id"])
         directory_id = uuid_of_text(values["directory.id"])
         initial_file = settings.log_dir / INITIAL_FILE
@@ -346,5 +346,5 @@ def _write(formatted: QuorumDirectory, users: Mapping[str, Mapping[Mechanism, Sc
         replace_file(file, meta.encode())
     except OSError as error:
         raise QuorumDirectoryError(
-            f"'{formatted.path}' cannot be formatted: {error.strerror}. Give this user access to it"
+            f"'{formatted.path}' cannot be formatted: {error.strerror or error}. Give this user access to it"
         ) from error

@@ -230,7 +230,7 @@ def _bound(
         advice = "Stop what listens there, or choose another port"
         if error.errno == errno.EADDRNOTAVAIL:
             advice = "That address is none of this machine's: tell the peer where to bind instead"
-        raise PeerError(f"{error.strerror}. {advice}") from error
+        raise PeerError(f"{error.strerror or error}. {advice}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +328,7 @@ def _claim_directory(options: PeerOptions) -> None:
         found = msgspec.json.decode(file.read_bytes(), type=_Note)
     except OSError as error:
         raise PeerError(
-            f"the directory '{options.directory}' cannot be used: {error.strerror}. Give this user access to it"
+            f"the directory '{options.directory}' cannot be used: {error.strerror or error}. Give this user access"
         ) from error
     except msgspec.DecodeError as error:
         raise PeerError(f"'{file}' does not say whose directory this is: {error}. Put back what was there") from error
