@@ -4,7 +4,7 @@
 
 `english.toml` has the patterns, each with its plain form. A count may fall and never rises: the check fails, and prints
 the offending lines of the change, which are those that differ from the last commit of the baseline. `python -m
-tests.structure.english` records lower counts in the baseline. It records a higher count for nobody.
+tests.structure.english` records lower counts in the baseline. It never records a higher count.
 
 Quotations are exempt: code in backticks or fences, text in double quotes inside prose, and lines of a document that
 begin with `>`. So are the vectors and the rules quoted from the Raft paper.
