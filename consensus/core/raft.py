@@ -9,8 +9,8 @@ so is a request of a leader outside the group in that time (`ServerRole.refuses_
 term, nor does a reply of a server without a vote. If a term is too far ahead, the server goes one step towards it and
 refuses the message that carried it (`Replica.adopt_term`).
 
-`Raft` dispatches events and messages. What belongs to one strategy of replication is received by `append_follower` or
-`fetch_follower`; `ServerRole` makes the transitions.
+`Raft` dispatches events and messages. What belongs to one strategy of replication is received by `append_receiver` or
+`fetch_receiver`; `ServerRole` makes the transitions.
 
 *What clients and operators ask.* Only a leader appends, reads, changes the members or hands leadership over. Every
 other server refuses at once and names the leader if it knows it (section 8). So nothing waits here, and a client that
@@ -89,9 +89,9 @@ from consensus.core.messages import (
 from consensus.core.model import Configuration, HardState, LogId, Milliseconds, Server, ServerId
 from consensus.core.options import Options
 from consensus.core.replica import Replica
-from consensus.core.replication import fetch_follower
-from consensus.core.replication.append_follower import AppendFollower, refuse_leader
-from consensus.core.replication.fetch_follower import FetchFollower
+from consensus.core.replication import fetch_receiver
+from consensus.core.replication.append_receiver import AppendReceiver, refuse_leader
+from consensus.core.replication.fetch_receiver import FetchReceiver
 from consensus.core.replication.port import Replication
 from consensus.core.roles import Follower, ServerRole
 from consensus.core.snapshots import SnapshotReceiver, snapshot_taken, take_snapshot
@@ -122,9 +122,9 @@ class Raft:
         self._replica = replica
         self._role = ServerRole(replica)
         self._snapshots = SnapshotReceiver(replica)
-        self._append_follower = AppendFollower(replica, self._role, self._snapshots)
+        self._append_receiver = AppendReceiver(replica, self._role, self._snapshots)
         fetches = features.replication is Strategy.FETCH
-        self._fetch_follower = FetchFollower(replica, self._role, self._snapshots) if fetches else None
+        self._fetch_receiver = FetchReceiver(replica, self._role, self._snapshots) if fetches else None
         self._transfers = LeadershipTransfers(replica)
         self._announced = RoleChanged(Role.FOLLOWER, hard_state.term, None)
         self._members = ConfigurationChanged(replica.log.configuration)
@@ -133,7 +133,7 @@ class Raft:
     @property
     def deadline(self) -> Milliseconds:
         """When `DeadlineReached` is to be given, unless something happens before."""
-        fetch_ms = self._fetch_follower.deadline if self._fetch_follower is not None else None
+        fetch_ms = self._fetch_receiver.deadline if self._fetch_receiver is not None else None
         others = (fetch_ms, self._transfers.deadline)
         return min([self._role.current.deadline, *(due for due in others if due is not None)])
 
@@ -149,8 +149,8 @@ class Raft:
         self._take(event)
         if not replica.outbox.changes_snapshot:  # such a step appends nothing; the next one will
             self._advance()
-        if self._fetch_follower is not None:
-            self._fetch_follower.maybe_fetch()
+        if self._fetch_receiver is not None:
+            self._fetch_receiver.maybe_fetch()
         replica.log.trim(replica.options.tail_entries, replica.options.tail_bytes)
         self._announce()
         invariants.check(replica)
@@ -234,14 +234,14 @@ class Raft:
             case RequestVote():
                 self._vote_requested(message)
             case AppendEntries() | InstallSnapshot():
-                self._append_follower.receive(message)
+                self._append_receiver.receive(message)
             case TimeoutNow():
                 self._told_to_campaign(message)
             case VoteReply() | AppendReply() | SnapshotReply() | TimeoutNowReply():
                 self._replied(sender, message)
             case _:
-                if self._fetch_follower is not None:
-                    self._fetch_follower.receive(sender, message)
+                if self._fetch_receiver is not None:
+                    self._fetch_receiver.receive(sender, message)
 
     def _refuse_message(self, sender: ServerId, message: Message) -> None:
         """Refuse a request that is not taken; a reply needs no answer."""
@@ -257,7 +257,7 @@ class Raft:
             case TimeoutNow(correlation=correlation):
                 replica.outbox.send(sender, TimeoutNowReply(replica.term, accepted=False, correlation=correlation))
             case Fetch() | FetchSnapshot() | BeginQuorumEpoch() | EndQuorumEpoch():
-                fetch_follower.refuse(replica, sender, message, self._role.leader, RefusalReason.IMPLAUSIBLE)
+                fetch_receiver.refuse(replica, sender, message, self._role.leader, RefusalReason.IMPLAUSIBLE)
             case _:
                 assert_never(message)
 
@@ -378,8 +378,8 @@ class Raft:
                 if self._replication is not None:
                     self._replication.not_sent(peer, correlation, next_index)
             case AnswerArriving(peer, correlation):
-                if self._fetch_follower is not None:
-                    self._fetch_follower.answer_arriving(peer, correlation)
+                if self._fetch_receiver is not None:
+                    self._fetch_receiver.answer_arriving(peer, correlation)
             case _:
                 assert_never(event)
 

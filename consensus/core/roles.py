@@ -6,7 +6,7 @@
               └───────────────────────┴─────────────────────────────┘
                  a higher term, a leader of this term, or no majority in reach
 
-`ServerRole` alone changes the role. `raft` and the receivers of messages (`append_follower`, `fetch_follower`) know
+`ServerRole` alone changes the role. `raft` and the receivers of messages (`append_receiver`, `fetch_receiver`) know
 what a message means for the role, and ask for the transition.
 
 *Leader stickiness* (section 6). A server that has heard from a leader within the minimum election timeout refuses every

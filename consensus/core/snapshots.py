@@ -44,7 +44,7 @@ from consensus.core.effects import CheckSnapshot, Compact, ReadSnapshot, StoreCh
 from consensus.core.events import SnapshotChecked, SnapshotRead
 from consensus.core.features import Strategy
 from consensus.core.messages import FetchSnapshot, FetchSnapshotReply, InstallSnapshot, RefusalReason, SnapshotReply
-from consensus.core.model import Index, LogId, Milliseconds, ServerId, SnapshotDescription, Term
+from consensus.core.model import Configuration, Index, LogId, Milliseconds, ServerId, SnapshotDescription, Term
 from consensus.core.replica import Replica
 
 MAX_LATE_CHUNKS = 16
@@ -241,6 +241,21 @@ class IncomingSnapshot:
         return (self.term, self.last) == (term, last)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotChunk:
+    """A chunk of the snapshot of `last` from the leader of our term."""
+
+    term: Term
+    leader: ServerId
+    last: LogId
+    offset: int
+    data: bytes
+    done: bool
+    correlation: int
+    configuration: Configuration | None = None
+    """The snapshot's, if the leader's message has it; a fetched snapshot contains it."""
+
+
 class SnapshotReceiver:
     """A server takes its leader's snapshot, one transfer at a time."""
 
@@ -261,25 +276,25 @@ class SnapshotReceiver:
         self.abandon()
         self.incoming = IncomingSnapshot(term, leader, last)
 
-    def receive(self, request: InstallSnapshot) -> None:
+    def receive(self, chunk: SnapshotChunk) -> None:
         """A chunk from the leader of our term."""
-        if self._is_superfluous(request.last):
+        if self._is_superfluous(chunk.last):
             self.abandon()
-            self._answer_superfluous(request.leader, request.last, request.correlation)
+            self._answer_superfluous(chunk.leader, chunk.last, chunk.correlation)
             return
         incoming = self.incoming
-        if incoming is None or not incoming.is_of(request.term, request.last):
-            if request.offset != 0:
-                self._refuse(request.leader, request.correlation, 0)
+        if incoming is None or not incoming.is_of(chunk.term, chunk.last):
+            if chunk.offset != 0:
+                self._refuse(chunk.leader, chunk.correlation, 0)
                 return
             self.abandon()
-            incoming = self.incoming = IncomingSnapshot(request.term, request.leader, request.last)
-        problem = self._problem_of(incoming, request)
+            incoming = self.incoming = IncomingSnapshot(chunk.term, chunk.leader, chunk.last)
+        problem = self._problem_of(incoming, chunk)
         if problem is not None:
             self._replica.dropped[problem] += 1
-            self._refuse(request.leader, request.correlation, incoming.received)
+            self._refuse(chunk.leader, chunk.correlation, incoming.received)
             return
-        self._store(incoming, request)
+        self._store(incoming, chunk)
 
     def checked(self, event: SnapshotChecked) -> bool:
         """The received chunks were read back; returns False if no transfer waits for this."""
@@ -318,34 +333,35 @@ class SnapshotReceiver:
         self._replica.applier.commit_up_to(last.index)
         self._answer_installed(leader, correlation, 0, self._replica.log.writing_number)
 
-    def _problem_of(self, incoming: IncomingSnapshot, request: InstallSnapshot) -> str | None:
-        if request.offset != incoming.received or incoming.check_id is not None:
+    def _problem_of(self, incoming: IncomingSnapshot, chunk: SnapshotChunk) -> str | None:
+        if chunk.offset != incoming.received or incoming.check_id is not None:
             return "snapshot chunk at another offset than is wanted"
         if incoming.number > self._replica.durable_number:
             return "snapshot chunk while the one before is being written"
-        if request.offset + len(request.data) > self._replica.options.max_snapshot_bytes:
+        if chunk.offset + len(chunk.data) > self._replica.options.max_snapshot_bytes:
             return "snapshot beyond the size that is allowed"
         if self._replica.disk_full:
             return "snapshot chunk while the disk is full"
         return None
 
-    def _store(self, incoming: IncomingSnapshot, request: InstallSnapshot) -> None:
+    def _store(self, incoming: IncomingSnapshot, chunk: SnapshotChunk) -> None:
         replica = self._replica
-        chunk = StoreChunk(request.last, request.offset, request.data)
-        incoming.number = replica.outbox.stage_snapshot(chunk)
-        incoming.received += len(request.data)
-        if request.done:
-            incoming.check_id, incoming.correlation = replica.applier.next_read_id(), request.correlation
-            replica.outbox.add(CheckSnapshot(incoming.check_id, request.last, request.configuration))
+        stored = StoreChunk(chunk.last, chunk.offset, chunk.data)
+        incoming.number = replica.outbox.stage_snapshot(stored)
+        incoming.received += len(chunk.data)
+        if chunk.done:
+            incoming.check_id, incoming.correlation = replica.applier.next_read_id(), chunk.correlation
+            configuration = chunk.configuration or replica.log.configuration
+            replica.outbox.add(CheckSnapshot(incoming.check_id, chunk.last, configuration))
             return
         reply = SnapshotReply(
             replica.term,
             accepted=True,
             next_offset=incoming.received,
             installed=False,
-            correlation=request.correlation,
+            correlation=chunk.correlation,
         )
-        self._answer(request.leader, reply, incoming.number)
+        self._answer(chunk.leader, reply, incoming.number)
 
     def _refuse(self, leader: ServerId, correlation: int, wanted: int) -> None:
         """Answer a chunk that changed nothing."""

@@ -2,7 +2,7 @@
 
 Peers are authenticated, yet a bug, a foreign version or a stolen key must not break a replica. A message with numbers
 out of range, out of order or in another's name is dropped and counted; a request is answered by a refusal, since every
-request is answered, and no leader counts that refusal towards its majority (`append_follower.refuse_leader`).
+request is answered, and no leader counts that refusal towards its majority (`append_receiver.refuse_leader`).
 Impossible terms are refused here, so they are never adopted.
 """
 

@@ -7,7 +7,7 @@ from consensus.core.events import AnswerArriving, DeadlineReached
 from consensus.core.messages import Fetch, FetchReply
 from consensus.core.model import Entry, LogId
 from consensus.core.options import lan
-from consensus.core.replication.fetch_follower import FIRST_FETCH_BYTES, LEAST_FETCH_BYTES
+from consensus.core.replication.fetch_schedule import FIRST_FETCH_BYTES, LEAST_FETCH_BYTES
 from tests.spec.fetch_bench import FetchBench
 from tests.spec.raft_bench import THREE, TWO
 

@@ -14,7 +14,7 @@ PACKAGES = ("gossip", "consensus", "bridge", "pipeline", "pyspark_garlicfarm", "
 BOUNDED: dict[tuple[str, ...], str] = {
     ("bridge/core/membership/authors.py", "after"): "the window: a rise or fall beyond it is set apart before",
     ("bridge/wire/keys/curve_key.py", "to_z85"): "four: the digits of a group",
-    ("consensus/core/replication/fetch_follower.py", "succession_backoff_ms"): "clamped in the expression",
+    ("consensus/core/replication/fetch_receiver.py", "succession_backoff_ms"): "clamped in the expression",
     ("consensus/protocols/garlic_farm/wire/proof.py", ""): "a constant",
     ("consensus/protocols/kraft/wire/control_records.py", "_length"): "the shifts of a loop of at most ten bytes",
     ("consensus/protocols/kafka/wire/record_batches.py", "read_varint"): "the shifts of a loop of at most ten bytes",
@@ -37,7 +37,7 @@ BOUNDED: dict[tuple[str, ...], str] = {
 """The bound of each power by a variable, by file and function."""
 GROWING: dict[tuple[str, ...], str] = {
     ("bridge/wire/keys/curve_key.py", "from_z85", "value"): "the five digits of a group; no delay",
-    ("consensus/core/replication/fetch_follower.py", "adapt", "self._limit_bytes"): "the setting of bytes; no delay",
+    ("consensus/core/replication/fetch_schedule.py", "adapt", "self._limit_bytes"): "the setting of bytes; no delay",
     ("consensus/protocols/kraft/wire/control_records.py", "voters_value", "features"): "bytes for each voter; no delay",
     ("consensus/protocols/kafka/wire/record_batches.py", "write_varint", "number"): "64 bits; no delay",
     (

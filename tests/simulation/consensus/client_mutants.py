@@ -11,8 +11,8 @@ from consensus.core.model import MAX_NUMBER, Configuration, Index, Milliseconds
 from consensus.core.raft import Raft
 from consensus.core.reads import Lease, Reads
 from consensus.core.replica import Replica
-from consensus.core.replication import append_follower
-from consensus.core.replication.fetch_follower import FetchFollower
+from consensus.core.replication import append_receiver
+from consensus.core.replication.fetch_receiver import FetchReceiver
 from consensus.core.replication.progress import Progress, ProgressTracker
 from consensus.sessions.dedup_state_machine import DedupStateMachine
 from consensus.sessions.table import RequestId, RequestStatus, SessionTable
@@ -88,7 +88,7 @@ def _listen_to_late_transfers(self: Raft, request: RequestVote) -> None:
         self._role.follow_no_leader_until(self._replica.random_election_deadline())
 
 
-def _a_redirect_will_do(self: FetchFollower) -> bool:
+def _a_redirect_will_do(self: FetchReceiver) -> bool:
     return self._role.leader is not None
 
 
@@ -102,7 +102,7 @@ CLIENT_MUTANTS = (
     Mutant(
         "late-refusal-ends-the-promise",
         "what a leader answered when it was a candidate still counts, if a redirect named it before it spoke",
-        ((FetchFollower, "_leader_has_spoken", property(_a_redirect_will_do)),),
+        ((FetchReceiver, "_has_leader_contact", property(_a_redirect_will_do)),),
         "fetch",
         kind=Kind.LEASE,
     ),
@@ -152,6 +152,6 @@ CLIENT_MUTANTS = (
     Mutant(
         "truncation-below-commit",
         "an append cuts the log even where it is committed",
-        ((append_follower, "first_new_index", _cut_what_is_committed),),
+        ((append_receiver, "first_new_index", _cut_what_is_committed),),
     ),
 )

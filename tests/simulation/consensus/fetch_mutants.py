@@ -6,8 +6,8 @@ from consensus.core.log import Log
 from consensus.core.messages import Fetch
 from consensus.core.model import Index, LogId, ServerId
 from consensus.core.replica import Outbox
-from consensus.core.replication import fetch_follower
-from consensus.core.replication.fetch_follower import Asked, FetchSchedule
+from consensus.core.replication import fetch_receiver
+from consensus.core.replication.fetch_schedule import FetchSchedule, PendingFetch
 from consensus.core.replication.progress import ProgressTracker
 from tests.simulation.consensus.mutants import Mutant
 from tests.simulation.consensus.profile import Kind
@@ -15,17 +15,17 @@ from tests.simulation.consensus.profile import Kind
 _send = Outbox.send
 
 
-def _answers_anything(self: FetchSchedule, sender: ServerId, _correlation: int) -> Asked:
+def _answers_anything(self: FetchSchedule, sender: ServerId, _correlation: int) -> PendingFetch:
     replica = self._replica
     self._waiting = None
-    return Asked(sender, replica.term, replica.log.last, replica.now, replica.now)
+    return PendingFetch(sender, replica.term, replica.log.last, replica.now, replica.now)
 
 
 def _send_fetches_at_once(self: Outbox, recipient: Any, message: Any, after: int = 0) -> None:
     _send(self, recipient, message, 0 if isinstance(message, Fetch) else after)
 
 
-def _any_end_is_right(_last: LogId, _asked: Asked) -> bool:
+def _any_end_is_right(_last: LogId, _pending: PendingFetch) -> bool:
     return True
 
 
@@ -53,13 +53,13 @@ FETCH_MUTANTS = (
     Mutant(
         "fetch-without-correlation",
         "any fetch reply counts as the answer to what would be asked now, so a late one cuts what came since",
-        ((FetchSchedule, "answered", _answers_anything),),
+        ((FetchSchedule, "take_reply_to", _answers_anything),),
         "fetch",
     ),
     Mutant(
         "fetch-reply-for-another-end",
         "a fetch reply is taken although the log has grown since it was asked for",
-        ((fetch_follower, "still_answers", _any_end_is_right),),
+        ((fetch_receiver, "still_answers", _any_end_is_right),),
         "fetch",
     ),
     Mutant(

@@ -19,8 +19,8 @@ from consensus.core.messages import AppendEntries, AppendReply, RequestVote, Vot
 from consensus.core.model import Configuration, HardState, Index, LogId, ServerId, Term
 from consensus.core.raft import Raft
 from consensus.core.replica import Outbox, Replica
-from consensus.core.replication import append_follower
-from consensus.core.replication.append_follower import AppendFollower
+from consensus.core.replication import append_receiver
+from consensus.core.replication.append_receiver import AppendReceiver
 from consensus.core.replication.progress import Progress, ProgressTracker, SentAppend
 from consensus.core.roles import ServerRole
 from consensus.core.snapshots import SnapshotReceiver
@@ -92,7 +92,7 @@ def _commit_whatever_is_there(replica: Replica, request: AppendEntries, _matched
     return min(request.commit, replica.log.last_index)
 
 
-def _follow_of_an_older_term(self: AppendFollower, term: Term, leader: ServerId) -> bool:
+def _follow_of_an_older_term(self: AppendReceiver, term: Term, leader: ServerId) -> bool:
     self._role.check_term(term)
     follower = self._role.as_follower
     if follower is None:
@@ -246,17 +246,17 @@ MUTANTS = (
     Mutant(
         "truncate-matching-prefix",
         "an append cuts the log even where it agrees, so a delayed one loses acknowledged entries",
-        ((append_follower, "first_new_index", _cut_before_every_append),),
+        ((append_receiver, "first_new_index", _cut_before_every_append),),
     ),
     Mutant(
         "commit-beyond-match",
         "a follower commits up to the leader's index although its own suffix was not compared",
-        ((append_follower, "proven_commit", _commit_whatever_is_there),),
+        ((append_receiver, "proven_commit", _commit_whatever_is_there),),
     ),
     Mutant(
         "stale-append-accepted",
         "an append of an older term is taken",
-        ((AppendFollower, "_follow", _follow_of_an_older_term),),
+        ((AppendReceiver, "_follow", _follow_of_an_older_term),),
         kind=Kind.STORM,
     ),
     Mutant(

@@ -11,7 +11,7 @@ from consensus.core.leader import Leader
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, Request
 from consensus.core.model import Index, ServerId
 from consensus.core.replica import Replica
-from consensus.core.replication import append_follower
+from consensus.core.replication import append_receiver
 from consensus.core.replication.append_leader import AppendLeader
 from tests.simulation.consensus.connections import Connections
 from tests.simulation.consensus.mutants import Mutant
@@ -46,7 +46,7 @@ def _count_what_was_not_sent(self: AppendLeader, peer: ServerId, correlation: in
     _not_sent(self, peer, correlation, next_index)
 
 
-_refuse_leader: Callable[..., None] = append_follower.refuse_leader
+_refuse_leader: Callable[..., None] = append_receiver.refuse_leader
 
 
 def _refuse_in_its_term(replica: Replica, sender: ServerId, request: AppendEntries | InstallSnapshot) -> None:
@@ -58,13 +58,13 @@ def _refuse_in_its_term(replica: Replica, sender: ServerId, request: AppendEntri
         _refuse_leader(replica, sender, request)
 
 
-_without_compacted: Callable[..., AppendEntries | None] = append_follower.without_compacted
+_without_compacted: Callable[..., AppendEntries | None] = append_receiver.without_compacted
 
 
 def _answer_before_the_snapshot(replica: Replica, request: AppendEntries) -> AppendEntries | None:
     last = request.previous.index + len(request.entries)
     if last < replica.log.start.index:
-        append_follower.acknowledge(replica, request, last, replica.hard_state_number)
+        append_receiver.acknowledge(replica, request, last, replica.hard_state_number)
         return None
     return _without_compacted(replica, request)
 
@@ -73,7 +73,7 @@ TRANSPORT_MUTANTS = (
     Mutant(
         "covered-before-the-snapshot-is-durable",
         "an old append is acknowledged for the snapshot that covers it, which is still being installed",
-        ((append_follower, "without_compacted", _answer_before_the_snapshot),),
+        ((append_receiver, "without_compacted", _answer_before_the_snapshot),),
     ),
     Mutant(
         "heartbeat-behind-the-disk",
@@ -102,7 +102,7 @@ TRANSPORT_MUTANTS = (
     Mutant(
         "refusal-of-a-stranger-counts",
         "a server that does not follow a leader refuses its append in its term, as a follower would",
-        tuple((owner, "refuse_leader", _refuse_in_its_term) for owner in (append_follower, raft)),
+        tuple((owner, "refuse_leader", _refuse_in_its_term) for owner in (append_receiver, raft)),
         kind=Kind.LEASE,
     ),
 )

@@ -21,7 +21,7 @@ had.
 Success is answered when what it claims is durable. A heartbeat is answered at once, with what is durable already, so a
 follower whose disk is slow is late but never seems dead.
 
-The counterpart is `fetch_follower`, where the follower asks. Replies go to the role that asked (`raft`).
+The counterpart is `fetch_receiver`, where the follower asks. Replies go to the role that asked (`raft`).
 """
 
 from dataclasses import replace
@@ -33,10 +33,10 @@ from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot,
 from consensus.core.model import Index, LogId, ServerId, Term
 from consensus.core.replica import Replica
 from consensus.core.roles import ServerRole
-from consensus.core.snapshots import SnapshotReceiver
+from consensus.core.snapshots import SnapshotChunk, SnapshotReceiver
 
 
-class AppendFollower:
+class AppendReceiver:
     """What a leader sends to one server, whatever the role of this server."""
 
     def __init__(self, replica: Replica, role: ServerRole, snapshots: SnapshotReceiver) -> None:
@@ -53,7 +53,17 @@ class AppendFollower:
             case AppendEntries():
                 append(self._replica, request)
             case InstallSnapshot():
-                self._snapshots.receive(request)
+                chunk = SnapshotChunk(
+                    term=request.term,
+                    leader=request.leader,
+                    last=request.last,
+                    offset=request.offset,
+                    data=request.data,
+                    done=request.done,
+                    correlation=request.correlation,
+                    configuration=request.configuration,
+                )
+                self._snapshots.receive(chunk)
             case _:
                 assert_never(request)
 
