@@ -137,6 +137,7 @@ def baseline() -> Counter[tuple[str, str, str]]:
     return recorded
 
 
+@cache
 def _changed() -> frozenset[tuple[str, str]]:
     """Return path and text of each line that differs from the commit that recorded the baseline."""
 
