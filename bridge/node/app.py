@@ -21,7 +21,6 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 
 import trio
 
@@ -30,7 +29,7 @@ from bridge.node.client_endpoints import ClientEndpoints, client_endpoints, serv
 from bridge.node.control.endpoint import control_endpoint
 from bridge.node.events.alarms import NodeStopped
 from bridge.node.founded_farm import CurrentFarm, open_founded_farm
-from bridge.node.joined_node import JoinedNode, join, known_farm, new_applied_state, remembered_peers
+from bridge.node.joined_node import JoinedNode, join, known_farm, remembered_peers
 from bridge.node.local_node import begin, load_local_node, start_facts
 from bridge.node.membership.begin_anew import live_and_begin_anew
 from bridge.node.membership.gossip_events import GossipEvents, sample_round_trips, wait_for_conflicts
@@ -108,7 +107,7 @@ class Node:
             user_messages=node.user_messages,
             trace=local.trace,
             alarms=local.alarms,
-            detections=local.durations.detection,
+            detections=node.durations.detection,
         )
         control = await control_endpoint(node, current, self._leave, self._stop.is_set, clients)
         local.trace.append("node-started", {**start_facts(local), "generation": node.provider.generation})
@@ -117,10 +116,11 @@ class Node:
             nursery.start_soon(self._bound_close)
             await node.connecting.listen(nursery, local.configuration.consensus.bind, raft_port)
             nursery.start_soon(node.connecting.watch, local.alarms)
+            nursery.start_soon(node.refused.run)
             nursery.start_soon(node.introduce, current.connected)
             await nursery.start(control.run)
             nursery.start_soon(events.follow)
-            nursery.start_soon(sample_round_trips, node.provider, local.durations.probe)
+            nursery.start_soon(sample_round_trips, node.provider, node.durations.probe)
             nursery.start_soon(serve_clients, clients)
             nursery.start_soon(node.forming.run)
             nursery.start_soon(node.farm_keys.watch_file, local.alarms)
@@ -150,7 +150,7 @@ class Node:
             async with open_founded_farm(node, known, raft_id, self._halt) as farm:
                 with self._current.of(farm):
                     await search.until_corrected(raft_id, farm.applied_state, farm.replica.has_stored)
-            known, kind = replace(known, applied_state=new_applied_state(local, known.founding)), "raft-id-corrected"
+            kind = "raft-id-corrected"
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

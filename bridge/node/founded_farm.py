@@ -14,12 +14,12 @@ empty before, and again for a moment when this node turns out to have another Ra
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 
 import trio
 
 from bridge.api.alarms import ROUTER
 from bridge.api.control import Refused
+from bridge.core.farm.state_machine import Change
 from bridge.core.formation.member import FarmMember, MemberStatus
 from bridge.core.state.farm_state import FarmState
 from bridge.node.events.alarms import SharedAlarm
@@ -40,7 +40,7 @@ from bridge.node.tasks.published_store import PublishedStore
 from bridge.node.tasks.task_context import TaskContext
 from consensus import integer_id
 from consensus.protocols.garlic_farm import PeerAddress
-from gossip import Group, KeyOffered, NodeId
+from gossip import Group, KeyOffered
 
 NO_SERVER = "this node is not a server of a farm yet; see `garlicfarm status`"
 
@@ -171,41 +171,45 @@ async def open_founded_farm(
     `halt` is called with the reason if the log says that this node is not a member of the farm any more.
     """
     local, connecting = node.local, node.connecting
-    name_of = partial(_name_of_server, node, known)
-    notices = RaftNotices(local.trace, local.alarms, name_of, local.durations.take_over)
-    local.refused.name_servers(name_of)
-    known.applied_state.name_servers(name_of)
+    notices = RaftNotices(local.trace, local.alarms, node.name_of_server, node.durations.take_over)
+    orders = HandoverOrders(local.trace)
+    farm: FoundedFarm | None = None
+
+    def changed(change: Change) -> None:
+        if farm is not None:  # It is built when the replica runs.
+            farm.background_tasks.changed(change)
+
+    applied = AppliedState(
+        known.founding.log_time_base_ms,
+        local.trace,
+        known.founding.founders,
+        known.founding.cluster_id,
+        on_change=changed,
+        on_entry_without_effect=local.ineffective.heard,
+        on_foreign=lambda entry: orders.committed(entry, applied.state.admitted, applied.state.clients),
+        name_of=node.name_of_server,
+    )
+    known = replace(known, applied_state=applied)
+    node.peers.farm = known
     settings = _replica_settings(node, known, server_id)
     published = await trio.to_thread.run_sync(PublishedStore, local.configuration.state_dir)
     async with (
-        open_replica(settings, known.applied_state, local.metrics, local.durations, notices.observe) as replica,
+        open_replica(settings, applied, node.metrics, node.durations, notices.observe) as replica,
         trio.open_nursery() as nursery,
     ):
         farm = _founded_farm(node, replace(known, group=replica.group), replica, notices, published, halt)
         node.peers.farm = farm.known
         node.own_metadata.server_runs(server_id)
-        orders = HandoverOrders(replica, local.trace)
-        state = known.applied_state
-        state.on_foreign = lambda entry: orders.committed(entry, state.state.admitted, state.state.clients)
-        nursery.start_soon(orders.run)
+        nursery.start_soon(orders.run, replica)
         nursery.start_soon(notices.run)
         nursery.start_soon(farm.identities.run)
         nursery.start_soon(farm.level_raising.run)
-        nursery.start_soon(known.admissions.follow, known.applied_state)
+        nursery.start_soon(known.admissions.follow, applied)
         nursery.start_soon(node.peers.follow, farm.known, connecting.end_refused)
         nursery.start_soon(farm.reconciling.run)
         nursery.start_soon(farm.background_tasks.run)
         yield farm
         nursery.cancel_scope.cancel()
-
-
-def _name_of_server(node: JoinedNode, known: KnownFarm, server_id: int) -> str | None:
-    """As the log has it; before that, as the member calls itself."""
-    admitted = known.applied_state.state.admitted.get(server_id)
-    if admitted is None:
-        return node.member_directory.name_of_server(server_id)
-    name = admitted.name or node.member_directory.name_of(NodeId(admitted.node_id))
-    return None if name == admitted.node_id.hex() else name
 
 
 def _replica_settings(node: JoinedNode, known: KnownFarm, server_id: int) -> ReplicaSettings:

@@ -17,6 +17,7 @@ import trio
 from bridge import VERSION
 from bridge.core.formation.founding import FormationNotice, Founding
 from bridge.core.state.farm_state import FarmState
+from bridge.node.events.durations import Durations
 from bridge.node.events.event_log import clock_ms
 from bridge.node.local_node import Beginning, LocalNode
 from bridge.node.membership.address_watch import AddressWatch
@@ -36,10 +37,12 @@ from bridge.node.membership.own_name import watch_name
 from bridge.node.membership.user_messages import UserMessages
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.connecting import Connecting, Transport
+from bridge.node.raft.refused_connections import RefusedConnections
 from bridge.node.raft.replica import RequestGateway
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.settings.configuration import NodeConfiguration
 from bridge.wire.membership.round_trips import ROUND_TRIPS_QUERY, write_round_trips
+from consensus.protocols.garlic_farm import Metrics
 from gossip import NodeId
 
 
@@ -56,6 +59,11 @@ class JoinedNode:
     peers: FarmPeers
     farm_keys: FarmKeys
     connecting: Connecting
+    metrics: Metrics
+    refused: RefusedConnections
+    durations: Durations
+    name_of_server: Callable[[int], str | None]
+    """Returns the name that the log has; before that, the name that the member announces."""
 
     async def introduce(self, connected: Callable[[], Collection[int]]) -> None:
         """Where there is no gossip, introduce this node to others until cancelled.
@@ -109,7 +117,17 @@ async def join(
     """Be in touch with others while the block lasts. `gateway` answers those that connect."""
     metadata = first_metadata(local.farm_key.cluster, local.configuration.name, local.endpoint, transport.fingerprint)
     keys = GroupKeys(local.farm_key.key_ring, offer_keys, peers.may_tell_keys)
-    async with open_membership(local.configuration, metadata_bytes(metadata), keys, local.metrics) as provider:
+
+    def name_of_server(server_id: int) -> str | None:
+        admitted = None if peers.farm is None else peers.farm.applied_state.state.admitted.get(server_id)
+        if admitted is None:
+            return directory.name_of_server(server_id)  # made below
+        name = admitted.name or directory.name_of(NodeId(admitted.node_id))
+        return None if name == admitted.node_id.hex() else name
+
+    refused = RefusedConnections(local.trace, local.alarms, name_of_server)
+    metrics = Metrics(refused.incident, refused.connected)
+    async with open_membership(local.configuration, metadata_bytes(metadata), keys, metrics) as provider:
         name = local.configuration.name
         directory = MemberDirectory(provider.node_id, name, provider.members)
         own_metadata = OwnMetadata(metadata, provider.set_metadata)
@@ -136,9 +154,13 @@ async def join(
                 peers,
                 gateway,
                 lambda: gateway.identity,
-                local.metrics,
+                metrics,
                 words_of(provider),
             ),
+            metrics=metrics,
+            refused=refused,
+            durations=Durations(metrics.answers),
+            name_of_server=name_of_server,
         )
 
 
@@ -197,11 +219,5 @@ async def known_farm(local: LocalNode, founding: Founding, node_id: bytes, *, fo
     """A farm before this node has its log. `founded`: by this node itself. Raises UnusableFormationError."""
     state_dir = local.configuration.state_dir
     admissions = await trio.to_thread.run_sync(partial(AdmissionStore, state_dir, founding, node_id, founded=founded))
-    return KnownFarm(founding, admissions, new_applied_state(local, founding))
-
-
-def new_applied_state(local: LocalNode, founding: Founding) -> AppliedState:
-    """To which the log is applied from its beginning."""
-    return AppliedState(
-        founding.log_time_base_ms, local.trace, founding.founders, founding.cluster_id, local.ineffective.heard
-    )
+    empty = AppliedState(founding.log_time_base_ms, local.trace, founding.founders, founding.cluster_id)
+    return KnownFarm(founding, admissions, empty)

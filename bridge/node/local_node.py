@@ -19,12 +19,10 @@ from bridge.api.trace import Scalar, TraceEvent
 from bridge.core.formation.founding import FormationState
 from bridge.core.publishing.publication import Pace
 from bridge.node.events.alarms import Alarms, NodeStopped
-from bridge.node.events.durations import Durations
 from bridge.node.events.event_log import EventLog, cause_of, clock_ms
 from bridge.node.events.service_manager import ServiceManager
 from bridge.node.membership.forming import load_formation
 from bridge.node.raft.ineffective_entries import IneffectiveEntries
-from bridge.node.raft.refused_connections import RefusedConnections
 from bridge.node.raft.storage_note import RAFT_DIRECTORY
 from bridge.node.router.host import HostSampler, LoopLag
 from bridge.node.router.router import FileRouter
@@ -39,7 +37,6 @@ from bridge.node.settings.router import FileRouterSettings
 from bridge.node.settings.timing import Profile, profile_of
 from bridge.wire.i2p.destination_keys import SigningKey
 from bridge.wire.keys.farm_key import FarmKey, FarmKeyError, check_founders
-from consensus.protocols.garlic_farm import Metrics
 from consensus.storage import check_place
 from gossip.node import Identity, endpoint, load_identity
 
@@ -59,10 +56,7 @@ class LocalNode:
     masters: Masters
     trace: EventLog
     alarms: Alarms
-    refused: RefusedConnections
     ineffective: IneffectiveEntries
-    metrics: Metrics
-    durations: Durations
     lag: LoopLag
     router: "FileRouter | I2cpRouter"
     service_manager: ServiceManager
@@ -94,7 +88,7 @@ class LocalNode:
     async def run(self) -> None:
         """What goes on for as long as the node lives, with or without others."""
         async with trio.open_nursery() as nursery:
-            for each in (self.lag, self.router, self.refused, self.ineffective):
+            for each in (self.lag, self.router, self.ineffective):
                 nursery.start_soon(each.run)
 
 
@@ -109,8 +103,6 @@ def load_local_node(configuration: NodeConfiguration) -> LocalNode:
             raise KeyFileError(f"{error}, in the settings or in {configuration.farm_key}") from None
     trace = EventLog(configuration.name, clock_ms, on_event=_log_event)
     alarms = Alarms(trace)
-    refused = RefusedConnections(trace, alarms)
-    metrics = Metrics(refused.incident, refused.connected)
     masters, lag = load_masters(configuration.masters, configuration.leaves), LoopLag()
     return LocalNode(
         configuration,
@@ -118,10 +110,7 @@ def load_local_node(configuration: NodeConfiguration) -> LocalNode:
         masters,
         trace,
         alarms,
-        refused,
         IneffectiveEntries(alarms),
-        metrics,
-        Durations(metrics.answers),
         lag,
         make_router(configuration, HostSampler(), lag, alarms, masters.keys),
         ServiceManager(),

@@ -13,6 +13,7 @@ import trio
 
 from bridge.api.alarms import ROUTER
 from bridge.api.control import SubmitAnswer, SubmitOutcome
+from bridge.core.farm.state_machine import Change
 from bridge.core.log.figures import RouterStatus
 from bridge.core.log.records import (
     Clock,
@@ -302,7 +303,13 @@ class Stage:
     ) -> None:
         self.trace = EventLog("node-1", clock_now_ms)
         self.alarms = Alarms(self.trace)
-        self.applied_state = AppliedState(NOW_MS, self.trace, NODE_IDS, CLUSTER_ID)
+        self.applied_state = AppliedState(
+            NOW_MS,
+            self.trace,
+            NODE_IDS,
+            CLUSTER_ID,
+            on_change=self._changed,
+        )
         self.signer = EntrySigner(key_of(OWN), CLUSTER_ID, self.applied_state, clock_now_ms)
         # Of the three servers this one alone runs, so its clock has to do for a majority.
         state = self.applied_state.state
@@ -334,6 +341,9 @@ class Stage:
                 request_prefix="00-1",
             )
         )
+
+    def _changed(self, change: Change) -> None:
+        self.background_tasks.changed(change)
 
     async def append(self, command: bytes) -> None:
         """Commit and apply one entry."""

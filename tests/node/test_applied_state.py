@@ -12,6 +12,7 @@ from bridge.core.farm.state_machine import Change
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Clock, Correction, Level, Publication
 from bridge.core.publishing.publisher_election import PublisherChanged
+from bridge.core.state import log_time_index
 from bridge.node.events.event_log import EventLog
 from bridge.node.raft import applied_state as applied_state_module
 from bridge.node.raft.applied_state import AppliedState
@@ -66,8 +67,7 @@ class Story:
     def __init__(self) -> None:
         self.trace = EventLog("node-1", lambda: NOW_MS)
         self.changes: list[Change] = []
-        self.applied_state = AppliedState(NOW_MS, self.trace, NODE_IDS, CLUSTER_ID)
-        self.applied_state.subscribe(self.changes.append)
+        self.applied_state = AppliedState(NOW_MS, self.trace, NODE_IDS, CLUSTER_ID, on_change=self.changes.append)
         self.last = 0
 
     async def append(self, *contents: bytes | None) -> None:
@@ -98,19 +98,19 @@ def reports(after_ms: int) -> tuple[bytes, ...]:
 async def test_log_time_of_an_entry_is_that_of_the_last_clock_entry_up_to_it() -> None:
     story = Story()
     await story.append(b"{}", clock(10), b"{}", clock(10), clock(30), clock(20))
-    assert [story.applied_state.log_time_at(index) for index in range(8)] == [
+    assert [story.applied_state.moments.time_at(index) for index in range(8)] == [
         NOW_MS + after_ms for after_ms in (0, 0, 10, 10, 10, 30, 30, 30)
     ]
 
 
 async def test_of_entries_too_long_ago_log_time_is_not_known_and_not_invented(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(applied_state_module, "MOMENTS_MAX", 10)
+    monkeypatch.setattr(log_time_index, "MOMENTS_MAX", 10)
     story = Story()
     await story.append(*(clock(after_ms) for after_ms in range(1, 101)))
-    known = [index for index in range(1, 101) if story.applied_state.log_time_at(index) is not None]
+    known = [index for index in range(1, 101) if story.applied_state.moments.time_at(index) is not None]
     assert known == list(range(known[0], 101))
     assert 5 <= len(known) <= 10
-    assert [story.applied_state.log_time_at(index) for index in known] == [NOW_MS + index for index in known]
+    assert [story.applied_state.moments.time_at(index) for index in known] == [NOW_MS + index for index in known]
 
 
 async def test_the_configuration_before_an_entry_is_the_last_one_in_front_of_it() -> None:
@@ -216,7 +216,7 @@ async def test_a_farm_that_begins_anew_from_a_snapshot_is_the_one_that_gave_it_a
     assert new.applied_state.farm.sessions.dump() == old.applied_state.farm.sessions.dump()
     assert new.applied_state.farm.tuning == old.applied_state.farm.tuning
     for index in range(12):
-        assert new.applied_state.log_time_at(index) == old.applied_state.log_time_at(index)
+        assert new.applied_state.moments.time_at(index) == old.applied_state.moments.time_at(index)
         assert new.applied_state.configuration_before(index) == old.applied_state.configuration_before(index)
 
 
@@ -228,7 +228,7 @@ async def test_what_is_applied_after_a_snapshot_was_captured_is_not_in_it() -> N
     await old.append(*(clock(3_000 + number) for number in range(1, 10)))
     await new.applied_state.restore(LogId(2, 1), chunks(b"".join(captured)))
     assert new.applied_state.state == before
-    assert new.applied_state.log_time_at(11) == NOW_MS + 3_000
+    assert new.applied_state.moments.time_at(11) == NOW_MS + 3_000
 
 
 async def test_a_snapshot_that_another_version_wrote_is_refused_with_words() -> None:
@@ -252,7 +252,7 @@ async def test_log_time_that_goes_back_is_told_of_each_entry_as_it_was_and_costs
     ahead_ms = 1_000_000
     await story.append(signed(Level(2, "0.1.0")), *reports(0), clock(0), *reports(ahead_ms), clock(ahead_ms))
     await story.append(*reports(60_000), signed(Correction(NOW_MS + 60_000)), *reports(90_000), clock(90_000))
-    told = [story.applied_state.log_time_at(index) for index in range(story.last + 1)]
+    told = [story.applied_state.moments.time_at(index) for index in range(story.last + 1)]
     assert [None if each is None else each - NOW_MS for each in told] == [0] * 7 + [ahead_ms] * 3 + [60_000] * 3 + [
         90_000
     ]

@@ -149,9 +149,9 @@ async def test_the_leader_of_that_term_acts_on_what_a_member_or_an_operator_has_
 ) -> None:
     del autojump_clock
     server = Server(leads=leads)
-    orders = HandoverOrders(cast(Replica, server), EventLog("node-3", lambda: 1000))
+    orders = HandoverOrders(EventLog("node-3", lambda: 1000))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(orders.run)
+        nursery.start_soon(orders.run, cast(Replica, server))
         orders.committed(committed(handover_entry(entry), signed=signed), admitted, clients)
         await trio.sleep(1)
         nursery.cancel_scope.cancel()

@@ -23,7 +23,9 @@ class Story:
         self.trace = EventLog("node-1", lambda: 0)
         self.alarms = Alarms(self.trace)
         self.watch = IneffectiveEntries(self.alarms)
-        self.applied_state = AppliedState(0, self.trace, (node_id(1),), CLUSTER_ID, self.watch.heard)
+        self.applied_state = AppliedState(
+            0, self.trace, (node_id(1),), CLUSTER_ID, on_entry_without_effect=self.watch.heard
+        )
         self.index = 0
 
     async def commit(self, entry: bytes) -> None:

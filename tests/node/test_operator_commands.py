@@ -235,7 +235,7 @@ async def test_log_time_far_ahead_of_the_clocks_is_brought_back_by_an_operator()
     assert told.startswith("log time goes back by ")
     assert told.endswith(" s, to the clocks of a majority of the voters")
     assert abs(stage.applied_state.state.log_time_ms - clock_now_ms()) < 5_000
-    assert stage.applied_state.log_time_at(len(stage.log)) == stage.applied_state.state.log_time_ms
+    assert stage.applied_state.moments.time_at(len(stage.log)) == stage.applied_state.state.log_time_ms
     assert stage.events("log-time-corrected") == 1
 
 

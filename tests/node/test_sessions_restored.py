@@ -120,8 +120,7 @@ async def test_a_report_repeated_after_a_restart_from_a_snapshot_is_not_applied_
         await compacted(server, index)
         crashed = contents(tmp_path / "raft")
     changes: list[Change] = []
-    second = AppliedState(NOW_MS, EventLog("node-1", lambda: NOW_MS), NODE_IDS, CLUSTER_ID)
-    second.subscribe(changes.append)
+    second = AppliedState(NOW_MS, EventLog("node-1", lambda: NOW_MS), NODE_IDS, CLUSTER_ID, on_change=changes.append)
     put_back(tmp_path / "raft", crashed)
     async with life(tmp_path / "raft", 2, second) as server:
         await committed(server, repeated)

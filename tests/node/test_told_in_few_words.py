@@ -71,8 +71,7 @@ async def test_a_request_with_the_wrong_method_is_told_as_that_and_raises_no_ala
 async def test_a_server_that_is_down_is_told_once_by_name_and_then_with_a_count(autojump_clock: MockClock) -> None:
     del autojump_clock
     trace = EventLog("node-1", lambda: 1000)
-    refused = RefusedConnections(trace, Alarms(trace))
-    refused.name_servers({2: "node-2"}.get)
+    refused = RefusedConnections(trace, Alarms(trace), {2: "node-2"}.get)
     failure = Incident(Fault.UNREACHABLE, "127.0.0.1:7669", "link to server 2: connection refused", ours=True)
     for _ in range(30):
         refused.incident(failure)

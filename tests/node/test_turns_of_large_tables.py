@@ -3,7 +3,6 @@
 import time
 from collections.abc import AsyncIterator, Iterable
 
-import pytest
 import trio
 
 from consensus.core.effects import Apply
@@ -13,8 +12,6 @@ from consensus.protocols.kraft.replica.state_machine import MAX_PRODUCERS, Produ
 from consensus.protocols.kraft.wire.entries import data_of
 from consensus.server.applying import Applying
 from consensus.server.interfaces import APPLIED_AT_ONCE
-from tests.node.farm_stage import NOW_MS
-from tests.node.test_applied_state import Story
 
 RECORDS = 5_000
 LIMIT_S = 0.05
@@ -139,22 +136,3 @@ async def _no_entries(first: int, last: int, limit_bytes: int) -> tuple[Entry, .
 async def _no_state(snapshot: SnapshotDescription) -> AsyncIterator[bytes]:
     raise AssertionError(snapshot)
     yield b""
-
-
-@pytest.mark.parametrize("turn_back", [False, True])
-async def test_index_of_a_log_time_is_the_one_that_a_scan_finds(*, turn_back: bool) -> None:
-    story = Story()
-    state = story.applied_state
-    for number in range(1, 40):
-        state._moment_indexes.append(number)
-        state._moment_times_ms.append(NOW_MS + 100 * (number % 25 if turn_back else number))
-        if turn_back and number == 25:
-            state._turns_back.append(number)
-
-    def scan(oldest_ms: int) -> int:
-        times = state._moment_times_ms
-        younger = next((place for place, at_ms in enumerate(times) if at_ms > oldest_ms), len(times))
-        return state._moment_indexes[younger - 1] if younger else 0
-
-    for time_ms in range(NOW_MS - 50, NOW_MS + 4_100, 50):
-        assert state.index_at(time_ms) == scan(time_ms)

@@ -28,6 +28,7 @@ table is full, such a row gives way (`NUMBERED_MAX`).
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Self
 
 from bridge.core.log.kinds import kind_of
 from bridge.core.log.records import (
@@ -48,24 +49,56 @@ NUMBERED_MAX = 2 * (ADMITTED_MAX + CLIENTS_MAX)
 
 
 class NoEffect(Enum):
-    """Why an entry stays in the log without effect."""
+    """The reasons why an entry stays in the log without effect: the word, the cause, the remedy of its sender."""
 
-    UNSIGNED = "unsigned"
-    """It carries no proof."""
-    FORGED = "forged"
-    """It ends like a proof, and the signature does not verify: changed bytes, or another farm's entry."""
-    UNKNOWN_AUTHOR = "unknown-author"
-    """The signature verifies, but the key is not admitted."""
-    EXPELLED = "expelled"
-    """Its author was retired, evicted or, being a client key, removed."""
-    WRONG_AUTHOR = "wrong-author"
-    """It names a server that has another identity."""
-    OUT_OF_SCOPE = "out-of-scope"
-    """Its author is a client key whose scopes do not cover it."""
-    REPEATED = "repeated"
-    """This number of its author had effect before, or lies too far below the highest one."""
-    OUTDATED = "outdated"
-    """A report that is older than the last one that counted."""
+    UNSIGNED = (
+        "unsigned",
+        "the entry carries no proof",
+        "have a node of the farm submit it, or sign it with a client key",
+    )
+    FORGED = (
+        "forged",
+        "the proof of the entry does not verify",
+        "it was changed after it was signed, or signed for another farm",
+    )
+    UNKNOWN_AUTHOR = (
+        "unknown-author",
+        "no member admitted the key that signed the entry",
+        "`garlicfarm node admit-client`",
+    )
+    EXPELLED = "expelled", "the key that signed the entry was retired, evicted or removed", ""
+    WRONG_AUTHOR = "wrong-author", "the entry speaks for a server, and another identity signed it", ""
+    OUT_OF_SCOPE = (
+        "out-of-scope",
+        "the client key that signed the entry was not admitted for this kind of entry",
+        "`garlicfarm node admit-client` with another scope",
+    )
+    REPEATED = (
+        "repeated",
+        "its author has used the number of this entry before, or much higher ones since",
+        "sign it again",
+    )
+    OUTDATED = "outdated", "a report that the same server made later has counted already", ""
+
+    _value_: str
+    cause: str
+    remedy: str
+
+    def __new__(cls, word: str, cause: str, remedy: str) -> Self:
+        """Make the member, whose value is the word."""
+        member = object.__new__(cls)
+        member._value_, member.cause, member.remedy = word, cause, remedy
+        return member
+
+    @property
+    def counter(self) -> str:
+        """The name of its counter."""
+        return f"without_effect_{self.value.replace('-', '_')}"
+
+    @property
+    def refusal(self) -> str:
+        """The text for the sender of the entry."""
+        return f"{self.cause}: {self.remedy}" if self.remedy else self.cause
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ async def control_endpoint(
         confirm=node.forming.confirm,
         messages=node.user_messages,
         current=current,
-        durations=local.durations,
+        durations=node.durations,
         stuck=verdicts.stuck,
         last_verdict=verdicts.last,
     )

@@ -226,7 +226,7 @@ class FarmAdmin:
         readable = max(0, min(limit, applied - start + 1))
         entries = await self._read(farm.replica, start, readable) if readable else ()
         shown = fitting(
-            log_entry(start + offset, entry, applied_state.log_time_at(start + offset))
+            log_entry(start + offset, entry, applied_state.moments.time_at(start + offset))
             for offset, entry in enumerate(entries)
         )
         return LogPage(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from bridge.core.log.kinds import COUNTED
+from bridge.core.membership.authors import NoEffect
 
 _ENTRIES: Final = "Every server counts the same; it begins anew with the process"
 _QUIET: Final = "A few now and then are nothing; look for the sender if it grows steadily"
@@ -223,16 +224,7 @@ _RAFT_PORT: Final = {
         " Raft repeats them; if it grows, look at `garlicfarm servers`"
     ),
 }
-_WITHOUT_EFFECT: Final = {
-    "unsigned": "it carries no proof of its author",
-    "forged": "its signature does not verify",
-    "unknown_author": "its author is not admitted",
-    "expelled": "its author was evicted, retired or removed",
-    "wrong_author": "it speaks for a server that is not its author",
-    "out_of_scope": "its client key lacks the scope",
-    "repeated": "it is a copy of an entry that had effect",
-    "outdated": "a newer report of the same server has counted",
-}
+_WITHOUT_EFFECT: Final = {each.value.replace("-", "_"): each.cause for each in NoEffect}
 _RAFT: Final = {
     "structures_published": "Structures that this node has handed to its router. It grows on the publisher, every five"
     " minutes and with each change; if it stands still there, look at the alarms",

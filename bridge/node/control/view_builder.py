@@ -73,7 +73,7 @@ class ViewBuilder:
                 ),
                 counters={
                     **self._control_counters,
-                    **_named("garlic_farm", local.metrics.counts),
+                    **_named("garlic_farm", node.metrics.counts),
                     "metadata_unreadable": node.member_directory.unreadable,
                     "foundings_ignored": node.forming.ignored_count,
                     **{

@@ -110,7 +110,7 @@ def epoch_of(term: int) -> int:
 
 def timestamp_of(index: Index, applied_state: AppliedState) -> int:
     """Log time at the entry, or Kafka's word for none where that is too long ago."""
-    log_time_ms = applied_state.log_time_at(index)
+    log_time_ms = applied_state.moments.time_at(index)
     return NO_TIMESTAMP if log_time_ms is None else log_time_ms
 
 

@@ -149,7 +149,7 @@ class FarmTopic:
         """The first offset with this log time or a later one, and its log time. Nothing of the log is read for it."""
         farm = self._founded()
         applied_state, (start, end) = farm.applied_state, self._bounds(farm)
-        index = applied_state.first_index_at(timestamp_ms)
+        index = applied_state.moments.first_at(timestamp_ms)
         offset = None if index is None else max(start, index - 1)
         if offset is None or offset >= end:
             return None
@@ -157,7 +157,7 @@ class FarmTopic:
 
     async def latest_timestamp(self) -> tuple[int, int] | None:
         """The first offset with the highest log time, and that."""
-        return await self.offset_for_time(self._founded().applied_state.latest_log_time())
+        return await self.offset_for_time(self._founded().applied_state.moments.latest_ms())
 
     async def epoch_end(self, epoch: int) -> int | None:
         """Where the terms up to `epoch` end among the applied entries; see `ServedTopic.epoch_end`.

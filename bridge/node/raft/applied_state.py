@@ -1,21 +1,17 @@
-"""The farm's state on this node: committed entries decoded and applied, and what follows from them told to others.
+"""The farm's state on this node: committed entries are decoded and applied, and their changes reported to listeners.
 
-    committed entries ──▶ decode, verify ──▶ Farm.apply ──▶ changes ──▶ trace, publishing
-                                        └──▶ LogTime                └──▶ callers that wait for news
+    committed entries ──▶ decode, verify ──▶ Farm.apply ──▶ changes ──▶ trace, `on_change`
+                                        ├──▶ LogTime, LogTimeIndex  └──▶ callers that wait for news
+                                        └──▶ `on_foreign`
 
-Everything here is rebuilt at each start, from a snapshot and the log after it, in silence: what entries of an earlier
-life changed is no news,
-and told with the time of this start it would be wrong. The applied state also remembers at which index log time moved,
-so that the control endpoint can tell for any entry when it was, in log time: one number pair a reporting period, and
-only for as long as `MOMENTS_MAX` of them (16 bytes each: half a year of 30 s periods in 8 MB); of older entries it says
-that it does not know. Configurations are remembered likewise: there is one for each election.
+The state is rebuilt at each start, from a snapshot and the log after it. Changes by entries of earlier runs of the node
+write no events: they are old, and would carry the time of this start. The indexes of configurations are kept for the
+transport; there is one for each election.
 """
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterator
-from itertools import compress, islice
-from operator import lt
 from typing import assert_never
 
 import trio
@@ -47,6 +43,7 @@ from bridge.core.membership.authors import EntryWithoutEffect, NoEffect
 from bridge.core.publishing.without_quorum import QuorumWatch
 from bridge.core.state.farm_state import FarmState
 from bridge.core.state.log_time import ClockJudgement, LogTime
+from bridge.core.state.log_time_index import LogTimeIndex
 from bridge.core.state.reqids import Update
 from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.wire.log.entries import EntryReader, decode
@@ -64,27 +61,17 @@ from consensus import (
 )
 from consensus.sessions import RequestId, parse_request_id
 
-MOMENTS_MAX = 500_000
 CONFIGURATIONS_MAX = 4096
 REFUSALS_MAX = 256
 RETENTION_MS = 7 * 24 * 3600 * 1000
-_WHY = {
-    NoEffect.UNSIGNED: "the entry carries no proof: have a node of the farm submit it, or sign it with a client key",
-    NoEffect.FORGED: "the proof of the entry does not hold: it was changed after it was signed, or signed for another"
-    " farm",
-    NoEffect.UNKNOWN_AUTHOR: "no member admitted the key that signed the entry: `garlicfarm node admit-client`",
-    NoEffect.EXPELLED: "the key that signed the entry was retired, evicted or removed",
-    NoEffect.WRONG_AUTHOR: "the entry speaks for a server, and another identity signed it",
-    NoEffect.OUT_OF_SCOPE: "the client key that signed the entry was not admitted for this kind of entry: `garlicfarm"
-    " node admit-client` with another scope",
-    NoEffect.REPEATED: "its author has used the number of this entry before, or much higher ones since: sign it anew",
-    NoEffect.OUTDATED: "a report that the same server made later has counted already",
-}
-"""Why an entry had no effect, and what to do, for its sender."""
+
+
+def _ignore(_: object) -> None:
+    """Do nothing with a change or an entry."""
 
 
 class AppliedState:
-    """Takes committed entries in order (`apply`), and answers what they add up to."""
+    """Applies committed entries in order (`apply`), and answers queries about their result."""
 
     def __init__(
         self,
@@ -92,24 +79,30 @@ class AppliedState:
         trace: EventLog,
         founders: tuple[bytes, ...],
         cluster_id: bytes,
-        on_entry_without_effect: Callable[[EntryWithoutEffect], None] = lambda _: None,
+        *,
+        on_change: Callable[[Change], None] = _ignore,
+        on_entry_without_effect: Callable[[EntryWithoutEffect], None] = _ignore,
+        on_foreign: Callable[[ProvenRecord], None] = _ignore,
+        name_of: Callable[[int], str | None] = lambda _: None,
     ) -> None:
-        """`on_entry_without_effect` hears of those that are committed now, and not of those of an earlier life."""
+        """Start with an empty log.
+
+        `on_change` receives every change, also by entries of earlier runs. `on_entry_without_effect` and `on_foreign`
+        receive only entries that are committed now; foreign ones mean nothing to the state machine. `name_of` returns
+        the name of a server for the events.
+        """
         self._farm = Farm(log_time_base_ms, founders=founders)
         self.entries = EntryReader(cluster_id)
         """Reads entries of this farm's log, with their authors."""
         self.log_time = LogTime(log_time_base_ms, now_ms(), self._farm.tuning.period_ms)
+        self.moments = LogTimeIndex.from_base(log_time_base_ms)
+        """Log time by entry."""
         self.quorum = QuorumWatch(now_ms())
         self._trace = trace
-        self._listeners: list[Callable[[Change], None]] = []
+        self._on_change = on_change
         self._on_entry_without_effect = on_entry_without_effect
-        self._name_of: Callable[[int], str | None] = lambda _: None
-        self.on_foreign: Callable[[ProvenRecord], None] = lambda _: None
-        """Hears of entries that mean nothing to the state machine and are committed now."""
-        self._moment_indexes = array("q", [0])
-        self._moment_times_ms = array("q", [log_time_base_ms])
-        self._turns_back: list[int] = []
-        """The places among the moments at which log time is lower than before; an operator brings that about."""
+        self._on_foreign = on_foreign
+        self._name_of = name_of
         self._configuration_indexes = array("q")
         self._news = trio.Event()
         self._history_ends: Index = 0
@@ -119,7 +112,7 @@ class AppliedState:
         After a snapshot is restored, the index of its end: of older entries it is not known without reading them.
         """
         self._refusals: dict[Index, str] = {}
-        counters = (*(each.counter for each in ALL_KINDS), *map(_counter_of, NoEffect))
+        counters = (*(each.counter for each in ALL_KINDS), *(each.counter for each in NoEffect))
         self.records = dict.fromkeys(counters, 0)
 
     @property
@@ -131,21 +124,6 @@ class AppliedState:
     def state(self) -> FarmState:
         """What all servers agree on after the last applied entry."""
         return self._farm.state
-
-    def log_time_at(self, index: Index) -> int | None:
-        """Log time after the entry at `index`, milliseconds since the epoch; None if that is too long ago."""
-        place = bisect_right(self._moment_indexes, index) - 1
-        return None if place < 0 else self._moment_times_ms[place]
-
-    def first_index_at(self, time_ms: int) -> Index | None:
-        """The first index that is remembered and has this log time or a later one; None if none has it yet."""
-        place = self._first_place(time_ms, bisect_left)
-        return None if place is None else self._moment_indexes[place]
-
-    def latest_log_time(self) -> int:
-        """The highest log time that is remembered, milliseconds since the epoch."""
-        ends = (*self._turns_back, len(self._moment_times_ms))
-        return max(self._moment_times_ms[end - 1] for end in ends)
 
     def is_copy(self, index: Index, data: bytes) -> bool:
         """Whether the entry at `index` was committed and did not count: a copy, or a request out of time or order."""
@@ -177,10 +155,6 @@ class AppliedState:
         """Why the entry at `index` changed nothing; None if it had its effect, or that is long ago."""
         return self._refusals.get(index)
 
-    def subscribe(self, listener: Callable[[Change], None]) -> None:
-        """Have `listener` called with each change that an entry makes from now on, replayed ones as well."""
-        self._listeners.append(listener)
-
     def history_ends_at(self, index: Index) -> None:
         """The log of an earlier life reaches up to `index`."""
         self._history_ends = index
@@ -206,8 +180,8 @@ class AppliedState:
                 self.state,
                 self._farm.tuning.period_ms,
                 self._farm.sessions.dump(),
-                self._moment_indexes[:],
-                self._moment_times_ms[:],
+                self.moments.indexes[:],
+                self.moments.times_ms[:],
                 self._configuration_indexes[:],
                 self._farm.reqids.dump(),
             )
@@ -219,11 +193,8 @@ class AppliedState:
         if snapshot.farm.level > SUPPORTED_LEVEL:
             raise UnsupportedLevelError(snapshot.farm.level, "")
         self._farm.restore(snapshot.farm, snapshot.period_ms, snapshot.sessions, snapshot.reqids)
-        self._moment_indexes = array("q", snapshot.moment_indexes)
-        self._moment_times_ms = array("q", snapshot.moment_times_ms)
+        self.moments = LogTimeIndex(snapshot.moment_indexes, snapshot.moment_times_ms)
         self._configuration_indexes = array("q", snapshot.configuration_indexes)
-        times_ms = self._moment_times_ms
-        self._turns_back = [*compress(range(1, len(times_ms)), map(lt, islice(times_ms, 1, None), times_ms))]
         self._history_ends = max(self._history_ends, last.index)
         self.last_for_readers = last.index
         self.log_time.period_changed(snapshot.period_ms)
@@ -258,21 +229,7 @@ class AppliedState:
 
     def keep_from(self) -> Index:
         """Entries before this are older than seven days of log time."""
-        return self.index_at(self.state.log_time_ms - RETENTION_MS)
-
-    def index_at(self, oldest_ms: int) -> Index:
-        """The index at which log time had last reached `oldest_ms`, milliseconds since the epoch; 0: before the log."""
-        place = self._first_place(oldest_ms, bisect_right)
-        place = (len(self._moment_times_ms) if place is None else place) - 1
-        return self._moment_indexes[place] if place >= 0 else 0
-
-    def _first_place(self, time_ms: int, bisect: "Callable[[array[int], int, int, int], int]") -> int | None:
-        """The first place behind which, by `bisect`, a moment is. Between two turns back of log time, times rise."""
-        for start, end in zip((0, *self._turns_back), (*self._turns_back, len(self._moment_times_ms)), strict=True):
-            place = bisect(self._moment_times_ms, time_ms, start, end)
-            if place < end:
-                return place
-        return None
+        return self.moments.last_until(self.state.log_time_ms - RETENTION_MS)
 
     def _apply(self, index: Index, entry: Entry) -> None:
         match entry.kind:
@@ -289,7 +246,7 @@ class AppliedState:
                 if self.is_for_readers(index, entry.data, read.record):
                     self.last_for_readers = index
                 if isinstance(read.record, Foreign) and index > self._history_ends:
-                    self.on_foreign(read)
+                    self._on_foreign(read)
             case EntryKind.NO_OP | EntryKind.CONTROL:
                 pass
             case _:
@@ -310,7 +267,7 @@ class AppliedState:
             self._note_time(index, record)
         for change in changes:
             if isinstance(change, EntryWithoutEffect):
-                self.records[_counter_of(change.reason)] += 1
+                self.records[change.reason.counter] += 1
             refusal = _refusal_in(change)
             if refusal is not None:
                 self._refusals[index] = refusal
@@ -321,8 +278,7 @@ class AppliedState:
                 self._trace.append(kind, self._with_names(data), log_time_ms=self.state.log_time_ms)
                 if isinstance(change, EntryWithoutEffect):
                     self._on_entry_without_effect(change)
-            for listener in self._listeners:
-                listener(change)
+            self._on_change(change)
 
     def _with_names(self, data: dict[str, Scalar]) -> dict[str, Scalar]:
         """The facts, and the names of the servers whose Raft ids are among them, as far as they are known."""
@@ -334,16 +290,12 @@ class AppliedState:
                 named.setdefault(name, known)
         return named
 
-    def name_servers(self, name_of: Callable[[int], str | None]) -> None:
-        """From now on events have the names of servers beside their Raft ids."""
-        self._name_of = name_of
-
     def _note_time(self, index: Index, record: Record) -> None:
         match record:
             case Clock():
                 self.quorum.clock_committed(now_ms())
                 self._note_log_time(index)
-            case Correction() if self.state.log_time_ms != self._moment_times_ms[-1]:
+            case Correction() if self.state.log_time_ms != self.moments.now_ms:
                 self._note_log_time(index)
             case Report() if index > self._history_ends:
                 self.log_time.report_applied(record.server_id, record.date_ms, now_ms())
@@ -354,26 +306,12 @@ class AppliedState:
         moment_ms = self.state.log_time_ms
         self.log_time.period_changed(self._farm.tuning.period_ms)
         self.log_time.clock_applied(moment_ms, now_ms())
-        if moment_ms == self._moment_times_ms[-1]:
-            return
-        if moment_ms < self._moment_times_ms[-1]:
-            self._turns_back.append(len(self._moment_times_ms))
-        self._moment_indexes.append(index)
-        self._moment_times_ms.append(moment_ms)
-        if len(self._moment_indexes) > MOMENTS_MAX:
-            forgotten = MOMENTS_MAX // 2
-            del self._moment_indexes[:forgotten]
-            del self._moment_times_ms[:forgotten]
-            self._turns_back = [place - forgotten for place in self._turns_back if place > forgotten]
+        self.moments.note(index, moment_ms)
 
 
 def _may_name_request(command: bytes) -> bool:
     """Only what names one, or hides it behind an escape, is worth decoding."""
     return b'"request"' in command or b"\\" in command
-
-
-def _counter_of(reason: NoEffect) -> str:
-    return f"without_effect_{reason.value.replace('-', '_')}"
 
 
 def majorities_of(configuration: Configuration) -> tuple[tuple[int, ...], ...]:
@@ -388,6 +326,6 @@ def _refusal_in(change: Change) -> str | None:
         case EntryTooEarly(kind, needed):
             return f"not all servers of the farm understand {kind} yet: it counts from the feature level {needed} on"
         case EntryWithoutEffect(_, author, reason):
-            return f"{_WHY[reason]}{'' if author is None else f' (author {author.hex()})'}"
+            return f"{reason.refusal}{'' if author is None else f' (author {author.hex()})'}"
         case _:
             return None

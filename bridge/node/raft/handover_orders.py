@@ -64,10 +64,9 @@ async def order_handover(
 
 
 class HandoverOrders:
-    """What the leader does about orders that are committed. `committed` hears every foreign entry."""
+    """The queue of committed orders, which the leader carries out. `committed` receives every foreign entry."""
 
-    def __init__(self, replica: Replica, trace: EventLog) -> None:
-        self._replica = replica
+    def __init__(self, trace: EventLog) -> None:
         self._trace = trace
         self._orders, self._waiting = trio.open_memory_channel[Handover](ORDERS_WAITING)
 
@@ -81,13 +80,13 @@ class HandoverOrders:
         except trio.WouldBlock:
             self._trace.append("handover-ordered", {"outcome": "another one is under way"})
 
-    async def run(self) -> None:
+    async def run(self, replica: Replica) -> None:
         """Carry the orders out, until cancelled."""
         async for order in self._waiting:
-            if not self._replica.leads or self._replica.server.role.term != order.term:
+            if not replica.leads or replica.server.role.term != order.term:
                 continue
             try:
-                ended = await self._replica.server.transfer_leadership(order.to)
+                ended = await replica.server.transfer_leadership(order.to)
                 outcome = ended.outcome.value
             except (ServerBusyError, ServerStoppedError) as error:
                 outcome = str(error)

@@ -94,8 +94,9 @@ class _Repeated:
 class RefusedConnections:
     """What the metrics report goes to the trace, and what an operator should act on to the alarms."""
 
-    def __init__(self, trace: EventLog, alarms: Alarms) -> None:
-        self._name_of: Callable[[int], str | None] = lambda _: None
+    def __init__(self, trace: EventLog, alarms: Alarms, name_of: Callable[[int], str | None] = lambda _: None) -> None:
+        """`name_of` returns the name of a server, which replaces its Raft id in texts."""
+        self._name_of = name_of
         self._repeated: OrderedDict[tuple[bool, str, Fault], _Repeated] = OrderedDict()
         self._trace = trace
         self._alarms = alarms
@@ -125,10 +126,6 @@ class RefusedConnections:
         if refused is not None and trio.current_time() - refused[1] < MOMENT_S:
             del self._peers[peer, Fault.WRONG_CREDENTIALS]
         self._show()
-
-    def name_servers(self, name_of: Callable[[int], str | None]) -> None:
-        """From now on texts have the names of servers in place of their Raft ids, as far as `name_of` knows them."""
-        self._name_of = name_of
 
     def _named(self, found: re.Match[str]) -> str:
         return self._name_of(int(found[1])) or found[0]

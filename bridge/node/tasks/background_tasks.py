@@ -25,7 +25,7 @@ from bridge.node.tasks.timekeeping import TimekeepingTask
 
 
 class BackgroundTasks:
-    """The loops. `run` them once; what the state machine does they are told from the beginning."""
+    """The loops. `run` them once; `changed` receives the changes of the farm's state."""
 
     def __init__(self, context: TaskContext) -> None:
         self._replica = context.replica
@@ -35,7 +35,6 @@ class BackgroundTasks:
         self._time = TimekeepingTask(context)
         self._measuring = MeasuringTask(context)
         self._reporting = ReportingTask(context, self.publishing, self._measuring)
-        context.applied_state.subscribe(self.changed)
 
     @property
     def published(self) -> int:

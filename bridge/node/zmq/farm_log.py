@@ -152,7 +152,7 @@ class FarmLog:
     def _prune_index(self, farm: FoundedFarm) -> Index:
         log_time_ms = farm.state.log_time_ms
         if self._pruned[0] != log_time_ms:
-            self._pruned = log_time_ms, farm.applied_state.index_at(log_time_ms - OLDEST_S * 1000)
+            self._pruned = log_time_ms, farm.applied_state.moments.last_until(log_time_ms - OLDEST_S * 1000)
         return self._pruned[1]
 
     def _snapshot_bytes(self, last: LogId | None) -> int:
@@ -177,7 +177,7 @@ def as_clients_see(index: Index, entry: Entry, applied_state: AppliedState) -> E
     """The entry of the farm's log at `index`, with the head of a ØMQ Raft entry."""
     if entry.kind is not EntryKind.COMMAND or not entry.data or applied_state.is_copy(index, entry.data):
         return no_op_entry(entry.term, NoOp())
-    reqid = _named_reqid(entry.data) or made_reqid(index, applied_state.log_time_at(index))
+    reqid = _named_reqid(entry.data) or made_reqid(index, applied_state.moments.time_at(index))
     return Entry(entry.term, EntryKind.COMMAND, reqid + entry.data)
 
 
