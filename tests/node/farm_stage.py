@@ -95,6 +95,8 @@ class MemoryRouter:
     """Why it never publishes."""
     status_s: float = 0.0
     """How long a request for its status takes."""
+    status: RouterStatus = field(default_factory=lambda: RouterStatus(attached=True, uptime_ms=3_600_000, job_lag_ms=0))
+    """Its figures: in the best of health."""
     behind: dict[bytes, tuple[Destination, ...]] = field(default_factory=lambda: {MASTER.destination.hash: (LEAF,)})
     """The leaves behind each master."""
 
@@ -103,7 +105,7 @@ class MemoryRouter:
         await trio.sleep(self.status_s)
         if self.silence is not None:
             raise RouterError(self.silence)
-        return RouterStatus(attached=True, uptime_ms=3_600_000, job_lag_ms=0)
+        return self.status
 
     async def local_leaf_hashes(self, master_hash: bytes) -> tuple[bytes, ...]:
         """One leaf, or what the test says."""

@@ -2,6 +2,7 @@
 
 # ruff: noqa: ARG001 - the clock works by being asked for
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ from trio.testing import MockClock
 from bridge.api.alarms import CLOCK, LOG_TIME, OTHER_CLOCKS, ROUTER, SIGNING_KEY, SLOW_MAJORITY
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.farm.state_machine import PublicationRefused
+from bridge.core.log.figures import RouterStatus
 from bridge.core.log.records import Clock, LeafStatus, Publication, PublishConfig, Report
 from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.state.farm_state import Choice, Leaf, MasterState
@@ -283,6 +285,18 @@ async def test_a_router_that_cannot_be_asked_is_reported_as_none_with_an_alarm_u
         stage.router.silence = None
         await trio.sleep(2)
         assert stage.alarm(ROUTER.kind) is None
+
+
+async def test_report_without_its_impossible_figures_is_sent(autojump_clock: MockClock) -> None:
+    stage = Stage()
+    stage.router.status = replace(stage.router.status, job_lag_ms=math.nan, uptime_ms=2**63)
+    async with on_duty(stage):
+        await trio.sleep(1)
+    [(_, report), *_] = stage.records(Report)
+    assert isinstance(report, Report)
+    assert report.router == RouterStatus(attached=True)
+    assert len(report.destinations) == 1
+    assert stage.background_tasks.figures_dropped >= 2
 
 
 # -- key ---------------------------------------------------------------------------------------------------------------

@@ -228,6 +228,8 @@ _WITHOUT_EFFECT: Final = {each.value.replace("-", "_"): each.cause for each in N
 _RAFT: Final = {
     "structures_published": "Structures that this node has handed to its router. It grows on the publisher, every five"
     " minutes and with each change; if it stands still there, look at the alarms",
+    "figures_dropped": "Figures that this node left out of its reports, because they are outside their ranges. If it"
+    " grows, the router reports impossible values: compare its console with `garlicfarm farm`",
     "disk_groups": "Groups of entries that were written to the log on disk. It grows with every commit",
     "disk_persists": "Writes with a sync to disk. One carries all that came meanwhile, so it grows more slowly than"
     " the entries; `garlicfarm_disk_seconds` tells how long they take",

@@ -162,6 +162,7 @@ def _farm_inputs(local: LocalNode, farm: FoundedFarm) -> FarmInputs:
         counters={
             **applied_state.records,
             "structures_published": farm.background_tasks.published,
+            "figures_dropped": farm.background_tasks.figures_dropped,
             "disk_groups": server.groups,
             "disk_persists": server.persists,
             "entries_reread": server.entries_reread,

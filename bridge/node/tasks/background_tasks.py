@@ -42,6 +42,11 @@ class BackgroundTasks:
         return sum(task.published for task in self.publishing)
 
     @property
+    def figures_dropped(self) -> int:
+        """Figures of the router outside their ranges, which were left out of reports."""
+        return self._reporting.figures_dropped
+
+    @property
     def stands_still(self) -> bool:
         """No clock entry was committed for several reporting periods."""
         return self._outage.lasts

@@ -34,6 +34,7 @@ from bridge.node.tasks.publishing import PublishingTask
 from bridge.node.tasks.task_context import TaskContext
 from bridge.wire.i2p.structures import destination_from_base64
 from bridge.wire.log.entries import encode
+from bridge.wire.log.reports import within_ranges
 from consensus import Index
 from consensus.sessions import RequestId
 
@@ -58,6 +59,8 @@ class ReportingTask:
         self._session_start: Index | None = None
         self._leaves = False
         """The node leaves the farm: a report without leaves was its last one."""
+        self.figures_dropped = 0
+        """Figures outside their ranges, which were left out of reports."""
         self.latest: Report | None = None
         """How this node was when it was last looked at, whether the report was sent or not."""
         self._leader_known = trio.Event()
@@ -154,7 +157,7 @@ class ReportingTask:
             leaves = ()
         # What was measured is told once, so it waits for a report that goes out.
         remote_destinations, remote_metas = self._measuring.take() if sent else ((), ())
-        report = Report(
+        whole = Report(
             cluster=context.cluster,
             date_ms=context.clock_ms(),
             server_id=context.replica.server_id,
@@ -164,6 +167,8 @@ class ReportingTask:
             remote_destinations=remote_destinations,
             remote_metas=remote_metas,
         )
+        report, dropped = within_ranges(whole)
+        self.figures_dropped += len(dropped)
         for task in self._publishing:
             task.reported(report)
         self.latest = report

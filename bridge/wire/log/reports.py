@@ -8,8 +8,8 @@ proposal understands all reports of servers with one master.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, defstruct, field, structs
@@ -209,6 +209,54 @@ def from_report(report: Report, config: Mapping[str, Any] | None) -> ReportEntry
         request=report.request,
         config=None if config is None else dict(config),
     )
+
+
+_Part = TypeVar("_Part", RouterStatus, MetaStatus, LeafStatus, Measurement)
+_FIGURES: Final = {
+    record: {each.name: each.type for each in structs.fields(part) if each.default is None or each.default is UNSET}
+    for record, part in (
+        (RouterStatus, RouterPart),
+        (MetaStatus, MetaPart),
+        (LeafStatus, LeafPart),
+        (Measurement, _Measurement),
+    )
+}
+"""The optional values of each part of a report, with their types and ranges in JSON."""
+
+
+def within_ranges(report: Report) -> tuple[Report, tuple[str, ...]]:
+    """Return the report without the figures that are outside their ranges, and the names of those.
+
+    A router may report any number. One that no server accepts would hold back the whole report, and the node would
+    count as stale. The farm takes such a figure as unknown: its maximum would look like a measured value.
+    """
+    dropped: list[str] = []
+
+    def checked(part: _Part) -> _Part:
+        names = [name for name, kind in _FIGURES[type(part)].items() if not _is_within(getattr(part, name), kind)]
+        dropped.extend(names)
+        unknown: dict[str, Any] = {name: 0 if name == "last_published_time_ms" else None for name in names}
+        return replace(part, **unknown)
+
+    kept = replace(
+        report,
+        router=checked(report.router),
+        masters=tuple(map(checked, report.masters)),
+        destinations=tuple(map(checked, report.destinations)),
+        remote_destinations=tuple(map(checked, report.remote_destinations)),
+        remote_metas=tuple(map(checked, report.remote_metas)),
+    )
+    return (kept if dropped else report), tuple(dropped)
+
+
+def _is_within(value: object, kind: Any) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return True
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _from_leaf(leaf: LeafStatus) -> LeafPart:
