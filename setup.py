@@ -4,7 +4,7 @@ mypyc turns the typed modules of [tool.garlicfarm] compiled into one extension. 
 is 1, which `make dist` and `make compiled` set: an editable install, the source distribution and the pure wheel need no
 compiler and run the same modules as Python. The wheel has both, and Python prefers the compiled ones.
 
-Level 1 of optimisation: steps of the core are twice as quick as at level 0 and no slower than at level 3, which takes a
+Level 1 of optimization: steps of the core are twice as quick as at level 0 and no slower than at level 3, which takes a
 third longer to compile.
 
 docs/ becomes bridge/docs in a wheel, for `garlicfarm help`. A copy below bridge/ in the repository would be a second

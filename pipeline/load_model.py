@@ -14,7 +14,7 @@ When the leader falls silent the term rises and the next voter that is up leads;
 `LEADER_MEAN_HOURS` without a reason in the log. Malformed and hostile entries are a share of `HOSTILE_SHARE`, made out
 of a fixed list of what decoders get wrong.
 
-If failures are labelled, those of `pipeline/planned_failures.py` take the place of the failing routers, and reports
+If failures are labeled, those of `pipeline/planned_failures.py` take the place of the failing routers, and reports
 also tell how long the router took to look up the lease set of another.
 """
 
@@ -99,7 +99,7 @@ class LoadModel:
     days: float
     seed: int = 1
     kinds: Mapping[Kind, int] | None = None
-    """How often each kind of labelled failure happens, in hundredths; None: there are no labels."""
+    """How often each kind of labeled failure happens, in hundredths; None: there are no labels."""
     hostile: int = 0
     reports: int = 0
     leader_changes: int = 0

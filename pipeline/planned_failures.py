@@ -1,4 +1,4 @@
-"""What happens to the routers of a made-up farm whose failures are labelled, drawn before its log is made.
+"""What happens to the routers of a made-up farm whose failures are labeled, drawn before its log is made.
 
     degradation   a signal worsens from `begins_ms` on, evenly; at `fails_ms` the router falls silent, until `ends_ms`
     sudden        nothing shows before `fails_ms`

@@ -121,7 +121,7 @@ def clock_text(time_ms: int, *, dated: bool = False) -> str:
 
 
 def short_address(address: str, letters: int = 12) -> str:
-    """A destination's address, recognisable but short."""
+    """A destination's address, recognizable but short."""
     head = address.removesuffix(B32_SUFFIX)
     return address if len(head) <= letters else f"{head[:letters]}…{B32_SUFFIX}"
 

@@ -35,7 +35,7 @@ class Palette:
     accent: str = ""
 
 
-COLOURS = Palette("bold", "green", "yellow", "red", "bright_black", "cyan")
+COLORS = Palette("bold", "green", "yellow", "red", "bright_black", "cyan")
 MONOCHROME = Palette()
 
 
@@ -158,7 +158,7 @@ def _hidden(said: str, style: str, lines: Sequence[Text]) -> Text:
 
 
 def marked(line: Text) -> Text:
-    """The chosen line: reversed as a whole. Reversed colours would be patches of which some cannot be read."""
+    """The chosen line: reversed as a whole. Reversed colors would be patches of which some cannot be read."""
     return _text(line.plain, "reverse")
 
 

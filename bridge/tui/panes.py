@@ -29,7 +29,7 @@ from bridge.api.words import clock_text, duration, health_text, known
 from bridge.core.log.figures import FIGURES, Unit
 from bridge.tui.history import EntryLine, History, MemberHistory, graph, sparkline
 from bridge.tui.layout import (
-    COLOURS,
+    COLORS,
     GAP,
     MONOCHROME,
     Canvas,
@@ -98,7 +98,7 @@ HELP: Final = (
     ("L", "make the contacted node leave the farm and stop"),
     ("q", "end the view"),
     ("", "What changes the farm asks first: y carries it out, no other key does. V: type the name in full."),
-    ("", "Colours only repeat what a word says."),
+    ("", "Colors only repeat what a word says."),
 )
 
 
@@ -120,7 +120,7 @@ class Seen:
 
 def draw(state: ViewState, seen: Seen, width: int, height: int, *, color: bool = True, unicode: bool = True) -> Group:
     """The whole screen."""
-    canvas = Canvas(max(width, LEAST_WIDTH), COLOURS if color else MONOCHROME)
+    canvas = Canvas(max(width, LEAST_WIDTH), COLORS if color else MONOCHROME)
     height = max(height, LEAST_HEIGHT)
     lines = _header(seen, canvas)
     footer = [*_start_again(seen, canvas), *_footer(state, canvas)]

@@ -1,6 +1,6 @@
 """The sections of the live view: each turns its part of a FarmView into lines.
 
-Colour only repeats what a word already says (`alive`, `dead`, `leader`, `healthy`), so that the view reads the same on
+Color only repeats what a word already says (`alive`, `dead`, `leader`, `healthy`), so that the view reads the same on
 a monochrome terminal, with NO_COLOR, and for eyes that do not tell red from green.
 """
 

@@ -162,7 +162,7 @@ class TransferLeadership:
 
 @dataclass(frozen=True, slots=True)
 class ClusterIdKnown:
-    """The state machine has learnt which cluster this is; requests of another are refused from now on."""
+    """The state machine has learned which cluster this is; requests of another are refused from now on."""
 
     cluster_id: str
 
@@ -170,5 +170,5 @@ class ClusterIdKnown:
 SnapshotEvent = SnapshotWanted | SnapshotTaken | SnapshotRead | SnapshotChecked
 StorageEvent = SnapshotEvent | DiskSpace
 Requested = Proposed | ChangeConfiguration | ReadRequested | TransferLeadership
-Learnt = PeerExtensions | ClusterIdKnown | AppendNotSent | AnswerArriving
-Event = Received | Rejected | DeadlineReached | Requested | Persisted | EntriesRead | Learnt | StorageEvent
+Learned = PeerExtensions | ClusterIdKnown | AppendNotSent | AnswerArriving
+Event = Received | Rejected | DeadlineReached | Requested | Persisted | EntriesRead | Learned | StorageEvent

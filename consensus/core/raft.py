@@ -16,7 +16,7 @@ refuses the message that carried it (`Replica.adopt_term`).
 other server refuses at once and names the leader if it knows it (section 8). So nothing waits here, and a client that
 follows the redirect repeats nothing that might have happened.
 
-*What storage answers.* Every question carries a number or a position, and the part that asked recognises its answer. An
+*What storage answers.* Every question carries a number or a position, and the part that asked recognizes its answer. An
 answer that nothing waits for any more (the role has changed, the leader's snapshot came in between) is dropped and
 counted.
 
@@ -51,7 +51,7 @@ from consensus.core.events import (
     DiskSpace,
     EntriesRead,
     Event,
-    Learnt,
+    Learned,
     PeerExtensions,
     Persisted,
     Proposed,
@@ -366,7 +366,7 @@ class Raft:
             case _:
                 assert_never(request)
 
-    def _learn(self, event: Learnt) -> None:
+    def _learn(self, event: Learned) -> None:
         match event:
             case PeerExtensions():
                 self._learn_extensions(event)

@@ -135,7 +135,7 @@ class LeadershipTransfers:
         return False
 
     def abstain_until(self) -> Milliseconds:
-        """A leader that abdicates in favour of another does not campaign before this."""
+        """A leader that abdicates in favor of another does not campaign before this."""
         return self._replica.now + ABSTENTION_TIMEOUTS * self._replica.options.election_timeout_max_ms
 
     def _refusal(

@@ -212,7 +212,7 @@ class Storage:
         self._in_flight = False
 
     def plan_close(self) -> list[DiskOperation]:
-        """Note that everything is durable, so that damage to the last group is recognised after the next start."""
+        """Note that everything is durable, so that damage to the last group is recognized after the next start."""
         state = self._stored_state.state
         if self._in_flight or state.durable == self._journal.durable:
             return []

@@ -6,8 +6,8 @@
 
 Recovery (`consensus.storage.recovery`) reads everything and judges the end of the log, because a server that starts
 must know what it acknowledged. A reader from outside knows up to which index entries are committed and never asks for
-more, so it needs no judgement: what it asks for must be there and sound, or the directory is damaged. A reader that
-does not know it asks for all that there is (`StoredLog.end`), and leaves the judgement to a verification.
+more, so it needs no judgment: what it asks for must be there and sound, or the directory is damaged. A reader that
+does not know it asks for all that there is (`StoredLog.end`), and leaves the judgment to a verification.
 
 It needs no hard state either. The segments' own headers name the owner of the records, so that a backup, which
 leaves the hard state out, is read as well. A running server may remove a segment meanwhile; that is told as such.

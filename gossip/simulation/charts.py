@@ -11,7 +11,7 @@ from gossip.simulation.scenario import Play
 
 _WIDTH, _HEIGHT = 440, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 46, 36
-_COLOURS = ("#2563a8", "#c2571a")
+_COLORS = ("#2563a8", "#c2571a")
 _TICKS = 4
 
 Point = tuple[float, float]
@@ -90,10 +90,10 @@ def _draw(chart: Chart) -> str:
         parts.append(f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 14}" text-anchor="middle">{label}</text>')
     parts.append(f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 6}" text-anchor="end">{chart.axis}</text>')
     for number, (name, line) in enumerate(chart.lines):
-        colour = _COLOURS[number % len(_COLOURS)]
+        color = _COLORS[number % len(_COLORS)]
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in (_place(point, right, top) for point in _thinned(line)))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-        parts.append(f'<text x="{_LEFT + 130 * number}" y="34" fill="{colour}">{name}</text>')
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.5"/>')
+        parts.append(f'<text x="{_LEFT + 130 * number}" y="34" fill="{color}">{name}</text>')
     return "".join(parts)
 
 

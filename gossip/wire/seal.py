@@ -11,7 +11,7 @@ snapshot) draws a new salt before its next datagram (`begin`, `gossip.node.resum
 *Other farms.* The label is a hash of the farm's founding key. Two farms on one LAN receive each other's datagrams;
 those of another label are counted as such and nothing more.
 
-*Other versions.* Code, version and label keep their places in every version. So a node recognises a datagram of another
+*Other versions.* Code, version and label keep their places in every version. So a node recognizes a datagram of another
 version before it opens it, presence on the LAN included. If the datagram has this farm's label, operators see an alarm
 with the version and the sender's address. The version is not proved then: a stranger can send any. In clear a datagram
 is code, version and body, without a label.
@@ -69,7 +69,7 @@ ANY_NODE: Final = NodeId(bytes(NODE_ID_BYTES))
 """The receiver, if the sender does not know it."""
 SALT_LIMIT: Final = 4096
 OWN_SALTS_REMEMBERED: Final = 8
-"""How many former salts of this node are kept to recognise its own datagrams: it draws new ones rarely."""
+"""How many former salts of this node are kept to recognize its own datagrams: it draws new ones rarely."""
 WINDOW: Final = 1024
 _VERSION_BYTE: Final = bytes([VERSION])
 _FARM: Final = slice(1, PREFIX_BYTES)

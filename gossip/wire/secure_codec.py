@@ -195,7 +195,7 @@ class SecureCodec:
         return isinstance(message, JoinReq | Broadcast | KeyringUpdate)
 
     def _admits(self, request: JoinReq, source: Address, now_ms: int) -> bool:
-        if not self._mint.recognises(request.token, source, request.source.node_id, now_ms):
+        if not self._mint.recognizes(request.token, source, request.source.node_id, now_ms):
             return False
         if not self._join_keys:
             return True

@@ -32,7 +32,7 @@ TOKEN_BYTES: Final = NODE_ID_BYTES + _EXPIRY_BYTES + _MAC_BYTES
 
 
 class TokenMint:
-    """Mints and recognises the tokens of one start of a node."""
+    """Mints and recognizes the tokens of one start of a node."""
 
     def __init__(self, node_id: NodeId, secret: bytes, lifetime_ms: int = TOKEN_LIFETIME_MS) -> None:
         if len(secret) != TOKEN_SECRET_BYTES:
@@ -46,7 +46,7 @@ class TokenMint:
         head = self._node_id + (now_ms + self._lifetime_ms).to_bytes(_EXPIRY_BYTES, "big")
         return head + self._mac(head, address, applicant)
 
-    def recognises(self, token: bytes, address: Address, applicant: NodeId, now_ms: int) -> bool:
+    def recognizes(self, token: bytes, address: Address, applicant: NodeId, now_ms: int) -> bool:
         """Whether this node minted `token` for this applicant at this address, and it has not expired."""
         if len(token) != TOKEN_BYTES or not token.startswith(self._node_id):
             return False

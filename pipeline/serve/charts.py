@@ -8,11 +8,11 @@ few kilobytes and shows in any viewer, and its text can be selected. What is los
 figures, by `<title>`.
 
 A drawing does not reflow, and one for a desk that is shrunk onto a phone cannot be read. So each chart is drawn twice,
-and the page's style shows the one that fits. Colours are the page's variables (`var(--…)`), which has them for light
+and the page's style shows the one that fits. Colors are the page's variables (`var(--…)`), which has them for light
 and for dark.
 
 Text from the tables enters a chart as data, never as an expression, and leaves it through `_cleaned`: of what Vega
-wrote only plain shapes and text are taken over, with attributes that place and colour them.
+wrote only plain shapes and text are taken over, with attributes that place and color them.
 """
 
 import json
@@ -40,7 +40,7 @@ DASHES = ([1, 0], [6, 3], [2, 2])
 OUTLIER = 20
 """A highest value of so many times the median flattens all other lines; the axis is then logarithmic above 1."""
 LEVELS = ((0.995, "99.5% and more"), (0.9, "90%"), (0.6, "60%"), (0.2, "20%"), (-1.0, "less"))
-"""From which share on a strip has which colour, and how the legend calls it."""
+"""From which share on a strip has which color, and how the legend calls it."""
 _SVG = "{http://www.w3.org/2000/svg}"
 _SHAPES = frozenset({"svg", "g", "path", "line", "rect", "circle", "text"})
 _ATTRIBUTES = frozenset(
@@ -134,7 +134,7 @@ def lines(series: Sequence[Series], unit: str, *, dots: bool = False) -> str:
 
 
 def strips(lanes: Sequence[Series]) -> str:
-    """One lane a name, coloured by a share of 0 to 1 from each moment to the next; None leaves a gap."""
+    """One lane a name, colored by a share of 0 to 1 from each moment to the next; None leaves a gap."""
     moments = sorted({moment for lane in lanes for moment, _ in lane.points})
     if not moments:
         return nothing()
@@ -196,7 +196,7 @@ def nothing() -> str:
 
 
 def _pieces(lane: Series, end: datetime) -> Iterator[dict[str, Any]]:
-    """The parts of a lane, those of one colour that touch as one."""
+    """The parts of a lane, those of one color that touch as one."""
     until = [*(moment for moment, _ in lane.points[1:]), end]
     pieces = zip(lane.points, until, strict=True)
     for level, run in groupby(pieces, key=lambda piece: _level(piece[0][1])):
@@ -336,5 +336,5 @@ def _kept(found: ET.Element) -> ET.Element | None:
 
 
 def _is_drawn(attributes: dict[str, str]) -> bool:
-    """Vega puts a path of no size and no colour behind each group."""
+    """Vega puts a path of no size and no color behind each group."""
     return bool(attributes.get("d")) and bool({"fill", "stroke"} & attributes.keys())

@@ -210,7 +210,7 @@ class Node:
         return self.ask(read, 30.0)
 
     def metric(self, name: str) -> float:
-        """One unlabelled Prometheus metric of the node; 0 while it does not exist."""
+        """One unlabeled Prometheus metric of the node; 0 while it does not exist."""
 
         async def scrape(client: ControlClient) -> str:
             return await client.metrics()

@@ -114,7 +114,7 @@ def test_people_are_told_what_to_do(tmp_path: Path) -> None:
         (RELEASED_S - 1, True, CheckResult.PROBLEM),
     ],
 )
-def test_the_clock_must_be_plausible_and_should_be_synchronised(
+def test_the_clock_must_be_plausible_and_should_be_synchronized(
     now_s: int, *, synchronized: bool | None, result: CheckResult
 ) -> None:
     check = clock_check(now_s, synchronized)

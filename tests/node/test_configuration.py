@@ -200,8 +200,8 @@ def test_a_fault_is_named_with_its_place(tmp_path: Path, text: str, problem: str
 
 
 def test_all_faults_are_named_at_once(tmp_path: Path) -> None:
-    found = problems(tmp_path, "colour = 1\n[gossip]\ncapacity = -1\n[consensus]\ntiming = 7")
-    assert [each.split(":")[0] for each in found] == ["farm_key", "gossip.capacity", "consensus.timing", "colour"]
+    found = problems(tmp_path, "color = 1\n[gossip]\ncapacity = -1\n[consensus]\ntiming = 7")
+    assert [each.split(":")[0] for each in found] == ["farm_key", "gossip.capacity", "consensus.timing", "color"]
 
 
 @pytest.mark.parametrize("text", ["name = ", "a" * 50, "[gossip\n", "x = " + "[" * 20_000])

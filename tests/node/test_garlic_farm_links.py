@@ -492,7 +492,7 @@ async def test_a_kept_link_that_breaks_comes_back_and_one_that_is_kept_no_more_d
     await trio.aclose_forcefully(stage.live[-1])
     await trio.sleep(5)
     assert [view.connected for view in sender.links.describe()] == [True]
-    # When the server is a member no more, and the connection breaks, then it is not dialled again
+    # When the server is a member no more, and the connection breaks, then it is not dialed again
     sender.links.connect(())
     await trio.aclose_forcefully(stage.live[-1])
     await trio.sleep(5)

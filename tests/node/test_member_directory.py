@@ -70,7 +70,7 @@ def test_a_member_without_a_certificate_has_an_address_that_only_i2p_or_an_autho
     assert member_directory.address_of(B) == PeerAddress("10.0.0.2", 7669, None)
 
 
-def test_a_member_without_an_endpoint_is_not_dialled() -> None:
+def test_a_member_without_an_endpoint_is_not_dialed() -> None:
     member_directory, _ = directory_of(member(B, encode_metadata(replace(METADATA, endpoint=None))))
     assert member_directory.address_of(B) is None
     assert member_directory.address_of(C) is None
@@ -141,7 +141,7 @@ def test_metadata_is_decoded_once_for_each_version_and_forgotten_with_its_member
     assert (member_directory.members(), member_directory.name_of(B)) == ((), B.hex())
 
 
-def test_one_change_is_learnt_without_looking_at_all_members() -> None:
+def test_one_change_is_learned_without_looking_at_all_members() -> None:
     # Given two members, one of whom cannot be read
     member_directory, gossip = directory_of(member(B, encode_metadata(METADATA)), member(C, b"rubbish"))
     gossip.known.clear()

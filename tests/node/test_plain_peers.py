@@ -138,7 +138,7 @@ class OrdinaryDialer:
         raise GarlicFarmError(Fault.UNREACHABLE, "the ordinary way")
 
 
-async def test_only_a_listed_server_at_its_listed_address_is_dialled_without_a_handshake() -> None:
+async def test_only_a_listed_server_at_its_listed_address_is_dialed_without_a_handshake() -> None:
     ordinary = OrdinaryDialer()
     async with listening() as scene:
         peers = PlainPeers({THEIRS: ("127.0.0.1", scene.port)})

@@ -376,7 +376,7 @@ async def test_clients_that_come_one_by_one_share_batches_while_the_disk_is_slow
         nursery.cancel_scope.cancel()
 
 
-async def test_after_a_clean_stop_rot_in_the_last_entry_is_recognised(autojump_clock: trio.testing.MockClock) -> None:
+async def test_after_a_clean_stop_rot_in_the_last_entry_is_recognized(autojump_clock: trio.testing.MockClock) -> None:
     del autojump_clock
     disk = MemoryDisk()
     async with trio.open_nursery() as nursery:

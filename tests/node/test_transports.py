@@ -91,7 +91,7 @@ async def test_a_proxy_that_refuses_is_told_apart_from_a_server_that_does(mode: 
 
 
 @pytest.mark.parametrize("mode", ProxyMode)
-async def test_a_handshake_through_i2p_is_bound_to_the_name_that_was_dialled(mode: ProxyMode) -> None:
+async def test_i2p_handshake_is_bound_to_the_dialed_name(mode: ProxyMode) -> None:
     """A middle in I2P has a name of its own, and a client that dials that one has not reached Bob."""
     host, middle = Host(BOB), b32_name(2)
     async with trio.open_nursery() as nursery:

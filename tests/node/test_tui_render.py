@@ -115,10 +115,10 @@ def test_no_picture_is_larger_than_the_terminal(*, color: bool, width: int, heig
         assert max(len(line.rstrip()) for line in lines) <= width
 
 
-def test_without_colour_no_colour_is_sent_and_no_word_is_missing() -> None:
-    coloured = drawn(render(farm_view(), 80, 24, color=True), 80, 24, color=True)
+def test_without_color_no_color_is_sent_and_no_word_is_missing() -> None:
+    colored = drawn(render(farm_view(), 80, 24, color=True), 80, 24, color=True)
     plain = drawn(render(farm_view(), 80, 24, color=False), 80, 24, color=True)
-    assert "\x1b[32m" in coloured
+    assert "\x1b[32m" in colored
     assert not any(f"\x1b[{code}" in plain for code in ("3", "9"))
     assert drawn(render(farm_view(), 80, 24, color=True), 80, 24) == screen(farm_view())
 
@@ -289,7 +289,7 @@ def test_entries_of_the_log_are_told_in_words_and_a_gap_begins_anew() -> None:
 
 def test_an_event_that_is_longer_than_a_line_is_whole_in_the_pane_of_events() -> None:
     history = History()
-    text = "the last structure has ended, and node-3 is to publish, after all of its neighbours were asked in turn"
+    text = "the last structure has ended, and node-3 is to publish, after all of its neighbors were asked in turn"
     history.heard([TraceEvent(1, 1_760_000_000_000, None, "verdict-changed", "node-2", {"text": text})])
     shown = drawn(draw(ViewState(pane=Pane.EVENTS), Seen(farm_view(), history), 80, 24, color=False), 80, 24)
     assert text in " ".join(shown.split())
@@ -378,8 +378,8 @@ def test_last_picture_stays_with_the_time_since_it_is_old() -> None:
     said = " ".join(" ".join(lines[:4]).split())
     assert f"not live since {clock_text(view.taken_at_ms)} UTC: {seen.reason}" in said
     assert any("node-2" in line and "voter" in line for line in lines)
-    coloured = drawn(draw(ViewState(), seen, 80, 24), 80, 24, color=True)
-    assert "\x1b[32m" not in coloured
+    colored = drawn(draw(ViewState(), seen, 80, 24), 80, 24, color=True)
+    assert "\x1b[32m" not in colored
 
 
 def test_reverse_of_the_chosen_line_ends_before_the_gutter() -> None:

@@ -188,10 +188,10 @@ def test_no_two_panels_of_a_dashboard_overlap_and_none_is_wider_than_it(board: P
         assert apart, (one, other)
 
 
-def test_the_dashboard_has_a_colour_for_each_verdict() -> None:
+def test_the_dashboard_has_a_color_for_each_verdict() -> None:
     (verdict,) = (each for each in PANELS if each["title"] == "Verdict")
-    coloured = {each["matcher"]["options"] for each in verdict["fieldConfig"]["overrides"]}
-    assert coloured == {kind.value for kind in VerdictKind}
+    colored = {each["matcher"]["options"] for each in verdict["fieldConfig"]["overrides"]}
+    assert colored == {kind.value for kind in VerdictKind}
 
 
 def test_the_dashboard_shows_every_duration_that_a_node_measures() -> None:

@@ -206,7 +206,7 @@ def test_three_machines_of_one_host_name_are_told_apart(site: Site) -> None:
         assert all(name.startswith("vm") for name in names)
 
 
-def test_a_machine_with_another_key_file_and_its_neighbours_ask_about_it_and_the_right_one_mends_it(site: Site) -> None:
+def test_a_machine_with_another_key_file_and_its_neighbors_ask_about_it_and_the_right_one_mends_it(site: Site) -> None:
     for number, router in enumerate(site.routers, start=1):
         router.begin_anew(f"router-{number}", site.farm_key if number < ROUTERS else site.other_key)
     right, wrong = site.routers[:-1], site.routers[-1]

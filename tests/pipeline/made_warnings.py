@@ -1,7 +1,7 @@
-"""Tables of made-up farms with labelled failures, and the warnings that the pipeline gives of them.
+"""Tables of made-up farms with labeled failures, and the warnings that the pipeline gives of them.
 
     made-up farm ──▶ entries ──▶ decoded, base tables, derived tables, as the tasks of a run do it, without Spark
-         └──▶ labels ──────────────────────────────▶ judged (`warning_judgement.py`) ◀── rows of `warnings`
+         └──▶ labels ──────────────────────────────▶ judged (`warning_judgment.py`) ◀── rows of `warnings`
 
 Farms are judged from their fourth day on: earlier there are not enough days to compare with. Entries have the look of a
 proof at their end, because the pipeline checks no more than that.
@@ -21,7 +21,7 @@ from pipeline.load_model import EPOCH_MS, LoadModel
 from pipeline.planned_failures import DAY_MS, Kind
 from pipeline.serve.query import documents
 from pipeline.tables.tasks import outcome_of, work
-from tests.pipeline.warning_judgement import JudgedFarm, Judgement, Warned, judge
+from tests.pipeline.warning_judgment import JudgedFarm, Judgment, Warned, judge
 
 HISTORY_DAYS = 3
 WINDOW_MS = 60_000
@@ -65,7 +65,7 @@ def asked(farm: MadeFarm, sql: str | None = None) -> AskedFarm:
     return AskedFarm(farm.model, tuple(Warned.of(row) for row in documents(farm.output, text)))
 
 
-def by_days(farms: Sequence[AskedFarm]) -> Judgement:
+def by_days(farms: Sequence[AskedFarm]) -> Judgment:
     """Judge the days from the fourth on."""
     begins_ms = EPOCH_MS + HISTORY_DAYS * DAY_MS
     return judge(each.between(begins_ms, EPOCH_MS + int(each.model.days * DAY_MS)) for each in farms)

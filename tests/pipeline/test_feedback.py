@@ -284,7 +284,7 @@ def test_where_looking_back_fails_the_batch_goes_on_and_the_next_one_looks_back_
 
 
 @pytest.mark.usefixtures("_no_spark")
-def test_an_entry_that_the_judgement_fails_of_stops_no_batch_and_hides_no_later_one() -> None:
+def test_an_entry_that_the_judgment_fails_of_stops_no_batch_and_hides_no_later_one() -> None:
     rows, told = rows_of_slow_farm(7, 5), list[str]()
     listener = Listener(rows[-1].log_time_ms)
     feedback = feedback_of(rows, listener, told)

@@ -426,7 +426,7 @@ def test_of_a_thousand_servers_the_worst_are_shown_the_rest_is_told_and_the_page
     assert "100 of 150 detections shown, the newest." in page
     assert "200 of 1,000 destinations shown, the worst; the rest: at least 19.9% healthy." in page
     assert section(page, "Destinations").index("d-0000") < section(page, "Destinations").index("d-0001")
-    # even where the strips of the worst change their colour in every stretch
+    # even where the strips of the worst change their color in every stretch
     assert len(page) < 2_000_000
 
 
@@ -472,7 +472,7 @@ def test_a_time_in_which_the_whole_farm_stood_still_is_shown_as_nothing_known(tm
     assert "The tables reach to entry 4711 of the log, at log time 2026-01-02 01:00:00 UTC;" in page
 
 
-def test_each_chart_is_drawn_for_a_desk_and_for_a_phone_in_colours_that_the_page_has() -> None:
+def test_each_chart_is_drawn_for_a_desk_and_for_a_phone_in_colors_that_the_page_has() -> None:
     points = [(NOON + n * MINUTE, n / 7) for n in range(7)]
     drawn = charts.strips([charts.Series("server 1", points)]) + charts.lines([charts.Series("server 1", points)], "ms")
     widths = [int(width) for width in re.findall(r'<svg width="(\d+)"', drawn)]
@@ -481,4 +481,4 @@ def test_each_chart_is_drawn_for_a_desk_and_for_a_phone_in_colours_that_the_page
     wanted = set(re.findall(r'(?:fill|stroke)="var\((--[\w-]+)\)"', drawn))
     light, dark = re.findall(r":root \{(.*?)\}", parts.STYLE, re.DOTALL)
     assert wanted <= set(re.findall(r"(--[\w-]+):", light)) == set(re.findall(r"(--[\w-]+):", dark))
-    assert not re.search(r'(?:fill|stroke)="(?!var\(|none")', drawn), "no colour that is right in one light only"
+    assert not re.search(r'(?:fill|stroke)="(?!var\(|none")', drawn), "no color that is right in one light only"

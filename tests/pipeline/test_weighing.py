@@ -1,4 +1,4 @@
-"""The judgement of the leaves: smoothed figures, factors relative to the median, and when they are proposed."""
+"""The judgment of the leaves: smoothed figures, factors relative to the median, and when they are proposed."""
 
 import json
 from dataclasses import replace

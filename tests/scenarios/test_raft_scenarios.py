@@ -144,7 +144,7 @@ def test_of_five_voters_two_denials_leave_a_candidate_and_three_do_not(denials: 
     assert bench.about.role is role
 
 
-def test_randomised_timeouts_of_five_followers_expire_together_in_fewer_than_three_rounds_of_ten() -> None:
+def test_randomized_timeouts_of_five_followers_expire_together_in_fewer_than_three_rounds_of_ten() -> None:
     heartbeat_ms = lan().heartbeat_ms
     together = 0
     for seed in range(200):

@@ -15,7 +15,7 @@ from tests.simulation.gossip_experiments.command import main
 from tests.simulation.gossip_experiments.detection import EXPECTED_PERIODS, first_detections, quiet_load
 from tests.simulation.gossip_experiments.dissemination import AT_HALF_LOSS, WITHOUT_LOSS, mass_crash, without_a_crash
 from tests.simulation.gossip_experiments.figures import (
-    correlation_of_neighbours,
+    correlation_of_neighbors,
     mean_of,
     median_of,
     none_of,
@@ -141,12 +141,12 @@ def test_means_medians_and_ratios_have_intervals_that_hold_them() -> None:
         assert figure.low <= figure.value <= figure.high
 
 
-def test_independent_values_have_next_to_no_correlation_with_their_neighbours() -> None:
+def test_independent_values_have_next_to_no_correlation_with_their_neighbors() -> None:
     random = Random(SEED)
     independent = [[random.random() for _ in range(1_000)] for _ in range(4)]
-    assert abs(correlation_of_neighbours(independent)) < 0.05
-    assert correlation_of_neighbours([[0.0, 0.0, 0.0, 1.0, 1.0, 1.0]]) > 0.4
-    assert correlation_of_neighbours([[0.0, 1.0, 0.0, 1.0, 0.0, 1.0]]) < -0.4
+    assert abs(correlation_of_neighbors(independent)) < 0.05
+    assert correlation_of_neighbors([[0.0, 0.0, 0.0, 1.0, 1.0, 1.0]]) > 0.4
+    assert correlation_of_neighbors([[0.0, 1.0, 0.0, 1.0, 0.0, 1.0]]) < -0.4
 
 
 def test_a_quantile_is_one_of_the_values() -> None:

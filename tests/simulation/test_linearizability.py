@@ -47,9 +47,9 @@ def test_a_history_that_one_store_can_have_shown_is_linearizable(name: str) -> N
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_history_that_no_single_store_can_have_shown_is_contradictory(name: str) -> None:
-    judgement = judge(BAD[name])
-    assert judgement.verdict is Verdict.CONTRADICTORY
-    assert judgement.key == 1
+    judgment = judge(BAD[name])
+    assert judgment.verdict is Verdict.CONTRADICTORY
+    assert judgment.key == 1
 
 
 @pytest.mark.parametrize("bad", [False, True])

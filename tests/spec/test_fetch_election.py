@@ -285,7 +285,7 @@ def test_no_stranger_and_no_fenced_leader_stops_the_server() -> None:
     assert (bench.all(Halt), bench.about.term) == ([], 3)
 
 
-def test_a_cluster_id_that_was_learnt_from_the_log_goes_into_every_request() -> None:
+def test_cluster_id_learned_from_log_is_in_every_request() -> None:
     """When the cluster id is committed, it is included in all fetch requests from then on."""
     bench = FetchBench(1)
     assert bench.follow(TWO, 2).cluster_id is None

@@ -94,7 +94,7 @@ def test_when_no_node_has_room_an_edge_is_split_so_that_the_joiner_is_placed() -
     assert welcomed == address_of(3)
     assert redirect == JoinRedirect((address_of(3),), DOMAIN, RefusalCode.EDGE_SPLIT, b"t", 1)
     assert given_up in {address_of(1), address_of(2)}
-    assert welcome.sample[0].address == given_up, "the joiner learns of its second neighbour"
+    assert welcome.sample[0].address == given_up, "the joiner learns of its second neighbor"
     assert story.peers() == {3} | {n for n in (1, 2) if address_of(n) != given_up}
 
 

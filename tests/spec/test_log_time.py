@@ -109,8 +109,8 @@ def test_the_time_that_a_leader_needs_to_commit_is_not_lost_from_log_time() -> N
 def texts(offsets_ms: dict[int, int], clocks: VoterClocks = THREE, own_id: int = 1) -> tuple[str | None, str | None]:
     """What server `own_id` says of its own clock and, as the leader, of the others'."""
     reckoning = heard({each: ms for each, ms in offsets_ms.items() if each != own_id})
-    judgement = reckoning.judge(10_000, BASE_MS + 10_000 + offsets_ms[own_id], own_id, clocks)
-    told = (judgement, own_id, NAMES.__getitem__)
+    judgment = reckoning.judge(10_000, BASE_MS + 10_000 + offsets_ms[own_id], own_id, clocks)
+    told = (judgment, own_id, NAMES.__getitem__)
     return own_clock_text(*told), other_clocks_text(*told)
 
 
@@ -153,9 +153,9 @@ def test_a_follower_says_of_its_own_clock_that_it_is_off() -> None:
 
 
 def test_log_time_that_waits_for_the_clocks_is_told_with_the_command_that_brings_it_back() -> None:
-    judgement = heard({2: 0, 3: 0}).judge(10_000, BASE_MS + 10_000, 1, THREE)
-    assert log_time_text(judgement, FarmState(BASE_MS + 40_000), PERIOD_MS) is None
-    told = log_time_text(judgement, FarmState(BASE_MS + 1_010_000), PERIOD_MS)
+    judgment = heard({2: 0, 3: 0}).judge(10_000, BASE_MS + 10_000, 1, THREE)
+    assert log_time_text(judgment, FarmState(BASE_MS + 40_000), PERIOD_MS) is None
+    told = log_time_text(judgment, FarmState(BASE_MS + 1_010_000), PERIOD_MS)
     assert told is not None
     assert "1000 s ahead" in told[0]
     assert "garlicfarm log-time back" in told[1]

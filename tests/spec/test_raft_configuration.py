@@ -1,4 +1,4 @@
-"""The plan of a configuration change, against what makes it safe: majorities of neighbouring steps always meet."""
+"""The plan of a configuration change, against what makes it safe: majorities of neighboring steps always meet."""
 
 from dataclasses import replace
 from itertools import combinations, pairwise

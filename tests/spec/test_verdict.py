@@ -404,11 +404,11 @@ def test_another_farms_key_is_asked_about_where_this_node_lacks_routers() -> Non
     assert waiting.farm.label in found.advice
 
 
-def test_a_whole_farm_ignores_its_neighbours() -> None:
+def test_a_whole_farm_ignores_its_neighbors() -> None:
     view = healthy()
-    neighboured = replace(view, gossip=replace(view.gossip, other_farms=OTHER))
-    assert verdict(neighboured).kind is VerdictKind.HEALTHY
-    assert [each.alarm for each in concerns_of(neighboured)] == [None]
+    neighbored = replace(view, gossip=replace(view.gossip, other_farms=OTHER))
+    assert verdict(neighbored).kind is VerdictKind.HEALTHY
+    assert [each.alarm for each in concerns_of(neighbored)] == [None]
 
 
 def test_where_a_server_is_down_a_foreign_key_is_an_alarm_beside_the_verdict() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from bridge.core.farm.log_time_correction import needless_ms
 from bridge.core.state.farm_state import FarmState
-from bridge.core.state.log_time import CLOCK_OFF_MS, ClockJudgement
+from bridge.core.state.log_time import CLOCK_OFF_MS, ClockJudgment
 
 BACK_ACTION = (
     "first make sure that the clocks of the voters are right (`garlicfarm log-time show` lists them); then bring log"
@@ -27,32 +27,32 @@ def seconds_off(offset_ms: int) -> str:
     return f"{abs(offset_ms) / 1000:.0f} s {'ahead of' if offset_ms >= 0 else 'behind'}"
 
 
-def own_clock_text(judgement: ClockJudgement | None, own_id: int, name_of: Callable[[int], str]) -> str | None:
+def own_clock_text(judgment: ClockJudgment | None, own_id: int, name_of: Callable[[int], str]) -> str | None:
     """The problem with this node's clock, if any."""
-    if judgement is None:
+    if judgment is None:
         return None
     # The majority time of two voters is the earlier of their clocks, which may be the wrong one.
-    is_first = not judgement.agreed and judgement.own_ms == min(judgement.offsets_ms.values())
-    if abs(judgement.own_ms) <= CLOCK_OFF_MS and not is_first:
+    is_first = not judgment.agreed and judgment.own_ms == min(judgment.offsets_ms.values())
+    if abs(judgment.own_ms) <= CLOCK_OFF_MS and not is_first:
         return None
-    if not judgement.agreed:
-        return _disagreement(judgement, name_of)
-    agreeing = [each for each, offset_ms in judgement.offsets_ms.items() if abs(offset_ms) <= CLOCK_OFF_MS]
+    if not judgment.agreed:
+        return _disagreement(judgment, name_of)
+    agreeing = [each for each, offset_ms in judgment.offsets_ms.items() if abs(offset_ms) <= CLOCK_OFF_MS]
     return (
-        f"the clock of this node, {name_of(own_id)}, is {seconds_off(judgement.own_ms)} the clocks of a majority of the"
+        f"the clock of this node, {name_of(own_id)}, is {seconds_off(judgment.own_ms)} the clocks of a majority of the"
         f" voters ({_names(agreeing, name_of)}), which log time follows"
     )
 
 
-def other_clocks_text(judgement: ClockJudgement | None, own_id: int, name_of: Callable[[int], str]) -> str | None:
+def other_clocks_text(judgment: ClockJudgment | None, own_id: int, name_of: Callable[[int], str]) -> str | None:
     """The other servers whose clocks are off, as the leader sees it."""
-    if judgement is None:
+    if judgment is None:
         return None
-    others = {each: offset_ms for each, offset_ms in judgement.off.items() if each != own_id}
+    others = {each: offset_ms for each, offset_ms in judgment.off.items() if each != own_id}
     if not others:
         return None
-    if not judgement.agreed:
-        return _disagreement(judgement, name_of)
+    if not judgment.agreed:
+        return _disagreement(judgment, name_of)
     told = "; ".join(f"the clock of {name_of(each)} is {seconds_off(ms)}" for each, ms in sorted(others.items()))
     return f"{told} the clocks of a majority of the voters, which log time follows"
 
@@ -73,11 +73,11 @@ def founding_clock_text(own_name: str, offsets_ms: Mapping[str, int]) -> str | N
     return f"no majority of the clocks of these nodes agrees; compared with {own_name}: {told}"
 
 
-def log_time_text(judgement: ClockJudgement | None, state: FarmState, period_ms: int) -> tuple[str, str] | None:
+def log_time_text(judgment: ClockJudgment | None, state: FarmState, period_ms: int) -> tuple[str, str] | None:
     """The problem with log time and what to do; None without a problem."""
-    if judgement is None:
+    if judgment is None:
         return "no majority of the voters has reported lately: log time cannot move on", SILENT_ACTION
-    ahead_ms = state.log_time_ms - judgement.majority_ms
+    ahead_ms = state.log_time_ms - judgment.majority_ms
     if ahead_ms <= needless_ms(period_ms):
         return None
     text = (
@@ -87,8 +87,8 @@ def log_time_text(judgement: ClockJudgement | None, state: FarmState, period_ms:
     return text, BACK_ACTION
 
 
-def _disagreement(judgement: ClockJudgement, name_of: Callable[[int], str]) -> str:
-    told = ", ".join(f"{name_of(each)} {ms / 1000:+.0f} s" for each, ms in sorted(judgement.offsets_ms.items()))
+def _disagreement(judgment: ClockJudgment, name_of: Callable[[int], str]) -> str:
+    told = ", ".join(f"{name_of(each)} {ms / 1000:+.0f} s" for each, ms in sorted(judgment.offsets_ms.items()))
     return f"no majority of the voters' clocks agrees; beside the time that a majority has reached: {told}"
 
 

@@ -358,7 +358,7 @@ class Farm:
 
         A request of a proven entry belongs to its author. Otherwise any client could submit a meaningless entry under
         the next request id of an honest server, and that server's own entry would count as a repetition. The first
-        sessions of each of the farm's own authors, up to `AUTHOR_SESSIONS_MAX`, are not forgotten in favour of
+        sessions of each of the farm's own authors, up to `AUTHOR_SESSIONS_MAX`, are not forgotten in favor of
         strangers' sessions. A session never changes from protected to unprotected or back: its requests would be new
         there.
         """

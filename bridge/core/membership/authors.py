@@ -147,7 +147,7 @@ def without_effect(
         return None
     if author is None:
         return NoEffect.FORGED if entry.forged else NoEffect.UNSIGNED
-    refusal = _unauthorised(record, author, admitted, clients)
+    refusal = _unauthorized(record, author, admitted, clients)
     if refusal is not None:
         return refusal
     used = numbers.get(author.node_id, AuthorNumbers())
@@ -180,7 +180,7 @@ def without_former(
     return {node_id: each for node_id, each in numbers.items() if node_id != gives_way}
 
 
-def _unauthorised(
+def _unauthorized(
     record: EntryRecord, author: Author, admitted: Mapping[int, Admitted], clients: Mapping[bytes, Client]
 ) -> NoEffect | None:
     if isinstance(record, ServerRecord):

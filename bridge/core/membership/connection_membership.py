@@ -7,7 +7,7 @@ Each server describes itself in the handshake of every connection, with the same
 carry, and passes on the descriptions of the other servers that it considers alive. So a newcomer with one working seed
 learns of all. A description that is passed on makes a server known and replaces an older one; it is no sign of life, or
 two servers would keep a dead one alive between them. A server is alive if a Raft connection to it is open or has just
-been opened. Servers do not exchange judgements, so there is nothing to refute.
+been opened. Servers do not exchange judgments, so there is nothing to refute.
 
 Of two descriptions the one with the higher incarnation counts, as in gossip. If a server receives its own description
 first hand, with its own generation or a later one and other content, a second instance of its identity runs: an

@@ -1,4 +1,4 @@
-"""One server's estimate of log time, the clock entries of a leader, and the judgement of clocks.
+"""One server's estimate of log time, the clock entries of a leader, and the judgment of clocks.
 
 The log carries the time (`bridge.core.log.voter_clocks`). Between clock entries a server advances it by its own
 monotonic clock (`paced`), and likewise the clock of each server that reports: the report's date plus the time since
@@ -9,7 +9,7 @@ voters it is the median.
                          has reported recently. Its own clock counts only as one of the voters'
     it writes again      at once if the reports of a majority allow a step of more than `STEP_MS`: if the farm was off
                          for long, the first reports after the election correct log time, not the next period
-    every server judges  its own clock and the others' by the majority time (`ClockJudgement`)
+    every server judges  its own clock and the others' by the majority time (`ClockJudgment`)
 
 No server can know which clocks are right. It can only say which differ from a majority, and whether a majority agrees.
 """
@@ -26,7 +26,7 @@ SERVERS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
-class ClockJudgement:
+class ClockJudgment:
     """The clocks beside the majority time, as one server sees them; offsets are positive for a clock that is fast."""
 
     majority_ms: int
@@ -88,7 +88,7 @@ class LogTime:
         """Whether a clock entry would advance log time beyond the estimate by more than `STEP_MS`."""
         return self._next_ms(now, clock_ms, server_id, clocks, limit_ms) - self.paced(now) > STEP_MS
 
-    def judge(self, now: int, clock_ms: int, server_id: int, clocks: VoterClocks) -> ClockJudgement | None:
+    def judge(self, now: int, clock_ms: int, server_id: int, clocks: VoterClocks) -> ClockJudgment | None:
         """The clocks of servers that reported recently, compared with the majority time; None without a majority."""
         times_ms = self._times_ms(now, clock_ms, server_id)
         majority_ms = time_of_majorities(clocks.majorities, times_ms)
@@ -99,7 +99,7 @@ class LogTime:
             2 * sum(abs(offsets_ms.get(each, CLOCK_OFF_MS + 1)) <= CLOCK_OFF_MS for each in voters) > len(voters)
             for voters in clocks.majorities
         )
-        return ClockJudgement(majority_ms, offsets_ms[server_id], offsets_ms, agreed)
+        return ClockJudgment(majority_ms, offsets_ms[server_id], offsets_ms, agreed)
 
     def _next_ms(self, now: int, clock_ms: int, server_id: int, clocks: VoterClocks, limit_ms: int | None) -> int:
         majority_ms = time_of_majorities(clocks.majorities, self._times_ms(now, clock_ms, server_id))

@@ -324,14 +324,14 @@ class FarmAdmin:
         """The farm's time, and the servers' clocks beside it."""
         farm = self._current.required()
         applied_state, state = farm.applied_state, farm.state
-        judgement = applied_state.judge_clocks(farm.replica.server_id)
-        offsets_ms: Mapping[int, int] = {} if judgement is None else judgement.offsets_ms
+        judgment = applied_state.judge_clocks(farm.replica.server_id)
+        offsets_ms: Mapping[int, int] = {} if judgment is None else judgment.offsets_ms
         voters = {each for majority in state.clocks.majorities for each in majority}
         return LogTimeAnswer(
             log_time_ms=state.log_time_ms,
-            majority_ms=None if judgement is None else judgement.majority_ms,
+            majority_ms=None if judgment is None else judgment.majority_ms,
             latest_ms=state.clocks.limit_ms(farm.replica.server.role.term, applied_state.farm.tuning.period_ms),
-            agreed=judgement is not None and judgement.agreed,
+            agreed=judgment is not None and judgment.agreed,
             clocks=tuple(
                 ServerClock(each, server_name(state.admitted, each), each in voters, offsets_ms.get(each))
                 for each in sorted(voters | offsets_ms.keys())

@@ -125,13 +125,13 @@ def _gauge(name: str, value: float) -> Metric:
     return GaugeMetricFamily(f"{PREFIX}_{name}", GAUGES[name], value=value)
 
 
-def _labelled(name: str, labels: Sequence[str]) -> GaugeMetricFamily:
+def _labeled(name: str, labels: Sequence[str]) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"{PREFIX}_{name}", GAUGES[name], labels=labels)
 
 
 def _verdict(view: FarmView) -> Iterator[Metric]:
     """As Prometheus' state sets are: one series for each kind, of which one is 1."""
-    kinds = _labelled("verdict", ("kind",))
+    kinds = _labeled("verdict", ("kind",))
     for kind in VerdictKind:
         kinds.add_metric(_labels(kind.value), view.verdict.kind is kind)
     yield kinds
@@ -140,19 +140,19 @@ def _verdict(view: FarmView) -> Iterator[Metric]:
 
 
 def _node(view: FarmView) -> Iterator[Metric]:
-    info = _labelled("node_info", ("name", "version", "phase"))
+    info = _labeled("node_info", ("name", "version", "phase"))
     info.add_metric(_labels(view.node.name, view.node.version, view.node.phase.value), 1)
     yield info
     yield _gauge("uptime_seconds", view.node.uptime_ms / 1000)
     yield _gauge("generation", view.node.generation)
-    alarms = _labelled("alarms", ("kind",))
+    alarms = _labeled("alarms", ("kind",))
     for kind in sorted({alarm.kind for alarm in view.alarms}):
         alarms.add_metric(_labels(kind), sum(alarm.kind == kind for alarm in view.alarms))
     yield alarms
 
 
 def _members(view: FarmView) -> Iterator[Metric]:
-    members, counted = _labelled("members", ("status",)), counted_members(view)
+    members, counted = _labeled("members", ("status",)), counted_members(view)
     for status in MemberStatus:
         members.add_metric(_labels(status.value), sum(member.status is status for member in counted))
     yield members
@@ -165,7 +165,7 @@ def _members(view: FarmView) -> Iterator[Metric]:
 
 def _raft(view: FarmView) -> Iterator[Metric]:
     raft = view.raft
-    roles = _labelled("raft_role", ("role",))
+    roles = _labeled("raft_role", ("role",))
     for role in RaftRole:
         roles.add_metric(_labels(role.value), raft.role is role)
     yield roles
@@ -174,7 +174,7 @@ def _raft(view: FarmView) -> Iterator[Metric]:
     yield _gauge("raft_last_index", raft.last_index)
     yield _gauge("raft_commit_index", raft.commit_index)
     yield _gauge("raft_applied_index", raft.applied_index)
-    lags = _labelled("raft_follower_lag_entries", ("server",))
+    lags = _labeled("raft_follower_lag_entries", ("server",))
     for follower in raft.followers:
         if follower.lag_entries is None:
             continue

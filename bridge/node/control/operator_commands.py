@@ -212,8 +212,8 @@ class OperatorCommands:
         """Back to the majority time as this node reckons it, as far as the log vouches for it."""
         state, tuning = self._state, self.applied_state.farm.tuning
         majority_ms = state.clocks.majority_ms(state.applied_term)
-        judgement = self.applied_state.judge_clocks(self.view.node.raft_id or 0)
-        now = majority_ms if judgement is None else judgement.majority_ms
+        judgment = self.applied_state.judge_clocks(self.view.node.raft_id or 0)
+        now = majority_ms if judgment is None else judgment.majority_ms
         if majority_ms is None or now is None:
             raise Refused(
                 409, "no-majority", "no majority of the voters reported lately; see `garlicfarm log-time show`"

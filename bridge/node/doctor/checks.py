@@ -83,7 +83,7 @@ def python_check(version: tuple[int, ...]) -> Check:
 
 
 def clock_is_synchronized() -> bool | None:
-    """Whether the kernel holds its clock for synchronised; None where it cannot be asked."""
+    """Whether the kernel holds its clock for synchronized; None where it cannot be asked."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         # All zero means "change nothing": the call only reports.
@@ -100,14 +100,14 @@ def clock_check(now_s: int, synchronized: bool | None) -> Check:  # noqa: FBT001
         return Check("clock", CheckResult.PROBLEM, f"{shown}, which is in the past", "set the clock and switch on NTP")
     match synchronized:
         case True:
-            return Check("clock", CheckResult.OK, f"{shown}, synchronised")
+            return Check("clock", CheckResult.OK, f"{shown}, synchronized")
         case False:
             action = "switch on NTP (for instance: timedatectl set-ntp true); a node more than 30 s off cannot publish"
-            return Check("clock", CheckResult.WARNING, f"{shown}, not known to be synchronised", action)
+            return Check("clock", CheckResult.WARNING, f"{shown}, not known to be synchronized", action)
         case None:
             action = "make sure that NTP runs; a node more than 30 s off cannot publish"
             return Check(
-                "clock", CheckResult.WARNING, f"{shown}; this system cannot tell whether it is synchronised", action
+                "clock", CheckResult.WARNING, f"{shown}; this system cannot tell whether it is synchronized", action
             )
 
 

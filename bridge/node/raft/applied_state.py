@@ -42,7 +42,7 @@ from bridge.core.log.weights import (
 from bridge.core.membership.authors import EntryWithoutEffect, NoEffect
 from bridge.core.publishing.without_quorum import QuorumWatch
 from bridge.core.state.farm_state import FarmState
-from bridge.core.state.log_time import ClockJudgement, LogTime
+from bridge.core.state.log_time import ClockJudgment, LogTime
 from bridge.core.state.log_time_index import LogTimeIndex
 from bridge.core.state.reqids import Update
 from bridge.node.events.event_log import EventLog, clock_ms
@@ -223,7 +223,7 @@ class AppliedState:
         """Whether the farm remembers this request."""
         return self._farm.sessions.was_executed(request)
 
-    def judge_clocks(self, server_id: int) -> ClockJudgement | None:
+    def judge_clocks(self, server_id: int) -> ClockJudgment | None:
         """The clocks beside the majority time, as this server, `server_id`, sees them by its machine's clock."""
         return self.log_time.judge(now_ms(), clock_ms(), server_id, self.state.clocks)
 

@@ -126,10 +126,10 @@ class TimekeepingTask:
         is_old = self._applies_old_entries(state.log_time_ms)
         if not context.applied_state.quorum.moved:
             return
-        judgement = context.applied_state.log_time.judge(*self._own_reading(), state.clocks)
-        own = own_clock_text(judgement, own_id, self._name_of)
-        others = other_clocks_text(judgement, own_id, self._name_of) if leads else None
-        log_time = log_time_text(judgement, state, context.applied_state.farm.tuning.period_ms) if leads else None
+        judgment = context.applied_state.log_time.judge(*self._own_reading(), state.clocks)
+        own = own_clock_text(judgment, own_id, self._name_of)
+        others = other_clocks_text(judgment, own_id, self._name_of) if leads else None
+        log_time = log_time_text(judgment, state, context.applied_state.farm.tuning.period_ms) if leads else None
         log_time_found = (None, None) if log_time is None else log_time
         for alarm, text, action in ((CLOCK, own, None), (OTHER_CLOCKS, others, None), (LOG_TIME, *log_time_found)):
             if text is None:

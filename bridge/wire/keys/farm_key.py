@@ -101,7 +101,7 @@ class FarmKey:
 
     @property
     def earlier_credentials(self) -> tuple[DigestCredentials, ...]:
-        """Credentials of the retired keys, newest first: they are recognised and refused."""
+        """Credentials of the retired keys, newest first: they are recognized and refused."""
         return tuple(self._credentials_of(key) for key in self.retired_keys)
 
     def _credentials_of(self, key: bytes) -> DigestCredentials:

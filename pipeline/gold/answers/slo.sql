@@ -1,4 +1,4 @@
--- service levels and burnt error budget of farms and routers
+-- service levels and burned error budget of farms and routers
 --
 --     good     router       its availability in the window
 --              destination  availability * healthy share, of the server that serves it best

@@ -41,11 +41,11 @@ UNKNOWN_RECORD: Final = bytes.fromhex("01ff7f0000")
 def varint(number: int) -> bytes:
     """In Kafka's zigzag spelling, of a small number."""
     zigzag = number * 2 if number >= 0 else -number * 2 - 1
-    spelt = bytearray()
+    spelled = bytearray()
     while zigzag > 0x7F:
-        spelt.append(zigzag & 0x7F | 0x80)
+        spelled.append(zigzag & 0x7F | 0x80)
         zigzag >>= 7
-    return bytes([*spelt, zigzag])
+    return bytes([*spelled, zigzag])
 
 
 def batch(
@@ -53,10 +53,10 @@ def batch(
 ) -> bytes:
     """A batch, by hand: our own writer of batches is what such a leader would use. One record for each time."""
     now_ms, records = int(time.time() * 1000), b""
-    spelt_key = varint(-1) if key is None else varint(len(key)) + key
+    spelled_key = varint(-1) if key is None else varint(len(key)) + key
     times = list(later_ms)
     for number, later in enumerate(times):
-        record = bytes(1) + varint(later) + varint(number) + spelt_key + varint(len(value)) + value + varint(0)
+        record = bytes(1) + varint(later) + varint(number) + spelled_key + varint(len(value)) + value + varint(0)
         records += varint(len(record)) + record
     count = len(times)
     tail = struct.pack(">hiqqqhii", attributes, count - 1, now_ms, now_ms + max(times), -1, -1, -1, count) + records
@@ -66,8 +66,8 @@ def batch(
 def leader_change(version: int, ids: Iterable[int]) -> bytes:
     """A LeaderChange with all voters granting; version 1 has directory ids."""
     voters = [struct.pack(">i", voter_id) + (uuid.uuid4().bytes if version else b"") + b"\x00" for voter_id in ids]
-    spelt = bytes([len(voters) + 1]) + b"".join(voters)
-    return struct.pack(">hi", version, 1) + spelt + spelt + b"\x00"
+    spelled = bytes([len(voters) + 1]) + b"".join(voters)
+    return struct.pack(">hi", version, 1) + spelled + spelled + b"\x00"
 
 
 def control_key(version: int, kind: int) -> bytes:

@@ -400,7 +400,7 @@ class Checker:
         known = self.leaders.setdefault(term, server)
         if known != server:
             raise ViolationError(f"election safety: {known} and {server} both lead term {term}")
-        # What a later term has committed is not this leader's concern: its votes may have travelled for long.
+        # What a later term has committed is not this leader's concern: its votes may have traveled for long.
         count = len(self.committed)
         while count and self._committed_in[count - 1] >= term:
             count -= 1

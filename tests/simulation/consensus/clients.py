@@ -130,13 +130,13 @@ class Clients:
             *self._operations,
             *(Operation(call.key, call.value, None, call.called, None) for call in open_calls),
         ]
-        judgement = judge(history)
-        if judgement.verdict is Verdict.CONTRADICTORY:
+        judgment = judge(history)
+        if judgment.verdict is Verdict.CONTRADICTORY:
             told = sorted(
-                (operation for operation in history if operation.key == judgement.key),
+                (operation for operation in history if operation.key == judgment.key),
                 key=lambda operation: operation.called,
             )
-            raise ViolationError(f"linearizability: no order explains what clients saw of key {judgement.key}: {told}")
+            raise ViolationError(f"linearizability: no order explains what clients saw of key {judgment.key}: {told}")
         self.keys_judged = len({operation.key for operation in history})
 
     def _call(self, client: Client) -> None:

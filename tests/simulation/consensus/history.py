@@ -5,7 +5,7 @@
     healing     all servers run, everything arrives; within a bound a leader must exist, clients must be answered, lost
                 servers must be replaced, and every member must have applied the same entries; unless no server leads,
                 and the lost ones took with them what the others would need to elect one
-    judgement   what the clients saw of each key must be explained by one order of their calls
+    judgment   what the clients saw of each key must be explained by one order of their calls
 
 One random source decides everything, so a seed and a length name a history exactly.
 """
@@ -209,7 +209,7 @@ class World:
             self._judge.kept(machine.server_id, index, log)
 
     def run(self, length: Length) -> None:
-        """Trouble, then healing and judgement; raises `ViolationError`."""
+        """Trouble, then healing and judgment; raises `ViolationError`."""
         self._start_all()
         self.clients.begin()
         self.nemesis.begin()

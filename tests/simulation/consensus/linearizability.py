@@ -1,7 +1,7 @@
 """Whether a history of reads and writes is one that a single store could have shown (Herlihy and Wing 1990).
 
 Each key is judged on its own, for linearizability is local. No value is written twice and each answered write says
-which value it found, so nothing has to be searched, and no judgement is ever given up: the decision is exact, in time
+which value it found, so nothing has to be searched, and no judgment is ever given up: the decision is exact, in time
 that grows at most with the square of the history (Gibbons and Korach 1997, "Testing shared memories", for registers
 whose values differ).
 
@@ -49,7 +49,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgment:
     """The verdict on a history, and the key that it is about unless all is well."""
 
     verdict: Verdict
@@ -72,15 +72,15 @@ class _Span:
         self.begun = max(self.begun, operation.called)
 
 
-def judge(operations: Iterable[Operation]) -> Judgement:
+def judge(operations: Iterable[Operation]) -> Judgment:
     """Judge every key."""
     by_key: dict[int, list[Operation]] = {}
     for operation in operations:
         by_key.setdefault(operation.key, []).append(operation)
     for key, history in sorted(by_key.items()):
         if judge_key(history) is Verdict.CONTRADICTORY:
-            return Judgement(Verdict.CONTRADICTORY, key)
-    return Judgement(Verdict.LINEARIZABLE)
+            return Judgment(Verdict.CONTRADICTORY, key)
+    return Judgment(Verdict.LINEARIZABLE)
 
 
 def judge_key(history: Sequence[Operation]) -> Verdict:

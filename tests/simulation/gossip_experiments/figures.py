@@ -48,7 +48,7 @@ def quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(ceil(share * len(values)) - 1, 0)]
 
 
-def correlation_of_neighbours(groups: Sequence[Sequence[float]]) -> float:
+def correlation_of_neighbors(groups: Sequence[Sequence[float]]) -> float:
     """How far each value follows the one before it: 0 for independent ones, give or take 2 / sqrt(count)."""
     values = [value for group in groups for value in group]
     mean = fmean(values)

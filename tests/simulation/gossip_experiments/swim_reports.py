@@ -19,7 +19,7 @@ from tests.simulation.gossip_experiments.dissemination import (
     mass_crash,
     without_a_crash,
 )
-from tests.simulation.gossip_experiments.figures import Figure, correlation_of_neighbours, mean_of, table
+from tests.simulation.gossip_experiments.figures import Figure, correlation_of_neighbors, mean_of, table
 from tests.simulation.gossip_experiments.setting import Setting
 
 _STEADY = (100, 1_000, 0.05)
@@ -32,7 +32,7 @@ def detection(setting: Setting) -> str:
     for size in setting.sizes:
         groups = _groups(setting, size)
         found = [period for group in groups for period in group.periods]
-        rows.append(_detection_row(str(size), found, correlation_of_neighbours([group.periods for group in groups])))
+        rows.append(_detection_row(str(size), found, correlation_of_neighbors([group.periods for group in groups])))
         pooled += found
     rows.append(_detection_row("all", pooled, None))
     away = f"away from e/(e-1) = {EXPECTED_PERIODS:.3f}"

@@ -141,7 +141,7 @@ class I2pConnector:
         self._authentication = ProxyAuthentication(proxy.credentials, random_bytes)
 
     async def connect(self, address: PeerAddress) -> Reached:
-        """A connection to the proxy, and in the mode `connect` through it. The channel is the name that is dialled."""
+        """A connection to the proxy, and in the mode `connect` through it. The channel is the name that is dialed."""
         self._check(address)
         if not is_loopback(self._proxy.host):
             raise GarlicFarmError(

@@ -6,7 +6,7 @@
 The password proves that a peer holds the farm's key file, and every holder of the file knows it. So a Raft id counts
 only with a signature by the identity to which the farm has bound that id. The signature covers all that identifies this
 handshake: both ids and the role, the cluster, both nonces with their count, the extensions, and the *channel*: the hash
-of the certificate that the server shows, or the I2P name that was dialled. An attacker that relays a challenge and its
+of the certificate that the server shows, or the I2P name that was dialed. An attacker that relays a challenge and its
 answer has another certificate or name, so what it relays proves nothing. A nonce is accepted once, so a recording
 proves nothing either.
 
@@ -109,7 +109,7 @@ class Transcript:
     client_nonce: str
     nonce_count: int
     channel: str
-    """`tls ` and the SHA-256 of the server's certificate in hexadecimal, or `i2p ` and the dialled name."""
+    """`tls ` and the SHA-256 of the server's certificate in hexadecimal, or `i2p ` and the dialed name."""
     offered: str
     chosen: str
     lease_ms: int | None

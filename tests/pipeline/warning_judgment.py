@@ -47,7 +47,7 @@ class JudgedFarm:
 
 
 @dataclass(slots=True)
-class Judgement:
+class Judgment:
     """The sums over farms."""
 
     router_days: float = 0.0
@@ -94,9 +94,9 @@ class Judgement:
         return self.foreseen.get(signal, 0) / max(1, self.degradations.get(signal, 0))
 
 
-def judge(farms: Iterable[JudgedFarm]) -> Judgement:
+def judge(farms: Iterable[JudgedFarm]) -> Judgment:
     """All warnings of these farms against all labels."""
-    found = Judgement()
+    found = Judgment()
     for farm in farms:
         found.router_days += farm.routers * (farm.ends_ms - farm.begins_ms) / DAY_MS
         warnings = [each for each in farm.warnings if farm.begins_ms <= each.at_ms < farm.ends_ms]
@@ -108,7 +108,7 @@ def judge(farms: Iterable[JudgedFarm]) -> Judgement:
     return found
 
 
-def _count(found: Judgement, warning: Warned, labels: Sequence[Label]) -> None:
+def _count(found: Judgment, warning: Warned, labels: Sequence[Label]) -> None:
     kinds = {label.kind for label in labels if _shows(label, warning)}
     if Kind.DEGRADATION in kinds:
         found.in_time += 1
@@ -118,7 +118,7 @@ def _count(found: Judgement, warning: Warned, labels: Sequence[Label]) -> None:
         found.other += 1
 
 
-def _foreseen(found: Judgement, label: Label, warnings: Sequence[Warned]) -> None:
+def _foreseen(found: Judgment, label: Label, warnings: Sequence[Warned]) -> None:
     if label.signal is None or label.fails_ms is None:
         found.sudden += 1
         return

@@ -7,7 +7,7 @@ from pipeline.gold.answers import answer_sql
 from pipeline.load_model import EPOCH_MS
 from pipeline.planned_failures import HOUR_MS, Kind, Label, Signal
 from tests.pipeline.made_warnings import MadeFarm, asked, by_days, made_farm
-from tests.pipeline.warning_judgement import JudgedFarm, Judgement, Warned, judge
+from tests.pipeline.warning_judgment import JudgedFarm, Judgment, Warned, judge
 
 ROUTERS, DAYS, SEED = 8, 7, 3
 KINDS = {Kind.DEGRADATION: 3, Kind.SUDDEN: 1, Kind.SPIKE: 3}
@@ -25,7 +25,7 @@ def warned(server_id: int, at_h: float) -> Warned:
     return Warned(server_id, "lag", EPOCH_MS + int(at_h * HOUR_MS))
 
 
-def judged(labels: list[Label], warnings: list[Warned], begins_h: float = 0, ends_h: float = 48) -> Judgement:
+def judged(labels: list[Label], warnings: list[Warned], begins_h: float = 0, ends_h: float = 48) -> Judgment:
     begins, ends = (EPOCH_MS + int(each * HOUR_MS) for each in (begins_h, ends_h))
     return judge([JudgedFarm(10, begins, ends, labels, warnings)])
 
@@ -72,11 +72,11 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> MadeFarm:
         return made_farm(tmp_path_factory.mktemp("farm"), SEED, ROUTERS, DAYS, KINDS)
 
 
-def stands(found: Judgement) -> bool:
+def stands(found: Judgment) -> bool:
     return found.precision >= LEAST_PRECISION and found.recall >= LEAST_RECALL
 
 
-def test_warnings_foretell_the_failures_of_a_labelled_farm(farm: MadeFarm) -> None:
+def test_warnings_foretell_the_failures_of_a_labeled_farm(farm: MadeFarm) -> None:
     found = by_days([asked(farm)])
     assert stands(found), f"seed {SEED}: precision {found.precision:.2f}, recall {found.recall:.2f}"
 
