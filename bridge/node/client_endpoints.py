@@ -1,34 +1,39 @@
-"""Where a node answers the clients of other protocols, if its settings say so: ØMQ Raft's and Kafka's.
+"""The endpoints for clients of other protocols: ØMQ Raft (`[zmq]`) and Kafka (`[kafka]`).
 
-    settings ──▶ [zmq]?   ──▶ `bridge.node.zmq.opening`    ─┐
-             ──▶ [kafka]? ──▶ `bridge.node.kafka.opening`  ─┴─▶ bound, before the node is heard ──▶ serve
+    settings ──▶ [zmq]?   ──▶ extra installed? ──▶ `bridge.node.zmq.endpoint`    ─┐
+             ──▶ [kafka]? ──▶ extra installed? ──▶ `bridge.node.kafka.endpoint`  ─┴─▶ bound, before gossip ──▶ serve
 
 An endpoint is bound first, so that a node whose port is taken ends before others count a start of it. The view shows
-where each is and what it has counted, under the name of its table of settings.
+the address and the counters of each, under the name of its table of settings.
+
+The endpoint of a protocol takes some megabytes, and packages of an extra. A node without its table must not pay for
+either, so the module is imported here, in a thread, by a node that needs it.
 """
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from typing import Protocol
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Final, Protocol
 
 import trio
 
+from bridge.node.events.alarms import NodeStopped
 from bridge.node.founded_farm import CurrentFarm
-from bridge.node.kafka.opening import kafka_listener
 from bridge.node.local_node import LocalNode
-from bridge.node.zmq.opening import read_zmq_keys, zmq_endpoint
 
 
 class ClientEndpoint(Protocol):
-    """What a node asks of an endpoint."""
+    """The interface of an endpoint for the node."""
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """The address that clients connect to."""
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """What it has counted since the process started."""
+        """The counts since the process started."""
 
     async def serve(self) -> None:
         """Answer clients until cancelled."""
@@ -38,13 +43,41 @@ ClientEndpoints = Mapping[str, ClientEndpoint]
 """By the name of the table of settings."""
 
 
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """The extra of a protocol: the table of settings that needs it, and its packages by module."""
+
+    table: str
+    packages: Mapping[str, str]
+
+    @property
+    def remedy(self) -> str:
+        """The advice to an operator whose installation lacks the extra."""
+        return f"install the extra (pip install 'garlicfarm[{self.table}]'), or remove [{self.table}] from the settings"
+
+    def missing(self) -> str | None:
+        """Return the name of a package that is not installed; None if all are."""
+        return next((package for module, package in self.packages.items() if find_spec(module) is None), None)
+
+
+ZMQ: Final = Extra("zmq", {"zmq": "pyzmq"})
+KAFKA: Final = Extra("kafka", {"kio": "kio", "cramjam": "cramjam"})
+
+
 @asynccontextmanager
 async def client_endpoints(local: LocalNode, current: CurrentFarm) -> AsyncIterator[ClientEndpoints]:
     """Have the endpoints bound while the block lasts. Raises `NodeStopped` and `KeyFileError`."""
-    with zmq_endpoint(local, current, await read_zmq_keys(local)) as zmq:
-        async with kafka_listener(local, current) as kafka:
-            found: dict[str, ClientEndpoint | None] = {"zmq": zmq, "kafka": kafka}
-            yield {name: each for name, each in found.items() if each is not None}
+    found: dict[str, ClientEndpoint] = {}
+    async with AsyncExitStack() as stack:
+        for extra, settings in ((ZMQ, local.configuration.zmq), (KAFKA, local.configuration.kafka)):
+            if settings is None:
+                continue
+            missing = extra.missing()
+            if missing is not None:
+                raise NodeStopped(f"{extra.table}.listen needs {missing}, which is not installed: {extra.remedy}")
+            module = await trio.to_thread.run_sync(import_module, f"bridge.node.{extra.table}.endpoint")
+            found[extra.table] = await stack.enter_async_context(module.open_endpoint(local, settings, current))
+        yield found
 
 
 async def serve_clients(endpoints: ClientEndpoints) -> None:

@@ -13,8 +13,7 @@ import trio
 
 from bridge.api.alarms import KAFKA_CERTIFICATE
 from bridge.node.founded_farm import CurrentFarm
-from bridge.node.kafka.endpoint import READ_BYTES, FarmListener
-from bridge.node.kafka.opening import kafka_listener
+from bridge.node.kafka.endpoint import READ_BYTES, FarmListener, open_endpoint
 from bridge.node.local_node import LocalNode
 from bridge.node.settings.clients import KafkaSettings
 from bridge.wire.keys.scram_text import new_credential
@@ -57,8 +56,7 @@ async def serving(stage: Stage, **settings: object) -> AsyncIterator[tuple[FarmL
     kafka = KafkaSettings(listen=here, advertise=here, **settings)  # type: ignore[arg-type]
     local = cast("LocalNode", SimpleNamespace(configuration=SimpleNamespace(kafka=kafka), alarms=stage.alarms))
     with trio.fail_after(BOUND_S):
-        async with kafka_listener(local, CurrentFarm(farm_of(stage))) as listener, trio.open_nursery() as nursery:
-            assert listener is not None
+        async with open_endpoint(local, kafka, CurrentFarm(farm_of(stage))) as listener, trio.open_nursery() as nursery:
             nursery.start_soon(listener.serve)
             yield listener, port
             nursery.cancel_scope.cancel()

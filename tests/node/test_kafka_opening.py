@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
+from bridge.node import client_endpoints as opening
 from bridge.node.events.alarms import NodeStopped
 from bridge.node.founded_farm import CurrentFarm
-from bridge.node.kafka import opening
 from bridge.node.local_node import LocalNode
 from bridge.node.settings.clients import KafkaSettings
 from gossip import Address
@@ -21,7 +21,7 @@ LOOPBACK = Address("127.0.0.1", 0)
 
 def local_node(**settings: object) -> LocalNode:
     kafka = KafkaSettings(listen=LOOPBACK, advertise=LOOPBACK, **settings)  # type: ignore[arg-type]
-    return cast("LocalNode", SimpleNamespace(configuration=SimpleNamespace(kafka=kafka), alarms=None))
+    return cast("LocalNode", SimpleNamespace(configuration=SimpleNamespace(kafka=kafka, zmq=None), alarms=None))
 
 
 def test_a_node_without_the_listener_loads_nothing_of_kafkas_messages() -> None:
@@ -32,17 +32,17 @@ def test_a_node_without_the_listener_loads_nothing_of_kafkas_messages() -> None:
 async def test_without_the_extra_a_node_with_the_listener_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "find_spec", lambda _: None)
     with pytest.raises(NodeStopped, match=r"pip install 'garlicfarm\[kafka\]'"):
-        async with opening.kafka_listener(local_node(), CurrentFarm()):
+        async with opening.client_endpoints(local_node(), CurrentFarm()):
             pass
 
 
 async def test_a_certificate_that_cannot_be_read_keeps_a_node_from_starting(tmp_path: Path) -> None:
     with pytest.raises(NodeStopped, match=r"none\.pem cannot be used"):
-        async with opening.kafka_listener(local_node(certificate=tmp_path / "none.pem"), CurrentFarm()):
+        async with opening.client_endpoints(local_node(certificate=tmp_path / "none.pem"), CurrentFarm()):
             pass
 
 
 async def test_the_listener_is_bound_before_it_serves_and_counts_nothing_yet() -> None:
-    async with opening.kafka_listener(local_node(), CurrentFarm()) as listener:
-        assert listener is not None
+    async with opening.client_endpoints(local_node(), CurrentFarm()) as endpoints:
+        listener = endpoints["kafka"]
         assert (listener.url, dict(listener.counters)) == ("127.0.0.1:0", {})

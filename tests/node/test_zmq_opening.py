@@ -14,11 +14,11 @@ import trio
 import zmq
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from bridge.node import client_endpoints as opening
 from bridge.node.events.alarms import NodeStopped
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.local_node import LocalNode
 from bridge.node.settings.clients import ZmqSettings
-from bridge.node.zmq import opening
 from bridge.node.zmq.endpoint import READ_BYTES, WRITE_BYTES, open_endpoint
 from consensus.core.model import Entry, Index
 from consensus.protocols.zmq_raft import EndpointAddress, FollowedLog, LogDescription, bound_endpoint, connect
@@ -33,20 +33,18 @@ LOOPBACK = "127.0.0.1"
 
 
 def test_a_node_without_the_endpoint_imports_no_pyzmq() -> None:
-    program = "import sys, bridge.node.app, bridge.node.zmq.opening; sys.exit('zmq' in sys.modules)"
+    program = "import sys, bridge.node.app; sys.exit('zmq' in sys.modules)"
     root = Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", program], cwd=root, timeout=60, check=False).returncode == 0
 
 
-def test_without_the_extra_a_node_with_the_endpoint_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_the_extra_a_node_with_the_endpoint_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "find_spec", lambda _: None)
-    settings = SimpleNamespace(zmq=ZmqSettings(listen=Address(LOOPBACK, 0)))
+    settings = SimpleNamespace(zmq=ZmqSettings(listen=Address(LOOPBACK, 0)), kafka=None)
     local = cast("LocalNode", SimpleNamespace(configuration=settings))
-    with (
-        pytest.raises(NodeStopped, match=r"pip install 'garlicfarm\[zmq\]'"),
-        opening.zmq_endpoint(local, CurrentFarm()),
-    ):
-        pass
+    with pytest.raises(NodeStopped, match=r"pip install 'garlicfarm\[zmq\]'"):
+        async with opening.client_endpoints(local, CurrentFarm()):
+            pass
 
 
 class GrowingLog:
@@ -146,8 +144,8 @@ async def test_a_farms_endpoint_closes_the_connection_of_a_frame_that_no_request
     # Given: the endpoint of a farm, and a client that is told of the end of its connection
     settings = ZmqSettings(listen=Address(LOOPBACK, 0), write=write)
     local = cast("LocalNode", SimpleNamespace(farm_key=SimpleNamespace(cluster="x"), alarms=None))
-    with trio.fail_after(10), open_endpoint(local, settings, CurrentFarm()) as endpoint, zmq_context() as context:
-        async with trio.open_nursery() as nursery:
+    with trio.fail_after(10), zmq_context() as context:
+        async with open_endpoint(local, settings, CurrentFarm()) as endpoint, trio.open_nursery() as nursery:
             nursery.start_soon(endpoint.serve)
             dealer = ZmqSocket(context, SocketKind.DEALER)
             dealer.connect(endpoint.url)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from bridge.node.security.key_files import KeyFileError, load_client_key, save_client_key
-from bridge.wire.keys.client_key import ClientKeyError, client_key_text, new_client_key, parse_client_key
+from bridge.wire.keys.client_key import client_key_text, new_client_key, parse_client_key
+from bridge.wire.keys.text import KeyTextError
 from bridge.wire.log.proof import proven
 from gossip.wire.identity import node_id_of
 from pipeline.feedback import client_key as of_pipeline
@@ -47,7 +48,7 @@ def test_the_pipeline_signs_with_it_what_the_farm_finds_proven_and_each_time_und
 
 @pytest.mark.parametrize("name", ["", "-x", "x" * 33, "a b", "a\n", "a\u202e"])
 def test_a_name_that_the_farm_does_not_take_is_refused(name: str) -> None:
-    with pytest.raises(ClientKeyError, match="1 to 32"):
+    with pytest.raises(KeyTextError, match="1 to 32"):
         new_client_key(name)
 
 
@@ -66,7 +67,7 @@ def test_a_damaged_file_is_refused_without_its_key(tmp_path: Path, change: tuple
     made = new_client_key("n")
     text = client_key_text(made).replace("\n" + change[0], "\n" + change[1])
     secret = client_key_text(made).rpartition('"')[0].rpartition('"')[2]
-    with pytest.raises(ClientKeyError, match=reason) as refused:
+    with pytest.raises(KeyTextError, match=reason) as refused:
         parse_client_key(text)
     assert secret[:20] not in str(refused.value)
     path = tmp_path / "damaged.key"

@@ -6,13 +6,13 @@ import pytest
 
 from bridge.wire.keys.curve_key import (
     CurveKey,
-    CurveKeyError,
     curve_key_text,
     from_z85,
     new_curve_key,
     parse_curve_key,
     to_z85,
 )
+from bridge.wire.keys.text import KeyTextError
 
 RFC_32 = bytes.fromhex("864fd26fb559f75b")
 RFC_26_SERVER = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
@@ -41,7 +41,7 @@ def test_a_file_comes_back() -> None:
 
 
 def test_a_name_that_no_list_could_hold_is_refused() -> None:
-    with pytest.raises(CurveKeyError, match="1 to 32 of letters"):
+    with pytest.raises(KeyTextError, match="1 to 32 of letters"):
         new_curve_key("two words")
 
 
@@ -59,7 +59,7 @@ def test_a_changed_file_is_refused_and_no_error_shows_a_secret() -> None:
         else:
             assert found.public == key.public, damaged
     assert refused > 100
-    with pytest.raises(CurveKeyError, match="version 2"):
+    with pytest.raises(KeyTextError, match="version 2"):
         parse_curve_key(text.replace("version = 1", "version = 2"))
 
 
@@ -67,5 +67,5 @@ def parsed(text: str) -> CurveKey | str:
     """The key, or the error's words."""
     try:
         return parse_curve_key(text)
-    except CurveKeyError as error:
+    except KeyTextError as error:
         return str(error)

@@ -38,10 +38,11 @@ from bridge.node.security.key_files import (
     save_farm_key,
     write_private_file,
 )
-from bridge.wire.keys.client_key import ClientKeyError, new_client_key
-from bridge.wire.keys.curve_key import CurveKey, CurveKeyError, new_curve_key, to_z85
+from bridge.wire.keys.client_key import new_client_key
+from bridge.wire.keys.curve_key import CurveKey, new_curve_key, to_z85
 from bridge.wire.keys.farm_key import DEFAULT_CLUSTER, EXPECT_LIMIT, FarmKeyError, new_farm_key, parse_farm_key
 from bridge.wire.keys.scram_text import new_credential, new_password
+from bridge.wire.keys.text import KeyTextError
 from consensus.protocols.kafka import Mechanism
 
 STATES = {
@@ -108,7 +109,7 @@ def new_client(file: Path, *, name: str, as_json: bool) -> None:
     FILE is made with mode 0600 and holds the private key; FILE.pub beside it holds the public one, which is no secret.
     The key may do nothing until a server admits it.
     """
-    with failures(ClientKeyError, KeyFileError):
+    with failures(KeyTextError, KeyFileError):
         client = new_client_key(name)
         save_client_key(file, client)
     if as_json:
@@ -127,7 +128,7 @@ def new_curve(file: Path, *, name: str, as_json: bool) -> None:
 
     FILE is made with mode 0600 and holds the secret key. The line that is shown belongs into the node's `zmq.keys`.
     """
-    with failures(CurveKeyError, KeyFileError):
+    with failures(KeyTextError, KeyFileError):
         key = new_curve_key(name)
         save_curve_key(file, key)
     _print_curve(file, key, as_json=as_json)

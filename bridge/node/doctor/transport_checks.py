@@ -6,15 +6,14 @@ from datetime import UTC, datetime
 
 from bridge.api.alarms import CERTIFICATE, KAFKA_CERTIFICATE
 from bridge.api.outputs import Check, CheckResult
+from bridge.node.client_endpoints import KAFKA, ZMQ, Extra
 from bridge.node.kafka.listed_users import read_listed_users
-from bridge.node.kafka.opening import INSTALL_KAFKA, missing_module
 from bridge.node.raft.users import UsersError, read_files, read_password
 from bridge.node.security.certificates import validity_of
 from bridge.node.security.key_files import KeyFileError
 from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.network import ProxySettings
 from bridge.node.zmq.listed_keys import read_listed_keys
-from bridge.node.zmq.opening import INSTALL, is_installed
 from consensus.net import CERTIFICATE_FILE, CertificateError, NodeCertificate, operators_certificate, server_context
 from gossip.node import endpoint
 
@@ -82,8 +81,8 @@ def _zmq_checks(configuration: NodeConfiguration) -> Iterator[Check]:
     settings = configuration.zmq
     if settings is None:
         return
-    if not is_installed():
-        yield Check("zmq", CheckResult.PROBLEM, "[zmq] listen is set, and pyzmq is not installed", INSTALL)
+    if (problem := _missing(ZMQ)) is not None:
+        yield problem
         return
     try:
         keys = () if settings.keys is None else read_listed_keys(settings.keys)
@@ -100,10 +99,8 @@ def _kafka_checks(configuration: NodeConfiguration) -> Iterator[Check]:
     settings = configuration.kafka
     if settings is None:
         return
-    missing = missing_module()
-    if missing is not None:
-        problem = f"[kafka] listen is set, and {missing} is not installed"
-        yield Check("kafka", CheckResult.PROBLEM, problem, INSTALL_KAFKA)
+    if (problem := _missing(KAFKA)) is not None:
+        yield problem
         return
     by_certificate = settings.client_ca is not None
     try:
@@ -141,3 +138,11 @@ def _proxy_check(proxy: ProxySettings) -> Check:
         action = "start the I2P router's HTTP client proxy there, or set [proxy] address"
         return Check("proxy", CheckResult.PROBLEM, f"{shown} does not answer: {error.strerror or error}", action)
     return Check("proxy", CheckResult.OK, f"{shown} answers")
+
+
+def _missing(extra: Extra) -> Check | None:
+    missing = extra.missing()
+    if missing is None:
+        return None
+    problem = f"[{extra.table}] listen is set, and {missing} is not installed"
+    return Check(extra.table, CheckResult.PROBLEM, problem, extra.remedy)

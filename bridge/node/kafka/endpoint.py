@@ -1,6 +1,6 @@
 """The Kafka listener of a node: opened before the node is heard, served once the node is there.
 
-    open_listener ──▶ users and certificates readable? address free? ──▶ bound ──▶ serve: a FarmTopic behind services
+    open_endpoint ──▶ users and certificates readable? address free? ──▶ bound ──▶ serve: a FarmTopic behind services
               └── otherwise `KeyFileError` or `NodeStopped`, as for the Raft port
 
     KafkaListener ◀── ConsumerService   Metadata, ListOffsets, Fetch
@@ -14,7 +14,7 @@ The certificate and the clients' authority are read again when a file has change
 without a restart; connections that are open keep what they began with. Files that cannot be used leave in force what
 was read before, with an alarm.
 
-This module needs kio; `opening` imports it only if the settings ask for a listener.
+This module needs kio; `bridge.node.client_endpoints` imports it only if the settings ask for a listener.
 """
 
 import logging
@@ -161,7 +161,7 @@ class FarmListener:
 
 
 @asynccontextmanager
-async def open_listener(local: LocalNode, settings: KafkaSettings, current: CurrentFarm) -> AsyncIterator[FarmListener]:
+async def open_endpoint(local: LocalNode, settings: KafkaSettings, current: CurrentFarm) -> AsyncIterator[FarmListener]:
     """Have the listener's socket bound while the block lasts; raises `NodeStopped` and `KeyFileError`."""
     users = await trio.to_thread.run_sync(_users, settings)
     security = await trio.to_thread.run_sync(_security, settings, users)

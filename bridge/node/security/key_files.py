@@ -10,9 +10,9 @@ import errno
 import os
 import shlex
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from bridge.wire.i2p.destination_keys import (
     DestinationKeyError,
@@ -25,17 +25,18 @@ from bridge.wire.i2p.destination_keys import (
 )
 from bridge.wire.i2p.key_file import FILE_LIMIT_BYTES, parse_i2p_key_file
 from bridge.wire.keys.client_key import (
-    ClientKeyError,
     ClientKeyFile,
     client_key_text,
     parse_client_key,
     parse_public_client_key,
     public_client_key_text,
 )
-from bridge.wire.keys.curve_key import CurveKey, CurveKeyError, curve_key_text, parse_curve_key
+from bridge.wire.keys.curve_key import CurveKey, curve_key_text, parse_curve_key
 from bridge.wire.keys.farm_key import FarmKey, FarmKeyError, farm_key_text, parse_farm_key
+from bridge.wire.keys.text import KeyTextError
 from consensus.storage import access_advice, replace_file, sync_directory
 
+Key = TypeVar("Key")
 _OWNER_ONLY: Final = 0o600
 _PUBLIC: Final = 0o644
 _SIZE_LIMIT_BYTES: Final = 65_536
@@ -122,6 +123,13 @@ def _check_private(path: Path, status: os.stat_result) -> None:
         )
 
 
+def _loaded(path: Path, parse: Callable[[str], Key]) -> Key:
+    try:
+        return parse(read_private_file(path))
+    except (FarmKeyError, KeyTextError, DestinationKeyError) as error:
+        raise KeyFileError(f"{path}: {error}") from None
+
+
 def save_farm_key(path: Path, farm_key: FarmKey) -> None:
     """Write a new farm key file."""
     write_private_file(path, farm_key_text(farm_key))
@@ -150,10 +158,7 @@ def replace_farm_key(path: Path, farm_key: FarmKey, *, earlier: bool = False) ->
 
 def load_farm_key(path: Path) -> FarmKey:
     """Read a farm key file."""
-    try:
-        return parse_farm_key(read_private_file(path))
-    except FarmKeyError as error:
-        raise KeyFileError(f"{path}: {error}") from None
+    return _loaded(path, parse_farm_key)
 
 
 def save_client_key(path: Path, client: ClientKeyFile) -> None:
@@ -179,7 +184,7 @@ def load_public_client_key(path: Path) -> tuple[str, str]:
             return parse_public_client_key(text)
     except OSError as error:
         raise KeyFileError(f"{path} cannot be read: {error.strerror or error}{access_advice(path, error)}") from None
-    except (UnicodeDecodeError, ClientKeyError) as error:
+    except (UnicodeDecodeError, KeyTextError) as error:
         raise KeyFileError(f"{path}: {error}") from None
     client = load_client_key(path)
     return client.name, client.public_key
@@ -187,10 +192,7 @@ def load_public_client_key(path: Path) -> tuple[str, str]:
 
 def load_client_key(path: Path) -> ClientKeyFile:
     """Read a client key file."""
-    try:
-        return parse_client_key(read_private_file(path))
-    except ClientKeyError as error:
-        raise KeyFileError(f"{path}: {error}") from None
+    return _loaded(path, parse_client_key)
 
 
 def save_curve_key(path: Path, key: CurveKey) -> None:
@@ -200,10 +202,7 @@ def save_curve_key(path: Path, key: CurveKey) -> None:
 
 def load_curve_key(path: Path) -> CurveKey:
     """Read the file of a CURVE key."""
-    try:
-        return parse_curve_key(read_private_file(path))
-    except CurveKeyError as error:
-        raise KeyFileError(f"{path}: {error}") from None
+    return _loaded(path, parse_curve_key)
 
 
 def save_master_key(path: Path, key: MasterKey) -> None:
@@ -213,10 +212,7 @@ def save_master_key(path: Path, key: MasterKey) -> None:
 
 def load_master_key(path: Path) -> MasterKey:
     """Read a master key file."""
-    try:
-        return parse_master_key(read_private_file(path))
-    except DestinationKeyError as error:
-        raise KeyFileError(f"{path}: {error}") from None
+    return _loaded(path, parse_master_key)
 
 
 def load_i2p_key_file(path: Path) -> MasterKey:
@@ -253,7 +249,4 @@ def save_signing_keys(keys: Mapping[Path, SigningKey]) -> None:
 
 def load_signing_key(path: Path) -> SigningKey:
     """Read a node's signing key file (or a master key file in its place)."""
-    try:
-        return parse_signing_key(read_private_file(path))
-    except DestinationKeyError as error:
-        raise KeyFileError(f"{path}: {error}") from None
+    return _loaded(path, parse_signing_key)

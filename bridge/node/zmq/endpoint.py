@@ -3,13 +3,13 @@
     open_endpoint ──▶ keys readable? addresses free? ──▶ sockets bound ──▶ serve: a FarmLog behind a ClientEndpoint
               └── otherwise `KeyFileError` or `NodeStopped`, as for the Raft port
 
-This module needs pyzmq; `opening` imports it only if the settings ask for an endpoint.
+This module needs pyzmq; `bridge.node.client_endpoints` imports it only if the settings ask for an endpoint.
 """
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -75,18 +75,16 @@ class EndpointKeys:
     own: CurveKey
 
 
-def read_keys(settings: ZmqSettings, state_dir: Path) -> EndpointKeys | None:
-    """Read the keys of an endpoint, if it asks for any; raises `KeyFileError`. Blocks: not for an event loop."""
-    if settings.keys is None:
-        return None
-    return EndpointKeys(ListedKeys(settings.keys, read_listed_keys(settings.keys)), own_key(state_dir))
+def _read_keys(path: Path, state_dir: Path) -> EndpointKeys:
+    return EndpointKeys(ListedKeys(path, read_listed_keys(path)), own_key(state_dir))
 
 
-@contextmanager
-def open_endpoint(
-    local: LocalNode, settings: ZmqSettings, current: CurrentFarm, keys: EndpointKeys | None = None
-) -> Iterator[FarmEndpoint]:
-    """Have the endpoint's sockets bound while the block lasts; raises `NodeStopped`."""
+@asynccontextmanager
+async def open_endpoint(local: LocalNode, settings: ZmqSettings, current: CurrentFarm) -> AsyncIterator[FarmEndpoint]:
+    """Have the endpoint's sockets bound while the block lasts; raises `NodeStopped` and `KeyFileError`."""
+    keys = None
+    if settings.keys is not None:
+        keys = await trio.to_thread.run_sync(_read_keys, settings.keys, local.configuration.state_dir)
     clients = None
     if keys is not None:
         clients = ListedClients(keys.own.secret, keys.listed.is_listed)

@@ -9,23 +9,25 @@ Its scopes say which entries it may write (`bridge.core.membership.client_keys`)
 admitted it.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from msgspec import Struct
 
-from bridge.core.log.fields import NAME
-from bridge.wire.keys.text import KeyTextError, decode_key, encode_key, parse
+from bridge.wire.keys.text import (
+    VERSION,
+    NamedKeyFile,
+    advised,
+    check_file,
+    check_name,
+    decode_key,
+    encode_key,
+    parse,
+)
 
-VERSION: Final = 1
 _WHAT: Final = "client key file"
 _PUBLIC: Final = "public client key file"
-
-
-class ClientKeyError(ValueError):
-    """The text is no client key file, or no such key can be made. The message never contains key material."""
+_MAKE: Final = "`garlicfarm keys new-client FILE --name N`"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -45,56 +47,32 @@ class ClientKeyFile:
         return encode_key(self.key.public_key().public_bytes_raw())
 
 
-class _File(Struct, forbid_unknown_fields=True):
-    version: int
-    name: str
-    public_key: str
+class _File(NamedKeyFile):
     private_key: str
-
-    def __repr__(self) -> str:
-        """Without the private key: the repr of a Struct shows its fields."""
-        return f"_File({self.name!r})"
 
 
 def new_client_key(name: str) -> ClientKeyFile:
-    """Make a key; raises `ClientKeyError` for a name that the farm does not take."""
-    if re.fullmatch(NAME, name) is None:
-        raise ClientKeyError(f"name {name[:40]!r}: 1 to 32 of letters, digits, `.`, `_`, `-`, no mark first")
+    """Make a key; raises `KeyTextError` for a name that the farm does not take."""
+    check_name(name)
     return ClientKeyFile(name, Ed25519PrivateKey.generate())
 
 
 def parse_client_key(text: str) -> ClientKeyFile:
-    """Read a client key file; raises `ClientKeyError`."""
-    try:
+    """Read a client key file; raises `KeyTextError`."""
+    with advised(f"Make one with {_MAKE}"):
         file = parse(text, _File, _WHAT)
-        if file.version != VERSION:
-            raise ClientKeyError(f"this {_WHAT} has version {file.version}, this garlicfarm reads {VERSION}: update it")
         key = Ed25519PrivateKey.from_private_bytes(decode_key(file.private_key, "private_key"))
-    except KeyTextError as error:
-        raise ClientKeyError(f"{error}. Make one with `garlicfarm keys new-client FILE --name N`") from None
     found = ClientKeyFile(file.name, key)
-    if found.public_key != file.public_key or re.fullmatch(NAME, file.name) is None:
-        raise ClientKeyError(f"this {_WHAT} was changed: its name or public key is not what was written; copy it again")
+    check_file(file, _WHAT, found.public_key)
     return found
 
 
-class _PublicFile(Struct, forbid_unknown_fields=True):
-    version: int
-    name: str
-    public_key: str
-
-
 def parse_public_client_key(text: str) -> tuple[str, str]:
-    """Read the name and the public key (base64) in a `.pub` file; raises `ClientKeyError`."""
-    try:
-        file = parse(text, _PublicFile, _PUBLIC)
+    """Read the name and the public key (base64) in a `.pub` file; raises `KeyTextError`."""
+    with advised(f"{_MAKE} writes FILE.pub beside FILE"):
+        file = parse(text, NamedKeyFile, _PUBLIC)
         decode_key(file.public_key, "public_key")
-    except KeyTextError as error:
-        raise ClientKeyError(
-            f"{error}. `garlicfarm keys new-client FILE --name N` writes FILE.pub beside FILE"
-        ) from None
-    if file.version != VERSION or re.fullmatch(NAME, file.name) is None:
-        raise ClientKeyError(f"this {_PUBLIC} was changed, or is of another version: copy it again")
+    check_file(file, _PUBLIC, file.public_key)
     return file.name, file.public_key
 
 

@@ -9,26 +9,18 @@ A key pair is one of X25519 (RFC 7748), as CurveZMQ (RFC 26) has it. Z85 (RFC 32
 most significant first. It has `#` in it, so a list of keys may have comments only on lines of their own.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from msgspec import Struct
 
-from bridge.core.log.fields import NAME
-from bridge.wire.keys.text import KEY_BYTES, KeyTextError, parse
+from bridge.wire.keys.text import KEY_BYTES, VERSION, NamedKeyFile, advised, check_file, check_name, parse
 
-VERSION: Final = 1
 Z85_CHARACTERS: Final = 40
 _WHAT: Final = "CURVE key file"
 _Z85: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _VALUE_OF: Final = {character: value for value, character in enumerate(_Z85)}
 _BASE: Final = len(_Z85)
-
-
-class CurveKeyError(ValueError):
-    """The text is no CURVE key, or no such key can be made. The message never contains key material."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -44,21 +36,13 @@ class CurveKey:
         return f"CurveKey(name={self.name!r}, public={to_z85(self.public)!r})"
 
 
-class _File(Struct, forbid_unknown_fields=True):
-    version: int
-    name: str
-    public_key: str
+class _File(NamedKeyFile):
     secret_key: str
-
-    def __repr__(self) -> str:
-        """Without the secret key: the repr of a Struct shows its fields."""
-        return f"_File({self.name!r})"
 
 
 def new_curve_key(name: str) -> CurveKey:
-    """Make a key pair; raises `CurveKeyError` for what is no name."""
-    if re.fullmatch(NAME, name) is None:
-        raise CurveKeyError(f"name {name[:40]!r}: 1 to 32 of letters, digits, `.`, `_`, `-`, no mark first")
+    """Make a key pair; raises `KeyTextError` for what is no name."""
+    check_name(name)
     return _pair(name, X25519PrivateKey.generate())
 
 
@@ -72,17 +56,11 @@ def curve_key_text(key: CurveKey) -> str:
 
 
 def parse_curve_key(text: str) -> CurveKey:
-    """Read a key file; raises `CurveKeyError`."""
-    try:
+    """Read a key file; raises `KeyTextError`."""
+    with advised("Make one with `garlicfarm keys new-curve FILE --name N`"):
         file = parse(text, _File, _WHAT)
-    except KeyTextError as error:
-        raise CurveKeyError(f"{error}. Make one with `garlicfarm keys new-curve FILE --name N`") from None
-    if file.version != VERSION:
-        raise CurveKeyError(f"this {_WHAT} has version {file.version}, this garlicfarm reads {VERSION}: update it")
-    secret = from_z85(file.secret_key)
-    found = None if secret is None else _pair(file.name, X25519PrivateKey.from_private_bytes(secret))
-    if found is None or to_z85(found.public) != file.public_key or re.fullmatch(NAME, file.name) is None:
-        raise CurveKeyError(f"this {_WHAT} was changed: its name or a key is not what was written; copy it again")
+    found = _pair(file.name, X25519PrivateKey.from_private_bytes(from_z85(file.secret_key) or bytes(KEY_BYTES)))
+    check_file(file, _WHAT, to_z85(found.public))
     return found
 
 

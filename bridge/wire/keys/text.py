@@ -9,12 +9,18 @@ import base64
 import binascii
 import re
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 import msgspec
 
+from bridge.core.log.fields import NAME
+
 KEY_BYTES: Final = 32
 TEXT_LIMIT: Final = 65_536
+VERSION: Final = 1
+"""The version of the files of keys that have a name."""
 _QUOTED: Final = re.compile(r" (?:'.*'|\".*\")", re.DOTALL)
 
 Shape = TypeVar("Shape", bound=msgspec.Struct)
@@ -66,3 +72,38 @@ def decode_key(text: str, what: str, size: int = KEY_BYTES) -> bytes:
     if len(key) != size:
         raise KeyTextError(f"`{what}` has {len(key)} bytes where {size} belong: the file was cut or changed")
     return key
+
+
+class NamedKeyFile(msgspec.Struct, forbid_unknown_fields=True):
+    """The fields that the files of keys with a name share."""
+
+    version: int
+    name: str
+    public_key: str
+
+    def __repr__(self) -> str:
+        """Leave the keys out: the repr of a Struct shows its fields."""
+        return f"{type(self).__name__}({self.name!r})"
+
+
+@contextmanager
+def advised(remedy: str) -> Iterator[None]:
+    """Append the remedy to the `KeyTextError` that the block raises."""
+    try:
+        yield
+    except KeyTextError as error:
+        raise KeyTextError(f"{error}. {remedy}") from None
+
+
+def check_name(name: str) -> None:
+    """Raise `KeyTextError` for a name that no key can have."""
+    if re.fullmatch(NAME, name) is None:
+        raise KeyTextError(f"name {name[:40]!r}: 1 to 32 of letters, digits, `.`, `_`, `-`, no mark first")
+
+
+def check_file(file: NamedKeyFile, what: str, public_key: str) -> None:
+    """Raise `KeyTextError` for another version, for no name, and if `public_key`, of the private one, differs."""
+    if file.version != VERSION:
+        raise KeyTextError(f"this {what} has version {file.version}, this garlicfarm reads {VERSION}: update it")
+    if file.public_key != public_key or re.fullmatch(NAME, file.name) is None:
+        raise KeyTextError(f"this {what} was changed: its name or a key is not what was written; copy it again")
