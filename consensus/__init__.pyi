@@ -56,7 +56,7 @@ from .core.model import (
     Term as Term,
     integer_id as integer_id,
 )
-from .core.options import Options as Options, i2p as i2p, lan as lan, local as local
+from .core.options import Options as Options, PolicyTimes as PolicyTimes, i2p as i2p, lan as lan, local as local
 from .core.raft import Raft as Raft
 from .core.replica import TERM_STEP_MAX as TERM_STEP_MAX
 from .core.status import Description as Description, FollowerProgress as FollowerProgress

@@ -9,9 +9,9 @@ of its log to be committed appends the no-op when the first read or change of th
 leader that was cut off then learn of it, and the leader no longer refuses other candidates.
 
 A leader may get answers and still be useless, if its disk hangs and that of one of two followers does. So it also
-resigns when proposals wait and nothing has been committed for several election timeouts (`Options.stalled_timeouts`).
-It stays while a voter that lacks the oldest of them gets further, for a long log or a snapshot would begin anew under
-the next leader; and it stays if it is the only voter.
+resigns when proposals wait and nothing has been committed for `PolicyTimes.stall_timeout_ms`. It stays while a voter
+that lacks the oldest of them gets further, for a long log or a snapshot would begin anew under the next leader; and it
+stays if it is the only voter.
 
 *The deadline is kept*, not found anew over all followers after each step: contacts and sent requests only move it to
 later, and what could be due earlier says so (`ProgressTracker.wake_by`). When it has come, the leader does what is due,
@@ -71,7 +71,7 @@ class Leader:
         self.followers = self.tracker.followers
         self.reconfiguration = Reconfiguration(replica, self.tracker)
         self._reads = Reads(replica.options.max_pending_reads)
-        self.lease = Lease(replica.options.election_timeout_min_ms, replica.options.lease_clock_bound_ms)
+        self.lease = Lease(replica.options.lease_ms, replica.options.lease_clock_bound_ms)
         self.replication = strategy(replica, self.tracker)
         self._granted_by = granted_by
         if not self.needs_no_entry_yet():
@@ -120,7 +120,7 @@ class Leader:
             replica.append(entries, encoded=encode_group(entries))
         if not self._pending:
             self.tracker.committed_ms = replica.now
-            self.tracker.wake_by(replica.now + self._stall_patience_ms)
+            self.tracker.wake_by(replica.now + replica.options.stall_timeout_ms)
         self._pending.append(Pending(proposed.proposal_id, replica.log.last_index, size))
         self._pending_bytes += size
         if proposed.tell_accepted:
@@ -220,7 +220,7 @@ class Leader:
     @property
     def _quorum_deadline(self) -> Milliseconds:
         """When we resign unless a majority answers."""
-        return self.tracker.quorum_contact_ms + self._replica.options.election_timeout_min_ms
+        return self.tracker.quorum_contact_ms + self._replica.options.check_quorum_ms
 
     @property
     def next_due_ms(self) -> Milliseconds:
@@ -232,17 +232,13 @@ class Leader:
         self.tracker.wake_ms = self.next_due_ms
 
     @property
-    def _stall_patience_ms(self) -> Milliseconds:
-        return self._replica.options.stalled_timeouts * self._replica.options.election_timeout_min_ms
-
-    @property
     def _stall_deadline(self) -> Milliseconds | None:
         """When we resign unless something is committed. None: no proposal waits, or no other server could lead."""
         replica = self._replica
         if not self._pending or not replica.others:
             return None
         # A large command takes its time on a slow link.
-        return self.tracker.committed_ms + self._stall_patience_ms + slow_link_ms(self._pending[0].size_bytes)
+        return self.tracker.committed_ms + replica.options.stall_timeout_ms + slow_link_ms(self._pending[0].size_bytes)
 
     def _is_stalled(self) -> bool:
         replica, due = self._replica, self._stall_deadline

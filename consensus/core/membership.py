@@ -115,7 +115,7 @@ class CatchUp:
     def check(self, progress: Progress, last_index: Index, now: Milliseconds, options: Options) -> ChangeRefusal | None:
         """Take note of how far the server has come; returns why it is given up, if it is."""
         while not self.caught_up and progress.match >= self.goal:
-            if now - self.began_ms <= options.election_timeout_min_ms:
+            if now - self.began_ms <= options.catch_up_round_ms:
                 self.caught_up = True
             elif self.round_number == options.catch_up_rounds:
                 return ChangeRefusal.CATCH_UP_TOO_SLOW

@@ -1,14 +1,46 @@
 """The settings of one replica: times, batch sizes and the limits that bound its memory.
 
 Raft needs broadcastTime << electionTimeout << MTBF (Raft section 5.6). Followers draw their timeout from
-[`election_timeout_min_ms`, `election_timeout_max_ms`]; the minimum is also how long a contact of the leader makes them
-refuse candidates (leader stickiness, section 6), and how long a leader stays one without hearing a majority
-(check-quorum).
+[`election_timeout_min_ms`, `election_timeout_max_ms`]. Six policies have a time of their own (`PolicyTimes`), derived
+from the minimum unless it is given:
+
+    sign of life < check-quorum    otherwise a leader resigns while the disks of its followers write
+    heartbeat < stickiness         otherwise a follower takes candidates between two heartbeats
+    stickiness <= minimum          otherwise a candidate of the next election is refused
+    clock bound < lease            otherwise no lease lasts
+    lease <= stickiness            otherwise voters elect a second leader while the first answers reads (unsafe)
 """
 
 from dataclasses import dataclass
 
 from consensus.core.model import MAX_NUMBER
+
+STALLED_TIMEOUTS = 5
+"""Minimum election timeouts of the derived stall timeout.
+
+One would be too few: a disk that pauses for a second or two is common, and an election costs more than such a pause.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyTimes:
+    """Times of the policies around elections; None: derived from the minimum election timeout."""
+
+    leader_stickiness_ms: int | None = None
+    """A server refuses candidates for this time after a contact of the leader (section 6). Default: the minimum."""
+    check_quorum_ms: int | None = None
+    """A leader resigns after this time without contact of a majority. Default: the minimum."""
+    lease_ms: int | None = None
+    """The length of a lease before the clock bound is subtracted. Default: the leader stickiness."""
+    stall_timeout_ms: int | None = None
+    """A leader resigns if proposals wait and nothing commits for this time. Default: five times the minimum.
+
+    A leader whose disk hangs still exchanges heartbeats, so check-quorum alone would keep it.
+    """
+    catch_up_round_ms: int | None = None
+    """A new server has caught up with a round of replication of at most this time. Default: the minimum."""
+    sign_of_life_ms: int | None = None
+    """The time between the fetches of a follower whose disk writes. Default: a third of the minimum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +60,6 @@ class Options:
     """An append carries at least one entry, however large."""
     in_flight: int = 16
     """Appends with entries that a follower may owe an answer to."""
-    stalled_timeouts: int = 5
-    """A leader resigns when proposals have waited for so many minimum election timeouts and nothing was committed.
-
-    A leader whose disk hangs still exchanges heartbeats, so check-quorum keeps it for ever. One timeout would be too
-    few: a disk that pauses for a second or two is common, and an election costs more than such a pause.
-    """
     tail_entries: int = 8192
     """Entries kept in memory; older ones are read back from storage. What is not durable yet always stays."""
     tail_bytes: int = 8 * 1024 * 1024
@@ -55,17 +81,55 @@ class Options:
     a server could neither send its term nor read the file that it had written."""
     lease_clock_bound_ms: int | None = None
     """Switches leases on (`reads`): how far the elapsed times of two servers' monotonic clocks may differ over one
-    minimum election timeout. None: every read asks a majority. A leader has a lease only if every voter has said in
+    lease. None: every read asks a majority. A leader has a lease only if every voter has said in
     the handshake that it keeps one (`Extensions.lease_ms`)."""
 
     check_invariants: bool = False
     """Check all that must hold after every step, not only a few numbers (`invariants`). It costs more than most steps,
     so the tests and the simulator do it, and production does not."""
 
+    policies: PolicyTimes = PolicyTimes()
+
+    @property
+    def leader_stickiness_ms(self) -> int:
+        """`PolicyTimes.leader_stickiness_ms`, given or derived."""
+        given_ms = self.policies.leader_stickiness_ms
+        return self.election_timeout_min_ms if given_ms is None else given_ms
+
+    @property
+    def check_quorum_ms(self) -> int:
+        """`PolicyTimes.check_quorum_ms`, given or derived."""
+        given_ms = self.policies.check_quorum_ms
+        return self.election_timeout_min_ms if given_ms is None else given_ms
+
+    @property
+    def lease_ms(self) -> int:
+        """`PolicyTimes.lease_ms`, given or derived."""
+        given_ms = self.policies.lease_ms
+        return self.leader_stickiness_ms if given_ms is None else given_ms
+
+    @property
+    def stall_timeout_ms(self) -> int:
+        """`PolicyTimes.stall_timeout_ms`, given or derived."""
+        given_ms = self.policies.stall_timeout_ms
+        return STALLED_TIMEOUTS * self.election_timeout_min_ms if given_ms is None else given_ms
+
+    @property
+    def catch_up_round_ms(self) -> int:
+        """`PolicyTimes.catch_up_round_ms`, given or derived."""
+        given_ms = self.policies.catch_up_round_ms
+        return self.election_timeout_min_ms if given_ms is None else given_ms
+
+    @property
+    def sign_of_life_ms(self) -> int:
+        """`PolicyTimes.sign_of_life_ms`, given or derived."""
+        given_ms = self.policies.sign_of_life_ms
+        return self.election_timeout_min_ms // 3 if given_ms is None else given_ms
+
     @property
     def lease_promise_ms(self) -> int | None:
-        """How long a server with these settings refuses candidates, over a restart as well; None with leases off."""
-        return None if self.lease_clock_bound_ms is None else self.election_timeout_min_ms
+        """The promised time of refusing candidates, over a restart as well; None with leases off."""
+        return None if self.lease_clock_bound_ms is None else self.leader_stickiness_ms
 
     def __post_init__(self) -> None:
         """Refuse settings with which no leader could be elected or kept."""
@@ -80,7 +144,6 @@ class Options:
             self.max_entries_per_append,
             self.max_bytes_per_append,
             self.in_flight,
-            self.stalled_timeouts,
             self.tail_entries,
             self.tail_bytes,
             self.snapshot_chunk_bytes,
@@ -90,14 +153,42 @@ class Options:
             self.max_pending_proposals,
             self.max_pending_bytes,
             self.max_pending_reads,
+            self.stall_timeout_ms,
+            self.catch_up_round_ms,
         )
         if min(sizes) < 1:
             raise ValueError(f"every limit of the raft tuning must be at least 1, got {self}")
-        bound_ms = self.lease_clock_bound_ms
-        if bound_ms is not None and not 0 < bound_ms < self.election_timeout_min_ms:
+        self._check_policies()
+
+    def _check_policies(self) -> None:
+        if not self.heartbeat_ms < self.leader_stickiness_ms <= self.election_timeout_min_ms:
             raise ValueError(
-                f"the clock bound of leases must lie between 0 and the minimum election timeout of "
-                f"{self.election_timeout_min_ms} ms, got {bound_ms} ms; leave it out to do without leases"
+                f"the leader stickiness must be above the heartbeat of {self.heartbeat_ms} ms and at most the minimum "
+                f"election timeout of {self.election_timeout_min_ms} ms, got {self.leader_stickiness_ms} ms"
+            )
+        if self.check_quorum_ms <= self.heartbeat_ms:
+            raise ValueError(
+                f"the check-quorum time must be above the heartbeat of {self.heartbeat_ms} ms, got "
+                f"{self.check_quorum_ms} ms; raise it or lower the heartbeat"
+            )
+        alive_ms = min(self.check_quorum_ms, self.election_timeout_min_ms)
+        if not 0 < self.sign_of_life_ms < alive_ms:
+            raise ValueError(
+                f"the sign-of-life time must lie between 0 and {alive_ms} ms, the smaller of the check-quorum time and "
+                f"the minimum election timeout, got {self.sign_of_life_ms} ms"
+            )
+        bound_ms = self.lease_clock_bound_ms
+        if bound_ms is None:
+            return
+        if self.lease_ms > self.leader_stickiness_ms:
+            raise ValueError(
+                f"a lease of {self.lease_ms} ms would outlast the leader stickiness of {self.leader_stickiness_ms} ms; "
+                "voters could elect another leader while it lasts; lower the lease or raise the stickiness"
+            )
+        if not 0 < bound_ms < self.lease_ms:
+            raise ValueError(
+                f"the clock bound of leases must lie between 0 and the lease of {self.lease_ms} ms, got {bound_ms} ms; "
+                "leave it out to do without leases"
             )
 
 

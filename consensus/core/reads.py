@@ -74,8 +74,8 @@ class Reads:
 class Lease:
     """Until when a leader may answer reads from its own memory. `bound_ms` None: never."""
 
-    def __init__(self, election_timeout_min_ms: Milliseconds, bound_ms: Milliseconds | None) -> None:
-        self._length_ms = 0 if bound_ms is None else election_timeout_min_ms - bound_ms
+    def __init__(self, lease_ms: Milliseconds, bound_ms: Milliseconds | None) -> None:
+        self._length_ms = 0 if bound_ms is None else lease_ms - bound_ms
         self._until_ms: Milliseconds | None = None
         self._allowed = bound_ms is not None
 

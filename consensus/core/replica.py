@@ -297,7 +297,7 @@ class Replica:
     def keeps_leases(self, peer: ServerId) -> bool:
         """Whether `peer` has said that it refuses other candidates for as long as a lease of ours may last."""
         promised_ms = self.extensions_of.get(peer, NO_EXTENSIONS).lease_ms
-        return promised_ms is not None and promised_ms >= self.options.election_timeout_min_ms
+        return promised_ms is not None and promised_ms >= self.options.lease_ms
 
     def understands_transfer(self, peer: ServerId) -> bool:
         """Whether TimeoutNow may be sent to `peer`; not before a handshake has said so."""

@@ -48,10 +48,10 @@ class Follower:
         self.former, self.leader, self.contact_ms = self.leader, None, None
 
     def hears_a_leader(self, replica: Replica) -> bool:
-        """Whether less than the minimum election timeout has passed since the leader spoke to us."""
+        """Return True if the last contact of the leader is more recent than the leader stickiness."""
         if self.contact_ms is None:
             return False
-        return replica.now < self.contact_ms + replica.options.election_timeout_min_ms
+        return replica.now < self.contact_ms + replica.options.leader_stickiness_ms
 
     def on_leader_contact(self, replica: Replica, leader: ServerId) -> None:
         """The leader of our term has spoken to us."""

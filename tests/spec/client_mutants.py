@@ -27,8 +27,8 @@ def _never(*_: Any) -> bool:
 _begin_lease = Lease.__init__
 
 
-def _without_bound(self: Lease, election_timeout_min_ms: Milliseconds, bound_ms: Milliseconds | None) -> None:
-    _begin_lease(self, election_timeout_min_ms, None if bound_ms is None else 0)
+def _without_bound(self: Lease, lease_ms: Milliseconds, bound_ms: Milliseconds | None) -> None:
+    _begin_lease(self, lease_ms, None if bound_ms is None else 0)
 
 
 def _join_the_round_under_way(self: Reads, read_id: int) -> bool:

@@ -181,7 +181,7 @@ def test_a_leader_whose_followers_never_finish_writing_resigns_when_a_proposal_h
     for disk in found.disks.values():
         disk.delay_ms = 1_000_000
     found.step(leader, Proposed(1, (b"x",)))
-    stalled_ms = lan().stalled_timeouts * lan().election_timeout_min_ms
+    stalled_ms = lan().stall_timeout_ms
     found.run(found.now + stalled_ms - 1)
     assert found.leaders == [leader]
     found.run(found.now + 1)

@@ -11,12 +11,12 @@ from consensus.core.effects import Outcome, Persist, ProposalResolved, Role, Sen
 from consensus.core.events import DeadlineReached, Proposed, SnapshotTaken
 from consensus.core.messages import AppendEntries, EndQuorumEpoch, FetchSnapshot
 from consensus.core.model import LogId, SnapshotDescription
-from consensus.core.options import lan
+from consensus.core.options import PolicyTimes, lan
 from tests.spec.fetch_bench import FetchBench
 from tests.spec.raft_bench import TWO, Bench, group
 
 AT = LogId
-STALLED_MS = lan().stalled_timeouts * lan().election_timeout_min_ms
+STALLED_MS = lan().stall_timeout_ms
 
 
 def leader_of(bench: Bench) -> Bench:
@@ -145,4 +145,4 @@ def test_a_leader_stays_while_its_follower_takes_a_snapshot_chunk_by_chunk() -> 
 
 def test_a_tuning_without_patience_is_refused() -> None:
     with pytest.raises(ValueError, match="every limit of the raft tuning must be at least 1"):
-        replace(lan(), stalled_timeouts=0)
+        replace(lan(), policies=PolicyTimes(stall_timeout_ms=0))

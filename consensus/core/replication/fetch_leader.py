@@ -275,7 +275,7 @@ class FetchLeader:
                 self._reply(fetch, entries)
             return
         # Bounded: a follower that asks to wait longer than this would seem dead to check-quorum.
-        wait_ms = min(fetch.max_wait_ms, options.election_timeout_min_ms // 2)
+        wait_ms = min(fetch.max_wait_ms, options.check_quorum_ms // 2, options.election_timeout_min_ms // 2)
         if fetch.commit < replica.applier.commit:
             wait_ms = min(wait_ms, options.commit_notice_ms)
         if not wait_ms or self._progress_of(fetch.replica) is None:

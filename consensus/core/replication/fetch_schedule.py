@@ -118,7 +118,7 @@ class FetchSchedule:
         return pending
 
     def extend(self, sender: ServerId, correlation: int) -> bool:
-        """Extend the wait for a reply of which parts have come; return False if it is not the awaited reply."""
+        """Extend the wait for a reply that is arriving; return False if it is not the awaited reply."""
         pending, replica = self._pending.get(correlation), self._replica
         if pending is None or pending is not self._waiting or (pending.target, pending.term) != (sender, replica.term):
             return False
@@ -175,7 +175,7 @@ class FetchSchedule:
 
     @property
     def _sign_of_life_ms(self) -> Milliseconds:
-        return self._sent_ms + self._replica.options.election_timeout_min_ms // 3
+        return self._sent_ms + self._replica.options.sign_of_life_ms
 
     def _next_voter(self) -> ServerId | None:
         replica = self._replica

@@ -24,10 +24,8 @@ _admit: Callable[..., RequestStatus] = SessionTable.admit
 _snapshot: Callable[..., Iterator[bytes]] = DedupStateMachine.snapshot
 
 
-def _lease_of_a_whole_timeout(
-    self: Lease, election_timeout_min_ms: Milliseconds, bound_ms: Milliseconds | None
-) -> None:
-    self._length_ms = election_timeout_min_ms
+def _lease_of_a_whole_timeout(self: Lease, lease_ms: Milliseconds, bound_ms: Milliseconds | None) -> None:
+    self._length_ms = lease_ms
     self._until_ms = None
     self._allowed = bound_ms is not None
 

@@ -157,7 +157,7 @@ class Leadership:
     def _binding(self, machine: Machine) -> _Promise | None:
         """What the server has promised, if that leader still leads and counts on it."""
         promise = self._promises.get(machine.server_id)
-        if promise is None or machine.clock_ms >= promise.made_ms + self._options.election_timeout_min_ms:
+        if promise is None or machine.clock_ms >= promise.made_ms + self._options.leader_stickiness_ms:
             return None
         leader = self._machines[promise.leader]
         return promise if leader.leads and leader.term == promise.term else None
@@ -177,7 +177,7 @@ class Leadership:
             for voters in (about.configuration.voters, about.configuration.old_voters)
             if voters
         )
-        if now > heard_ms + _QUORUM_TIMEOUTS * options.election_timeout_min_ms:
+        if now > heard_ms + _QUORUM_TIMEOUTS * options.check_quorum_ms:
             raise ViolationError(f"check-quorum: server {server} leads, and no majority spoke to it since {heard_ms}")
         self._check_stuck(server, leader_term, about, now)
 

@@ -34,7 +34,7 @@ def _is_stalled_unless_a_follower_gets_further(self: Leader) -> bool:
     if due is None or replica.now < due:
         return False
     advanced = [self.followers[peer].advanced_ms for peer in replica.others if peer in self.followers]
-    return replica.now >= max([self.tracker.committed_ms, *advanced]) + self._stall_patience_ms
+    return replica.now >= max([self.tracker.committed_ms, *advanced]) + replica.options.stall_timeout_ms
 
 
 def _count_what_was_not_sent(self: AppendLeader, peer: ServerId, correlation: int, next_index: Index) -> None:
