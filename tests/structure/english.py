@@ -26,7 +26,7 @@ from tests.structure.sources import PACKAGES, ROOT, nodes_of, text_of, tracked
 PATTERNS = Path(__file__).with_name("english.toml")
 BASELINE = Path(__file__).with_name("english_baseline.toml")
 EXEMPT = ("tests/vectors/", "tests/structure/", "tests/spec/test_raft_figure_2", "tests/reference/")
-DOCUMENTS = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "docs/")
+DOCUMENTS = ("README.md", "SECURITY.md", "docs/")
 OPENING = "opening"
 """The pattern that counts only in the first line of a docstring."""
 SHOWN_LINES = 20
