@@ -142,7 +142,7 @@ async def _measure(
 
     async def lan(farm: Farm) -> None:
         if "memory" in names:
-            tell(_memory(farm, "founded, idle"))
+            tell(_memory(farm, "created, idle"))
         if "throughput" in names:
             tell(await throughput.measure(farm, limits, runs, seconds))
             if "memory" in names:

@@ -1,6 +1,6 @@
 """A real farm of real processes, to be measured and killed: the files of `garlicfarm up`, one process a server.
 
-    prepare files ─▶ start `garlicfarm run` N times ─▶ founded ─▶ measure, kill, start again ─▶ stop every one
+    prepare files ─▶ start `garlicfarm run` N times ─▶ created ─▶ measure, kill, start again ─▶ stop every one
 
 The processes are those that an operator runs: TLS, Digest upgrade, fsync and the farm's state machine are all at work.
 What they are doing is read from their control sockets, never guessed.
@@ -155,7 +155,7 @@ class Farm:
         for server in self.servers:
             if not server.running:
                 server.start()
-        await self.until("all servers founded, following one leader, caught up", self._settled)
+        await self.until("all servers follow one leader, caught up", self._settled)
 
     def _settled(self, views: list[tuple[Server, FarmView]]) -> bool:
         if len(views) < len(self.servers):
@@ -234,7 +234,7 @@ async def running_farm(
     first_server: str = "",
     change: Callable[[str], str] = str,
 ) -> AsyncIterator[Farm]:
-    """A founded farm in `directory` with the consensus timing that is asked for; its processes end with the block.
+    """A farm in `directory` with the consensus timing that is asked for; its processes end with the block.
 
     With a `gossip_capacity` its first server may have so many peers, and all gossip with LAN timing. `first_server`:
     more tables of settings for the first server. `change` takes the settings of each server and gives others.

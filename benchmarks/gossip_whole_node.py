@@ -1,7 +1,7 @@
 """The memory of a whole farm node whose gossip has thirty peers and a directory of ten thousand.
 
     garlicfarm run  ══ gossip of the farm, sealed with its key ══  30 peers in this process, which name 10,000 others
-       └─ TLS, Raft, log, farm's state, publisher, control socket: all at work in a founded farm of three servers
+       └─ TLS, Raft, log, farm's state, publisher, control socket: all at work in a farm of three servers
 
 The node is the process that an operator runs, with one setting of its file changed: `capacity` in `[gossip]` is half of
 the directory wanted, since a directory holds at least twice as many members as the node may have peers (the rest of the
@@ -46,12 +46,12 @@ _KINDS = {
 
 
 async def memory(directory: Path) -> list[Figure]:
-    """Founded and idle; with 30 peers; with the directory; and after its whole view was asked for."""
+    """Created and idle; with 30 peers; with the directory; and after its whole view was asked for."""
     moments: dict[str, dict[str, float]] = {}
     async with running_farm(directory / "whole-node", Timing.LAN, gossip_capacity=CAPACITY) as farm:
         await trio.sleep(SETTLED_S)
         server = farm.servers[0]
-        moments["founded, idle"] = _sizes(server)
+        moments["created, idle"] = _sizes(server)
         key = load_farm_key(farm.files.directory / "farm.key")
         with peers_of(f"{LOOPBACK}:{server.node.gossip_port}", key.key_ring, metadata=_router(key.cluster)) as peers:
             node = [peer.join() for peer in peers][-1]

@@ -23,7 +23,7 @@ what would need another meaning gets another name (`docs/reference/pipeline-tabl
 
 `farm_events`, column by column:
 
-    farm             cluster id of the node's farm; NULL before it is founded, and of files unless their reader says it
+    farm             cluster id of the node's farm; NULL before it is created, and of files unless their reader says it
     node             name of the node whose trace it is
     cursor           its place in that node's trace; begins at 1 in each process of the node
     time_ms          the node's own clock, milliseconds since the epoch

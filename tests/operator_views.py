@@ -1,4 +1,4 @@
-"""A fabricated picture of a farm of five routers, with every kind of thing that the operator's surfaces must show."""
+"""A fabricated picture of a farm of five nodes, with every kind of thing that the operator's surfaces must show."""
 
 from msgspec.structs import replace
 

@@ -2,10 +2,10 @@
 
     LocalNode      settings, keys, router, trace, alarms                       from the start
       └▶ JoinedNode    membership, members, formation, handshakes              once others can hear this node
-           └▶ FoundedFarm   replica, applied state, tasks                      while it is a server of a founded farm
+           └▶ FoundedFarm   replica, applied state, tasks                      while it is a server of a farm
     CurrentFarm ◀── listener, control endpoint, gossip: is there a FoundedFarm now?
 
-A node that sees a farm which others founded waits until the leader tells it that the log has admitted it, and under
+A node that discovers an existing farm waits until the leader announces its admission, and under
 which Raft id; then it is a server like the founders, of which the leader makes a learner, and a voter if there is room.
 
 A node whose address or name changes begins anew within the process, with other settings (`begin_anew`).

@@ -1,4 +1,4 @@
-"""The farm as one of its servers has it: everything that exists only while this node is a server of a founded farm.
+"""The farm as one of its servers has it: everything that exists only while this node is a server of a farm.
 
     KnownFarm (founding, admissions.json, an empty applied state) ─┐
     JoinedNode ────────────────────────────────────────────────────┴─▶ open_founded_farm ──▶ FoundedFarm

@@ -100,7 +100,7 @@ def key_id(key: bytes) -> bytes:
 
 
 def farm_label(founding_key: bytes) -> bytes:
-    """What tells farms apart in clear: a hash of the key that the farm was founded with."""
+    """What tells farms apart in clear: a hash of the first key of the farm."""
     return sha256(b"garlic farm, gossip 1: label" + founding_key).digest()[:LABEL_BYTES]
 
 

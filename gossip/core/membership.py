@@ -327,7 +327,7 @@ class Membership:
         return [entry for entry in self._entries.values() if entry.is_live and entry.node_id not in self.links]
 
     def not_left(self) -> list[Entry]:
-        """All members that have not said goodbye, dead ones as well."""
+        """All members that have not left, including dead ones."""
         return [entry for entry in self._entries.values() if entry.status is not Status.LEFT]
 
     def describe(self) -> tuple[Member, ...]:

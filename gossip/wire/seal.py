@@ -8,7 +8,7 @@ start, so a counter that starts again at 1 never meets the same key; a stored co
 copied disk image would repeat it. A process that is taken back to an earlier moment (a virtual machine resumed from a
 snapshot) draws a new salt before its next datagram (`begin`, `gossip.node.resumption`).
 
-*Other farms.* The label is a hash of the farm's founding key. Two farms on one LAN receive each other's datagrams;
+*Other farms.* The label is a hash of the farm's first key. Two farms on one LAN receive each other's datagrams;
 those of another label are counted as such and nothing more.
 
 *Other versions.* Code, version and label keep their places in every version. So a node recognizes a datagram of another

@@ -248,7 +248,7 @@ def _text(value: Any) -> str:
 
 
 def _cluster(told: Any) -> str:
-    """The cluster id in a node's view; empty before the farm is founded. It becomes a part of an offset."""
+    """The cluster id in a node's view; empty before the farm is created. It becomes a part of an offset."""
     found = told.get("clusterId") if isinstance(told, dict) else None
     return found if isinstance(found, str) and found.isascii() and found.isalnum() else ""
 

@@ -367,7 +367,7 @@ def _leader(views: dict[Node, FarmView]) -> Node | None:
 
 
 def exported_key(node: Node, file: Path, *options: str) -> Path:
-    """The key file for a router that comes to the founded farm of `node`."""
+    """The key file for a new node of the farm of `node`."""
     done = call("keys", "export", *options, file, "--node", node.directory)
     assert done.returncode == 0, done.stderr
     return file

@@ -12,7 +12,7 @@ from tests.i2p_proxy import b32_name
 
 
 class I2pFarm:
-    """The files of `count` routers, `founders` of which make the farm; `names` is what a proxy has to know."""
+    """The files of `count` nodes, `founders` of which make the farm; `names` is what a proxy has to know."""
 
     def __init__(self, directory: Path, founders: int, count: int) -> None:
         directory.mkdir(parents=True)
@@ -30,12 +30,12 @@ class I2pFarm:
         return Farm(self.directory, nodes)
 
     def _node(self, number: int, name: str, proxy: str, seeds: list[str]) -> Node:
-        directory = self.directory / f"router-{number}"
+        directory = self.directory / f"node-{number}"
         directory.mkdir()
         save_signing_key(directory / "signing.key", self._master.as_signing_key())
         (directory / "node.toml").write_text(
             f"""
-name = "router-{number}"
+name = "node-{number}"
 state_dir = "{directory}"
 farm_key = "{self._key}"
 demo = true

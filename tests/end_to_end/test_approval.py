@@ -15,7 +15,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """A farm of one router, which asks its operator about newcomers, as every farm does unless it is told otherwise."""
+    """A farm of one node, which waits for an operator's approval of new nodes, the default."""
     farm = local_farm(tmp_path_factory.mktemp("asking"), 1)
     for node in farm.nodes:
         text = node.configuration.read_text()
@@ -34,7 +34,7 @@ def standing(farm: Farm, node: Node) -> object:
 
 
 def test_a_newcomer_with_the_key_file_waits_for_an_operator_and_both_screens_show_the_command(asking: Farm) -> None:
-    # Given: a farm, and a router that comes with its key file.
+    # Given: a farm, and a node that comes with its key file.
     founder = asking.nodes[0]
     came = newcomer(asking, "node-2")
     asking.wait_until(lambda: standing(asking, came) == "waiting for approval", START_BOUND_S, "it is listed")

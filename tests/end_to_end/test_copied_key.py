@@ -62,7 +62,7 @@ def formation_alarm(node: Node) -> str:
 
 
 def newcomer(farm: Farm, name: str, key_file: Path) -> Node:
-    """One more router with this key file, not started; it belongs to `farm` from here on."""
+    """One more node with this key file, not started; it belongs to `farm` from here on."""
     gossip, consensus = (f"{LOOPBACK}:{free_port(kind)}" for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM))
     node = node_toml(farm.directory / name, farm_key=key_file, gossip=gossip, consensus=consensus, seeds=seeds_of(farm))
     farm.nodes.append(node)
@@ -76,7 +76,7 @@ def serves(node: Node) -> bool:
 
 
 def no_founder(farm: Farm) -> Node:
-    """A voter that did not found the farm: the first that an earlier story has added, or a new one."""
+    """A voter that is not a founder: the first that an earlier story has added, or a new one."""
     if len(farm.nodes) == FOUNDERS:
         newcomer(farm, "no-founder", exported_key(farm.nodes[0], farm.directory / "no-founder.key")).start()
     node = farm.nodes[FOUNDERS]
@@ -125,11 +125,11 @@ def test_a_forged_founding_is_told_and_believed_by_no_member_and_by_no_newcomer_
         forgotten = FormationState(promise=state.promise, endorsed=real)
         (late.directory / "formation.json").write_bytes(encode_formation_state(forgotten))
         late.start()
-        # And a router comes with an exported key file
+        # And a node comes with an exported key file
         fourth = newcomer(founded, "node-4", exported).start()
         # Then both are servers of the real farm, and count what they did not believe
         founded.wait_until(lambda: late.view().node.phase is Phase.FOUNDED, START_BOUND_S, "the founder votes again")
-        founded.wait_until(lambda: serves(fourth), START_BOUND_S, "the router serves")
+        founded.wait_until(lambda: serves(fourth), START_BOUND_S, "the node serves")
         founded.wait_until(
             lambda: all(node.counters().get("foundings_ignored") for node in (late, fourth)), START_BOUND_S, "counted"
         )
@@ -143,7 +143,7 @@ def test_a_newcomer_that_does_not_know_the_cluster_waits_until_its_operator_conf
     real = real_founding(founded)
     forged = forged_beside(real.promised[1])
     with Liar(founded.directory / "farm.key", seeds_of(founded), FormationNotice(founding=forged)):
-        # Given a router with the key file of the day before the founding, which hears of two clusters
+        # Given a node with the key file of the day before the founding, which discovers two clusters
         fifth = newcomer(founded, "node-5", founded.directory / "farm.key").start()
         founded.wait_until(
             lambda: all(each.cluster_id.hex() in formation_alarm(fifth) for each in (real, forged)),

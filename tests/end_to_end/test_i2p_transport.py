@@ -33,7 +33,7 @@ def statuses(view: FarmView) -> dict[str, str]:
     return {member.name: member.status.value for member in view.members}
 
 
-def test_a_farm_without_gossip_is_founded_grows_and_shrinks_through_a_proxy_that_rewrites_requests(
+def test_farm_over_i2p_forms_grows_and_shrinks_through_a_proxy(
     tmp_path: Path,
 ) -> None:
     files = I2pFarm(tmp_path / "farm", founders=3, count=4)

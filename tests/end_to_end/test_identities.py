@@ -62,7 +62,7 @@ def alarms(node: Node) -> dict[str, str]:
 
 
 @pytest.mark.soak
-def test_a_router_that_lost_its_state_comes_back_from_a_backup_once_it_is_approved(farm: Farm, tmp_path: Path) -> None:
+def test_node_without_state_joins_from_backup_after_approval(farm: Farm, tmp_path: Path) -> None:
     leader = farm.wait_settled()
     follower, lost = (node for node in farm.nodes if node is not leader)
     old_id = lost.view().node.node_id
@@ -109,7 +109,7 @@ def test_a_router_that_lost_its_state_comes_back_from_a_backup_once_it_is_approv
     assert lost.submit({"mark": "again"}).outcome is SubmitOutcome.COMMITTED
 
 
-def test_an_evicted_router_is_out_for_ever_and_one_that_was_away_meanwhile_comes_back_by_itself(farm: Farm) -> None:
+def test_evicted_node_stays_out_while_an_offline_node_returns(farm: Farm) -> None:
     stolen = newcomer(farm, "node-4")
     farm.wait_until(lambda: len(voters(stolen)) == 4, START_BOUND_S, "the fourth node votes")
     leader = farm.led_by_another(stolen)
@@ -124,7 +124,7 @@ def test_an_evicted_router_is_out_for_ever_and_one_that_was_away_meanwhile_comes
     done = farm.wait_done("node", "evict", stolen_id, "--yes", "--json", at=lambda: farm.led_by_another(stolen))
     told = json.loads(done.stdout)
     assert (told["era"], told["sealedFor"]) == (1, 3)
-    assert not told["votesStill"], "with one router away and this one silent the other two would be no majority of four"
+    assert not told["votesStill"], "with one node away and this one silent the other two would be no majority of four"
     assert stolen.ended(START_BOUND_S) == 1
     assert f"the identity {stolen_id} was evicted, and is never admitted again" in tail(stolen.log_file)
     farm.wait_until(lambda: voters(leader) == {1, 2, 3}, START_BOUND_S, "its server is out of the group")

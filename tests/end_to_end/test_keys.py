@@ -238,7 +238,7 @@ def test_replaced_keys_make_a_copied_key_file_worthless_and_leave_every_node_in_
     after = farm.wait_settled().view()
     assert after.raft.voters == before.raft.voters
     assert farm.nodes[0].submit({"mark": "replaced"}).outcome is SubmitOutcome.COMMITTED
-    # And: a router that comes with the copy is not heard of.
+    # And: a node that comes with the copy is not discovered.
     gossip, consensus = (f"{LOOPBACK}:{free_port(kind)}" for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM))
     seeds = [addresses(node)[0] for node in farm.nodes]
     thief = node_toml(tmp_path / "thief", farm_key=export, gossip=gossip, consensus=consensus, seeds=seeds)

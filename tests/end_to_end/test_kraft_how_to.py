@@ -1,4 +1,4 @@
-"""docs/how-to/run-a-kraft-quorum.md does what it says: its commands, in order, found a quorum and change it.
+"""docs/how-to/run-a-kraft-quorum.md does what it says: its commands, in order, create a quorum and change it.
 
 Addresses are changed to free ports; a block that serves runs until the test ends it. All others run in one shell.
 """
@@ -122,7 +122,7 @@ async def versions_at(port: int) -> dict[int, tuple[int, int]]:
         return dict(connection.versions)
 
 
-def test_the_commands_found_a_quorum_add_a_voter_and_replace_a_dead_one(tmp_path: Path) -> None:
+def test_commands_create_a_quorum_add_and_replace_a_voter(tmp_path: Path) -> None:
     with ExitStack() as stack:
         document = HowTo(tmp_path, stack)
         assert document.run().count("cluster") == 3

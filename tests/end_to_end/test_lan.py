@@ -1,6 +1,6 @@
-"""On a LAN the farm's key is enough: routers with an interface each find one another by broadcast and found a farm.
+"""On a LAN the farm's key is enough: nodes with an interface each discover one another by broadcast and create a farm.
 
-The LAN is made of network namespaces: one holds a bridge, each router has one of its own with an address on it. Making
+The LAN is made of network namespaces: one holds a bridge, each node has one of its own with an address on it. Making
 them needs root and iproute2; where they are not to be had the test is skipped with that reason.
 """
 
@@ -21,7 +21,7 @@ from tests.end_to_end.farm import START_BOUND_S, call, command, tail, wait_until
 
 pytestmark = pytest.mark.processes
 
-ROUTERS = 3
+NODES = 3
 MOVE_BOUND_S = 60.0
 """Ten times what two looks at the interfaces take."""
 RECENT_MS = 5_000
@@ -41,7 +41,7 @@ def lan() -> Iterator[list[str]]:
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and iproute2")
     prefix = f"gf{os.getpid()}"
-    switch, names = f"{prefix}s", [f"{prefix}r{number}" for number in range(1, ROUTERS + 1)]
+    switch, names = f"{prefix}s", [f"{prefix}r{number}" for number in range(1, NODES + 1)]
     with ExitStack() as stack:
         try:
             _ip("netns", "add", switch)
@@ -62,9 +62,9 @@ def lan() -> Iterator[list[str]]:
 
 
 def test_on_a_lan_the_farm_key_is_enough_and_no_address_is_needed(lan: list[str], tmp_path: Path) -> None:
-    # given one key on three routers
+    # given one key on three nodes
     key = tmp_path / "farm.key"
-    assert call("keys", "new-farm", "--expect", str(ROUTERS), "--output", key).returncode == 0
+    assert call("keys", "new-farm", "--expect", str(NODES), "--output", key).returncode == 0
     with ExitStack() as stack:
         # when each is started with nothing but the key
         for name in lan:
@@ -81,7 +81,7 @@ def test_on_a_lan_the_farm_key_is_enough_and_no_address_is_needed(lan: list[str]
                 )
             # Leaving the process's own context closes its pipe, upon which it stops, and waits for it.
             stack.enter_context(process)
-        # then they found one farm and have a leader
+        # then they create one farm and have a leader
 
         def views() -> list[FarmView]:
             return [ask(tmp_path / name / SOCKET_NAME, lambda client: client.view()) for name in lan]
@@ -92,16 +92,16 @@ def test_on_a_lan_the_farm_key_is_enough_and_no_address_is_needed(lan: list[str]
             return found if ready else []
 
         found = wait_until(
-            founded, START_BOUND_S, "a founded farm", lambda: "\n".join(tail(tmp_path / f"{name}.log") for name in lan)
+            founded, START_BOUND_S, "a farm", lambda: "\n".join(tail(tmp_path / f"{name}.log") for name in lan)
         )
     assert len({view.farm.cluster_id for view in found}) == 1
     assert {member.address for view in found for member in view.members} == {
-        f"192.168.77.{number}:7668" for number in range(1, ROUTERS + 1)
+        f"192.168.77.{number}:7668" for number in range(1, NODES + 1)
     }
 
 
 def start(name: str, key: Path, state: Path, stack: ExitStack, *options: str) -> None:
-    """A router in its namespace, with nothing but a key."""
+    """A node in its namespace, with nothing but a key."""
     with state.with_suffix(".log").open("ab") as output:
         process = subprocess.Popen(
             [
@@ -120,12 +120,12 @@ def view_of(state: Path) -> FarmView:
     return ask(state / SOCKET_NAME, lambda client: client.view())
 
 
-def test_a_router_with_another_key_file_is_asked_about_on_both_sides_and_the_doctor_says_so(
+def test_a_node_with_another_key_file_is_asked_about_on_both_sides_and_the_doctor_says_so(
     lan: list[str], tmp_path: Path
 ) -> None:
     keys = [tmp_path / "farm.key", tmp_path / "wrong.key"]
     for key in keys:
-        assert call("keys", "new-farm", "--expect", str(ROUTERS), "--output", key).returncode == 0
+        assert call("keys", "new-farm", "--expect", str(NODES), "--output", key).returncode == 0
     states = [tmp_path / name for name in lan]
     logs = lambda: "\n".join(tail(state.with_suffix(".log")) for state in states)  # noqa: E731 - said where it fails
     with ExitStack() as stack:
@@ -133,7 +133,7 @@ def test_a_router_with_another_key_file_is_asked_about_on_both_sides_and_the_doc
             start(state.name, key, state, stack)
         for state, missing, heard in ((states[0], 1, states[2]), (states[2], 2, states[0])):
 
-            def told(state: Path = state, waits: str = f"waiting for {missing} of {ROUTERS} nodes") -> FarmView | None:
+            def told(state: Path = state, waits: str = f"waiting for {missing} of {NODES} nodes") -> FarmView | None:
                 view = view_of(state)
                 is_asked = view.verdict.kind is VerdictKind.FOREIGN_KEY
                 return view if is_asked and waits in view.verdict.text else None
@@ -155,7 +155,7 @@ def test_a_node_that_is_cut_off_says_so_within_seconds_and_not_after_its_reporti
     lan: list[str], tmp_path: Path
 ) -> None:
     key = tmp_path / "farm.key"
-    assert call("keys", "new-farm", "--expect", str(ROUTERS), "--output", key).returncode == 0
+    assert call("keys", "new-farm", "--expect", str(NODES), "--output", key).returncode == 0
     states = [tmp_path / name for name in lan]
     logs = lambda: "\n".join(tail(state.with_suffix(".log")) for state in states)  # noqa: E731 - said where it fails
     with ExitStack() as stack:
@@ -164,7 +164,7 @@ def test_a_node_that_is_cut_off_says_so_within_seconds_and_not_after_its_reporti
         wait_until(
             lambda: all(view_of(state).raft.leader_id is not None for state in states),
             START_BOUND_S,
-            "a leader that every router knows",
+            "a leader that every node knows",
             logs,
         )
         cut = states[0]
@@ -187,7 +187,7 @@ def test_a_node_that_is_cut_off_says_so_within_seconds_and_not_after_its_reporti
 @pytest.mark.parametrize("which", ["the leader", "a follower"])
 def test_node_follows_a_new_address_of_its_machine(lan: list[str], tmp_path: Path, which: str) -> None:
     key = tmp_path / "farm.key"
-    assert call("keys", "new-farm", "--expect", str(ROUTERS), "--output", key).returncode == 0
+    assert call("keys", "new-farm", "--expect", str(NODES), "--output", key).returncode == 0
     states = [tmp_path / name for name in lan]
     logs = lambda: "\n".join(tail(state.with_suffix(".log")) for state in states)  # noqa: E731 - said where it fails
     with ExitStack() as stack:
@@ -196,7 +196,7 @@ def test_node_follows_a_new_address_of_its_machine(lan: list[str], tmp_path: Pat
         wait_until(
             lambda: all(view_of(state).raft.leader_id is not None for state in states),
             START_BOUND_S,
-            "a leader that every router knows",
+            "a leader that every node knows",
             logs,
         )
         leads = [view_of(state).raft.leader_id == view_of(state).node.raft_id for state in states]
@@ -227,7 +227,7 @@ def test_node_follows_a_new_address_of_its_machine(lan: list[str], tmp_path: Pat
             recent = [
                 each for each in followers if each.last_contact_ms is not None and each.last_contact_ms < RECENT_MS
             ]
-            return len(recent) == ROUTERS - 1
+            return len(recent) == NODES - 1
 
         wait_until(answers, MOVE_BOUND_S, "the leader is answered by all", logs)
         assert "node starts again with it" in tail(moved.with_suffix(".log"))
@@ -273,7 +273,7 @@ def test_blocked_udp_is_an_alarm_on_both_sides(
     lan: list[str], tmp_path: Path, which: str, hooks: tuple[str, ...]
 ) -> None:
     key = tmp_path / "farm.key"
-    assert call("keys", "new-farm", "--expect", str(ROUTERS), "--output", key).returncode == 0
+    assert call("keys", "new-farm", "--expect", str(NODES), "--output", key).returncode == 0
     states = [tmp_path / name for name in lan]
     logs = lambda: "\n".join(tail(state.with_suffix(".log")) for state in states)  # noqa: E731 - said where it fails
     with ExitStack() as stack:
@@ -282,7 +282,7 @@ def test_blocked_udp_is_an_alarm_on_both_sides(
         wait_until(
             lambda: all(view_of(state).raft.leader_id is not None for state in states),
             START_BOUND_S,
-            "a leader that every router knows",
+            "a leader that every node knows",
             logs,
         )
         leads = [view_of(state).raft.leader_id == view_of(state).node.raft_id for state in states]
@@ -315,9 +315,9 @@ def open_udp(name: str) -> None:
     )
 
 
-def test_farm_is_founded_where_there_is_only_ipv6(lan: list[str], tmp_path: Path) -> None:
+def test_farm_is_created_on_a_lan_with_ipv6_only(lan: list[str], tmp_path: Path) -> None:
     key = tmp_path / "farm.key"
-    assert call("keys", "new-farm", "--expect", str(ROUTERS), "--output", key).returncode == 0
+    assert call("keys", "new-farm", "--expect", str(NODES), "--output", key).returncode == 0
     for number, name in enumerate(lan, start=1):
         _ip("-n", name, "addr", "flush", "dev", "eth0")
         _ip("-n", name, "addr", "add", f"fd00:77::{number}/64", "dev", "eth0", "nodad")
@@ -332,5 +332,5 @@ def test_farm_is_founded_where_there_is_only_ipv6(lan: list[str], tmp_path: Path
 
         wait_until(founded, START_BOUND_S, "a farm that was found by multicast alone", logs)
         assert {each.address for each in view_of(states[0]).members} == {
-            f"[fd00:77::{number}]:7668" for number in range(1, ROUTERS + 1)
+            f"[fd00:77::{number}]:7668" for number in range(1, NODES + 1)
         }

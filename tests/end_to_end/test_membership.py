@@ -36,7 +36,7 @@ def with_grace(node: Node) -> Node:
 
 
 def newcomer(farm: Farm, name: str) -> Node:
-    """One more router with an exported key file and the others as seeds; it belongs to `farm` from here on."""
+    """One more node with an exported key file and the others as seeds; it belongs to `farm` from here on."""
     gossip, consensus = (f"{LOOPBACK}:{free_port(kind)}" for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM))
     seeds = [member.address for member in farm.nodes[0].view().members if member.address is not None]
     key_file = exported_key(farm.nodes[0], farm.directory / f"{name}.key")

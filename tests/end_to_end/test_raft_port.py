@@ -1,7 +1,7 @@
 """A peer at the Raft port is what it claims to be: attacks by real connections, byte by byte, on a farm of processes.
 
 The attacker has a copied key file, knows every address and id, and speaks the protocol perfectly. One farm serves all
-the stories, in this order: a stranger, a router that an operator removes, the same router after it is evicted.
+the stories, in this order: a stranger, a node that an operator removes, the same node after it is evicted.
 """
 
 import itertools
@@ -128,7 +128,7 @@ def test_a_member_speaks_in_its_own_name_alone(farm: Farm) -> None:
     unharmed(before, farm)
 
 
-def test_a_router_that_an_operator_removed_is_a_client_and_no_server_any_more(farm: Farm) -> None:
+def test_removed_server_connects_as_client_only(farm: Farm) -> None:
     fourth = farm.nodes[3]
     raft_id, key = fourth.view().node.raft_id, load_identity(fourth.directory).key
     leader = farm.led_by_another(fourth)
@@ -147,7 +147,7 @@ def test_a_router_that_an_operator_removed_is_a_client_and_no_server_any_more(fa
     assert "was removed from the farm by an operator" in told(leader, "peers-refused")
 
 
-def test_an_evicted_router_is_refused_in_every_role_even_with_the_new_key_file(farm: Farm) -> None:
+def test_evicted_node_with_new_key_file_is_refused_in_every_role(farm: Farm) -> None:
     fourth, founders = farm.nodes[3], farm.nodes[:3]
     raft_id, node_id = fourth.view().node.raft_id, fourth.view().node.node_id
     key = load_identity(fourth.directory).key

@@ -79,7 +79,7 @@ def test_a_port_in_use_is_named_with_its_setting(tmp_path: Path, kind: socket.So
 
 def test_with_json_every_line_that_a_node_ever_writes_is_a_record_also_the_reason_of_its_end(tmp_path: Path) -> None:
     with single(tmp_path) as farm:
-        # Given a node that founds a farm, is stopped, and cannot start again for its key file.
+        # Given a node that creates a farm, is stopped, and cannot start again for its key file.
         node = farm.nodes[0]
         with node.configuration.open("a") as file:
             file.write('\n[log]\nformat = "json"\n')
@@ -137,7 +137,7 @@ def test_a_node_tells_its_service_manager_when_it_serves_that_it_runs_and_that_i
         assert said.count("READY=1") == said.count("STOPPING=1") == 1
 
 
-def test_a_node_alone_founds_publishes_nothing_and_ends_by_a_signal_or_leaves(tmp_path: Path) -> None:
+def test_single_node_creates_a_farm_and_stops_by_signal_or_leave(tmp_path: Path) -> None:
     with single(tmp_path) as farm:
         node = farm.nodes[0].start()
 

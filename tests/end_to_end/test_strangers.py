@@ -1,4 +1,4 @@
-"""Nodes that are one too many: a late router, a copy of a running one, a server that came back without its storage."""
+"""Nodes that are one too many: a late node, a copy of a running one, a server that came back without its storage."""
 
 import shutil
 from pathlib import Path
@@ -20,7 +20,7 @@ def extra(farm: Farm, directory: Path, *without: str) -> Farm:
     return Farm(directory, [copy_of(farm.nodes[1], directory / "extra", *without)])
 
 
-def test_a_router_that_is_no_founder_observes_and_disturbs_no_server(unhurried_farm: Farm, tmp_path: Path) -> None:
+def test_node_that_is_not_a_founder_observes_without_disturbance(unhurried_farm: Farm, tmp_path: Path) -> None:
     farm = unhurried_farm
     before = farm.wait_settled().view()
     here = {member.node_id for member in before.members}
@@ -35,7 +35,7 @@ def test_a_router_that_is_no_founder_observes_and_disturbs_no_server(unhurried_f
             view = stranger.view()
             return view.node.phase is Phase.OBSERVER and here < {member.node_id for member in view.members}
 
-        strangers.wait_until(observes, START_BOUND_S, "the fourth router observes, and sees the others")
+        strangers.wait_until(observes, START_BOUND_S, "the fourth node observes, and sees the others")
         view = stranger.view()
         assert view.farm.cluster_id == before.farm.cluster_id
         assert view.raft.role is RaftRole.NONE

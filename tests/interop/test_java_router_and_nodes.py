@@ -1,6 +1,6 @@
 """Nodes as operators start them, with real Java routers beside them: from configuration files to a published structure.
 
-Two nodes found a farm, each with a router of its own. The publisher's router holds the structure, through a restart of
+Two nodes create a farm, each with its own router. The publisher's router holds the structure, through a restart of
 that router too; when the publisher stops, the other node's router holds one.
 """
 
@@ -87,7 +87,7 @@ def test_a_farm_publishes_through_real_java_routers_through_restarts_and_a_chang
         found = router.holds(master.destination.hash)
         return found if found.startswith("type=7 verifies=true ") else None
 
-    # Given a founded farm, one of the two routers holds what its node published.
+    # Given a farm, one of the two routers holds what its node published.
     def publisher() -> int | None:
         return next((number for number in range(2) if held(routers[number])), None)
 

@@ -1,4 +1,4 @@
-"""A stage for what a node does in a founded farm: a log that commits at once, a leader by decree, a router in memory.
+"""A stage for a node in a farm: a log that commits at once, a leader by decree, a router in memory.
 
 The machine's clock runs with trio's (`machine_clock`), so that a story of minutes is told in no time and always alike.
 """

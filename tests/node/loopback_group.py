@@ -1,6 +1,6 @@
 """Real servers on loopback: TLS, Garlic Farm, journals on disk; each can be killed and started again.
 
-The servers 1 to 3, or as many as wanted, found the cluster. Others begin with an empty log, know no server, and are
+The servers 1 to 3, or as many as wanted, create the cluster. Others begin with an empty log, know no server, and are
 added by requests.
 """
 

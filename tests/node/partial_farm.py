@@ -1,4 +1,4 @@
-"""A founded farm of which only some parts are there: those that a story asks for."""
+"""A farm with only those parts that a story requests."""
 
 from types import SimpleNamespace
 from typing import Any

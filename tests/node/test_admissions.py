@@ -275,7 +275,7 @@ def admitted(raft_id: int, by: int, *, unseen_since_ms: int | None = None) -> Ad
 async def test_a_node_that_lapsed_and_was_admitted_again_does_not_fall_back_as_it_replays_the_log(
     tmp_path: Path,
 ) -> None:
-    # Given a router that was admitted as server 5, never came alive, and is told now that it is server 9
+    # Given a node that was admitted as server 5, never came alive, and is told now that it is server 9
     notes, told = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told()
     await notes.told_by_member(9)
     first, second = admitted(5, 1, unseen_since_ms=10), admitted(9, 1, unseen_since_ms=90)

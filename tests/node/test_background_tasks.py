@@ -1,4 +1,4 @@
-"""What a member of a founded farm does by itself: reports, clock entries and publications, in simulated time."""
+"""The background tasks of a node in a farm: reports, clock entries and publications, in simulated time."""
 
 # ruff: noqa: ARG001 - the clock works by being asked for
 

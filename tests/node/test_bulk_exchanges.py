@@ -187,7 +187,7 @@ SMALL: dict[tuple[str, str], str] = {
     ("bridge/node/control/server.py", "_linger"): "what is not read",
     ("bridge/node/control/server.py", "_read_request"): "a body of 256 KiB, for which 10 s are enough at 32 KiB/s",
     ("bridge/node/router/i2cp_connection.py", "_send_bytes"): "a message to the router of this machine",
-    ("bridge/node/router/i2cp_connection.py", "say_goodbye"): "a message to the router of this machine",
+    ("bridge/node/router/i2cp_connection.py", "send_disconnect"): "a message to the router of this machine",
     ("bridge/node/router/i2pcontrol.py", "_request"): "an answer of the router of this machine",
     ("bridge/node/tasks/reporting.py", "last_word"): "one report",
     ("bridge/node/tasks/reporting.py", "run"): "one report",

@@ -1,4 +1,4 @@
-"""`garlicfarm config`: one bundle for many routers, of which each adds what is its own."""
+"""`garlicfarm config`: one bundle for many nodes; each adds its own settings."""
 
 import json
 import tomllib
@@ -29,7 +29,7 @@ def garlicfarm(*arguments: object) -> Result:
 
 @pytest.fixture
 def first(tmp_path: Path) -> Path:
-    """The configuration of a router that runs: with all that is its own in it."""
+    """The configuration of a running node, with its own settings."""
     home = tmp_path / "first"
     home.mkdir()
     save_farm_key(home / "farm.key", new_farm_key(3))
@@ -65,7 +65,7 @@ def exported(first: Path) -> Path:
     return bundle
 
 
-def test_a_bundle_holds_what_routers_share_and_nothing_that_is_ones_own(first: Path) -> None:
+def test_bundle_contains_shared_settings_only(first: Path) -> None:
     bundle = exported(first)
     assert bundle.stat().st_mode & 0o777 == 0o600
     key, settings = parse_bundle(bundle.read_text())
@@ -83,18 +83,18 @@ def test_a_bundle_holds_what_routers_share_and_nothing_that_is_ones_own(first: P
         assert own not in bundle.read_text()
 
 
-def test_a_router_gets_a_valid_configuration_with_its_own_name_key_and_leaf(first: Path, tmp_path: Path) -> None:
+def test_import_writes_settings_with_own_name_key_and_leaf(first: Path, tmp_path: Path) -> None:
     signing_key = tmp_path / "own.key"
     save_signing_key(signing_key, BLOG.sign_transient(NOW_S))
     home = tmp_path / "second"
     result = garlicfarm(
-        "config", "import", exported(first), home, "--name", "router-2", "--signing-key", signing_key,
+        "config", "import", exported(first), home, "--name", "node-2", "--signing-key", signing_key,
         "--leaf", f"{LEAF.base64}=127.0.0.1:80", "--json",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     configuration = load_configuration(home / "node.toml")
     assert json.loads(result.stdout)["file"] == str(home / "node.toml")
-    assert configuration.name == "router-2"
+    assert configuration.name == "node-2"
     assert configuration.consensus.voters_max == 7
     assert [(each.signing_key, each.publish) for each in configuration.masters] == [
         (signing_key, PublishConfig.ON),
@@ -105,7 +105,7 @@ def test_a_router_gets_a_valid_configuration_with_its_own_name_key_and_leaf(firs
     assert load_farm_key(home / "farm.key").label == load_farm_key(first.parent / "farm.key").label
 
 
-def test_a_router_without_a_key_is_not_told_to_publish(first: Path, tmp_path: Path) -> None:
+def test_import_without_signing_key_does_not_publish(first: Path, tmp_path: Path) -> None:
     assert garlicfarm("config", "import", exported(first), tmp_path / "third").exit_code == 0
     masters = load_configuration(tmp_path / "third" / "node.toml").masters
     assert {(each.signing_key, each.publish) for each in masters} == {(None, PublishConfig.AUTO)}
@@ -179,7 +179,7 @@ def test_what_is_no_bundle_is_refused_in_one_way(text: str) -> None:
         {"": {"demo": True}},
     ],
 )
-def test_a_bundle_sets_nothing_that_is_a_routers_own(settings: dict[str, object]) -> None:
+def test_bundle_with_a_nodes_own_settings_is_refused(settings: dict[str, object]) -> None:
     with pytest.raises(BundleError):
         parse_bundle(bundle_text(new_farm_key(3), settings))
 

@@ -98,7 +98,7 @@ def test_a_master_key_is_never_overwritten(master: Path, keys: Callable[..., Res
     assert master.read_bytes() == before
 
 
-def test_each_router_gets_a_key_of_its_own_that_signs_for_the_farm_for_thirty_days(
+def test_each_node_gets_its_own_signing_key_for_thirty_days(
     tmp_path: Path, master: Path, keys: Callable[..., Result]
 ) -> None:
     files = [tmp_path / f"{name}.key" for name in ("a", "b", "c")]

@@ -30,7 +30,7 @@ def network(*interfaces: LanInterface, route: str | None = None) -> Network:
 
 
 def machine(*interfaces: LanInterface, route: str | None = None) -> Machine:
-    return Machine("router one.example", Path("/var/state"), network(*interfaces, route=route))
+    return Machine("node one.example", Path("/var/state"), network(*interfaces, route=route))
 
 
 def load(tmp_path: Path, text: str, overrides: Overrides | None = None) -> NodeConfiguration:
@@ -51,7 +51,7 @@ def problems(tmp_path: Path, text: str) -> list[str]:
 def test_on_a_lan_the_farm_key_is_enough() -> None:
     configuration = load_configuration(None, Overrides(farm_key=Path("/keys/farm.key")), machine(LAN))
     assert configuration.farm_key == Path("/keys/farm.key")
-    assert configuration.name == "router-one.example"
+    assert configuration.name == "node-one.example"
     assert configuration.gossip is not None
     assert configuration.gossip.bind == Address("192.168.7.5", 7668)
     assert configuration.gossip.broadcast == Address("192.168.7.255", 7668)
@@ -80,7 +80,7 @@ def test_every_setting_of_the_file_arrives(tmp_path: Path) -> None:
         [gossip]
         bind = "127.0.0.1:17668"
         advertise = "10.0.0.9:17668"
-        seeds = ["127.0.0.1:17669", "router-2.example:7668"]
+        seeds = ["127.0.0.1:17669", "node-2.example:7668"]
         capacity = 5
         broadcast = "off"
         timing = "local"
@@ -115,7 +115,7 @@ def test_every_setting_of_the_file_arrives(tmp_path: Path) -> None:
     gossip, consensus, publishing = configuration.gossip, configuration.consensus, configuration.publishing
     assert gossip is not None
     assert (gossip.bind, gossip.advertise) == (Address("127.0.0.1", 17668), Address("10.0.0.9", 17668))
-    assert gossip.seeds == ("127.0.0.1:17669", "router-2.example:7668")
+    assert gossip.seeds == ("127.0.0.1:17669", "node-2.example:7668")
     assert (gossip.capacity, gossip.broadcast, gossip.timing) == (5, None, Timing.LOCAL)
     assert (consensus.bind, consensus.advertise) == (Address("127.0.0.1", 17700), Address("10.0.0.9", 17700))
     assert (consensus.timing, consensus.segment_bytes) == (Timing.LOCAL, 4_194_304)

@@ -53,7 +53,7 @@ class Log:
 
     def admits(self, server_id: int, number: int, standing: Standing = Standing.MEMBER) -> None:
         """An identity has this Raft id."""
-        each = Admitted(node_id(number), f"router-{number}", public_key(number), standing)
+        each = Admitted(node_id(number), f"node-{number}", public_key(number), standing)
         self.says(admitted={**self.state.admitted, server_id: each})
 
 
@@ -139,8 +139,8 @@ def test_a_server_of_which_this_log_does_not_tell_yet_is_believed_by_the_admissi
     story: Story,
 ) -> None:
     cluster_id = FOUNDING.cluster_id
-    fourth = signed(Admission(node_id(44), "router-4", public_key(44), 4), NUMBERS[1], cluster_id)
-    fifth = signed(Admission(node_id(55), "router-5", public_key(55), 5), 44, cluster_id)
+    fourth = signed(Admission(node_id(44), "node-4", public_key(44), 4), NUMBERS[1], cluster_id)
+    fifth = signed(Admission(node_id(55), "node-5", public_key(55), 5), 44, cluster_id)
     assert story.fault(4, 44) is Fault.UNKNOWN_IDENTITY
     assert story.fault(4, 44, shown=(fourth,)) is None
     assert story.fault(5, 55, shown=(fifth, fourth)) is None
@@ -157,13 +157,13 @@ def test_a_server_of_which_this_log_does_not_tell_yet_is_believed_by_the_admissi
 
 
 def test_a_node_that_signs_an_admission_for_itself_gains_nothing(story: Story) -> None:
-    own = signed(Admission(node_id(77), "router-7", public_key(77), 4), 77, FOUNDING.cluster_id)
+    own = signed(Admission(node_id(77), "node-7", public_key(77), 4), 77, FOUNDING.cluster_id)
     assert story.fault(4, 77, shown=(own,)) is Fault.UNKNOWN_IDENTITY
 
 
 def admission(number: int, server_id: int, by: int) -> bytes:
     """The identity `by` signs an admission of the identity `number`."""
-    record = Admission(node_id(number), f"router-{number}", public_key(number), server_id)
+    record = Admission(node_id(number), f"node-{number}", public_key(number), server_id)
     return signed(record, by, FOUNDING.cluster_id)
 
 
@@ -277,9 +277,9 @@ async def test_what_the_log_said_counts_after_a_restart_before_the_log_is_replay
 
 
 async def test_what_shows_a_newcomer_to_others_is_kept_on_disk(tmp_path: Path) -> None:
-    entry = signed(Admission(node_id(44), "router-4", public_key(44), 4), NUMBERS[0], FOUNDING.cluster_id)
+    entry = signed(Admission(node_id(44), "node-4", public_key(44), 4), NUMBERS[0], FOUNDING.cluster_id)
     log = Log()
-    log.says(admitted={**log.state.admitted, 4: Admitted(node_id(44), "router-4", public_key(44), entry=entry)})
+    log.says(admitted={**log.state.admitted, 4: Admitted(node_id(44), "node-4", public_key(44), entry=entry)})
     notes = AdmissionStore(tmp_path, FOUNDING, node_id(44), founded=False)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(notes.follow, cast("AppliedState", log))
@@ -311,8 +311,8 @@ async def test_the_connections_of_an_expelled_or_removed_node_end(story: Story) 
     assert ended == [[False] * 4, [True, False, False, False], [True, True, False, False]]
 
 
-FOURTH = signed(Admission(node_id(44), "router-4", public_key(44), 4), NUMBERS[1], FOUNDING.cluster_id)
-FIFTH = signed(Admission(node_id(55), "router-5", public_key(55), 5), 44, FOUNDING.cluster_id)
+FOURTH = signed(Admission(node_id(44), "node-4", public_key(44), 4), NUMBERS[1], FOUNDING.cluster_id)
+FIFTH = signed(Admission(node_id(55), "node-5", public_key(55), 5), 44, FOUNDING.cluster_id)
 
 
 @dataclass
@@ -432,6 +432,6 @@ def test_the_sentence_names_the_peer_and_the_owner_of_the_id(story: Story) -> No
     refusal = story.peers.judge(Claim(2, SERVER, public_key(77)))
     assert refusal is not None
     assert refusal.text == (
-        f"the identity {node_id(77).hex()} claims to be server 2 (router-{NUMBERS[1]}), which has the identity"
+        f"the identity {node_id(77).hex()} claims to be server 2 (node-{NUMBERS[1]}), which has the identity"
         f" {node_id(NUMBERS[1]).hex()}"
     )

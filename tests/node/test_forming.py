@@ -111,9 +111,7 @@ async def test_a_promise_is_on_disk_before_it_is_advertised(tmp_path: Path, auto
     assert all(notice.promise == state.promise for notice, state in promised)
 
 
-async def test_a_farm_is_founded_when_all_have_promised_and_that_is_on_disk_first(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_farm_is_created_after_all_promises_are_on_disk(tmp_path: Path, autojump_clock: MockClock) -> None:
     founder = Founder(tmp_path)
     async with founder.at_work() as forming:
         await founder.exchange_endorsements()
@@ -124,7 +122,7 @@ async def test_a_farm_is_founded_when_all_have_promised_and_that_is_on_disk_firs
         assert founder.alarm is None
 
 
-async def test_what_a_router_that_founds_alone_says_last_is_its_farm(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_single_founder_announces_its_farm_last(tmp_path: Path, autojump_clock: MockClock) -> None:
     founder = Founder(tmp_path, expect=1)
     async with founder.at_work() as forming:
         founded = await forming.until_settled()
@@ -132,9 +130,7 @@ async def test_what_a_router_that_founds_alone_says_last_is_its_farm(tmp_path: P
         assert founder.advertised[-1] == FormationNotice(founding=founded.founding)
 
 
-async def test_a_founder_that_starts_again_founds_the_same_farm_without_meeting_anyone(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_restarted_founder_resumes_its_farm_without_members(tmp_path: Path, autojump_clock: MockClock) -> None:
     founding = founding_of({A: promise(A, A, B), B: promise(B, A, B)})
     (tmp_path / FILE_NAME).write_bytes(
         encode_formation_state(FormationState(promise=promise(A, A, B), founding=founding))
@@ -143,9 +139,7 @@ async def test_a_founder_that_starts_again_founds_the_same_farm_without_meeting_
         assert (await forming.until_settled()).founding == founding
 
 
-async def test_a_node_that_sees_a_farm_of_others_knows_it_and_is_not_founded(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_node_that_discovers_a_farm_becomes_an_observer(tmp_path: Path, autojump_clock: MockClock) -> None:
     foreign = founding_of({B: promise(B, B, C), C: promise(C, B, C)})
     async with Founder(tmp_path, cluster_id=foreign.cluster_id).at_work() as forming:
         forming.members_changed((member(B, FormationNotice(founding=foreign)),))

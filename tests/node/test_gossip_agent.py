@@ -59,10 +59,10 @@ async def test_a_join_takes_a_token_and_ends_with_both_sides_knowing_each_other(
 async def test_a_change_reaches_the_events_with_the_signed_words_of_its_member() -> None:
     async with running_farm(MemoryNetwork()) as farm:
         seed = await farm.start()
-        alice = await farm.start(seed, metadata=b"router of alice")
+        alice = await farm.start(seed, metadata=b"node of alice")
         change = await next_event(seed)
         assert isinstance(change, MembershipChanged)
-        assert (change.info.node_id, change.info.metadata) == (alice.node_id, b"router of alice")
+        assert (change.info.node_id, change.info.metadata) == (alice.node_id, b"node of alice")
         assert (change.previous, change.status) == (None, Status.ALIVE)
         assert change.info.address == alice.info.address
         assert len(change.info.credential) == 96

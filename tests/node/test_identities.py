@@ -1,4 +1,4 @@
-"""A router that was away while the keys were replaced: which nodes it believes about the farm's key, and which not."""
+"""A node that was away while the keys were replaced: which nodes it believes about the farm's key, and which not."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +34,7 @@ HERE = Address("127.0.0.1", 7668)
 
 
 def identity(number: int) -> Identity:
-    """Router `number`'s."""
+    """Node `number`'s."""
     return Identity.of(Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32))
 
 
@@ -62,13 +62,13 @@ class FakeAgent:
         self.changes.append(self.keyring)
 
 
-class Router:
-    """One of five voters, 1 to 5; server k is router k."""
+class Node:
+    """One of five voters, 1 to 5; server k is node k."""
 
     def __init__(
         self, number: int, farm_key: Path, out: frozenset[bytes] = frozenset(), *, by_gossip: bool = True
     ) -> None:
-        """`out`: who is noted to be thrown out. `by_gossip`: whether gossip carries keys."""
+        """`out`: identities recorded as evicted. `by_gossip`: whether gossip carries keys."""
         trace = EventLog(f"node-{number}", lambda: 0)
         self.keys = FarmKeys(farm_key, load_farm_key(farm_key))
         self.agent = FakeAgent(identity(number), self.keys.filed.key_ring)
@@ -112,7 +112,7 @@ class Router:
         await wait_all_tasks_blocked()
 
     async def hear(self, offer: bytes) -> None:
-        """A member refuses this router's key, and offers another one."""
+        """A member refuses this node's key, and offers another one."""
         await self.identities.offered(KeyOffered(HERE, offer))
 
 
@@ -124,16 +124,16 @@ def farm_key(tmp_path: Path) -> Path:
     return path
 
 
-def vouched(router: Router, content: EraKey, sponsor: int) -> bytes:
-    """The offer of router `sponsor`."""
-    label = router.keys.filed.label
-    recipient = router.agent.node_id
-    box = seal_key(content, router.agent.identity.key.public_key().public_bytes_raw(), label)
+def vouched(node: Node, content: EraKey, sponsor: int) -> bytes:
+    """The offer of node `sponsor`."""
+    label = node.keys.filed.label
+    recipient = node.agent.node_id
+    box = seal_key(content, node.agent.identity.key.public_key().public_bytes_raw(), label)
     return sign_offer(box, recipient, label, identity(sponsor).key)
 
 
 async def test_a_key_counts_when_more_than_half_of_the_other_voters_vouch_for_it(farm_key: Path) -> None:
-    away = Router(1, farm_key)
+    away = Node(1, farm_key)
     content = EraKey(1, 9, new_key())
     for sponsor in (2, 3, 2, 3):
         await away.hear(vouched(away, content, sponsor))
@@ -142,8 +142,8 @@ async def test_a_key_counts_when_more_than_half_of_the_other_voters_vouch_for_it
     assert (away.agent.keyring.primary, away.agent.keyring.era) == (content.key, 1)
 
 
-async def test_the_evicted_router_alone_convinces_no_node_however_often_and_in_whatever_name(farm_key: Path) -> None:
-    away = Router(1, farm_key)
+async def test_the_evicted_node_alone_convinces_no_node_however_often_and_in_whatever_name(farm_key: Path) -> None:
+    away = Node(1, farm_key)
     for _ in range(20):
         await away.hear(vouched(away, EraKey(1, 9, new_key()), 5))
     await away.hear(vouched(away, EraKey(1, 9, new_key()), 9))
@@ -153,8 +153,8 @@ async def test_the_evicted_router_alone_convinces_no_node_however_often_and_in_w
     assert away.agent.changes == []
 
 
-async def test_offers_for_another_router_and_of_an_era_that_is_over_are_nothing(farm_key: Path) -> None:
-    away, other = Router(1, farm_key), Router(2, farm_key)
+async def test_offers_for_another_node_and_of_an_era_that_is_over_are_nothing(farm_key: Path) -> None:
+    away, other = Node(1, farm_key), Node(2, farm_key)
     content = EraKey(1, 9, new_key())
     for sponsor in (2, 3, 4, 5):
         await other.hear(vouched(away, content, sponsor))
@@ -168,8 +168,8 @@ async def test_offers_for_another_router_and_of_an_era_that_is_over_are_nothing(
 
 
 async def test_a_member_is_offered_the_present_key_and_an_evicted_or_unknown_node_is_not(farm_key: Path) -> None:
-    sponsors = [Router(number, farm_key) for number in (2, 3, 4)]
-    away = Router(1, farm_key)
+    sponsors = [Node(number, farm_key) for number in (2, 3, 4)]
+    away = Node(1, farm_key)
     assert sponsors[0].identities.offer_to(identity(1).node_id, public(1)) == b"", "no era has begun"
     key = new_key()
     for each in sponsors:
@@ -190,16 +190,16 @@ async def test_where_no_gossip_carries_keys_an_eviction_ends_all_connections(
     noted: bool,
 ) -> None:
     out = frozenset({identity(5).node_id} if noted else ())
-    router = Router(1, farm_key, out, by_gossip=False)
+    node = Node(1, farm_key, out, by_gossip=False)
     async with trio.open_nursery() as nursery:
         begun = trio.current_time()
-        nursery.start_soon(router.identities.run)
+        nursery.start_soon(node.identities.run)
         await wait_all_tasks_blocked()
         for standing in (Standing.MEMBER, Standing.EVICTED, Standing.EVICTED):
-            await router.log_says(5, standing)
+            await node.log_says(5, standing)
         await trio.sleep(60)
         nursery.cancel_scope.cancel()
-    assert router.ended == ([] if noted else [begun + END_CONNECTIONS_AFTER_S])
+    assert node.ended == ([] if noted else [begun + END_CONNECTIONS_AFTER_S])
 
 
 async def test_a_level_beyond_this_version_stops_the_log_and_names_the_version() -> None:

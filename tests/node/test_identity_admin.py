@@ -31,7 +31,7 @@ EVICT_STOLEN = Request("POST", "/v1/nodes/evict", b'{"node": "node-4"}')
 
 
 def identity(number: int) -> bytes:
-    """The NodeId of router `number`."""
+    """The NodeId of node `number`."""
     return bytes([number]) * 8
 
 
@@ -41,7 +41,7 @@ def servers(*numbers: int) -> tuple[Server, ...]:
 
 
 def admin(current: CurrentFarm) -> IdentityAdmin:
-    """Of router 1, whose farm has no gossip that could carry keys."""
+    """Of node 1, whose farm has no gossip that could carry keys."""
     agent = SimpleNamespace(node_id=identity(LEADER), keyring=None)
     member_directory = SimpleNamespace(members=tuple)
     farm_keys = SimpleNamespace(current=SimpleNamespace(expect=3, label=b"12345678"))
@@ -50,7 +50,7 @@ def admin(current: CurrentFarm) -> IdentityAdmin:
 
 
 def agent_with(ring: Keyring) -> Any:
-    """Router 1, whose gossip carries these keys."""
+    """Node 1, whose gossip carries these keys."""
     public_key = (9).to_bytes(32, "little")
     return SimpleNamespace(node_id=identity(LEADER), keyring=ring, public_key=public_key)
 
@@ -153,7 +153,7 @@ class FakeLeader:
 
 
 async def asked(admin: IdentityAdmin) -> dict[str, Any]:
-    """The answer to the eviction of router 4."""
+    """The answer to the eviction of node 4."""
     call = Call(EVICT_STOLEN, "", {"check": 0}, body_of(NODES_EVICT, EVICT_STOLEN.body), {})
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await admin.handlers[NODES_EVICT](call)))
     return found
@@ -169,7 +169,7 @@ async def test_from_before_the_vote_is_taken_until_the_eviction_is_applied_it_is
     assert leader.losing_vote == set()
 
 
-async def test_an_eviction_lists_the_client_keys_that_the_router_admitted() -> None:
+async def test_eviction_lists_client_keys_admitted_by_the_node() -> None:
     leader = FakeLeader()
     keys = {
         b"a" * 8: Client("hostile", bytes(32), (Scope.OPERATOR,), admitted_by=identity(STOLEN)),

@@ -23,7 +23,7 @@ from tests.node.farm_stage import NOW_MS, OTHER, OWN, Stage, machine_clock
 from tests.node.kafka_farm import SETTINGS, farm_of, named_stage
 
 CALLER = Caller("client", None, "127.0.0.1", 1, 2, 3, "FARM")
-PEERS = (KafkaPeer("two", Address("router-2", 9092)),)
+PEERS = (KafkaPeer("two", Address("node-2", 9092)),)
 VOTERS = tuple(Server(number, f"tcp://127.0.0.1:{number}") for number in (1, 2))
 LEARNERS = (Server(3, "name.b32.i2p:7669"), Server(4, "nowhere"))
 
@@ -79,7 +79,7 @@ async def test_the_leader_tells_how_far_each_replica_is_and_when_it_was_heard() 
     }
     assert listeners == {
         1: [("RAFT", "127.0.0.1", 1), ("FARM", "127.0.0.1", 9092)],
-        2: [("RAFT", "127.0.0.1", 2), ("FARM", "router-2", 9092)],
+        2: [("RAFT", "127.0.0.1", 2), ("FARM", "node-2", 9092)],
     }
 
 

@@ -43,7 +43,7 @@ def test_all_of_it(tmp_path: Path) -> None:
     found = load(
         tmp_path,
         '[kafka]\nlisten = "0.0.0.0:9092"\nallow_network = true\nadvertise = "node-1.example:9092"\ntopic = "log"\n'
-        'write = true\ngroups = true\npeers = ["two@router-2.example:9092", "3@[fd00::1]:9092"]\n'
+        'write = true\ngroups = true\npeers = ["two@node-2.example:9092", "3@[fd00::1]:9092"]\n'
         'certificate = "tls.pem"\nclient_ca = "ca.pem"\nusers = "users"\n',
     )
     assert found == KafkaSettings(
@@ -53,7 +53,7 @@ def test_all_of_it(tmp_path: Path) -> None:
         topic="log",
         write=True,
         groups=True,
-        peers=(KafkaPeer("two", Address("router-2.example", 9092)), KafkaPeer("3", Address("fd00::1", 9092))),
+        peers=(KafkaPeer("two", Address("node-2.example", 9092)), KafkaPeer("3", Address("fd00::1", 9092))),
         certificate=tmp_path / "tls.pem",
         client_ca=tmp_path / "ca.pem",
         users=tmp_path / "users",

@@ -215,7 +215,7 @@ async def test_other_tasks_have_their_turn_while_many_batches_are_written() -> N
 async def test_a_node_calls_itself_the_leader_of_what_it_has_applied() -> None:
     stage = named_stage()
     await stage.append(b"{}")
-    peers = tuple(KafkaPeer(name, Address(f"router-{name}", 9092)) for name in ("two", "one", "unknown"))
+    peers = tuple(KafkaPeer(name, Address(f"node-{name}", 9092)) for name in ("two", "one", "unknown"))
     topic = topic_of(stage, replace(SETTINGS, peers=peers, write=True))
     stage.lead(2)
     state = topic.state()
@@ -226,7 +226,7 @@ async def test_a_node_calls_itself_the_leader_of_what_it_has_applied() -> None:
         True,
     )
     assert (state.node_id, state.leader_id, state.leader_epoch, state.controller_id) == (OWN, OWN, 2, 2)
-    assert state.brokers == (Broker(OWN, "127.0.0.1", 9092), Broker(2, "router-two", 9092))
+    assert state.brokers == (Broker(OWN, "127.0.0.1", 9092), Broker(2, "node-two", 9092))
     assert (state.log_start_offset, state.high_watermark, state.log_end_offset) == (0, 1, 1)
     other_name = topic_of(stage, replace(SETTINGS, topic="other")).state()
     assert topic_of(stage).state().topic_id == state.topic_id != other_name.topic_id
@@ -237,7 +237,7 @@ async def test_a_node_calls_itself_the_leader_of_what_it_has_applied() -> None:
 async def test_a_peer_that_is_not_heard_is_no_broker() -> None:
     # Given a farm of three listeners, of which gossip hears none of the others
     stage = named_stage()
-    peers = tuple(KafkaPeer(name, Address(f"router-{name}", 9092)) for name in ("two", "three"))
+    peers = tuple(KafkaPeer(name, Address(f"node-{name}", 9092)) for name in ("two", "three"))
     settings = replace(SETTINGS, peers=peers)
     admitted = stage.applied_state.farm.state.admitted
     heard: set[int] = set()

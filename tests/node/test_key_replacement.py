@@ -118,7 +118,7 @@ REPLACE = Request("POST", "/v1/keys/replace", b"{}")
 
 
 def identity(number: int) -> bytes:
-    """The NodeId of router `number`."""
+    """The NodeId of node `number`."""
     return bytes([number]) * 8
 
 

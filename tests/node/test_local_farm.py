@@ -61,7 +61,7 @@ def test_a_farm_that_is_continued_keeps_everything(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-def test_once_the_farm_is_founded_its_key_file_names_the_cluster(tmp_path: Path) -> None:
+def test_key_file_names_the_cluster_after_the_founding(tmp_path: Path) -> None:
     farm = prepare(tmp_path, 2)
     founders = (b"a" * 8, b"b" * 8)
     promises = {each: Promise(founders, 5, each * 2) for each in founders}

@@ -35,7 +35,7 @@ def opened(directory: Path, node_id: bytes, server_id: int, *, had_storage: bool
         disk.close()
 
 
-def test_a_router_whose_raft_id_the_log_has_told_does_not_start_with_an_empty_storage(tmp_path: Path) -> None:
+def test_admitted_node_with_empty_storage_does_not_start(tmp_path: Path) -> None:
     """It has voted and acknowledged under that id, and what it was is gone with `raft` and the note of it."""
     notes = notes_of(tmp_path, LATER, {1: FOUNDER.hex(), 2: LATER.hex()}, founded=False)
     with pytest.raises(StorageError, match="new state directory and another name"):

@@ -1,6 +1,6 @@
 """A farm made before foundings certified themselves: refused with a way over, and its backup goes on in a new cluster.
 
-tests/vectors/made-before/ was recorded with commit 9fd374a, the last one of that kind: a farm of three routers on
+tests/vectors/made-before/ was recorded with commit 9fd374a, the last one of that kind: a farm of three nodes on
 loopback (`garlicfarm up`), one leaf excluded, the cost of another one doubled, then `garlicfarm backup` at a running
 node; formation.json is that node's own.
 """
@@ -54,7 +54,7 @@ def test_its_backup_goes_on_in_a_new_cluster_with_the_state_that_all_servers_sha
     assert made.farm.log_time_ms == old.farm.log_time_ms
     assert (made.farm.weights.excluded, made.farm.weights.costs) == ((EXCLUDED,), {DEARER: 2000})
     assert {each.publication and each.publication.published_s for each in made.farm.masters.values()} == {1795366291}
-    assert made.farm.servers == {}, "what the other routers reported goes with them"
+    assert made.farm.servers == {}, "the reports of the other nodes are dropped with them"
     assert [each.node_id for each in made.farm.admitted.values()] == [made.node_id]
 
 

@@ -31,7 +31,7 @@ def members(*voters: int) -> Configuration:
     return Configuration(tuple(Server(each, f"tcp://10.0.0.{each}:7669") for each in voters))
 
 
-def test_a_router_whose_id_the_log_has_given_out_may_come_and_is_found_where_it_says_itself() -> None:
+def test_admitted_server_is_added_at_its_announced_address() -> None:
     assert rules(1, 2, 3).may_add(FOURTH) == KNOWN
 
 
@@ -53,10 +53,10 @@ def test_whom_an_operator_removed_does_not_come_back_by_asking() -> None:
     assert "the log has removed it" in refusal
 
 
-def test_a_router_that_lives_is_not_removed_by_a_word_but_by_the_log() -> None:
+def test_living_server_is_removed_by_the_log_only() -> None:
     refusal = rules(1, 2, 3, 4, answers=True).may_remove(4, members(1, 2, 3, 4))
     assert refusal is not None
-    assert "it answers, and would be taken in again" in refusal
+    assert "it answers, and would be added again" in refusal
     assert rules(1, 2, 3, 4, answers=True, removed=4).may_remove(4, members(1, 2, 3, 4)) is None
 
 

@@ -1,4 +1,4 @@
-"""A node that is named by its host alone gives way to a router that has the name, and never changes a given one."""
+"""A node that is named by its host alone gives way to a node that has the name, and never changes a given one."""
 
 from pathlib import Path
 
@@ -89,9 +89,7 @@ async def test_before_there_is_a_farm_the_lowest_id_keeps_the_name(
     assert await watched(tmp_path, Others(*others), seconds=LIVES_ON_S / 2) == name
 
 
-async def test_in_a_farm_a_newcomer_gives_way_to_a_router_that_lives_on_and_not_to_its_own_former_self(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
+async def test_new_node_yields_its_name_to_a_living_node_only(autojump_clock: MockClock, tmp_path: Path) -> None:
     del autojump_clock
     former = Others(other(HIGH))
 

@@ -168,7 +168,7 @@ async def test_a_linearizable_page_without_a_quorum_says_so_within_two_seconds(a
     assert NO_QUORUM.remedy in str(refused.value)
 
 
-async def test_before_the_farm_is_founded_a_submission_says_where_to_look() -> None:
+async def test_submission_before_the_founding_is_refused_with_remedy() -> None:
     answer = await port_of(Stage()).submit(b"{}")
     assert answer.outcome is SubmitOutcome.REFUSED
     assert "see `garlicfarm status`" in answer.reason
@@ -215,7 +215,7 @@ async def test_a_reader_at_the_end_waits_for_the_next_entry_and_no_longer(autoju
     assert trio.current_time() == 7
 
 
-async def test_a_waiting_reader_is_there_when_the_farm_is_founded(autojump_clock: MockClock) -> None:
+async def test_waiting_reader_continues_after_the_founding(autojump_clock: MockClock) -> None:
     stage = Stage()
     current = CurrentFarm()
     port = port_of(stage, current=current)

@@ -244,7 +244,8 @@ async def test_the_alarms_end_when_the_refused_side_is_let_in_at_last(tmp_path: 
         await found.until(lambda: found.alice.alarm(REFUSED_BY_PEERS.kind))
         shown[0] = CREDENTIALS
         await found.until(lambda: not found.alice.alarms.standing())
-        # And so does the one that refused: a router that heard of new keys a moment later than this one is no stranger.
+        # And so does the one that refused: a node that receives new keys a moment later than this one is not a
+        # stranger.
         await found.until(lambda: not found.bob.alarms.standing())
 
 

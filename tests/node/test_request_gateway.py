@@ -207,7 +207,7 @@ def no_answer_expected(reply: core.Reply | None) -> None:
     pytest.fail(f"answered by {reply}")
 
 
-def test_before_the_farm_is_founded_a_client_is_told_that_there_is_no_leader() -> None:
+def test_client_before_the_founding_gets_no_leader() -> None:
     assert asked(RequestGateway(lambda: None, lambda _: False), (b"{}",)) == ClientAnswer(
         accepted=False, leader=None, next_index=0, term=0
     )

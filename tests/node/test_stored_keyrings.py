@@ -22,7 +22,7 @@ from gossip.node.state_files import (
     load_keyring,
 )
 from gossip.wire.codec import encode
-from tests.node.test_identities import Router, farm_key, identity, public
+from tests.node.test_identities import Node, farm_key, identity, public
 
 __all__ = ["farm_key"]
 NODE = NodeId(b"\x01" * 8)
@@ -92,31 +92,31 @@ def test_a_generation_is_stored_only_if_it_loads_again(tmp_path: Path, number: i
 
 @pytest.mark.parametrize("used_at", EXTREMES)
 async def test_an_era_with_any_time_of_use_is_adopted_and_stored(farm_key: Path, tmp_path: Path, used_at: int) -> None:
-    router = Router(1, farm_key)
-    label, key = router.keys.filed.label, b"n" * 32
+    node = Node(1, farm_key)
+    label, key = node.keys.filed.label, b"n" * 32
     box = seal_key(EraKey(1, used_at, key), public(1), label)
-    router.state = replace(
-        router.state, rekeying=replace(router.state.rekeying, era=1, boxes={identity(1).node_id.hex(): box})
+    node.state = replace(
+        node.state, rekeying=replace(node.state.rekeying, era=1, boxes={identity(1).node_id.hex(): box})
     )
-    assert await router.identities._follow_era()
-    ring = router.agent.keyring
+    assert await node.identities._follow_era()
+    ring = node.agent.keyring
     assert (ring.primary, ring.era) == (key, 1)
     keep_keys(tmp_path, ring)
     assert known_keyring(tmp_path, label) == ring
-    exported = router.keys.filed.following(ring)
+    exported = node.keys.filed.following(ring)
     assert parse_farm_key(farm_key_text(exported)) == exported, "`keys export` works at the node"
     assert seal_key(EraKey(ring.era + 1, ring.clock + 1, key), public(2), label), "and so does the next eviction"
-    assert not router.halted
+    assert not node.halted
 
 
 @pytest.mark.parametrize("era", [1, 2**32 - 1])
 async def test_an_era_without_boxes_leaves_the_keys_and_no_alarm(farm_key: Path, era: int) -> None:
-    router = Router(1, farm_key)
-    before = router.agent.keyring
-    router.state = replace(router.state, rekeying=replace(router.state.rekeying, era=era, boxes={}))
-    assert not await router.identities._follow_era()
-    assert router.agent.keyring == before
-    assert router.identities._parts.alarms.standing() == (), "with `key-retired` no member would export the keys"
+    node = Node(1, farm_key)
+    before = node.agent.keyring
+    node.state = replace(node.state, rekeying=replace(node.state.rekeying, era=era, boxes={}))
+    assert not await node.identities._follow_era()
+    assert node.agent.keyring == before
+    assert node.identities._parts.alarms.standing() == (), "with `key-retired` no member would export the keys"
 
 
 @pytest.mark.parametrize(("era", "used_at"), [(0, 1), (2**32, 1), (1, 2**64), (1, -1), (-1, 1)])

@@ -91,7 +91,7 @@ def test_the_whole_local_farm_shows_each_process_and_how_it_ended() -> None:
         assert fact in text, fact
 
 
-def test_the_local_farms_footer_is_the_command_that_starts_the_killed_router_again() -> None:
+def test_local_farm_footer_has_command_to_start_killed_node() -> None:
     farm = dataclasses.replace(local_farm(3), program=".venv/bin/garlicfarm")
     lines = drawn(render_local_farm(farm, 80, 24, color=False), 80, 24).splitlines()
     assert lines[-2].endswith("after kill -9: .venv/bin/garlicfarm run --config farm-state/node-3/node.toml")
@@ -224,7 +224,7 @@ def test_a_long_name_leaves_the_facts_behind_it_in_their_line() -> None:
 
 def test_a_long_name_gets_the_room_that_a_wide_screen_has() -> None:
     view = farm_view()
-    name = "router-in-the-cellar-of-the-mill"
+    name = "node-in-the-cellar-of-the-mill"
     members = (replace(view.members[0], name=name), *view.members[1:])
     text = screen(replace(view, members=members), 140, 40)
     assert f"{name}*" in text
@@ -295,7 +295,7 @@ def test_an_event_that_is_longer_than_a_line_is_whole_in_the_pane_of_events() ->
     assert text in " ".join(shown.split())
 
 
-def test_the_chosen_router_of_a_local_farm_has_a_mark_that_is_no_style() -> None:
+def test_chosen_node_of_a_local_farm_has_a_text_mark() -> None:
     assert f"{CHOSEN}node-1" in drawn(render_local_farm(local_farm(), 80, 24, color=False), 80, 24)
 
 

@@ -92,7 +92,7 @@ async def two_nodes(story: Callable[[Node, Node], Any]) -> None:
 
 
 @in_simulated_time
-async def test_clocks_are_compared_before_the_farm_is_founded() -> None:
+async def test_clocks_are_compared_before_the_founding() -> None:
     async def story(oslo: Node, kyoto: Node) -> None:
         alarms, founded = Alarms(oslo.trace), [False]
 

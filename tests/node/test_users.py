@@ -35,7 +35,7 @@ def test_without_files_every_server_shows_and_accepts_what_the_farms_key_makes(f
 
 
 def test_a_server_with_users_of_its_own_accepts_these_and_no_other(tmp_path: Path, farm_keys: FarmKeys) -> None:
-    users_file = private(tmp_path / "users", "# routers of the north\nnorth:one:two\n\nclient:three\n")
+    users_file = private(tmp_path / "users", "# nodes of the north\nnorth:one:two\n\nclient:three\n")
     logins_file = private(tmp_path / "logins", "10.0.0.1:7669 north:secret\nname.b32.i2p:7669  south:words\n")
     users = Users(farm_keys, read_files(users_file=users_file, logins_file=logins_file))
     assert (users.password_of("north"), users.password_of("client")) == ("one:two", "three")

@@ -1,6 +1,6 @@
 """Three machines on a LAN, each with the Debian package: they find each other, publish, and take over from one another.
 
-The configuration is that of the package. It names no address and no other router; a test adds what a farm is to
+The configuration is that of the package. It names no address and no other node; a test adds what a farm is to
 publish. A router's stand-in writes structures to files, which the tests read and verify.
 """
 
@@ -23,7 +23,7 @@ from tests.packages.service import READY_BOUND_S, Service
 
 pytestmark = pytest.mark.packages
 
-ROUTERS = 3
+NODES = 3
 FARM_BOUND_S = 120.0
 POLL_S = 0.2
 PUBLISHES = """
@@ -39,7 +39,7 @@ STATE = "var/lib/garlicfarm"
 
 
 @dataclass(frozen=True)
-class Router:
+class Node:
     """One machine with the package, and its address, which only the LAN knows."""
 
     machine: Machine
@@ -75,20 +75,20 @@ class Router:
 class Site:
     """The machines, and two keys of farms."""
 
-    routers: list[Router]
+    nodes: list[Node]
     farm_key: bytes
     other_key: bytes
 
 
-def prepare(router: Router, maker: Machine, number: int) -> None:
-    """What a router needs to publish, beside the farm's key: a signing key of its own, and a destination."""
+def prepare(node: Node, maker: Machine, number: int) -> None:
+    """What a node needs to publish, beside the farm's key: a signing key of its own, and a destination."""
     root = maker.root / "srv"
     maker.run("garlicfarm", "keys", "new-destination", f"/srv/leaf-{number}.key")
     offline = ("--master", "/srv/master.key", "--out", f"/srv/signing-{number}.key")
     maker.run("garlicfarm", "keys", "offline", *offline)
-    router.give("signing.key", (root / f"signing-{number}.key").read_bytes())
+    node.give("signing.key", (root / f"signing-{number}.key").read_bytes())
     leaf = tomllib.loads((root / f"leaf-{number}.key").read_text())["destination"]
-    configuration = router.machine.root / KEYS / "node.toml"
+    configuration = node.machine.root / KEYS / "node.toml"
     told = configuration.read_text()
     # Without a router a node publishes for a demonstration alone.
     configuration.write_text(told.partition("\n[gossip]\n")[0].replace(*DEMO) + PUBLISHES.format(leaf=leaf))
@@ -99,21 +99,21 @@ def site(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
     """Installed once; each test begins with empty state directories."""
     with ExitStack() as stack:
         lan = stack.enter_context(Lan())
-        routers = []
-        for number in range(1, ROUTERS + 1):
-            name = f"router-{number}"
+        nodes = []
+        for number in range(1, NODES + 1):
+            name = f"node-{number}"
             machine = stack.enter_context(Machine(tmp_path_factory.mktemp(name), name=name))
             (machine.root / "srv/garlicfarm.deb").write_bytes(package.read_bytes())
             machine.run("dpkg", "--install", "/srv/garlicfarm.deb", environment={"DEBIAN_FRONTEND": "noninteractive"})
-            routers.append(Router(machine, lan.plug_in(machine)))
-        maker = routers[0].machine
+            nodes.append(Node(machine, lan.plug_in(machine)))
+        maker = nodes[0].machine
         for name in ("farm", "other"):
-            maker.run("garlicfarm", "keys", "new-farm", "--expect", str(ROUTERS), "--output", f"/srv/{name}.key")
+            maker.run("garlicfarm", "keys", "new-farm", "--expect", str(NODES), "--output", f"/srv/{name}.key")
         maker.run("garlicfarm", "keys", "new-destination", "/srv/master.key")
-        for number, router in enumerate(routers, start=1):
-            prepare(router, maker, number)
+        for number, node in enumerate(nodes, start=1):
+            prepare(node, maker, number)
         keys = [(maker.root / "srv" / f"{name}.key").read_bytes() for name in ("farm", "other")]
-        yield Site(routers, *keys)
+        yield Site(nodes, *keys)
 
 
 def until(holds: Callable[[], object], what: str) -> None:
@@ -124,20 +124,20 @@ def until(holds: Callable[[], object], what: str) -> None:
         time.sleep(POLL_S)
 
 
-def start(stack: ExitStack, routers: list[Router]) -> list[Service]:
+def start(stack: ExitStack, nodes: list[Node]) -> list[Service]:
     """The service of each machine, serving."""
-    services = [stack.enter_context(Service(router.machine)) for router in routers]
+    services = [stack.enter_context(Service(node.machine)) for node in nodes]
     for service in services:
         service.heard("READY=1", READY_BOUND_S)
     return services
 
 
-def all_say(routers: list[Router], verdict: str) -> None:
+def all_say(nodes: list[Node], verdict: str) -> None:
     """Until `status` says so on each."""
     told = {}
 
     def said() -> bool:
-        told.update({router.address: router.verdict() for router in routers})
+        told.update({node.address: node.verdict() for node in nodes})
         return set(told.values()) == {verdict}
 
     try:
@@ -147,41 +147,39 @@ def all_say(routers: list[Router], verdict: str) -> None:
 
 
 def test_machines_differ_in_name_and_id_and_know_no_address_of_each_other(site: Site) -> None:
-    ids = [(router.machine.root / "etc/machine-id").read_text() for router in site.routers]
-    names = [router.machine.run("hostname").stdout for router in site.routers]
-    assert len(set(ids)) == len(set(names)) == ROUTERS
-    for router in site.routers:
-        lines = (router.machine.root / KEYS / "node.toml").read_text().splitlines()
+    ids = [(node.machine.root / "etc/machine-id").read_text() for node in site.nodes]
+    names = [node.machine.run("hostname").stdout for node in site.nodes]
+    assert len(set(ids)) == len(set(names)) == NODES
+    for node in site.nodes:
+        lines = (node.machine.root / KEYS / "node.toml").read_text().splitlines()
         told = [line for line in lines if line.strip() and not line.startswith("#")]
         assert [line for line in told if "192.168" in line or "seeds" in line or "bind" in line] == []
 
 
-def test_with_the_key_alone_they_found_a_farm_publish_and_one_takes_over_from_a_killed_one(site: Site) -> None:
+def test_nodes_with_key_file_create_farm_publish_and_take_over(site: Site) -> None:
     # given three machines with one key
-    for number, router in enumerate(site.routers, start=1):
-        router.begin_anew(f"router-{number}", site.farm_key)
+    for number, node in enumerate(site.nodes, start=1):
+        node.begin_anew(f"node-{number}", site.farm_key)
     with ExitStack() as stack:
         # when their services are started
-        services = start(stack, site.routers)
+        services = start(stack, site.nodes)
         # then each says that the farm is healthy, and one has published the destinations of all
-        all_say(site.routers, "Healthy, can lose 1 of 3")
-        view = site.routers[0].view()
-        assert {member["address"] for member in view["members"]} == {
-            f"{router.address}:7668" for router in site.routers
-        }
+        all_say(site.nodes, "Healthy, can lose 1 of 3")
+        view = site.nodes[0].view()
+        assert {member["address"] for member in view["members"]} == {f"{node.address}:7668" for node in site.nodes}
         name = view["publishing"][0]["publisherName"]
-        publisher = site.routers[int(name.removeprefix("router-")) - 1]
-        others = [router for router in site.routers if router is not publisher]
-        until(lambda: (found := publisher.published()) is not None and len(found.entries) == ROUTERS, "all are listed")
+        publisher = site.nodes[int(name.removeprefix("node-")) - 1]
+        others = [node for node in site.nodes if node is not publisher]
+        until(lambda: (found := publisher.published()) is not None and len(found.entries) == NODES, "all are listed")
         first = publisher.published()
         assert first is not None
 
         # when the publisher is killed
-        services[site.routers.index(publisher)].kill()
+        services[site.nodes.index(publisher)].kill()
 
         # then another one publishes later, and both of them say who is missing
         def taken_over() -> bool:
-            found = [each for router in others if (each := router.published()) is not None]
+            found = [each for node in others if (each := node.published()) is not None]
             return any(each.published_s > first.published_s for each in found)
 
         until(taken_over, "another one publishes")
@@ -189,44 +187,44 @@ def test_with_the_key_alone_they_found_a_farm_publish_and_one_takes_over_from_a_
         assert others[0].view()["publishing"][0]["publisherName"] != name
         # and when it is started again, the farm is whole
         again = stack.enter_context(Service(publisher.machine))
-        all_say(site.routers, "Healthy, can lose 1 of 3")
-        services[site.routers.index(publisher)] = again
+        all_say(site.nodes, "Healthy, can lose 1 of 3")
+        services[site.nodes.index(publisher)] = again
         # and each stops in order, the leader as well
         assert [service.stop() for service in services] == [0, 0, 0]
 
 
 def test_three_machines_of_one_host_name_are_told_apart(site: Site) -> None:
-    for router in site.routers:
-        router.begin_anew("vm", site.farm_key)
+    for node in site.nodes:
+        node.begin_anew("vm", site.farm_key)
     with ExitStack() as stack:
-        start(stack, site.routers)
-        all_say(site.routers, "Healthy, can lose 1 of 3")
-        names = {member["name"] for member in site.routers[0].view()["members"]}
-        assert len(names) == ROUTERS
+        start(stack, site.nodes)
+        all_say(site.nodes, "Healthy, can lose 1 of 3")
+        names = {member["name"] for member in site.nodes[0].view()["members"]}
+        assert len(names) == NODES
         assert all(name.startswith("vm") for name in names)
 
 
 def test_a_machine_with_another_key_file_and_its_neighbors_ask_about_it_and_the_right_one_mends_it(site: Site) -> None:
-    for number, router in enumerate(site.routers, start=1):
-        router.begin_anew(f"router-{number}", site.farm_key if number < ROUTERS else site.other_key)
-    right, wrong = site.routers[:-1], site.routers[-1]
+    for number, node in enumerate(site.nodes, start=1):
+        node.begin_anew(f"node-{number}", site.farm_key if number < NODES else site.other_key)
+    right, wrong = site.nodes[:-1], site.nodes[-1]
     with ExitStack() as stack:
-        services = start(stack, site.routers)
-        for router, missing in ((right[0], 1), (right[1], 1), (wrong, 2)):
+        services = start(stack, site.nodes)
+        for node, missing in ((right[0], 1), (right[1], 1), (wrong, 2)):
 
-            def asks(router: Router = router, missing: int = missing) -> bool:
-                told = router.verdict()
-                return "is the key file the same?" in told and f"waiting for {missing} of {ROUTERS} nodes" in told
+            def asks(node: Node = node, missing: int = missing) -> bool:
+                told = node.verdict()
+                return "is the key file the same?" in told and f"waiting for {missing} of {NODES} nodes" in told
 
-            until(asks, f"{router.address} asks about the key file")
+            until(asks, f"{node.address} asks about the key file")
         assert services[-1].stop() == 0
-        wrong.begin_anew(f"router-{ROUTERS}", site.farm_key)
+        wrong.begin_anew(f"node-{NODES}", site.farm_key)
         stack.enter_context(Service(wrong.machine))
-        all_say(site.routers, "Healthy, can lose 1 of 3")
+        all_say(site.nodes, "Healthy, can lose 1 of 3")
 
 
 def test_purge_on_a_machine_that_never_had_a_key_leaves_no_file(site: Site) -> None:
-    machine = site.routers[-1].machine
+    machine = site.nodes[-1].machine
     machine.run("sh", "-c", f"rm -rf /{STATE}/* /{KEYS}/*.key")
     told = machine.run("dpkg", "--purge", "garlicfarm").stdout
     assert "is kept" not in told

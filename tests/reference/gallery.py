@@ -1,6 +1,6 @@
 """Pictures of what operators look at, taken of a farm of real processes on loopback (`make gallery`: build/gallery).
 
-    three nodes found a farm ─▶ the live view follows them ─▶ each pane at three sizes, as SVG
+    three nodes create a farm ─▶ the live view follows them ─▶ each pane at three sizes, as SVG
                                ─▶ chromium opens the page of a node, wide and narrow, as PNG
     kill -9 of the leader      ─▶ the take-over in `top`, and the local farm in `up`
 
@@ -88,7 +88,7 @@ def _of_take_over(farm: Farm) -> Iterator[Picture]:
         tuple(_process(node) for node in farm.nodes),
         "demonstration: throwaway keys, nothing leaves this machine",
     )
-    yield from _at_every_size("up", "garlicfarm up: all routers of a demonstration on one machine", live)
+    yield from _at_every_size("up", "garlicfarm up: all nodes of a demonstration on one machine", live)
 
 
 def _process(node: Node) -> ProcessView:
@@ -156,7 +156,7 @@ def _of_page(address: Callable[[], str]) -> Iterator[Picture]:
 
 def _page(pictures: list[Picture]) -> str:
     shown = "".join(f"\n## {text}\n\n![{text}](gallery/{name})\n" for name, text in pictures)
-    return f"# Gallery\n\nA farm of three routers on one machine, as `make gallery` has seen it.\n{shown}"
+    return f"# Gallery\n\nA farm of three nodes on one machine, as `make gallery` has seen it.\n{shown}"
 
 
 if __name__ == "__main__":

@@ -13,10 +13,7 @@ from typing import Final
 READS: Final = "typed at a node that serves"
 HERE: Final = "tests/remedies/test_remedies.py"
 DECIDED: Final = "tests/node/test_cli_management.py::test_what_operators_decide_is_told_to_the_node"
-LOST: Final = (
-    "tests/end_to_end/test_identities.py::"
-    "test_a_router_that_lost_its_state_comes_back_from_a_backup_once_it_is_approved"
-)
+LOST: Final = "tests/end_to_end/test_identities.py::test_node_without_state_joins_from_backup_after_approval"
 
 CASES: Final[dict[str, str]] = {
     "status": READS,
@@ -33,7 +30,7 @@ CASES: Final[dict[str, str]] = {
     "log-time show": READS,
     "backup": LOST,
     "completion": "tests/node/test_completion.py::test_the_script_of_a_shell_is_one_that_it_reads",
-    "config": "tests/node/test_cli_config.py::test_a_router_gets_a_valid_configuration_with_its_own_name_key_and_leaf",
+    "config": "tests/node/test_cli_config.py::test_import_writes_settings_with_own_name_key_and_leaf",
     "config show": "tests/node/test_cli_config.py::test_a_configuration_is_shown_complete_and_without_secrets",
     "config show --config": "tests/node/test_cli_config.py::test_a_configuration_is_shown_complete_and_without_secrets",
     "debug": "tests/node/test_cli_debug.py::test_the_file_has_what_a_node_says_and_a_summary_of_what_it_does_not",
@@ -86,9 +83,8 @@ CASES: Final[dict[str, str]] = {
     "recover --from --state-dir": "tests/node/test_made_before.py::"
     "test_its_backup_goes_on_in_a_new_cluster_with_the_state_that_all_servers_shared",
     "restore": LOST,
-    "run": "tests/end_to_end/test_run.py::test_a_node_alone_founds_publishes_nothing_and_ends_by_a_signal_or_leaves",
-    "run --config": "tests/end_to_end/test_run.py::"
-    "test_a_node_alone_founds_publishes_nothing_and_ends_by_a_signal_or_leaves",
+    "run": "tests/end_to_end/test_run.py::test_single_node_creates_a_farm_and_stops_by_signal_or_leave",
+    "run --config": "tests/end_to_end/test_run.py::test_single_node_creates_a_farm_and_stops_by_signal_or_leave",
     "servers remove": f"{HERE}::test_the_advice_after_a_loss_is_never_refused",
     "servers restore": DECIDED,
     "submit": f"{HERE}::test_the_guide_to_client_keys_works_as_it_is_written",

@@ -364,7 +364,7 @@ class Founders:
 
 
 @pytest.mark.parametrize("of", ["alarm", "refusal"])
-def test_the_advice_about_a_blocked_founding_founds_it(tmp_path: Path, of: str) -> None:
+def test_remedy_of_blocked_founding_creates_the_farm(tmp_path: Path, of: str) -> None:
     """Given a stranger that blocks the founding, when the list that is printed is set, then the farm is created."""
     farm, lists = Founders(), dict[bytes, frozenset[bytes]]()
     for node_id in Founders.IDS:

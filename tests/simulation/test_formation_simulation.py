@@ -1,12 +1,12 @@
 """Farms form while messages are lost, repeated and reordered, and nodes restart and appear late.
 
-Each run draws a farm (one to nine routers, `expect` above half of them) and works on the production core. In the first
+Each run draws a farm (one to nine nodes, `expect` above half of them) and works on the production core. In the first
 half messages between nodes are lost, repeated and overtake each other, persists complete late or die with the process,
 storages are lost (with their identities), and reachability is random. A stranger with the farm key tells of foundings
 that it invented, with the promises that it heard inside. Then the network heals. Safety is asserted after every
 founding: one cluster id per run, and never an invented one. Liveness is asserted at the end: the farm founded, and
 all of them know it: some by their key file, the others because the operator confirmed the cluster of the founders.
-Where promises collided (possible only with more routers than `expect`) or the storage of a founder is gone, a scripted
+Where promises collided (possible only with more nodes than `expect`) or the storage of a founder is gone, a scripted
 operator does what the alarms say and nothing else; how often that was needed is bounded.
 
 A thousand farms by default, ten thousand in `make soak`. FORMATION_RUNS and FORMATION_SEED change size and start; a
@@ -51,7 +51,7 @@ STRANGER = b"stranger"
 
 @dataclass
 class Node:
-    """A router: its durable state survives `crash`; what it heard of others, and a Persist under way, do not."""
+    """A node: its durable state survives `crash`; what it heard of others, and a Persist under way, do not."""
 
     node_id: bytes
     durable: FormationState = field(default_factory=FormationState)
@@ -90,7 +90,7 @@ class Farm:
             self.expect,
             node.durable,
             Random(self.random.random()),
-            # A router that comes later brings the key file that was exported in the founded farm.
+            # A later node has the key file that was exported in the farm.
             cluster_id=self.key_file_of(node),
             tuning=self.tuning,
         )
@@ -169,7 +169,7 @@ class Farm:
                 if self.withdrawals:
                     # The operator declared a lost node gone, and with it what it alone had founded.
                     self.foundings = {each.durable.founding for each in self.nodes if each.durable.founding is not None}
-                assert len(self.foundings) == 1, "two clusters were founded"
+                assert len(self.foundings) == 1, "two clusters were created"
             case KnowsCluster() | Alarm() | RequestRefused():
                 pass
 
@@ -323,20 +323,20 @@ def run(seed: int, *, disks_lie: bool = False) -> Farm:
 
 @pytest.mark.parametrize("runs", [RUNS, pytest.param(SOAK_RUNS, marks=pytest.mark.soak)])
 def test_never_two_clusters_and_always_one(runs: int) -> None:
-    collisions = with_spare_routers = helped_after_a_collision = helped_after_a_loss = 0
+    collisions = with_spare_nodes = helped_after_a_collision = helped_after_a_loss = 0
     for seed in range(FIRST_SEED, FIRST_SEED + runs):
         try:
             farm = run(seed)
         except Exception as problem:
             raise AssertionError(f"FORMATION_RUNS=1 FORMATION_SEED={seed} reproduces: {problem!r}") from problem
         spare = len(farm.nodes) > farm.expect
-        with_spare_routers += spare
+        with_spare_nodes += spare
         helped_after_a_loss += farm.withdrawals > 0 and bool(farm.lost)
         helped_after_a_collision += farm.withdrawals > 0 and not farm.lost
         collisions += len({node.durable.promise.founders for node in farm.nodes if node.durable.promise}) > 1
         untouched = not spare and not farm.lost
-        assert not (untouched and farm.withdrawals), f"seed {seed}: exactly the expected routers needed an operator"
-    figures = f"{runs} farms, {with_spare_routers} with spare routers, {collisions} collisions of promises"
+        assert not (untouched and farm.withdrawals), f"seed {seed}: exactly the expected nodes needed an operator"
+    figures = f"{runs} farms, {with_spare_nodes} with spare nodes, {collisions} collisions of promises"
     assert runs < 1_000 or collisions > 0, f"{figures}: the simulation is too kind to mean anything"
     assert helped_after_a_collision <= 0.005 * runs + 1, f"{figures}: {helped_after_a_collision} needed an operator"
     assert helped_after_a_loss <= 0.05 * runs + 1, f"{figures}: {helped_after_a_loss} after a loss of storage"
@@ -353,7 +353,7 @@ def test_the_simulation_catches_a_disk_that_forgets_a_promise() -> None:
     assert any(two_clusters(seed) for seed in range(1, 1_000))
 
 
-def test_the_simulation_catches_routers_that_found_with_a_majority(
+def test_simulation_detects_founding_by_a_majority(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The obvious shortcut: not to wait for the last founder, since Raft needs only a majority of them."""

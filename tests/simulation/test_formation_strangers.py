@@ -1,17 +1,17 @@
-"""Strangers with the farm key take part in the founding, and honest routers still never found two clusters.
+"""Strangers with the farm key take part in the founding, and honest nodes still never create two clusters.
 
-The strangers invent identities, and show each honest router what they like, as often as they like and in any order:
+The strangers invent identities, and show each honest node what they like, as often as they like and in any order:
 proposals, promises of different sets in one incarnation, promises with different nonces, endorsements that repeat what
-the router itself endorsed, and foundings. They see all that honest routers announce. Messages between honest routers
-come late, repeatedly and out of order; routers restart, and a write under way may be lost.
+the node itself endorsed, and foundings. They see all that honest nodes announce. Messages between honest nodes
+come late, repeatedly and out of order; nodes restart, and a write under way may be lost.
 
 What holds, and is asserted after every founding:
 
-- founders that are in one set never found different clusters, whatever reaches whom;
-- honest routers that reach each other when they found never found different clusters;
-- with a list of founders there are never two clusters at all, though routers do not reach each other.
+- founders that are in one set never create different clusters, whatever reaches whom;
+- honest nodes that reach each other during the founding never create different clusters;
+- with a list of founders there are never two clusters at all, though nodes do not reach each other.
 
-Without a list, routers that do not reach each other can found two clusters, each together with strangers: the
+Without a list, nodes that do not reach each other can create two clusters, each together with strangers: the
 simulation finds that case too, so the three statements are as strong as they can be. Two planted mutants must be
 caught: a founding without endorsements, and one that only its founders endorse.
 """
@@ -45,12 +45,12 @@ TUNING = FormationTuning(settle_ms=50, patience_ms=5_000)
 
 
 class TwoClustersError(Exception):
-    """Honest routers founded different clusters; the text tells which rule that breaks."""
+    """Honest nodes founded different clusters; the text tells which rule that breaks."""
 
 
 @dataclass
-class Router:
-    """An honest router: `durable` survives a restart, `shown` is what its gossip holds of others."""
+class Node:
+    """An honest node: `durable` survives a restart, `shown` is what its gossip holds of others."""
 
     node_id: bytes
     durable: FormationState = field(default_factory=FormationState)
@@ -62,7 +62,7 @@ class Router:
 
 
 class World:
-    """Honest routers, strangers that see everything, and the network between them."""
+    """Honest nodes, strangers that see everything, and the network between them."""
 
     def __init__(self, seed: int, *, all_reached: bool, listed: bool) -> None:
         self.random = Random(seed)
@@ -70,43 +70,43 @@ class World:
         self.expect = self.random.choice((2, 3, 3, 4))
         size = self.random.randint(self.expect, 2 * self.expect - 1)
         numbers = self.random.sample(range(256), size + 2 * self.expect)
-        self.honest = [Router(bytes([0] * 7 + [number])) for number in numbers[:size]]
+        self.honest = [Node(bytes([0] * 7 + [number])) for number in numbers[:size]]
         self.strangers = [bytes([0] * 7 + [number]) for number in numbers[size:]]
         self.founders = frozenset(each.node_id for each in self.honest) if listed else None
         self.lies_until = self.random.choice((0.5, 0.55, 0.75))
         self.now = 0
-        for router in self.honest:
-            self.start(router)
+        for node in self.honest:
+            self.start(node)
 
-    def start(self, router: Router) -> None:
-        """Begin a run; with `all_reached`, gossip finds the other routers before anything else, their news later."""
-        router.writing = None
-        router.core = Formation(
-            router.node_id,
+    def start(self, node: Node) -> None:
+        """Begin a run; with `all_reached`, gossip finds the other nodes before anything else, their news later."""
+        node.writing = None
+        node.core = Formation(
+            node.node_id,
             self.expect,
-            router.durable,
+            node.durable,
             Random(self.random.random()),
             founders=self.founders,
             tuning=TUNING,
         )
-        others = [each for each in self.honest if each is not router] if self.all_reached else []
-        router.shown = {each.node_id: self.random.choice(each.history) for each in others}
-        self.step(router, Started())
+        others = [each for each in self.honest if each is not node] if self.all_reached else []
+        node.shown = {each.node_id: self.random.choice(each.history) for each in others}
+        self.step(node, Started())
 
-    def step(self, router: Router, event: Event) -> None:
+    def step(self, node: Node, event: Event) -> None:
         """Give the core an event and carry out its effects."""
-        assert router.core is not None
-        for effect in router.core.step(event, self.now, EPOCH_MS + router.node_id[7]):
-            self.carry_out(router, effect)
+        assert node.core is not None
+        for effect in node.core.step(event, self.now, EPOCH_MS + node.node_id[7]):
+            self.carry_out(node, effect)
 
-    def carry_out(self, router: Router, effect: Effect) -> None:
-        """Be the shell of a router."""
+    def carry_out(self, node: Node, effect: Effect) -> None:
+        """Be the shell of a node."""
         match effect:
             case Persist():
-                router.writing = effect
+                node.writing = effect
             case Advertise(notice):
-                router.notice = notice
-                router.history.append(notice)
+                node.notice = notice
+                node.history.append(notice)
             case Founded():
                 self.check()
             case _:
@@ -121,7 +121,7 @@ class World:
             raise TwoClustersError("two sets, two clusters")
 
     def run(self) -> set[Founding]:
-        """Let everything happen; the foundings of honest routers."""
+        """Let everything happen; the foundings of honest nodes."""
         for _ in range(STEPS):
             self.turn()
         return {each.durable.founding for each in self.honest if each.durable.founding is not None}
@@ -129,70 +129,70 @@ class World:
     def turn(self) -> None:
         """Let one thing happen."""
         self.now += self.random.randint(1, 40)
-        router = self.random.choice(self.honest)
+        node = self.random.choice(self.honest)
         action = self.random.random()
         if action < 0.02:
-            if router.writing is not None and self.random.random() < 0.5:
-                router.durable = router.writing.state
-            self.start(router)
+            if node.writing is not None and self.random.random() < 0.5:
+                node.durable = node.writing.state
+            self.start(node)
         elif action < 0.3:
-            self.write(router)
+            self.write(node)
         elif action < 0.5:
-            self.look(router)
+            self.look(node)
         elif action < self.lies_until:
-            self.lie(router)
+            self.lie(node)
         else:
             other = self.random.choice(self.honest)
-            if other is not router:
+            if other is not node:
                 stale = self.random.random() < 0.3
-                router.shown[other.node_id] = self.random.choice(other.history) if stale else other.notice
-                self.look(router)
+                node.shown[other.node_id] = self.random.choice(other.history) if stale else other.notice
+                self.look(node)
 
-    def write(self, router: Router) -> None:
+    def write(self, node: Node) -> None:
         """Complete the write under way."""
-        if router.writing is not None:
-            written, router.writing = router.writing, None
-            router.durable = written.state
-            self.step(router, Persisted(written.number))
+        if node.writing is not None:
+            written, node.writing = node.writing, None
+            node.durable = written.state
+            self.step(node, Persisted(written.number))
 
-    def look(self, router: Router) -> None:
+    def look(self, node: Node) -> None:
         """Show the core its members, and reach its deadline."""
-        members = tuple(farm_member(node_id, notice=notice) for node_id, notice in router.shown.items())
-        self.step(router, MembersChanged(members))
-        assert router.core is not None
-        if router.core.deadline is not None and router.core.deadline <= self.now:
-            self.step(router, DeadlineReached())
+        members = tuple(farm_member(node_id, notice=notice) for node_id, notice in node.shown.items())
+        self.step(node, MembersChanged(members))
+        assert node.core is not None
+        if node.core.deadline is not None and node.core.deadline <= self.now:
+            self.step(node, DeadlineReached())
 
-    def lie(self, router: Router) -> None:
+    def lie(self, node: Node) -> None:
         """All strangers that this node is to see say what suits it best, or what suits another node best."""
-        suited = self.random.choice([router, router, *(each for each in self.honest if each.durable.promise)])
+        suited = self.random.choice([node, node, *(each for each in self.honest if each.durable.promise)])
         wanted = self.wanted_set(suited)
         for stranger in self.strangers:
-            router.shown.pop(stranger, None)
+            node.shown.pop(stranger, None)
         few = [each for each in self.strangers if each in wanted]
         for stranger in [*few, *self.random.sample(self.strangers, self.random.choice((0, 0, 1)))]:
-            router.shown[stranger] = self.false_notice(suited, wanted)
-        self.look(router)
+            node.shown[stranger] = self.false_notice(suited, wanted)
+        self.look(node)
 
-    def wanted_set(self, router: Router) -> Founders:
-        """The set that the strangers want this router to found: its own one, if it has promised any."""
-        if router.durable.promise is not None:
-            return router.durable.promise.founders
-        others = [each.node_id for each in self.honest if each is not router]
+    def wanted_set(self, node: Node) -> Founders:
+        """The set that the strangers want this node to create: its own one, if it has promised any."""
+        if node.durable.promise is not None:
+            return node.durable.promise.founders
+        others = [each.node_id for each in self.honest if each is not node]
         with_it = self.random.sample(others, self.random.choice((0, 0, 0, 1)) if self.expect > 2 else 0)
         strangers = self.random.sample(self.strangers, self.expect - 1 - len(with_it))
-        return tuple(sorted([router.node_id, *with_it, *strangers]))
+        return tuple(sorted([node.node_id, *with_it, *strangers]))
 
-    def false_notice(self, router: Router, wanted: Founders) -> FormationNotice:
-        """What one stranger says: that it backs the set, with one of two nonces, and endorses what the router does."""
+    def false_notice(self, node: Node, wanted: Founders) -> FormationNotice:
+        """What one stranger says: that it backs the set, with one of two nonces, and endorses what the node does."""
         nonce = self.random.choice((b"x", b"x", b"x", b"y")) * 16
         promise = Promise(wanted, EPOCH_MS, nonce)
-        endorsed = router.durable.endorsed
+        endorsed = node.durable.endorsed
         if self.random.random() < 0.3:
             return FormationNotice(proposal=wanted)
-        if router.durable.promise is not None and self.random.random() < 0.05:
+        if node.durable.promise is not None and self.random.random() < 0.05:
             invented = {each: Promise(wanted, EPOCH_MS, b"?" * 16) for each in wanted}
-            return FormationNotice(founding=founding_of({**invented, router.node_id: router.durable.promise}))
+            return FormationNotice(founding=founding_of({**invented, node.node_id: node.durable.promise}))
         return FormationNotice(promise=promise, endorsement=b"" if endorsed is None else endorsed.cluster_id)
 
 
@@ -208,7 +208,7 @@ def broken_rule(seed: int, *, all_reached: bool = True) -> str | None:
     return None
 
 
-def test_routers_that_reach_each_other_never_found_two_clusters() -> None:
+def test_nodes_that_reach_each_other_never_create_two_clusters() -> None:
     foundings = with_strangers = 0
     for seed in range(FIRST_SEED, FIRST_SEED + RUNS):
         world = World(seed, all_reached=True, listed=False)
@@ -222,10 +222,10 @@ def test_routers_that_reach_each_other_never_found_two_clusters() -> None:
     assert RUNS < 100 or (foundings > RUNS // 10 and with_strangers), f"{figures}: the simulation means nothing"
 
 
-def test_founders_of_one_set_never_found_two_clusters() -> None:
+def test_founders_of_one_set_never_create_two_clusters() -> None:
     rules = {broken_rule(seed, all_reached=False) for seed in range(FIRST_SEED, FIRST_SEED + RUNS)}
     assert "one set, two clusters" not in rules
-    # The statement cannot be stronger: apart from each other, and without a list, routers are misled.
+    # The statement cannot be stronger: apart from each other, and without a list, nodes are misled.
     assert "two sets, two clusters" in rules
 
 

@@ -69,7 +69,7 @@ class Story:
     index: int = 0
 
     def __post_init__(self) -> None:
-        """A farm that was founded this second."""
+        """A farm that was created this second."""
         self.random = Random(self.seed)
         self.farm = AuthoredFarm(NOW_S * 1000, FarmTuning(period_ms=PERIOD_S * 1000))
         self.log_time = LogTime(NOW_S * 1000, 0, PERIOD_S * 1000)

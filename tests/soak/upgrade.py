@@ -2,7 +2,7 @@
 
     python -m tests.soak.upgrade --from COMMIT
 
-    older commit ──▶ a worktree ──▶ its wheel ──▶ three nodes found a farm and publish
+    older commit ──▶ a worktree ──▶ its wheel ──▶ three nodes create a farm and publish
     this tree    ──▶ its wheel  ──▶ stop one node (SIGTERM), start it with the new build, wait until all agree; the next
 
 A client submits marked entries to the nodes in turn all the while. Whatever it does not know the fate of it submits

@@ -219,7 +219,7 @@ def test_entries_about_identities_wait_for_the_level_and_foreign_objects_do_not(
 
 
 @pytest.mark.parametrize(("voters", "needed"), [(0, 2), (1, 2), (2, 2), (3, 2), (4, 3), (8, 5)])
-def test_one_router_alone_never_vouches_for_a_key(voters: int, needed: int) -> None:
+def test_single_member_never_vouches_for_a_key(voters: int, needed: int) -> None:
     assert sponsors_needed(voters) == needed
 
 

@@ -261,7 +261,7 @@ def test_another_nonce_makes_another_cluster() -> None:
     assert founding_of({A: one}).cluster_id != founding_of({A: other}).cluster_id
 
 
-def test_a_single_box_founds_alone_at_once() -> None:
+def test_single_founder_creates_its_farm_immediately() -> None:
     core = formation(A, 1)
     persist = the(act(core, Started()), Persist)
     persist = the(act(core, Persisted(persist.number)), Persist)
@@ -288,7 +288,7 @@ def test_a_founding_that_was_not_endorsed_is_not_adopted() -> None:
         assert core.phase is Phase.PROMISED
 
 
-def test_all_promises_are_endorsed_before_any_node_founds() -> None:
+def test_all_promises_are_endorsed_before_the_founding() -> None:
     core = formation(A, 2, promised_with(A, A, B))
     persist = the(see(core, promising(B, A, B)), Persist)
     assert persist.state == endorsed_with(A, A, B)
@@ -311,7 +311,7 @@ def test_a_founder_that_sees_other_promises_stops_the_founding() -> None:
 
 
 def test_an_eligible_node_outside_the_set_has_to_endorse_it_too() -> None:
-    """Without it, two nodes that a stranger shows different promises found two clusters within one exchange."""
+    """Without it, two nodes that a stranger shows different promises create two clusters within one exchange."""
     core = formation(A, 2, endorsed_with(A, A, B))
     assert not has(see(core, endorsing(B, A, B), proposing(C)), Persist)
     assert core.waiting_for == (C,)
@@ -372,7 +372,7 @@ def test_a_list_of_founders_of_the_wrong_length_is_refused(listed: set[bytes]) -
         formation(A, 2, founders=frozenset(listed))
 
 
-def test_a_node_that_sees_a_cluster_never_founds_and_remembers_it() -> None:
+def test_node_that_sees_a_cluster_never_creates_another() -> None:
     core = formation(D, 2, of=some_founding(A, B))
     persist = the(see(core, founded(A, some_founding(A, B))), Persist)
     assert the(act(core, Persisted(persist.number)), KnowsCluster).founding == some_founding(A, B)
@@ -447,7 +447,7 @@ def test_a_founding_of_others_is_ignored_and_told_by_a_newcomer_whose_key_file_n
     assert f"its farm key file names cluster {some_founding(A, B).cluster_id.hex()}" in text
 
 
-def test_a_node_whose_key_file_names_a_cluster_never_founds_anew() -> None:
+def test_node_with_cluster_id_in_key_file_never_creates_a_farm() -> None:
     core = formation(A, 2, of=some_founding(C, D))
     see(core, proposing(B, A, B))
     assert not has(act(core, DeadlineReached(), now=10_000), Persist)
@@ -562,7 +562,7 @@ def test_a_promise_after_a_withdrawal_keeps_clock_and_nonce() -> None:
     assert the(act(core, DeadlineReached(), now=100), Persist).state.promise == promise(A, B, by=1)
 
 
-def test_a_withdrawn_set_that_was_founded_after_all_still_includes_the_node() -> None:
+def test_node_belongs_to_a_withdrawn_set_that_completed() -> None:
     revoked = (some_founding(A, B, C),)
     core = formation(A, 3, FormationState(withdrawn=(promise(A, B, C, by=1),), revoked=revoked))
     assert the(see(core, founded(B, some_founding(A, B, C))), Persist).state.founding == some_founding(A, B, C)
@@ -593,7 +593,7 @@ def test_a_withdrawal_is_refused_when_it_could_not_be_safe(
     assert not has(effects, Persist)
 
 
-def test_twice_as_many_routers_as_expected_promise_nothing_and_say_what_to_do() -> None:
+def test_twice_the_expected_nodes_do_not_promise_and_alarm() -> None:
     core = formation(A, 2)
     effects = see(core, proposing(B, A, B), proposing(C), proposing(D))
     assert "`expect` must exceed half" in the(effects, Alarm).text

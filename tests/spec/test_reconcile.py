@@ -194,7 +194,7 @@ def test_an_identity_under_a_name_of_another_one_is_refused_in_words_and_disturb
     assert "the name node-4 belongs to the identity 0909090909090909" in refused
 
 
-def test_of_two_routers_that_run_under_one_name_neither_is_to_be_approved() -> None:
+def test_two_nodes_with_one_name_are_not_offered_for_approval() -> None:
     story = Story()
     story.status[4] = ALIVE
     story.admitted[1] = replace(story.admitted[1], name="node-4")
@@ -427,7 +427,7 @@ def test_whatever_happens_the_group_stays_within_its_bounds_and_removes_no_healt
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_farm_whose_routers_come_go_and_lead_in_turn_keeps_its_majority_and_settles(seed: int) -> None:
+def test_farm_with_changing_nodes_keeps_its_majority_and_settles(seed: int) -> None:
     """No step takes a majority away, whichever server leads; when the churn is over the group is what it should be."""
     random = Random(seed)
     rules = replace(SETTINGS, grace_ms=20_000, settle_ms=3_000)

@@ -86,7 +86,7 @@ def test_a_farm_does_not_go_below_its_size_and_says_what_it_waits_for() -> None:
     assert any("not removed" in text for text in story.decision.waits)
 
 
-def test_another_router_takes_the_place_of_a_voter_that_is_to_go() -> None:
+def test_another_server_replaces_a_voter_to_be_removed() -> None:
     story = Story(voters=3, others=1)
     story.removed = {3}
     story.live(5 * SETTLE_MS)

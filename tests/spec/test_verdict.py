@@ -383,7 +383,7 @@ def test_no_quorum_of_a_node_without_its_address_advises_to_mend_the_network() -
     assert found.advice == lost.action
 
 
-def test_before_the_farm_is_founded_the_missing_routers_are_counted() -> None:
+def test_verdict_before_the_founding_counts_missing_nodes() -> None:
     found = verdict(replace(forming_view(), gossip=healthy().gossip))
     assert found.text == "Waiting for 4 of 5 nodes"
     assert (found.can_lose, found.ready) == (None, False)
@@ -396,7 +396,7 @@ def test_an_alarm_of_formation_is_what_the_farm_waits_for() -> None:
     assert found.advice == "keep one"
 
 
-def test_another_farms_key_is_asked_about_where_this_node_lacks_routers() -> None:
+def test_foreign_key_is_reported_while_nodes_are_missing() -> None:
     waiting = replace(forming_view(), gossip=replace(healthy().gossip, other_farms=OTHER))
     found = verdict(waiting)
     assert found.text.startswith("Another farm's key is heard: is the key file the same? Heard from 10.77.0.3:7668")

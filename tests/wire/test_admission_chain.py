@@ -26,7 +26,7 @@ FOUNDERS = (node_id(1), node_id(2))
 def admission(number: int, by: int, raft_id: int | None = None) -> bytes:
     """Server `by` admits the identity `number` as the server of that number, or as `raft_id`."""
     key = key_of(number).public_key().public_bytes_raw()
-    return signed(Admission(node_id(number), f"router-{number}", key, raft_id or number), by)
+    return signed(Admission(node_id(number), f"node-{number}", key, raft_id or number), by)
 
 
 def flaw(chain: list[bytes], claimed: tuple[int, bytes] = (4, node_id(4)), out: tuple[bytes, ...] = ()) -> str | None:
@@ -43,7 +43,7 @@ def test_a_line_of_admissions_from_a_founder_shows_it_too() -> None:
 
 
 def test_an_approval_is_a_link_like_an_admission() -> None:
-    approval = Approval(node_id(4), "router-4", node_id(3), key_of(4).public_key().public_bytes_raw(), 4)
+    approval = Approval(node_id(4), "node-4", node_id(3), key_of(4).public_key().public_bytes_raw(), 4)
     assert flaw([signed(approval, 1)]) is None
 
 
@@ -59,7 +59,7 @@ def test_an_approval_is_a_link_like_an_admission() -> None:
         ([admission(4, by=3), admission(5, by=1)], "another identity"),
         ([signed(Clock(1, 0), 1)], "no identity has signed"),
         ([admission(4, by=1)[:-1]], "no identity has signed"),
-        ([admission(4, by=1).replace(b"router-4", b"router-5")], "no identity has signed"),
+        ([admission(4, by=1).replace(b"node-4", b"node-5")], "no identity has signed"),
         ([b""], "no identity has signed"),
         ([b"\xff" * 1024], "no identity has signed"),
     ],
@@ -72,7 +72,7 @@ def test_whatever_does_not_lead_from_a_founder_to_that_very_id_shows_nothing(cha
 
 
 def test_admissions_of_another_farm_show_nothing() -> None:
-    entry = signed(Admission(node_id(4), "router-4", None, 4), 1, bytes([1]) * 16)
+    entry = signed(Admission(node_id(4), "node-4", None, 4), 1, bytes([1]) * 16)
     assert "no identity has signed" in (flaw([entry]) or "")
 
 
@@ -103,11 +103,11 @@ def test_an_admission_with_unknown_members_does_not_fill_the_state(kind: str) ->
     # Given a leader that is hostile, and signs an admission of a kilobyte
     founders = of_founders(FOUNDERS)
     key = key_of(4).public_key().public_bytes_raw()
-    table = {**founders, 3: Admitted(node_id(3), "router-4")} if kind == "approval" else founders
+    table = {**founders, 3: Admitted(node_id(3), "node-4")} if kind == "approval" else founders
     record = (
-        Approval(node_id(4), "router-4", node_id(3), key, 4)
+        Approval(node_id(4), "node-4", node_id(3), key, 4)
         if kind == "approval"
-        else Admission(node_id(4), "router-4", key, 3)
+        else Admission(node_id(4), "node-4", key, 3)
     )
     for extra, taken in ((1, True), (1024, False)):
         entry = signed(encode(record)[:-1] + b',"x":"' + b"x" * extra + b'"}', 1)
@@ -131,7 +131,7 @@ def test_the_log_gives_each_server_the_line_that_others_will_believe() -> None:
     # Given a log in which founder 1 admits server 3, and server 3 leads and admits server 4
     table = of_founders(FOUNDERS)
     for number, by in ((3, 1), (4, 3)):
-        record = Admission(node_id(number), f"router-{number}", key_of(number).public_key().public_bytes_raw(), number)
+        record = Admission(node_id(number), f"node-{number}", key_of(number).public_key().public_bytes_raw(), number)
         table = dict(admit(table, record, signed(record, by))[0])
     # Then what it gives to show is believed by who knows the founders alone
     assert flaw(list(chain_of(table, 4, CLUSTER_ID))) is None
@@ -144,7 +144,7 @@ def test_the_log_gives_each_server_the_line_that_others_will_believe() -> None:
 
 
 def test_a_table_whose_entries_are_of_another_farm_gives_nothing_to_show() -> None:
-    table = {4: Admitted(node_id(4), "router-4", None, entry=admission(4, by=1))}
+    table = {4: Admitted(node_id(4), "node-4", None, entry=admission(4, by=1))}
     assert chain_of(table, 4, bytes([1]) * 16) == ()
 
 

@@ -70,7 +70,7 @@ def test_a_transient_key_that_has_ended_signs_nothing() -> None:
         ended.sign(NOW_S, LEASES)
 
 
-def test_each_router_gets_a_transient_key_of_its_own_without_the_masters_private_key() -> None:
+def test_transient_key_file_lacks_the_masters_private_key() -> None:
     other = MASTER.sign_transient(NOW_S)
     assert other.private_key.private_bytes_raw() != TRANSIENT.private_key.private_bytes_raw()
     assert encode_key(MASTER.private_key.private_bytes_raw()) not in signing_key_text(TRANSIENT)

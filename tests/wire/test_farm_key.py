@@ -33,7 +33,7 @@ def test_a_new_farm_key_comes_back_from_its_text() -> None:
     assert (made.expect, made.cluster, made.epoch) == (5, "north", 1)
 
 
-def test_the_key_file_of_a_founded_farm_names_its_cluster_and_keeps_it_through_a_rotation() -> None:
+def test_exported_key_file_keeps_its_cluster_through_a_rotation() -> None:
     made = replace(new_farm_key(3), cluster_id=bytes(range(16)))
     text = farm_key_text(made)
     assert 'cluster_id = "000102030405060708090a0b0c0d0e0f"' in text

@@ -35,7 +35,7 @@ def public(number: int) -> bytes:
     return identity(number).public_key().public_bytes_raw()
 
 
-def test_only_the_router_that_a_box_is_for_opens_it_and_only_in_its_farm() -> None:
+def test_box_is_opened_by_its_recipient_in_its_farm_only() -> None:
     box = seal_key(CONTENT, public(1), LABEL)
     assert len(box) == BOX_BYTES
     assert open_key(box, identity(1), LABEL) == CONTENT

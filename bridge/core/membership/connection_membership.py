@@ -1,7 +1,7 @@
 """Membership without gossip: servers describe themselves when they connect, and connections show which are alive.
 
     introduction, first hand ──▶ alive       nothing for `silent_after_ms`, and no Raft connection ──▶ dead
-    introduction by another  ──▶ known       signed goodbye ──▶ left
+    introduction by another  ──▶ known       signed departure ──▶ left
 
 Each server describes itself in the handshake of every connection, with the same signed description that gossip would
 carry, and passes on the descriptions of the other servers that it considers alive. So a newcomer with one working seed
@@ -65,7 +65,7 @@ class ConnectionMembership:
         """Change this node's metadata."""
         self.own = replace(self.own, metadata=metadata, incarnation=self.own.incarnation.raised())
 
-    def say_goodbye(self) -> None:
+    def announce_departure(self) -> None:
         """This node leaves: its description says so from now on."""
         self.leaving = True
         self.own = replace(self.own, incarnation=self.own.incarnation.raised())

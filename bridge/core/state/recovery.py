@@ -7,7 +7,7 @@ storages of the old cluster never open under the new one. So only the survivor i
 new ones, under any name. Evicted and retired identities stay excluded.
 
 The reports of the other servers are dropped: they are declared lost, and it is better to omit their leaves than to list
-them for another hour. A router that joins again reports its leaves. The last publications are kept, so that the next
+them for another hour. A node that joins again reports its leaves. The last publications are kept, so that the next
 seconds are later. Client keys stay admitted; entries that they signed for the old cluster have no effect in the new
 one.
 

@@ -183,7 +183,7 @@ class ControlClient:
         await self._call(routes.LEAVE)
 
     async def withdraw(self) -> None:
-        """Take back the node's promise to found the farm; `ControlError` says why it was refused."""
+        """Take back the node's promise to create the farm; `ControlError` has the reason of a refusal."""
         await self._call(routes.WITHDRAW)
 
     async def confirm_cluster(self, cluster_id: str) -> None:

@@ -88,6 +88,6 @@ def staying(
 
 
 def not_admitted(state: FarmState, seen: Mapping[bytes, FarmMember]) -> tuple[str, ...]:
-    """Routers that run and that the log has not admitted: no box is made for them."""
+    """Running nodes that the log has not admitted: no box is made for them."""
     known = {each.node_id for each in state.admitted.values()}
     return tuple(each.metadata.name for each in seen.values() if each.node_id not in known and each.reachable)

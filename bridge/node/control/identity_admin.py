@@ -8,7 +8,7 @@
     POST /v1/backup                                  what the farm agreed on, as a backup file
 
 The leader writes approvals and evictions, and takes them at its own control socket only: a user that can open this
-socket controls the leader anyway. If any server could pass them on, a stolen router could have the others evicted.
+socket controls the leader anyway. If any server could pass them on, a stolen node could have the others evicted.
 """
 
 from collections.abc import Mapping
@@ -80,7 +80,7 @@ from consensus import (
 BACKUP_TYPE = "application/octet-stream"
 APPLY_PATIENCE_S = 10.0
 STRANGERS_LISTED_MAX = 64
-"""Routers that are not admitted: a holder of the farm's key can make as many as gossip has room for."""
+"""Nodes that are not admitted: a holder of the farm's key can make as many as gossip has room for."""
 VOTE_PATIENCE_S = 10.0
 VOTE_AGAIN_S = 0.1
 WAITED_FOR = PASSING - {ChangeRefusal.NOT_LEADER, ChangeRefusal.LEADERSHIP_LOST}
@@ -216,7 +216,7 @@ class IdentityAdmin:
     async def _admit(
         self, farm: FoundedFarm, newcomer: FarmMember, *, only_check: bool
     ) -> NodeApproved | CheckedAnswer:
-        """Admit a router under a name that no other identity has."""
+        """Admit a node under a name that no other identity has."""
         node_id, name, table = newcomer.node_id, newcomer.metadata.name, farm.state.admitted
         if raft_id_of(table, node_id) is not None:
             text = f"{node_id.hex()} is admitted already; the leader records by itself that it is called {name} now"
@@ -237,7 +237,7 @@ class IdentityAdmin:
         return share_refusal(state.admitted, node_id, LeaderShare(self._agent.node_id, state.admitted_by))
 
     def _newcomer(self, state: FarmState, wanted: str) -> FarmMember:
-        """The router that runs under a name which belongs to another identity."""
+        """The node that runs under a name which belongs to another identity."""
         found = [
             each
             for each in self._member_directory.members()
@@ -502,7 +502,7 @@ def _role(server_id: int, configuration: Configuration) -> str:
 
 
 def _client_keys_of(state: FarmState, admitted_by: bytes) -> tuple[str, ...]:
-    """Names of the admitted client keys of one router; of none: those whose router the log does not tell."""
+    """Names of the client keys that one node admitted; None: keys without a recorded node."""
     found = (each for each in state.clients.values() if each.admitted and each.admitted_by == admitted_by)
     return tuple(sorted(each.name for each in found))
 

@@ -5,8 +5,8 @@
                      change needs the operator, who distributes the file; the refusal says in which steps
 
 Gossip's key manager asks the members that run whether a step has reached them. Here names stand for ids, and members
-that do not run count as well: a router that is down has the keys that it had, and if these are removed meanwhile, no
-member understands it when it is back. So a removal waits for such routers, unless it is forced.
+that do not run count as well: a node that is down has the keys that it had, and if these are removed meanwhile, no
+member understands it when it is back. So a removal waits for such nodes, unless it is forced.
 """
 
 from abc import ABC, abstractmethod

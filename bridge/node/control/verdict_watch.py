@@ -4,7 +4,7 @@
          ──▶ concerns  ──▶ alarms, while they last
          ──▶ applied and committed index ──▶ `stuck`, which is what /healthz answers
 
-What is not published yet is no alarm at once: a farm that was founded a moment ago gathers reports for up to one
+What is not published yet is no alarm at once: a farm that was just created gathers reports for up to one
 period before its first structure, and one that hands over publishes a moment later.
 
 *Stuck.* /healthz is for supervisors, which restart what fails it. A lost quorum, a missing router, a full disk are not

@@ -27,7 +27,7 @@ _SCHEME = "tcp://"
 
 
 def quorum_of(current: CurrentFarm, settings: KafkaSettings) -> QuorumView:
-    """The group as this node knows it; without a leader while it is no server of a founded farm."""
+    """The group as this node knows it; without a leader while it is not a server of a farm."""
     farm = current.farm
     if farm is None:
         return QuorumView(

@@ -13,7 +13,7 @@ Entries that are not for readers have an offset and no record, unless `kafka.con
 Then the high watermark lies behind the last record, and not behind offsets that no record follows: a reader that stops
 at the watermark would wait for them.
 
-While this node is no server of a founded farm the topic has no leader, and clients ask again. So it is for a moment
+While this node is not a server of a farm the topic has no leader, and clients ask again. So it is for a moment
 after a start, until the snapshot is restored: what is applied lies before the log's start until then.
 """
 

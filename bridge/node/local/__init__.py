@@ -1,1 +1,1 @@
-"""A farm of several routers on one machine."""
+"""A farm of several nodes on one machine."""

@@ -1,4 +1,4 @@
-"""The files of a farm of several routers on one machine: keys, one configuration a node, ports that are free.
+"""The files of a farm of several nodes on one machine: keys, one configuration a node, ports that are free.
 
     <directory>/farm.key                  the farm's key (expect = number of servers)
     <directory>/master.key                a throwaway master destination, marked as a demonstration
@@ -8,8 +8,8 @@
 
 A directory that already holds a farm is continued: keys, identities and logs stay, so a farm that was stopped, or
 killed to the last process, comes back with everything that it acknowledged. Only the ports are looked at again: one
-that is in use by now is exchanged for a free one, since the address of a router is no part of its identity. The
-transient keys are made anew when they are about to end. Once the farm is founded, the next `up` writes its cluster id
+that is in use by now is exchanged for a free one, since the address of a node is not part of its identity. The
+transient keys are made anew when they are about to end. Once the farm is created, the next `up` writes its cluster id
 into the key file, so that a node whose directory was removed joins it again.
 
 Ports are found by binding and letting go; between that and the node's own bind another program may take one. The node
@@ -108,7 +108,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def prepare(directory: Path, servers: int) -> LocalFarm:
-    """Makes or completes the files of a farm of `servers` routers below `directory`.
+    """Make or complete the files of a farm of `servers` nodes below `directory`.
 
     Raises LocalFarmError when the directory holds a farm of another size, or when no configuration can name it.
     """

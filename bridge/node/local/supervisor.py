@@ -8,7 +8,7 @@ children in order. Each child's standard input is a pipe that this process never
 any means, the pipe closes and the child stops by itself. (Killing a process group from a signal handler would be
 simpler and leaves orphans behind after SIGKILL.)
 
-A child that ends is not started again: an operator who kills a router to see what the farm does must see what the farm
+A child that ends is not started again: an operator who kills a node to see what the farm does must see what the farm
 does. The command that starts it again is printed.
 """
 

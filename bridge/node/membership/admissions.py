@@ -13,7 +13,7 @@ takes its place, and so does a later one of a member while there is no log. The 
 once the identity came alive under it (`own`): a node whose first admission lapsed and that was admitted again passes
 the first one as it replays the log, and must not take up the lapsed id.
 
-A founder's Raft id is never told. A node that finds itself among the founders and does not remember to have founded has
+A founder's Raft id is never told. A node among the founders without a record of the founding has
 lost what it promised and voted; it stays an observer. For the same reason no node is told a Raft id that is in the
 group at that moment: an election may depend on its storage.
 """
@@ -51,7 +51,7 @@ class AdmissionStore:
     """The file, and what it says."""
 
     def __init__(self, state_dir: Path, founding: Founding, node_id: bytes, *, founded: bool) -> None:
-        """`founded`: this node itself founded the farm. Raises UnusableFormationError."""
+        """`founded`: this node is one of the founders. Raises UnusableFormationError."""
         self._path = state_dir / FILE_NAME
         self._cluster_id = founding.cluster_id
         self._cluster = founding.cluster_id.hex()

@@ -1,4 +1,4 @@
-"""The shell around formation: gossip's members in, promises to disk, notices out, and the farm when it is founded.
+"""The shell around formation: gossip's members in, promises to disk, notices out, and the farm when it is created.
 
     members (gossip) ──▶ Formation.step ──▶ Persist ──▶ formation.json, fsynced ──▶ Persisted ──▶ …
                                        ├──▶ Advertise ──▶ this node's gossip metadata
@@ -116,7 +116,7 @@ class Forming:
         founders: frozenset[bytes] | None = None,
         tuning: FormationTuning | None = None,
     ) -> None:
-        """`cluster_id`: of the farm key file, if any; `founders`: the nodes that may found, None for all."""
+        """`cluster_id`: of the farm key file, if any; `founders`: the nodes that may create the farm, None for all."""
         self._path = state_dir / FILE_NAME
         self._core = Formation(
             node_id, expect, durable, SystemRandom(), cluster_id=cluster_id, founders=founders, tuning=tuning
@@ -176,7 +176,7 @@ class Forming:
         return None if self.outcome is None else self.outcome.founding.cluster_id
 
     async def until_settled(self) -> Founded | KnowsCluster:
-        """Returns once the farm is founded, by this node among others or without it."""
+        """Return once the farm is created, with this node as a founder or without it."""
         while self.outcome is None:
             await self._settled.wait()
         return self.outcome

@@ -1,15 +1,15 @@
-"""Compares the clocks of the nodes before there is a log that does it: the alarm `clock` while a farm is founded.
+"""Compares the clocks of the nodes before there is a log that does it: the alarm `clock` during the founding.
 
     every few seconds   query `clock` ──▶ each node's answer: its clock ──▶ offsets to this node's clock
                         a majority differs from this node's clock      ──▶ alarm here, at the node that is wrong
                         no majority agrees (always so with two nodes)  ──▶ alarm at each
 
-A board without a battery starts in 1970. A farm can be founded with such a clock: log time follows a majority, and
+A board without a battery starts in 1970. A farm can be created with such a clock: log time follows a majority, and
 comes right with the clocks. But nothing is published before, and no alarm would name the cause until reports are in the
 log. Clocks in signed metadata would be the other way; they would be out of date as soon as a clock is set.
 
 An answer carries the farm's key and no signature (`bridge.node.membership.user_messages`), so it decides nothing but an
-alarm. Once the farm is founded, the log judges clocks by signed reports (`bridge.node.tasks.timekeeping`).
+alarm. Once the farm is created, the log judges clocks by signed reports (`bridge.node.tasks.timekeeping`).
 """
 
 from collections.abc import Callable

@@ -5,12 +5,12 @@
     gossip: a member refuses our key, and offers the new one ─▶ enough members vouch for it ─▶ likewise
     gossip: a node comes with an old key ─────▶ an admitted identity is offered the new one, sealed for it
 
-*A router that was away while the keys were replaced* has only old ones, which open nothing. If the leader can reach it,
-it gets the log over its own Raft port, whose certificate its peers know, and in it its box. If not, it knocks at the
-members that it remembers; each answers with the new key sealed for it, signed. One such answer proves nothing: the
-router that was evicted meanwhile is in the old log as a member, and could make a key of its own look like the farm's.
-So a key counts only when a majority of the other voters that this node knows, and two of them at least, vouch for the
-same one. Where that cannot be, the operator brings the key file, which is the way that always works
+*A node that was offline while the keys were replaced* has only old ones, which open nothing. If the leader can reach
+it, it gets the log over its own Raft port, whose certificate its peers know, and in it its box. If not, it knocks at
+the members that it remembers; each answers with the new key sealed for it, signed. One such answer proves nothing: the
+node that was evicted since is in the old log as a member, and could make a key of its own look like the farm's. So a
+key counts only when a majority of the other voters that this node knows, and two of them at least, vouch for the same
+one. Where that cannot be, the operator brings the key file, which is the way that always works
 (`docs/how-to/stolen-node.md`).
 
 *Connections.* The Raft port asks for credentials when a connection begins. So when an era begins, all that were

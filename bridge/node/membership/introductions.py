@@ -198,7 +198,7 @@ class Introductions:
         visited: set[PeerAddress] = set()
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._say_goodbye, dialer, others)
+                nursery.start_soon(self._announce_departure, dialer, others)
                 while True:
                     for change in self._core.look(now_ms(), others.connected()):
                         self._publish(change)
@@ -214,12 +214,12 @@ class Introductions:
 
     async def leave(self) -> None:
         """Announce the departure to all members, and wait a moment for delivery."""
-        self._core.say_goodbye()
+        self._core.announce_departure()
         self._leaving.set()
         with trio.move_on_after(GOODBYE_S):
             await self._said_goodbye.wait()
 
-    async def _say_goodbye(self, dialer: Dialer, others: Others) -> None:
+    async def _announce_departure(self, dialer: Dialer, others: Others) -> None:
         await self._leaving.wait()
         async with trio.open_nursery() as nursery:
             for address in self._contacts(others):

@@ -199,7 +199,7 @@ class OwnMetadata:
         self._change(replace(self.now, raft_id=raft_id, role=RoleHint.VOTER))
 
     def tell(self, admissions: Admissions) -> None:
-        """Routers that were admitted are told their Raft ids."""
+        """Announce their Raft ids to admitted nodes."""
         if admissions != self.now.admissions:
             self._change(replace(self.now, admissions=admissions))
 

@@ -1,7 +1,7 @@
 """The name of a node that was given none: the host's, with an end of its own where another node has it already.
 
-Machines are cloned, and then three routers are called `vm`. A farm tells its members apart by name in every view, and a
-name belongs to one identity (`bridge.core.membership.admission`); an operator who follows the advice for a router with
+Machines are cloned, and then three nodes are called `vm`. A farm tells its members apart by name in every view, and a
+name belongs to one identity (`bridge.core.membership.admission`); an operator who follows the advice for a node with
 a new identity would retire the wrong one. So a node whose name is only its host's gives way:
 
     another member of the cluster lives under this name, and ── this node's name is recorded in the log: it keeps it
@@ -9,7 +9,7 @@ a new identity would retire the wrong one. So a node whose name is only its host
                                                              └─ a farm is known: give way if it lives on for a while
 
 A node that gives way takes `HOST-ABCD`, ABCD being the beginning of its own id, notes that in its state directory, and
-begins anew under it. The wait within a farm is for the router that lost its state directory: it comes back under the
+begins anew under it. The wait within a farm is for the node that lost its state directory: it comes back under the
 name of its own former identity, which gossip still holds for alive, and there an operator must decide.
 
 A name that an operator has given is never changed.
@@ -30,7 +30,7 @@ FILE: Final = "name"
 NAME_LIMIT: Final = 32
 END_LETTERS: Final = 4
 LIVES_ON_S: Final = 15.0
-"""Longer than gossip takes to hold a router for dead that has gone."""
+"""Longer than gossip takes to mark an unreachable node dead."""
 LOOK_S: Final = 0.5
 
 

@@ -1,4 +1,4 @@
-"""How a node that did not found the farm gets its Raft id, and gets rid of a wrong one.
+"""The Raft id of a node that is not a founder: how it gets one, and drops a wrong one.
 
     gossip: "NodeId … is server 4" ──▶ does a member say so? ──▶ admissions.json ("told") ──▶ the Raft server may start
     the log: an admission of this identity ──────────────────▶ the same file ("servers"), which counts before "told"

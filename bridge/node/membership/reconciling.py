@@ -75,7 +75,7 @@ PASSING = frozenset(
 class ReconcilingParts:
     """What it works with.
 
-    `announce` tells routers their Raft ids through this node's metadata.
+    `announce` sends Raft ids to nodes through this node's metadata.
     """
 
     settings: ReconcileSettings

@@ -5,7 +5,7 @@
                                                                                   or the time is over
 
 A node answers the queries `ping` (with its name), `version`, `rtt` (with the round-trip times that it measures) and
-`clock` (with its clock, for nodes that found a farm; these queries leave no trace). A query of another name is not
+`clock` (with its clock, for nodes that create a farm; these queries leave no trace). A query of another name is not
 answered; the trace of each node shows it (`query`), as it shows those that were answered.
 
 Gossip carries a message with the farm's key and without its sender's signature, so nothing may depend on who it claims

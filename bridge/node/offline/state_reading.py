@@ -1,6 +1,6 @@
 """What a stopped node's state directory, or a backup file, knows of its farm: read offline, changing nothing.
 
-    DIR/formation.json   which farm it is, and who founded it                 ─┐
+    DIR/formation.json   which farm it is, and its founders                   ─┐
     DIR/raft/            hard state (to whom it belongs), snapshot, log           ─┼──▶ FarmOnDisk
     FILE                 a backup: the same, written down by a node that ran  ─┘
 

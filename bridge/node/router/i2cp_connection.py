@@ -248,7 +248,7 @@ class I2cpConnection:
             event.set()
         self._news()
 
-    async def say_goodbye(self) -> None:
+    async def send_disconnect(self) -> None:
         """Close the connection as the protocol has it, for a moment at most."""
         with trio.move_on_after(GOODBYE_TIMEOUT_S, shield=True):
             if self.ended is None:
@@ -278,4 +278,4 @@ async def open_i2cp(
         try:
             yield connection, await connection.greet(credentials)
         finally:
-            await connection.say_goodbye()
+            await connection.send_disconnect()

@@ -1,1 +1,1 @@
-"""What a member of a founded farm does by itself: report, keep time, measure, publish."""
+"""The background tasks of a node in a farm: report, keep time, measure, publish."""

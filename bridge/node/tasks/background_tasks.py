@@ -1,4 +1,4 @@
-"""What a member of a founded farm does by itself, for as long as it lives.
+"""The background tasks of a node in a farm, for as long as it runs.
 
     ReportDuty       once a reporting period, and as soon as there is a leader: this node's application entry
     TimeDuty         while it leads: log time, at its election and once a period

@@ -40,7 +40,7 @@ from consensus.net import Backoff
 
 PLAN_INTERVAL_SECONDS = 1.0
 FIRST_PLAN_INTERVAL_SECONDS = 0.2
-"""As long as a master was never published: a farm that has just been founded is about to be complete."""
+"""As long as a master was never published: a farm that was just created is about to be complete."""
 RETRY_FIRST_S, RETRY_LONGEST_S = 5.0, 60.0
 
 

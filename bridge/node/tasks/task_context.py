@@ -1,4 +1,4 @@
-"""What a member of a founded farm does its tasks with: the parts that `bridge.node.app` made, in one hand."""
+"""The parts that the background tasks of a node in a farm share, made by `bridge.node.app`."""
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet

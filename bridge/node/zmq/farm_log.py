@@ -16,7 +16,7 @@ this node has applied, since the log time of an entry, and whether it is a copy,
 The reqid of an entry that named none is 4 bytes of log time in seconds and 8 bytes of index, both big-endian: equal on
 every node, and no two alike. For entries of more than half a year ago log time is not known any more, and reads 0.
 
-While this node is no server of a founded farm the endpoint knows no leader and no entry.
+While this node is not a server of a farm the endpoint knows no leader and no entry.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""A gossip key sealed for one router, so that no other holder of the box can open it.
+"""A gossip key sealed for one node, so that no other holder of the box can open it.
 
     key box    ephemeral X25519 public key 32 | ChaCha20-Poly1305(era 4, used at 8, gossip key 32) | tag 16
     key        HKDF-SHA256(X25519(ephemeral, recipient), salt = both public keys, info = purpose and farm label)
@@ -10,7 +10,7 @@ would have to be generated, stored, distributed, and bound to the first by a sig
 The time of use is the author's word alone: it may be any 64 bits, and `gossip.Keyring.rekeyed` replaces it if it is out
 of range. A box that was refused for it would leave its recipient without the farm's key.
 
-A box does not authenticate its author, since all members know all public keys. In the log the entry does; for a router
+A box does not authenticate its author, since all members know all public keys. In the log the entry does; for a node
 that has no log yet, an `Offer` carries the box with the signature of a member.
 """
 
@@ -58,7 +58,7 @@ class EraKey:
 
 
 def seal_key(content: EraKey, recipient: bytes, label: bytes) -> bytes:
-    """The box for the router of this Ed25519 public key; raises KeyBoxError if it cannot be made."""
+    """The box for the node with this Ed25519 public key; raises KeyBoxError if it cannot be made."""
     if not 0 < content.era < ERA_LIMIT or not 0 <= content.used_at < _USED_AT_LIMIT or len(content.key) != KEY_BYTES:
         raise KeyBoxError(f"{content} fits no box: eras are 1 to {ERA_LIMIT - 1}, and times of use have 64 bits")
     ephemeral = X25519PrivateKey.generate()
@@ -72,7 +72,7 @@ def seal_key(content: EraKey, recipient: bytes, label: bytes) -> bytes:
 
 
 def open_key(box: bytes, identity: Ed25519PrivateKey, label: bytes) -> EraKey:
-    """Open a box for this router; raises KeyBoxError only."""
+    """Open a box for this node; raises KeyBoxError only."""
     if len(box) != BOX_BYTES:
         raise KeyBoxError(f"a key box has {BOX_BYTES} bytes, not {len(box)}")
     public, sealed = box[:32], box[32:]
@@ -98,7 +98,7 @@ class Offer:
 
 
 def sign_offer(box: bytes, recipient: bytes, label: bytes, sponsor: Ed25519PrivateKey) -> bytes:
-    """The box with this router's signature that it holds the farm's present key, for the NodeId `recipient`."""
+    """The box with this node's signature that it holds the farm's present key, for the NodeId `recipient`."""
     return box + sponsor.public_key().public_bytes_raw() + sponsor.sign(_OFFER + label + recipient + box)
 
 

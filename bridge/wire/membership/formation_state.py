@@ -133,7 +133,7 @@ def decode_formation_state(data: bytes) -> FormationState:
         revoked=() if read.revoked is msgspec.UNSET else tuple(read_founding(each) for each in read.revoked),
     )
     if state.founding is not None and not _was_promised(state, state.founding):
-        raise FormationStateError("the file says that this node founded with a set that it never promised")
+        raise FormationStateError("the file has a founding with a set that this node never promised")
     return state
 
 

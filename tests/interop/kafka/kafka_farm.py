@@ -2,8 +2,8 @@
 
     founded without listeners ─▶ stopped ─▶ [kafka] into each file ─▶ started ─▶ killed, started again ─▶ ended
 
-The stories know the servers by Raft ids, which a farm gives when it is founded. Hence the first start. A listener tells
-of another when the log has its node's name, which a new farm's leader writes some ten seconds after it is founded.
+The stories know the servers by Raft ids, which a farm assigns at its founding. Hence the first start. A listener tells
+of another when the log has its node's name, which a new farm's leader writes some ten seconds after its founding.
 """
 
 import re

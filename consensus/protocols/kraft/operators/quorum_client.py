@@ -316,7 +316,7 @@ class QuorumClient:
             if connection.version_of(api_key_of(request)) is None:
                 raise QuorumClientError(
                     f"{connection.peer} changes no voters: name the controllers of a quorum by --bootstrap-controller; "
-                    "a farm takes servers in by `garlicfarm node approve`, and lets them go by `garlicfarm leave` or "
+                    "a farm adds servers by `garlicfarm node approve`, and removes them by `garlicfarm leave` or "
                     "`garlicfarm servers remove`"
                 )
             response = await self._exchange(connection, request, timeout_ms)

@@ -160,7 +160,7 @@ def format_directory(
 ) -> QuorumDirectory:
     """Make the directory of a server, as `kafka-storage format` does; raises `QuorumDirectoryError`.
 
-    With static voters neither `standalone` nor `initial` is given. Without them: `standalone` founds a quorum of this
+    With static voters neither `standalone` nor `initial` is given. Without them: `standalone` creates a quorum of this
     server alone, `initial` one of several, and with none of the two the server joins a quorum that there is.
     """
     _check_cluster_id(cluster_id)
@@ -170,7 +170,7 @@ def format_directory(
             "give controller.quorum.bootstrap.servers instead"
         )
     if standalone and initial:
-        raise QuorumDirectoryError("a quorum is founded by one server alone or by several: give one of the two only")
+        raise QuorumDirectoryError("a quorum is created by one server alone or by several: give one of the two only")
     if standalone:
         first = settings.advertised[0]
         directory_id = directory_id or new_uuid()

@@ -87,7 +87,7 @@ class PeerOptions:
 
     peer_id: str
     peers: tuple[Peer, ...]
-    """The members when the cluster was founded, or, for a peer that joins, those that it is to join."""
+    """The members when the cluster was created, or, for a peer that joins, those that it is to join."""
     ident: bytes
     """The cluster's secret, which each message carries; in the package `secret`."""
     directory: Path
