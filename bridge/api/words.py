@@ -134,3 +134,13 @@ def known(value: object) -> str:
 def by_name(members: tuple[MemberView, ...]) -> list[MemberView]:
     """Members in a stable order, in which node-10 follows node-9; evicted identities are last."""
     return sorted(members, key=lambda member: (member.evicted, len(member.name), member.name, member.node_id))
+
+
+def incarnation_text(member: MemberView) -> str:
+    """The generation and the number of a member's incarnation."""
+    return f"{member.generation}.{member.number}"
+
+
+def rtt_text(member: MemberView) -> str:
+    """The last round trip to a member; `self` for the node that measures."""
+    return "self" if member.is_self else milliseconds_text(member.rtt_ms)

@@ -14,7 +14,16 @@ import trio
 from bridge.api.outputs import FarmOutput, ServersOutput, ServerView
 from bridge.api.requests import CommandRequest, RemovalOrder
 from bridge.api.verdict import loss_of_each
-from bridge.api.view import SHOWN, FarmView, PublishingView, RaftRole, WeightsView
+from bridge.api.view import (
+    SHOWN,
+    FarmView,
+    PublishingView,
+    RaftRole,
+    ReportView,
+    StandingView,
+    VoterView,
+    WeightsView,
+)
 from bridge.api.words import clock_text, duration, health_text, known
 from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import fail
@@ -70,19 +79,22 @@ def _head(view: FarmView) -> list[tuple[str, str]]:
     if raft.log_time_ms is not None:
         facts.append(("log time", clock_text(raft.log_time_ms, dated=True)))
     facts.append(("leader", leader))
-    facts.append(("voters", ", ".join(f"{each.name or 'server'} ({each.raft_id})" for each in raft.voters) or "none"))
+    facts.append(("voters", ", ".join(map(_with_id, raft.voters)) or "none"))
     if raft.learners:
-        learners = ", ".join(f"{each.name or 'server'} ({each.raft_id})" for each in raft.learners)
-        facts.append(("learners", learners))
+        facts.append(("learners", ", ".join(map(_with_id, raft.learners))))
     if view.removed:
         facts.append(("removed", ", ".join(f"server {each}" for each in view.removed)))
     return facts
 
 
+def _with_id(server: VoterView | ReportView | StandingView) -> str:
+    return f"{server.name or 'server'} ({server.raft_id})"
+
+
 def _print_reports(view: FarmView) -> None:
     rows = [
         (
-            f"{each.name or 'server'} ({each.raft_id})",
+            _with_id(each),
             f"{each.age_ms / 1000:.0f} s{', stale' if each.stale else ''}{', clock off' if each.clock_off else ''}",
             "yes" if each.attached else "no",
             f"{each.healthy_destinations}/{each.destinations}",
@@ -98,14 +110,14 @@ def _print_master(each: PublishingView) -> None:
     if each.published_s is not None:
         when = clock_text(each.published_s * 1000, dated=True)
         content = (each.content_hash or "")[:16]
-        who = each.published_by_name or f"server {known(each.published_by)}"
+        who = server_label(each.published_by, each.published_by_name)
         facts.append(("published", f"{when} by {who}, content {content}"))
     if each.forced:
         facts.append(("forced", "an operator wants it published anew"))
     print_facts(facts)
     rows = [
         (
-            f"{standing.name or 'server'} ({standing.raft_id})",
+            _with_id(standing),
             str(standing.score),
             "publishes" if standing.raft_id == each.publisher_id else standing.inability or "able",
             "preferred" if standing.preferred else "",

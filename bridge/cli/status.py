@@ -9,7 +9,16 @@ from bridge.api.outputs import MembersOutput, RoundTripsOutput, RoundTripView
 from bridge.api.requests import QUERY_TIMEOUT_MS, QueryRequest
 from bridge.api.verdict import EXIT_STATUS, NOTHING_TO_DO
 from bridge.api.view import FarmView, FollowerView, LinkView, PublishingView, RaftRole, VoterView, counted_members
-from bridge.api.words import by_name, clock_text, duration, health_text, known, level_words, milliseconds_text
+from bridge.api.words import (
+    by_name,
+    clock_text,
+    duration,
+    health_text,
+    incarnation_text,
+    known,
+    level_words,
+    milliseconds_text,
+)
 from bridge.cli.asking import ask_node, node_option
 from bridge.cli.options import output_options
 from bridge.cli.printing import echo, print_facts, print_json, print_table
@@ -138,7 +147,7 @@ def members(node: str | None, *, matrix: bool, as_json: bool) -> None:
             (
                 member.name + (" (self)" if member.is_self else ""),
                 member.status.value,
-                f"{member.generation}.{member.number}",
+                incarnation_text(member),
                 milliseconds_text(member.rtt_ms),
                 f"{known(member.peer_count)}/{known(member.capacity)}",
                 known(member.raft_id),

@@ -25,8 +25,9 @@ from bridge.api.events import StoryTeller, event_sentence, story_line
 from bridge.api.printable import printable
 from bridge.api.take_over import Step, last_take_over
 from bridge.api.view import SHOWN, AlarmView, FarmView, LocalFarmView, MemberView, ReportView
-from bridge.api.words import clock_text, duration, health_text, known
+from bridge.api.words import clock_text, duration, health_text, incarnation_text, known, rtt_text
 from bridge.core.log.figures import FIGURES, Unit
+from bridge.core.membership.admission import server_label
 from bridge.tui.history import EntryLine, History, MemberHistory, graph, sparkline
 from bridge.tui.layout import (
     COLORS,
@@ -55,7 +56,6 @@ from bridge.tui.sections import (
     processes_section,
     publishing_section,
     role_part,
-    rtt_text,
     status_part,
     table_of_members,
     weights_lines,
@@ -386,7 +386,7 @@ def _members(state: ViewState, farm: FarmView, history: History, canvas: Canvas,
             (f"{mark}{each.name}{'*' if each.is_self else ''}", palette.title if mark == CHOSEN else ""),
             status_part(each, palette),
             role_part(each, farm, palette),
-            f"{each.generation}.{each.number}",
+            incarnation_text(each),
             rtt_text(each),
             *([lag_part(None if each.raft_id is None else followers.get(each.raft_id), palette)] if lag else []),
             *spark,
@@ -481,7 +481,7 @@ def _publishing_lines(seen: Seen, canvas: Canvas) -> list[Text]:
         lines += [Text("", end=""), canvas.heading(columns, palette.title)]
         for one in sorted(each.standings, key=lambda standing: -standing.score):
             cannot: Part = ("can publish", palette.good) if one.inability is None else (one.inability, palette.doubtful)
-            name = f"  {one.name or one.raft_id}"
+            name = f"  {server_label(one.raft_id, one.name)}"
             lines.append(canvas.row(columns, [name, str(one.score), "yes" if one.preferred else "", cannot]))
     weights = weights_lines(farm.weights, canvas)
     return [*lines, *([Text("", end="")] if weights else []), *weights]
@@ -510,7 +510,7 @@ def _identity(member: MemberView, farm: FarmView) -> list[tuple[str, str]]:
     role = "leader" if leads else member.server_role.value
     return [
         ("identity", member.node_id),
-        ("status", f"{member.status.value}, incarnation {member.generation}.{member.number}"),
+        ("status", f"{member.status.value}, incarnation {incarnation_text(member)}"),
         ("server", f"{role}, Raft id {known(member.raft_id)}"),
         ("gossip", f"{known(member.address)}, {known(member.peer_count)} of {known(member.capacity)} peers"),
         ("Raft", known(member.endpoint)),

@@ -29,8 +29,9 @@ from bridge.api.view import (
     best_view,
     counted_members,
 )
-from bridge.api.words import clock_text, duration, health_text, known, milliseconds_text, short_address
+from bridge.api.words import clock_text, duration, health_text, incarnation_text, known, rtt_text, short_address
 from bridge.core.formation.member import MemberStatus
+from bridge.core.membership.admission import server_label
 from bridge.tui.layout import GAP, Canvas, Column, Palette, Part, marked, shortened, widened
 
 TWO_ALARMS = 4
@@ -102,7 +103,7 @@ def raft_line(view: FarmView, canvas: Canvas) -> Text:
         return canvas.line(("RAFT ", palette.title), (waits, palette.doubtful))
     leader = (f"no leader, this node is a {raft.role.value}", palette.bad)
     if raft.leader_id is not None:
-        leader = (f"{_in_line(str(raft.leader_name or raft.leader_id), canvas)} leads", palette.accent)
+        leader = (f"{_in_line(server_label(raft.leader_id, raft.leader_name), canvas)} leads", palette.accent)
     # Without a leader no time is agreed: the node's own reckoning would look like one.
     log_time_ms = None if raft.leader_id is None else raft.log_time_ms
     return canvas.line(
@@ -123,15 +124,6 @@ def status_part(member: MemberView, palette: Palette) -> Part:
         case MemberStatus.DEAD | MemberStatus.LEFT:
             style = palette.bad
     return member.status.value, style
-
-
-def _incarnation_and_rtt(member: MemberView) -> tuple[str, str]:
-    return f"{member.generation}.{member.number}", rtt_text(member)
-
-
-def rtt_text(member: MemberView) -> str:
-    """The last round trip."""
-    return "self" if member.is_self else milliseconds_text(member.rtt_ms)
 
 
 def role_part(member: MemberView, view: FarmView, palette: Palette) -> Part:
@@ -232,7 +224,7 @@ def _process_parts(
         told = [(role, role_style(raft.role, palette)), str(raft.term), str(raft.commit_index)]
     gossip: list[Part] = [("-", palette.dim)] * 4
     if member is not None:
-        gossip = [status_part(member, palette), *_incarnation_and_rtt(member), known(peers)]
+        gossip = [status_part(member, palette), incarnation_text(member), rtt_text(member), known(peers)]
     return [known(process.pid), *told, lag_part(follower, palette), *gossip]
 
 
@@ -287,7 +279,7 @@ def _publisher_line(each: PublishingView, view: FarmView, canvas: Canvas) -> Tex
     if each.publisher_id is None:
         parts.append(("no publisher", palette.bad))
     else:
-        parts.append((f"{each.publisher_name or each.publisher_id} publishes", palette.accent))
+        parts.append((f"{server_label(each.publisher_id, each.publisher_name)} publishes", palette.accent))
     if each.seconds_to_expiry is not None:
         style = palette.good if each.seconds_to_expiry > 0 else palette.bad
         parts.append((f", expires in {duration(each.seconds_to_expiry * 1000)}", style))

@@ -456,7 +456,7 @@ class IdentityAdmin:
             each = None if leader is None else farm.state.admitted.get(integer_id(leader))
             if leader is None:
                 raise Refused(409, "not-leader", "only the leader decides about identities, and none is known now")
-            name = each.name if each and each.name else f"server {leader}"
+            name = server_name(farm.state.admitted, integer_id(leader))
             address = None if each is None else self._member_directory.endpoint_of(each.node_id)
             at = "" if address is None else f" ({address.removeprefix('tcp://')})"
             text = (

@@ -16,6 +16,7 @@ import trio
 from bridge.api.json import DocumentError
 from bridge.api.trace import TraceEvent
 from bridge.api.view import FarmView, LocalFarmView, ProcessView, best_view
+from bridge.core.membership.admission import server_label
 from bridge.node.control.client import ControlClient, ControlError
 from bridge.node.local.farm_files import LocalFarm
 from bridge.node.local.supervisor import Child
@@ -111,7 +112,11 @@ class LocalWatch:
                 parts.append(f"{process.name}: does not answer on its control socket")
             else:
                 raft, node = process.view.raft, process.view.node
-                leader = "no leader" if raft.leader_id is None else f"leader {raft.leader_name or raft.leader_id}"
+                leader = (
+                    "no leader"
+                    if raft.leader_id is None
+                    else f"leader {server_label(raft.leader_id, raft.leader_name)}"
+                )
                 parts.append(f"{process.name}: {node.phase.value}, {leader}, commit index {raft.commit_index}")
         return "; ".join(parts)
 

@@ -11,6 +11,7 @@ import trio
 from bridge.api.control import Refused
 from bridge.api.trace import Scalar
 from bridge.api.view import VoterView
+from bridge.core.membership.admission import server_label
 from bridge.node.raft.replica import Replica
 from consensus import ServerBusyError, ServerId, ServerStoppedError, TransferOutcome, integer_id
 
@@ -105,4 +106,4 @@ def voter_named(voters: Sequence[VoterView], wanted: str) -> ServerId:
 
 def name_of_voter(voters: Sequence[VoterView], raft_id: int) -> str:
     """What operators call it."""
-    return next((voter.name for voter in voters if voter.raft_id == raft_id and voter.name), f"server {raft_id}")
+    return server_label(raft_id, next((voter.name for voter in voters if voter.raft_id == raft_id), None))
