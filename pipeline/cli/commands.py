@@ -6,6 +6,7 @@ Exit codes are those of every command: 0 done, 1 refused or failed with the reas
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from pipeline.cli.doctor import doctor
 from pipeline.cli.floodfills import floodfills
 from pipeline.cli.options import (
     Finite,
-    LogPlace,
     ProgressLine,
     Start,
     StatusLine,
@@ -28,12 +28,11 @@ from pipeline.cli.options import (
     an_address,
     opened,
     output_option,
-    place_options,
     serving_metrics,
     spark_options,
     told_plainly,
-    traces_of,
 )
+from pipeline.cli.places import Directory, Farms, LogPlace, Nodes, Topic, place_options, traces_of
 from pipeline.cli.queries import query, report, views
 from pipeline.cli.what_if import what_if
 from pipeline.feedback.farms import FarmsFeedback
@@ -50,6 +49,59 @@ from pipeline.source.farms import OLDEST, SNAPSHOT
 
 ROWS_SHOWN = 60
 DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """The options of `run`, as the command line has them."""
+
+    place: LogPlace
+    alerts: AlertPlace | None
+    once: bool
+    output: Path
+    start: str
+    window: str
+    trigger_seconds: int
+    entries_per_batch: int
+    submit: bool | None
+    client_key: Path | None
+    with_events: bool
+    trace_files: str | None
+    keep_days: float | None
+    watch: bool | None
+    metrics_at: tuple[str, int] | None
+    as_json: bool
+
+    @property
+    def watches(self) -> bool:
+        """Return True if the sessions, health and silences of servers are kept."""
+        return (not self.once or self.alerts is not None) if self.watch is None else self.watch
+
+    @property
+    def submits(self) -> bool:
+        """Return True if factors are submitted: by default to the one farm that a run follows."""
+        return (not self.once and isinstance(self.place, Nodes)) if self.submit is None else self.submit
+
+    def refuse_contradictions(self) -> None:
+        """Raise click.UsageError for options that contradict each other."""
+        if self.alerts is not None and not self.watches:
+            raise click.UsageError("alerts are of servers that are watched: leave out --no-watch")
+        if self.trace_files is not None and not self.with_events:
+            raise click.UsageError(
+                "--trace-files says where events are read, and --no-events that none are: choose one"
+            )
+        match self.place:
+            case Directory():
+                return
+            case Farms(file=file) if self.start != OLDEST:
+                text = f"say `start` of each farm in {file}"
+            case Topic() if self.start != OLDEST:
+                text = "a topic is begun with `--kafka-option startingOffsets=…`, as Spark's connector has it"
+            case _ if self.start == SNAPSHOT:
+                text = "'snapshot' needs --directory: a running node gives entries only"
+            case _:
+                return
+        raise click.BadParameter(text, param_hint="--start")
 
 
 @click.group()
@@ -131,76 +183,55 @@ pipeline.add_command(what_if)
 )
 @alert_options
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON lines.")
-def run(
-    *,
-    once: bool,
-    place: LogPlace,
-    output: Path,
-    start: str,
-    window: str,
-    spark: Callable[..., SparkSession],
-    trigger_seconds: int,
-    entries_per_batch: int,
-    submit: bool | None,
-    client_key: Path | None,
-    with_events: bool,
-    trace_files: str | None,
-    keep_days: float | None,
-    watch: bool | None,
-    metrics_at: tuple[str, int] | None,
-    alerts: AlertPlace | None,
-    as_json: bool,
-) -> None:
+def run(*, place: LogPlace, spark: Callable[..., SparkSession], alerts: AlertPlace | None, **asked: Any) -> None:
     """Read the log and keep the tables; with --once print router health and end."""
-    watches = (not once or alerts is not None) if watch is None else watch
-    submits = not once and place.follows_one_farm if submit is None else submit
-    if alerts is not None and not watches:
-        raise click.UsageError("alerts are of servers that are watched: leave out --no-watch")
-    _refuse_contradictions(place, start, trace_files, with_events=with_events)
+    options = RunOptions(place=place, alerts=alerts, **asked)
+    options.refuse_contradictions()
     line = ProgressLine()
 
     def show() -> None:
         line.clear()
-        _print(last_rows(output, ROWS_SHOWN), as_json=as_json)
+        _print(last_rows(options.output, ROWS_SHOWN), as_json=options.as_json)
 
-    with told_plainly(line, endless=not once), ExitStack() as held:
-        source = {"start": start, **place.options(), "maxEntriesPerBatch": str(entries_per_batch)}
+    with told_plainly(line, endless=not options.once), ExitStack() as held:
+        source = {"start": options.start, **place.options(), "maxEntriesPerBatch": str(options.entries_per_batch)}
         for package in place.packages():
             line.tell(f"Spark takes {package} from its cache, or from Maven's repository if this is the first time")
-        reaches = place.reaches(client_key, line.tell) if submits else None
-        events = traces_of(source, trace_files) if with_events else None
-        held.enter_context(alone_in(output))
-        prepare(output)
-        metrics = None if metrics_at is None else held.enter_context(serving_metrics(*metrics_at, line.tell))
+        reaches = place.reaches(options.client_key, line.tell) if options.submits else None
+        held.enter_context(alone_in(options.output))
+        prepare(options.output)
+        metrics = None
+        if options.metrics_at is not None:
+            metrics = held.enter_context(serving_metrics(*options.metrics_at, line.tell))
         alerting = None
         if alerts is not None:
-            told = Alerting(output, alerts.channels, alerts.keep_firing_ms, line.tell, metrics)
+            told = Alerting(options.output, alerts.channels, alerts.keep_firing_ms, line.tell, metrics)
             alerting = held.enter_context(told.running())
         session = held.enter_context(opened(spark, place))
         feedback = None if reaches is None else FarmsFeedback(session, reaches, line.tell)
         settings = RunSettings(
-            output,
+            options.output,
             source,
-            window,
-            trigger_seconds,
+            options.window,
+            options.trigger_seconds,
             line,
             None if feedback is None else feedback.after_batch,
-            events,
-            watches,
-            None if keep_days is None else int(keep_days * DAY_MS),
+            traces_of(source, options.trace_files) if options.with_events else None,
+            options.watches,
+            None if options.keep_days is None else int(options.keep_days * DAY_MS),
             line.tell,
             metrics,
             alerting=alerting,
         )
-        if once:
-            run_once(session, settings)
-            if feedback is not None:
-                feedback.finish()
-            if alerting is not None:
-                alerting.finish()
-            show()
-        else:
+        if not options.once:
             run_forever(session, settings, show)
+            return
+        run_once(session, settings)
+        if feedback is not None:
+            feedback.finish()
+        if alerting is not None:
+            alerting.finish()
+        show()
 
 
 @pipeline.command()
@@ -301,22 +332,6 @@ def generate_log(*, routers: int, days: float, seed: int, output: Path, labels: 
     if labels is not None:
         failures = sum(label.is_failure for label in model.labels)
         echo(f"{len(model.labels)} labels in {labels}, {failures} of them failures.")
-
-
-def _refuse_contradictions(place: LogPlace, start: str, trace_files: str | None, *, with_events: bool) -> None:
-    if start == SNAPSHOT and place.directory is None:
-        raise click.BadParameter(
-            "'snapshot' needs --directory: a running node gives entries only", param_hint="--start"
-        )
-    if start != OLDEST and place.farms is not None:
-        raise click.BadParameter(f"say `start` of each farm in {place.farms}", param_hint="--start")
-    if start != OLDEST and place.kafka is not None:
-        raise click.BadParameter(
-            "a topic is begun with `--kafka-option startingOffsets=…`, as Spark's connector has it",
-            param_hint="--start",
-        )
-    if trace_files is not None and not with_events:
-        raise click.UsageError("--trace-files says where events are read, and --no-events that none are: choose one")
 
 
 def _print(rows: list[dict[str, Any]], *, as_json: bool) -> None:

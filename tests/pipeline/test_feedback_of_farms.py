@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pyspark.sql import SparkSession
 
 from bridge.wire.log.proof import proven
-from pipeline.cli.options import LogPlace
+from pipeline.cli.places import Farms
 from pipeline.feedback import farms
 from pipeline.feedback.farms import FarmsFeedback, FarmsFile, OneReach, Reach
 from pipeline.feedback.submitting import Submission
@@ -365,7 +365,7 @@ def test_where_farms_are_many_each_keeps_its_own_recent_past_and_its_share_of_th
 
 def test_the_options_of_one_farm_are_said_in_the_file_when_there_are_several(tmp_path: Path) -> None:
     file = written(tmp_path / "farms.json", one={"nodes": ["a.sock"]})
-    place = LogPlace((), None, None, None, farms=file)
+    place = Farms(file=file)
     assert isinstance(place.reaches(None, lambda _: None), FarmsFile)
     with pytest.raises(FarmLogError, match=r"say `client_key` of each farm in .*farms\.json"):
         place.reaches(tmp_path / "a.key", lambda _: None)

@@ -9,7 +9,8 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from pipeline.cli.commands import run
-from pipeline.cli.options import LogPlace, opened
+from pipeline.cli.options import opened
+from pipeline.cli.places import Topic
 from pipeline.decode.columns import Row, record_batches
 from pipeline.source.kafka import MOST_OFFSETS, SERVERS, connector, options_of, rows_of_records
 from pipeline.source.log_client import FarmLogError
@@ -50,7 +51,7 @@ def test_a_connector_that_cannot_be_fetched_is_told_with_what_to_do() -> None:
         raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
 
     with pytest.raises(FarmLogError, match=r"--conf spark\.jars"):
-        opened(no_jvm, LogPlace((), None, None, None, kafka="127.0.0.1:9092"))
+        opened(no_jvm, Topic(servers="127.0.0.1:9092"))
 
 
 def test_what_is_said_of_sparks_connector_itself_goes_before_what_a_run_says_of_any_source() -> None:
@@ -61,16 +62,9 @@ def test_what_is_said_of_sparks_connector_itself_goes_before_what_a_run_says_of_
 
 
 def test_the_topic_is_one_place_and_needs_sparks_connector() -> None:
-    place = LogPlace((), None, None, None, kafka="127.0.0.1:9092", kafka_settings=(("subscribe", "log"),))
+    place = Topic(servers="127.0.0.1:9092", settings=(("subscribe", "log"),))
     assert place.options() == {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "log"}
     assert place.packages() == (connector(),)
-    assert not place.follows_one_farm
-    with pytest.raises(FarmLogError, match="choose one"):
-        LogPlace(("node.sock",), None, None, None, kafka="127.0.0.1:9092").options()
-    with pytest.raises(FarmLogError, match="choose one"):
-        LogPlace((), None, None, None, committed_through=5, kafka="127.0.0.1:9092").options()
-    with pytest.raises(FarmLogError, match="--kafka-option is about a topic"):
-        LogPlace(("node.sock",), None, None, None, kafka_settings=(("subscribe", "log"),)).options()
     begun = CliRunner().invoke(run, ["--kafka", "127.0.0.1:9092", "--start", "500"])
     assert (begun.exit_code, "startingOffsets" in begun.output) == (2, True)
     with pytest.raises(FarmLogError, match="--submit needs a control endpoint"):

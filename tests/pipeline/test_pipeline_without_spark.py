@@ -98,7 +98,7 @@ def test_a_wrong_option_is_told_before_anything_is_read(wrong: list[str], told: 
 
 def test_the_operators_word_on_what_is_committed_is_about_a_directory(tmp_path: Path) -> None:
     result = CliRunner().invoke(pipeline, ["run", "--once", "--node", str(tmp_path), "--committed-through", "5"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "--directory" in result.output
 
 

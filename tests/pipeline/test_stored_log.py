@@ -29,7 +29,7 @@ from consensus.storage.planner import StorageOptions
 from consensus.storage.records import decode_segment_header
 from consensus.storage.snapshots import SnapshotFiles, SnapshotWriter
 from consensus.storage.verification import ReadOnlyDirectory, StorageVerdict, verify_storage
-from pipeline.cli.options import LogPlace
+from pipeline.cli.places import Directory as PlaceDirectory
 from pipeline.decode.columns import Row, record_batches
 from pipeline.generate import generate
 from pipeline.load_model import EPOCH_MS, LoadModel
@@ -170,8 +170,8 @@ def test_a_directory_of_which_nothing_is_known_to_be_committed_is_told_with_what
     written(tmp_path / "farm", *[b"{}"] * 9)
     (tmp_path / "farm" / "committed.json").unlink()
     with pytest.raises(FarmLogError, match="--committed-through"):
-        LogPlace((), tmp_path / "farm", None, None).options()
-    options = LogPlace((), tmp_path / "farm", None, None, committed_through=8).options()
+        PlaceDirectory(path=tmp_path / "farm").options()
+    options = PlaceDirectory(path=tmp_path / "farm", committed_through=8).options()
     stream = FarmDataSource(options).streamReader(ENTRIES)
     assert [*stream.latestOffset(stream.initialOffset(), ReadAllAvailable())["farms"].values()] == [9]
 

@@ -1,0 +1,312 @@
+"""The places that a log is read from, and the options of a command that choose one.
+
+    --node ADDRESS …     Nodes       the control endpoints of nodes that run; the default: all below ./farm-state
+    --directory DIR      Directory   a state directory, whose node need not run
+    --farms FILE         Farms       several farms, each with options of its own in the file
+    --kafka HOST:PORT    Topic       the farm's topic, by Spark's own connector
+
+A place has only the options that belong to it. The command line is judged in one function (`place_of`), so no method
+of a place meets an option of another place.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from inspect import signature
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import click
+
+from pipeline.feedback.client_key import ClientKeyError, load_client_key
+from pipeline.feedback.farms import FarmsFile, OneReach, Reach, Reaches
+from pipeline.feedback.submitting import NodeSubmission
+from pipeline.source.endpoint import TCP_SCHEME, CredentialError, load_credentials
+from pipeline.source.farm import DEFAULT_PAGE_SIZE
+from pipeline.source.farms import OLDEST, ManyFarms
+from pipeline.source.kafka import SERVERS, connector
+from pipeline.source.log_client import FarmLog, FarmLogError, first_without_gap
+from pipeline.source.stored_log import StoredLog
+
+CONTROL_SOCKET = "control.sock"
+Tell: TypeAlias = Callable[[str], None]
+
+
+class _Place:
+    """A place that Spark reads without packages of Maven."""
+
+    __slots__ = ()
+
+    def packages(self) -> tuple[str, ...]:
+        """The Maven coordinates that Spark needs beside PySpark."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes(_Place):
+    """Nodes of one farm that run: any that answers is read, and factors can be submitted to it."""
+
+    nodes: tuple[str, ...] = ()
+    """None: every node below ./farm-state."""
+    token_file: Path | None = None
+    certificate: Path | None = None
+
+    def options(self) -> dict[str, str]:
+        """Options of the source `farm`. Raises FarmLogError if no node answers."""
+        addresses, credentials = self._reached()
+        FarmLog(addresses, credentials).status()
+        found = {"node": ",".join(addresses)}
+        if self.token_file is not None:
+            found["tokenFile"] = str(self.token_file.resolve())
+        if self.certificate is not None:
+            found["certificate"] = str(self.certificate.resolve())
+        return found
+
+    def refuse_outside(self, first: int, last: int) -> None:
+        """Raise FarmLogError if the log does not have all entries from `first` to `last`."""
+        found = FarmLog(*self._reached()).statuses()
+        _refuse_outside(first, last, first_without_gap(found), max(status.commit_index for status in found))
+
+    def reaches(self, client_key: Path | None, _tell: Tell) -> Reaches:
+        """Return where factors are submitted. Raises FarmLogError if no node answers."""
+        addresses, credentials = self._reached()
+        try:
+            key = None if client_key is None else load_client_key(client_key)
+        except ClientKeyError as error:
+            raise FarmLogError(str(error)) from error
+        cluster = FarmLog(addresses, credentials).status().cluster
+        return OneReach(Reach(NodeSubmission(addresses, credentials, cluster, key), self.options()))
+
+    def _reached(self) -> tuple[tuple[str, ...], Any]:
+        try:
+            return self._addresses(), load_credentials(self.token_file, self.certificate)
+        except CredentialError as error:
+            raise FarmLogError(str(error)) from error
+
+    def _addresses(self) -> tuple[str, ...]:
+        if self.nodes:
+            return tuple(map(_address, self.nodes))
+        found = sorted(Path("farm-state").glob(f"*/{CONTROL_SOCKET}"))
+        if not found:
+            raise FarmLogError(
+                "no farm found below ./farm-state; start one (`garlicfarm up --servers 3`)"
+                " or name a node's control socket with --node",
+            )
+        return tuple(str(path.resolve()) for path in found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Directory(_Place):
+    """The state directory of a node, or a copy of one."""
+
+    path: Path
+    committed_through: int | None = None
+
+    def options(self) -> dict[str, str]:
+        """Options of the source `farm`. Raises FarmLogError if no entry is known to be committed."""
+        first, committed = StoredLog(self.path, self.committed_through).bounds()
+        if committed < first - 1 or not committed:
+            raise FarmLogError(
+                f"of the log in {self.path} nothing is known to be committed: a node notes it in committed.json, every"
+                " half minute and when it stops. Wait for that; or, where the note is lost and you know that the farm"
+                " was stopped in order, say how far with --committed-through (`garlicfarm log verify` tells its end)",
+            )
+        found = {"directory": str(self.path.resolve())}
+        if self.committed_through is not None:
+            found["committedThrough"] = str(self.committed_through)
+        return found
+
+    def refuse_outside(self, first: int, last: int) -> None:
+        """Raise FarmLogError if the log does not have all entries from `first` to `last`."""
+        _refuse_outside(first, last, *StoredLog(self.path, self.committed_through).bounds())
+
+    def reaches(self, _client_key: Path | None, _tell: Tell) -> Reaches:
+        """Raise FarmLogError: no node is reached."""
+        raise FarmLogError("--submit needs a farm that runs: a --directory is read only")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Farms(_Place):
+    """The farms that a file names."""
+
+    file: Path
+
+    def options(self) -> dict[str, str]:
+        """Options of the source `farm`. Raises FarmLogError if the file cannot be used."""
+        ManyFarms(self.file, DEFAULT_PAGE_SIZE)
+        return {"farms": str(self.file.resolve()), "start": OLDEST}
+
+    def refuse_outside(self, _first: int, _last: int) -> None:
+        """Raise FarmLogError: a part of a log is of one farm."""
+        raise FarmLogError("a part of a log is of one farm: name it with --node or --directory, not with --farms")
+
+    def reaches(self, client_key: Path | None, tell: Tell) -> Reaches:
+        """Return where factors are submitted: to each farm, as the file says."""
+        if client_key is not None:
+            raise FarmLogError(f"--client-key is of one farm: say `client_key` of each farm in {self.file}")
+        return FarmsFile(self.file, tell)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """The farm's topic at a Kafka listener."""
+
+    servers: str
+    settings: tuple[tuple[str, str], ...] = ()
+
+    def packages(self) -> tuple[str, ...]:
+        """The Maven coordinates of Spark's connector."""
+        return (connector(),)
+
+    def options(self) -> dict[str, str]:
+        """Options of Spark's connector."""
+        return {SERVERS: self.servers, **dict(self.settings)}
+
+    def refuse_outside(self, _first: int, _last: int) -> None:
+        """Raise FarmLogError: a topic has offsets, and no indexes."""
+        raise FarmLogError("a part of a log is read with --node or --directory, not with --kafka")
+
+    def reaches(self, _client_key: Path | None, _tell: Tell) -> Reaches:
+        """Raise FarmLogError: a listener takes no factors."""
+        raise FarmLogError("--submit needs a control endpoint: read with --node, not with --kafka")
+
+
+LogPlace: TypeAlias = Nodes | Directory | Farms | Topic
+_OWNERS = {
+    "--token-file": "--node",
+    "--certificate": "--node",
+    "--committed-through": "--directory",
+    "--kafka-option": "--kafka",
+}
+"""The place that an option belongs to."""
+
+
+def place_of(
+    *,
+    nodes: tuple[str, ...],
+    directory: Path | None,
+    token_file: Path | None,
+    certificate: Path | None,
+    committed_through: int | None,
+    farms: Path | None,
+    kafka: str | None,
+    kafka_settings: tuple[tuple[str, str], ...],
+) -> LogPlace:
+    """Return the place that the options name; raises click.UsageError for options of two places."""
+    places = {"--node": nodes, "--directory": directory, "--farms": farms, "--kafka": kafka}
+    chosen = [name for name, value in places.items() if value]
+    if len(chosen) > 1:
+        raise click.UsageError(f"{' and '.join(chosen)} are different places: choose one")
+    place = chosen[0] if chosen else "--node"
+    values = (token_file, certificate, committed_through, kafka_settings)
+    for (option, owner), value in zip(_OWNERS.items(), values, strict=True):
+        if value and owner != place:
+            where = f"; say the options of each farm in {farms}" if farms is not None else ""
+            raise click.UsageError(f"{option} belongs to {owner}, and the log is read with {place}{where}")
+    if directory is not None:
+        return Directory(path=directory, committed_through=committed_through)
+    if farms is not None:
+        return Farms(file=farms)
+    if kafka is not None:
+        return Topic(servers=kafka, settings=kafka_settings)
+    return Nodes(nodes=nodes, token_file=token_file, certificate=certificate)
+
+
+def traces_of(source: dict[str, str], files: str | None) -> dict[str, str] | None:
+    """Options of the source `farm_events`: files, or the nodes of these options of `farm`; None for a directory."""
+    if files is not None:
+        # By their whole path: the checkpoint knows them by that name, wherever the next run is started.
+        return {"files": ",".join(str(Path(part.strip()).absolute()) for part in files.split(",") if part.strip())}
+    if "node" not in source:
+        return None
+    return {name: source[name] for name in ("node", "tokenFile", "certificate") if name in source}
+
+
+def _refuse_outside(first: int, last: int, oldest: int, newest: int) -> None:
+    if last > newest:
+        raise FarmLogError(
+            f"entries up to {last} are wanted and the log is known to be committed up to {newest} only; choose an"
+            " earlier --to, or wait"
+        )
+    if first < oldest:
+        raise FarmLogError(
+            f"entries from {first} on are wanted and the oldest that is left is {oldest}; choose a later --from, or"
+            " read an older copy of a state directory (--directory)"
+        )
+
+
+def _address(node: str) -> str:
+    if node.startswith(f"{TCP_SCHEME}://"):
+        return node
+    path = Path(node)
+    return str((path / CONTROL_SOCKET if path.is_dir() else path).resolve())
+
+
+def _options_of_kafka(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Check the form of `--kafka-option` before a JVM is started."""
+    found = [value.partition("=") for value in values]
+    for name, is_one, _value in found:
+        if not is_one or not name:
+            raise click.BadParameter(f"{name!r} is no option of Spark's connector: say NAME=VALUE.")
+    return tuple((name, value) for name, _is, value in found)
+
+
+def place_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say where the log is read; the command gets them as `place`."""
+
+    @click.option(
+        "--node",
+        "nodes",
+        multiple=True,
+        metavar="ADDRESS",
+        help="A node's control socket, its state directory, or https://HOST:PORT; may be given several times: any that"
+        " answers is read. Default: every node below ./farm-state.",
+    )
+    @click.option(
+        "--directory",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        help="Read the log in this state directory (or a copy of one) instead; its node need not run.",
+    )
+    @click.option(
+        "--token-file",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        help="For https: the node's control.read.token; to submit factors as well, its control.admin.token.",
+    )
+    @click.option(
+        "--certificate",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        help="For https: the control.crt of the nodes, one after the other in one file.",
+    )
+    @click.option(
+        "--committed-through",
+        type=click.IntRange(min=1),
+        metavar="INDEX",
+        help="With --directory: entries up to INDEX are committed, where the node's own note (committed.json) is lost.",
+    )
+    @click.option(
+        "--farms",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        help="A TOML or JSON file that names several farms, to be read into the same tables. It is read again when it"
+        " changes, so that farms join and leave.",
+    )
+    @click.option(
+        "--kafka",
+        metavar="HOST:PORT,…",
+        help="Read the farm's Kafka topic instead, by Spark's own connector, which Spark fetches from Maven's"
+        " repository once.",
+    )
+    @click.option(
+        "--kafka-option",
+        "kafka_settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=_options_of_kafka,
+        help="With --kafka: an option of the connector, such as subscribe=TOPIC or"
+        " kafka.security.protocol=SASL_SSL; may be given several times.",
+    )
+    @wraps(command)
+    def taking(**asked: Any) -> None:
+        place = place_of(**{name: asked.pop(name) for name in signature(place_of).parameters})
+        command(place=place, **asked)
+
+    return taking
