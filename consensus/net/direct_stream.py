@@ -63,6 +63,10 @@ class DirectStream(trio.abc.Stream):
         """Close; what the kernel has taken still goes out."""
         await self._transport.aclose()
 
+    def drop_unsent(self) -> None:
+        """Free the bytes that the kernel has not taken; the stream is about to be closed."""
+        self._unsent = memoryview(b"")
+
     def _accept(self, data: bytes | bytearray | memoryview) -> None:
         """Take what a caller sends."""
         self._check_open()

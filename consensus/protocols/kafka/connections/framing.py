@@ -115,6 +115,17 @@ class FrameStream:
         """Close the stream, as it likes to be closed."""
         await self._stream.aclose()
 
+    def drop(self) -> None:
+        """Free the bytes of both directions.
+
+        A connection that was cut off can be part of a reference cycle. Its buffers would be in memory, and in no
+        budget, until the next garbage collection.
+        """
+        self._buffer = bytearray()
+        self._unsent = b""
+        if isinstance(self._stream, DirectStream):
+            self._stream.drop_unsent()
+
     def _length(self) -> int | None:
         if len(self._buffer) < _LENGTH.size:
             return None

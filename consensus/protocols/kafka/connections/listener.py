@@ -248,6 +248,9 @@ class KafkaListener:
         except _EndedError as error:
             self._count(f"closed: {error}")
         finally:
+            holding.ahead = None
+            if session is not None:
+                session.frames.drop()
             await trio.aclose_forcefully(stream)
         if scope.cancelled_caught:
             late = trio.current_time() >= scope.deadline
@@ -305,12 +308,14 @@ class KafkaListener:
             else:
                 await ahead.drain()
                 response = await self._answer(session, frame)
+                size_bytes = 0 if response is None else len(response)
                 if response is not None and not frames.send_now(response):
-                    self._expect(session, _TAKING, options.send_s + time_for(len(response)))
-                    holding.answer(len(response))
+                    response = None  # The stream has its own copy.
+                    self._expect(session, _TAKING, options.send_s + time_for(size_bytes))
+                    holding.answer(size_bytes)
                     await frames.flush()
                     holding.answer(0)
-                self._count_request(len(frame), response)
+                self._count_request(len(frame), size_bytes)
                 holding.request(0)
             self._expect(session, "a request", options.idle_s)
             if frames.has_begun:
@@ -326,21 +331,21 @@ class KafkaListener:
         self, session: _Session, holding: _Holding, response: bytes | None, size_bytes: int
     ) -> None:
         """Send the response to a request that overlapped. The connection's deadline is for its next request then."""
-        frames = session.frames
+        frames, sent_bytes = session.frames, 0 if response is None else len(response)
         if response is not None and not frames.send_now(response):
-            holding.answer(len(response))
-            with trio.move_on_after(self.options.send_s + time_for(len(response))) as taking:
+            holding.answer(sent_bytes)
+            with trio.move_on_after(self.options.send_s + time_for(sent_bytes)) as taking:
                 await frames.flush()
             if taking.cancelled_caught:
                 raise _EndedError(f"waited too long for {_TAKING}")
             holding.answer(0)
         holding.buffered(-size_bytes)
-        self._count_request(size_bytes, response)
+        self._count_request(size_bytes, sent_bytes)
 
-    def _count_request(self, size_bytes: int, response: bytes | None) -> None:
+    def _count_request(self, received_bytes: int, sent_bytes: int) -> None:
         self.counters["requests answered"] += 1
-        self.counters["bytes received"] += size_bytes
-        self.counters["bytes sent"] += 0 if response is None else len(response)
+        self.counters["bytes received"] += received_bytes
+        self.counters["bytes sent"] += sent_bytes
 
     def _expect(self, session: _Session, what: str, within_s: float) -> None:
         session.waits_for = what
