@@ -6,5 +6,3 @@ above them `tui` and `cli`, the operator's surfaces.
 
 VERSION = "0.1.0"
 """Of the distribution; pyproject.toml reads it here."""
-INSTALL_PIPELINE = "pip install 'garlicfarm[pipeline]', or in a checkout: make pipeline"
-"""What brings an operator the distribution's extra for `garlicfarm pipeline`."""

@@ -25,9 +25,9 @@ from bridge.core.state.farm_state import FarmState
 from bridge.node.events.alarms import SharedAlarm
 from bridge.node.joined_node import JoinedNode
 from bridge.node.membership.farm_peers import KnownFarm
-from bridge.node.membership.identities import Identities, IdentityParts
+from bridge.node.membership.identities import Identities
 from bridge.node.membership.level_raising import LevelRaising
-from bridge.node.membership.reconciling import Reconciling, ReconcilingParts, settings_of
+from bridge.node.membership.reconciling import Reconciling, settings_of
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.handover_orders import HandoverOrders
@@ -258,21 +258,17 @@ def _founded_farm(
         signer=signer,
         submitting=Submitting(replica, known.applied_state, signer, name),
         background_tasks=BackgroundTasks(context),
-        reconciling=Reconciling(_reconciling_parts(node, known, replica, signer)),
+        reconciling=_reconciling(node, known, replica, signer),
         identities=Identities(
-            IdentityParts(
-                node_id=provider.node_id,
-                group=provider if isinstance(provider, Group) else None,
-                farm_keys=node.farm_keys,
-                member_directory=node.member_directory,
-                admissions=known.admissions,
-                replica=replica,
-                applied_state=known.applied_state,
-                halt=halt,
-                end_connections=end_connections,
-                trace=local.trace,
-                alarms=local.alarms,
-            )
+            node_id=provider.node_id,
+            group=provider if isinstance(provider, Group) else None,
+            farm_keys=node.farm_keys,
+            known=known,
+            replica=replica,
+            halt=halt,
+            end_connections=end_connections,
+            trace=local.trace,
+            alarms=local.alarms,
         ),
         level_raising=LevelRaising(
             replica, node.member_directory, lambda: known.applied_state.state, signer, local.alarms
@@ -289,10 +285,10 @@ def _endpoints(node: JoinedNode) -> Callable[[bytes], str | None]:
     return lambda node_id: own if node_id == own_id else directory.endpoint_of(node_id)
 
 
-def _reconciling_parts(node: JoinedNode, known: KnownFarm, replica: Replica, signer: EntrySigner) -> ReconcilingParts:
+def _reconciling(node: JoinedNode, known: KnownFarm, replica: Replica, signer: EntrySigner) -> Reconciling:
     local = node.local
     configuration = local.configuration
-    return ReconcilingParts(
+    return Reconciling(
         settings=settings_of(
             configuration.consensus, local.farm_key.expect, configuration.publishing.reporting_period_ms
         ),
@@ -304,9 +300,8 @@ def _reconciling_parts(node: JoinedNode, known: KnownFarm, replica: Replica, sig
         ),
         answered_within_ms=local.profile.answered_within_ms,
         cluster=local.farm_key.cluster,
-        cluster_id=known.founding.cluster_id,
+        known=known,
         replica=replica,
-        applied_state=known.applied_state,
         signer=signer,
         member_directory=node.member_directory,
         announce=node.own_metadata.tell,

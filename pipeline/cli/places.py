@@ -2,7 +2,7 @@
 
     --node ADDRESS …     Nodes       the control endpoints of nodes that run; the default: all below ./farm-state
     --directory DIR      Directory   a state directory, whose node need not run
-    --farms FILE         Farms       several farms, each with options of its own in the file
+    --farms FILE         Farms       several farms, whose options are in the file
     --kafka HOST:PORT    Topic       the farm's topic, by Spark's own connector
 
 A place has only the options that belong to it. The command line is judged in one function (`place_of`), so no method
@@ -137,7 +137,7 @@ class Farms(_Place):
         return {"farms": str(self.file.resolve()), "start": OLDEST}
 
     def refuse_outside(self, _first: int, _last: int) -> None:
-        """Raise FarmLogError: a part of a log is of one farm."""
+        """Raise FarmLogError: only the log of one farm has parts."""
         raise FarmLogError("a part of a log is of one farm: name it with --node or --directory, not with --farms")
 
     def reaches(self, client_key: Path | None, tell: Tell) -> Reaches:

@@ -16,7 +16,7 @@ from bridge.core.membership.admission import Admitted, Standing
 from bridge.core.state.farm_state import FarmState
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from bridge.node.membership.identities import END_CONNECTIONS_AFTER_S, Identities, IdentityParts
+from bridge.node.membership.identities import END_CONNECTIONS_AFTER_S, Identities
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.key_files import load_farm_key, save_farm_key
@@ -82,21 +82,19 @@ class Node:
         raft = SimpleNamespace(raft=SimpleNamespace(configuration=SimpleNamespace(voter_ids=frozenset(range(1, 6)))))
         parts: dict[str, Any] = {
             "group": self.agent if by_gossip else None,
-            "member_directory": SimpleNamespace(members=tuple),
-            "admissions": SimpleNamespace(node_id_of=lambda _: None, out=out),
+            "known": SimpleNamespace(
+                admissions=SimpleNamespace(node_id_of=lambda _: None, out=out), applied_state=self
+            ),
             "replica": SimpleNamespace(server=SimpleNamespace(describe=lambda: raft), leads=False),
-            "applied_state": self,
         }
         self.identities = Identities(
-            IdentityParts(
-                node_id=self.agent.node_id,
-                farm_keys=self.keys,
-                halt=self.halted.append,
-                end_connections=lambda: self.ended.append(trio.current_time()),
-                trace=trace,
-                alarms=Alarms(trace),
-                **parts,
-            )
+            node_id=self.agent.node_id,
+            farm_keys=self.keys,
+            halt=self.halted.append,
+            end_connections=lambda: self.ended.append(trio.current_time()),
+            trace=trace,
+            alarms=Alarms(trace),
+            **parts,
         )
 
     async def news(self) -> None:

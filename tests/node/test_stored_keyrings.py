@@ -116,7 +116,7 @@ async def test_an_era_without_boxes_leaves_the_keys_and_no_alarm(farm_key: Path,
     node.state = replace(node.state, rekeying=replace(node.state.rekeying, era=era, boxes={}))
     assert not await node.identities._follow_era()
     assert node.agent.keyring == before
-    assert node.identities._parts.alarms.standing() == (), "with `key-retired` no member would export the keys"
+    assert node.identities.alarms.standing() == (), "with `key-retired` no member would export the keys"
 
 
 @pytest.mark.parametrize(("era", "used_at"), [(0, 1), (2**32, 1), (1, 2**64), (1, -1), (-1, 1)])

@@ -15,7 +15,6 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from bridge import INSTALL_PIPELINE
 from bridge.api.alarms import SIGNING_KEY
 from bridge.api.outputs import Check, CheckResult
 from bridge.node.doctor.router_checks import router_checks
@@ -270,7 +269,7 @@ def java_version() -> str | None:
 
 def java_check(version: str | None) -> Check:
     """There is a Java for the pipeline; nodes need none."""
-    action = f"only the pipeline needs it: install Java 17 or 21; the pipeline's extra brings one ({INSTALL_PIPELINE})"
+    action = "only the pipeline needs it: install Java 17 or 21, or the pipeline's extra (`garlicfarm pipeline doctor`)"
     if version is None:
         return Check("java", CheckResult.WARNING, "none", action)
     major = version.partition('"')[2].partition('"')[0].partition(".")[0]

@@ -19,7 +19,7 @@ by itself, since no gossip carries keys: there an eviction ends them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
@@ -31,9 +31,7 @@ from bridge.core.membership.eviction import sponsors_needed
 from bridge.core.state.farm_state import FarmState
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog, clock_ms
-from bridge.node.membership.admissions import AdmissionStore
-from bridge.node.membership.member_directory import MemberDirectory
-from bridge.node.raft.applied_state import AppliedState
+from bridge.node.membership.farm_peers import KnownFarm
 from bridge.node.raft.replica import Replica
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.wire.keys.box import EraKey, KeyBoxError, open_key, read_offer, seal_key, sign_offer
@@ -45,81 +43,76 @@ OFFERS_MAX: Final = 8
 END_CONNECTIONS_AFTER_S: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdentityParts:
-    """What it works with. `group` is None where no gossip carries keys."""
+@dataclass(slots=True, kw_only=True)
+class Identities:
+    """The identities of one node's farm, while the node is a server of it. `run` it once."""
 
     node_id: bytes
     group: Group | None
+    """None where no gossip carries keys."""
     farm_keys: FarmKeys
-    member_directory: MemberDirectory
-    admissions: AdmissionStore
+    known: KnownFarm
     replica: Replica
-    applied_state: AppliedState
     halt: Callable[[str], None]
     """Ends this node for the reason that it is given."""
     end_connections: Callable[[], None]
     """Ends those to the Raft port, and this node's own to others."""
     trace: EventLog
     alarms: Alarms
+    _offers: dict[EraKey, set[bytes]] = field(default_factory=dict, init=False)
+    _evicted: set[bytes] = field(init=False)
+    """The evicted identities whose connections have ended, or never began."""
 
-
-class Identities:
-    """One node's, while it is a server of a farm. `run` it once."""
-
-    def __init__(self, parts: IdentityParts) -> None:
-        self._parts = parts
-        self._offers: dict[EraKey, set[bytes]] = {}
-        self._evicted = set(parts.admissions.out)
-        """Whose connections have ended, or were never begun since this node knew of it from the start."""
+    def __post_init__(self) -> None:
+        """Begin with the identities that are known to be out."""
+        self._evicted = set(self.known.admissions.out)
 
     @property
     def _state(self) -> FarmState:
-        return self._parts.applied_state.state
+        return self.known.applied_state.state
 
     async def run(self) -> None:
         """Works until cancelled."""
-        parts = self._parts
         async with trio.open_nursery() as nursery:
             while True:
                 if self._is_thrown_out():
                     return
                 if await self._follow_era() or self._has_evictions():
-                    nursery.start_soon(_after_a_moment, parts.end_connections)
-                await parts.applied_state.news()
+                    nursery.start_soon(_after_a_moment, self.end_connections)
+                await self.known.applied_state.news()
 
     # -- this node's own standing --------------------------------------------------------------------------------------
 
     def _is_thrown_out(self) -> bool:
-        reason = out_refusal(self._state.admitted, self._parts.node_id)
+        reason = out_refusal(self._state.admitted, self.node_id)
         if reason is not None:
-            self._parts.halt(f"this node is not a member of its farm any more: {reason}")
+            self.halt(f"this node is not a member of its farm any more: {reason}")
         return reason is not None
 
     # -- the keys of an era --------------------------------------------------------------------------------------------
 
     def _keys(self) -> tuple[Group, Keyring] | None:
         """The group and its keys, where it has any."""
-        group = self._parts.group
+        group = self.group
         keyring = None if group is None else group.keyring
         return None if group is None or keyring is None else (group, keyring)
 
     async def _follow_era(self) -> bool:
         """Whether an era has begun."""
-        keys, rekeying, parts = self._keys(), self._state.rekeying, self._parts
+        keys, rekeying = self._keys(), self._state.rekeying
         if keys is None or rekeying.era <= keys[1].era:
             return False
         group, keyring = keys
         if not rekeying.boxes:
             # No node has a new key: the log caught up with the eras of the keyrings, or a hostile leader named an era.
             return False
-        box = rekeying.boxes.get(parts.node_id.hex(), b"")
+        box = rekeying.boxes.get(self.node_id.hex(), b"")
         try:
-            content = open_key(box, group.identity.key, parts.farm_keys.current.label)
+            content = open_key(box, group.identity.key, self.farm_keys.current.label)
         except KeyBoxError as error:
             why = str(error) if box else "none was sealed for this node, whose public key was not known then"
             text = f"the farm's keys were replaced, but this node lacks the new one: {why}"
-            parts.alarms.set(KEY_RETIRED, text, parts.farm_keys.way_back)
+            self.alarms.set(KEY_RETIRED, text, self.farm_keys.way_back)
             return False
         await self._begin_era(group, keyring, content)
         return True
@@ -129,7 +122,7 @@ class Identities:
         evicted = {each.node_id for each in self._state.admitted.values() if each.standing is Standing.EVICTED}
         news = evicted - self._evicted
         self._evicted |= news
-        return bool(news) and self._parts.group is None
+        return bool(news) and self.group is None
 
     async def _begin_era(self, group: Group, keyring: Keyring, content: EraKey) -> None:
         if content.era <= keyring.era:
@@ -138,8 +131,8 @@ class Identities:
         latest = ClockBound(clock_ms()).at(0)
         await group.change_keyring(keyring.rekeyed(content.key, content.era, content.used_at, latest))
         self._offers.clear()
-        self._parts.alarms.clear(KEY_RETIRED)
-        self._parts.trace.append("keys-replaced", {"era": content.era})
+        self.alarms.clear(KEY_RETIRED)
+        self.trace.append("keys-replaced", {"era": content.era})
 
     # -- those who were away -------------------------------------------------------------------------------------------
 
@@ -150,22 +143,22 @@ class Identities:
         if keys is None or keys[1].era == 0 or known is None or not admitted[known].is_member:
             return b""
         group, keyring = keys
-        label = self._parts.farm_keys.current.label
+        label = self.farm_keys.current.label
         box = seal_key(EraKey(keyring.era, keyring.used_at, keyring.primary), public_key, label)
         return sign_offer(box, node_id, label, group.identity.key)
 
     async def offered(self, event: KeyOffered) -> None:
         """A member refuses this node's key and offers another one."""
-        keys, parts = self._keys(), self._parts
+        keys = self._keys()
         if keys is None:
             return
         group, keyring = keys
-        label = parts.farm_keys.current.label
+        label = self.farm_keys.current.label
         try:
-            offer = read_offer(event.offer, parts.node_id, label)
+            offer = read_offer(event.offer, self.node_id, label)
             content = open_key(offer.box, group.identity.key, label)
         except KeyBoxError as error:
-            parts.trace.append("key-offer-refused", {"reason": str(error)})
+            self.trace.append("key-offer-refused", {"reason": str(error)})
             return
         voters = self._other_voters()
         if offer.sponsor not in voters or content.era <= keyring.era:
@@ -182,18 +175,18 @@ class Identities:
                 "vouching": len(sponsors),
                 "needed": needed,
             }
-            parts.trace.append("key-offered", facts)
+            self.trace.append("key-offered", facts)
             if len(sponsors) >= needed:
                 await self._begin_era(group, keyring, content)
 
     def _other_voters(self) -> frozenset[bytes]:
         """Identities of the voters, by all that this node knows."""
-        parts, admitted = self._parts, self._state.admitted
+        admitted = self._state.admitted
         voters = set()
-        for server_id in map(integer_id, parts.replica.server.describe().raft.configuration.voter_ids):
+        for server_id in map(integer_id, self.replica.server.describe().raft.configuration.voter_ids):
             each: Admitted | None = admitted.get(server_id)
-            node_id = parts.admissions.node_id_of(server_id) if each is None else each.node_id
-            if node_id is not None and node_id != parts.node_id and (each is None or each.is_member):
+            node_id = self.known.admissions.node_id_of(server_id) if each is None else each.node_id
+            if node_id is not None and node_id != self.node_id and (each is None or each.is_member):
                 voters.add(node_id)
         return frozenset(voters)
 

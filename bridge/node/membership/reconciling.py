@@ -10,7 +10,7 @@ server flaps only if it watches it. In every term that this node leads it begins
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import trio
 
@@ -34,8 +34,8 @@ from bridge.core.membership.reconcile import (
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.membership.admissions import not_started
+from bridge.node.membership.farm_peers import KnownFarm
 from bridge.node.membership.member_directory import MemberDirectory
-from bridge.node.raft.applied_state import AppliedState
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import UNKNOWN_ENDPOINT, Replica
 from bridge.node.settings.choices import Admit as AdmitSetting
@@ -71,62 +71,53 @@ PASSING = frozenset(
 """Refusals that say nothing about the server in question."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReconcilingParts:
-    """What it works with.
-
-    `announce` sends Raft ids to nodes through this node's metadata.
-    """
+@dataclass(slots=True, kw_only=True)
+class Reconciling:
+    """The keeper of the group: `run` it once."""
 
     settings: ReconcileSettings
     answered_within_ms: int
     own: FarmMember
     """This node, as the log is to know it."""
     cluster: str
-    cluster_id: bytes
+    known: KnownFarm
     replica: Replica
-    applied_state: AppliedState
     signer: EntrySigner
     member_directory: MemberDirectory
     announce: Callable[[tuple[tuple[bytes, int], ...]], None]
+    """Publishes the Raft ids of identities in this node's metadata."""
     trace: EventLog
     alarms: Alarms
-
-
-class Reconciling:
-    """`run` it once; `waits` tells what the leader waits for, and is empty on every other node."""
-
-    def __init__(self, parts: ReconcilingParts) -> None:
-        self._parts = parts
-        self._busy = False
-        self.waits: tuple[str, ...] = ()
-        self.losing_vote: frozenset[int] = frozenset()
-        """Servers that are being evicted: as a learner that is caught up and well each would get its vote back."""
+    waits: tuple[str, ...] = ()
+    """What the leader waits for; empty on every other node."""
+    losing_vote: frozenset[int] = frozenset()
+    """Servers that are being evicted: as a learner that is caught up and well each would get its vote back."""
+    _busy: bool = field(default=False, init=False)
 
     async def run(self) -> None:
         """Works until cancelled."""
-        reconciler, term = Reconciler(self._parts.settings), -1
+        reconciler, term = Reconciler(self.settings), -1
         async with trio.open_nursery() as nursery:
             while True:
-                role = self._parts.replica.server.role
-                if not self._parts.replica.leads:
+                role = self.replica.server.role
+                if not self.replica.leads:
                     self._rest()
                 else:
                     if role.term != term:
-                        reconciler, term = Reconciler(self._parts.settings), role.term
+                        reconciler, term = Reconciler(self.settings), role.term
                     self._look(reconciler, nursery)
                 await trio.sleep(LOOK_INTERVAL_SECONDS)
 
     def _rest(self) -> None:
         self.waits = ()
-        self._parts.announce(())
-        self._parts.alarms.clear(ADMISSION)
-        self._parts.alarms.clear(WAITING_FOR_APPROVAL)
+        self.announce(())
+        self.alarms.clear(ADMISSION)
+        self.alarms.clear(WAITING_FOR_APPROVAL)
 
     def _tell_of(self, asking: tuple[FarmMember, ...]) -> None:
         """Newcomers wait for an operator. The longest waiting are named, so that a crowd does not hide them."""
         if not asking:
-            self._parts.alarms.clear(WAITING_FOR_APPROVAL)
+            self.alarms.clear(WAITING_FOR_APPROVAL)
             return
         named = [f"{each.name} ({each.node_id.hex()})" for each in asking[:ASKING_NAMED_MAX]]
         more = len(asking) - len(named)
@@ -135,31 +126,30 @@ class Reconciling:
             f"if it is your node: `garlicfarm node approve {asking[0].node_id.hex()}` here; otherwise a stranger has"
             " a copy of the key file: `garlicfarm keys replace`"
         )
-        self._parts.alarms.set(WAITING_FOR_APPROVAL, text, action)
+        self.alarms.set(WAITING_FOR_APPROVAL, text, action)
 
     def _look(self, reconciler: Reconciler, nursery: trio.Nursery) -> None:
-        parts = self._parts
-        raft = parts.replica.server.describe().raft
-        state = parts.applied_state.state
+        raft = self.replica.server.describe().raft
+        state = self.known.applied_state.state
         admitted, group = (
             with_room(state.admitted) if state.level >= BOUNDS_LEVEL else state.admitted,
             replace(
-                group_of(raft, parts.answered_within_ms),
+                group_of(raft, self.answered_within_ms),
                 removed=frozenset(state.removed),
                 admitted_by=state.admitted_by,
                 losing_vote=self.losing_vote,
             ),
         )
-        listed = parts.member_directory.of_cluster(parts.cluster)
+        listed = self.member_directory.of_cluster(self.cluster)
         decision = reconciler.decide(now_ms(), self._members_of_farm(listed), admitted, group)
         self.waits = decision.waits
         if decision.refused:
-            parts.alarms.set(ADMISSION, "; ".join(decision.refused))
+            self.alarms.set(ADMISSION, "; ".join(decision.refused))
         else:
-            parts.alarms.clear(ADMISSION)
+            self.alarms.clear(ADMISSION)
         self._tell_of(decision.asking)
         alive: dict[bytes, int | None] = {each.node_id: each.metadata.raft_id for each in listed if each.reachable}
-        parts.announce(not_started(admitted, group.members, alive, ADMISSIONS_LIMIT))
+        self.announce(not_started(admitted, group.members, alive, ADMISSIONS_LIMIT))
         under_way = self._busy or raft.change is not None or raft.configuration.is_joint
         if decision.proposal is not None and not under_way:
             self._busy = True
@@ -170,9 +160,9 @@ class Reconciling:
         same = (
             each
             for each in listed
-            if (told := each.notice.founding) is not None and told.cluster_id == self._parts.cluster_id
+            if (told := each.notice.founding) is not None and told.cluster_id == self.known.founding.cluster_id
         )
-        return (self._parts.own, *same)
+        return (self.own, *same)
 
     async def _carry_out(self, reconciler: Reconciler, proposal: Proposal) -> None:
         try:
@@ -181,23 +171,23 @@ class Reconciling:
             self._busy = False
         if failure is not None:
             reconciler.failed(proposal, now_ms())
-            self._parts.trace.append("reconcile-failed", {**self._facts(proposal), "reason": failure})
+            self.trace.append("reconcile-failed", {**self._facts(proposal), "reason": failure})
 
     def _facts(self, proposal: Proposal) -> dict[str, Scalar]:
         """What is proposed, with the name of the server that it is about."""
         words = _words(proposal)
         server_id = words.get("server")
-        known = self._parts.applied_state.state.admitted.get(server_id) if isinstance(server_id, int) else None
+        known = self.known.applied_state.state.admitted.get(server_id) if isinstance(server_id, int) else None
         return words if known is None or not known.name else {**words, "name": known.name}
 
     async def _do(self, proposal: Proposal) -> str | None:
         """Why it failed, if for a reason that lies in the proposal."""
-        self._parts.trace.append("reconcile-proposed", self._facts(proposal))
-        server = self._parts.replica.server
+        self.trace.append("reconcile-proposed", self._facts(proposal))
+        server = self.replica.server
         match proposal:
             case Admit(node_id, name, key):
-                server_id = next_raft_id(self._parts.applied_state.state.admitted, node_id)
-                entry = self._parts.signer.sign(encode(Admission(node_id, name, key, server_id)))
+                server_id = next_raft_id(self.known.applied_state.state.admitted, node_id)
+                entry = self.signer.sign(encode(Admission(node_id, name, key, server_id)))
                 answer = await server.propose((entry,))
                 if answer.outcome is Outcome.COMMITTED and answer.position is not None:
                     with suppress(ServerStoppedError):
@@ -210,13 +200,13 @@ class Reconciling:
                     return str(error)
                 return None if ended.outcome is TransferOutcome.DONE else ended.outcome.value
             case AddLearner(server_id):
-                invited = await self._parts.replica.members.requests.add_learner(self._server(server_id))
+                invited = await self.replica.members.requests.add_learner(self._server(server_id))
                 if invited is None:
                     return "it did not take the invitation"
                 resolved = invited
             case Promote(server_id) | Remove(server_id):
                 if isinstance(proposal, Remove):
-                    await self._parts.replica.members.requests.ask_to_leave(server_id)
+                    await self.replica.members.requests.ask_to_leave(server_id)
                 voters, learners = self._target(proposal, server_id)
                 resolved = await server.change_configuration(voters, learners)
         if resolved.outcome is ChangeOutcome.REFUSED and resolved.refusal not in PASSING:
@@ -224,7 +214,7 @@ class Reconciling:
         return None
 
     def _target(self, proposal: Promote | Remove, server_id: int) -> tuple[tuple[Server, ...], tuple[Server, ...]]:
-        configuration = self._parts.replica.server.describe().raft.configuration
+        configuration = self.replica.server.describe().raft.configuration
         voters = tuple(each for each in configuration.voters if each.server_id != server_id)
         learners = tuple(each for each in configuration.learners if each.server_id != server_id)
         match proposal:
@@ -234,8 +224,8 @@ class Reconciling:
                 return voters, learners
 
     def _server(self, server_id: int) -> Server:
-        admitted = self._parts.applied_state.state.admitted.get(server_id)
-        endpoint = None if admitted is None else self._parts.member_directory.endpoint_of(admitted.node_id)
+        admitted = self.known.applied_state.state.admitted.get(server_id)
+        endpoint = None if admitted is None else self.member_directory.endpoint_of(admitted.node_id)
         return Server(server_id, endpoint or UNKNOWN_ENDPOINT)
 
 
