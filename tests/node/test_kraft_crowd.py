@@ -25,7 +25,7 @@ CROWD = 120
 """Of each kind; a process may have a thousand files."""
 MOST_MIB = 400
 """Decoded requests that wait take 80, the requests and answers in the budgets 64 each, the cache 20, and buffers grow
-by an eighth: 250. Answers of closed connections must be free by then: 8 MB for each of the crowd would be a thousand."""
+by an eighth: 250. Answers of closed connections must be free: 8 MB for each of the crowd would be a thousand."""
 
 
 def resident_mib() -> float:
