@@ -196,7 +196,7 @@ def nothing() -> str:
 
 
 def _pieces(lane: Series, end: datetime) -> Iterator[dict[str, Any]]:
-    """The parts of a lane, those of one color that touch as one."""
+    """Yield the parts of a lane; adjacent parts of one color are merged."""
     until = [*(moment for moment, _ in lane.points[1:]), end]
     pieces = zip(lane.points, until, strict=True)
     for level, run in groupby(pieces, key=lambda piece: _level(piece[0][1])):

@@ -242,7 +242,7 @@ async def test_user_and_password_open_a_router_that_demands_them(monkeypatch: Pa
         assert "guess" not in str(refused.value)
 
 
-async def test_a_node_that_ends_says_goodbye(monkeypatch: Patch, autojump_clock: Clock) -> None:
+async def test_stopping_node_disconnects_from_the_router(monkeypatch: Patch, autojump_clock: Clock) -> None:
     async with stage(monkeypatch, autojump_clock) as on:
         await on.router.publish_meta_lease_set(HASH, structure())
         fake = on.fake

@@ -36,7 +36,7 @@ from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
 from tests.node.gossip_farm import RING, in_simulated_time, running_farm, until_all_see_all, until_counted
 from tests.node.gossip_network import MemoryNetwork
 
-STRANGER, OTHER_FOUNDER, ADMITTED, THROWN_OUT = (node_id(number) for number in (9, 2, 4, 5))
+STRANGER, OTHER_FOUNDER, ADMITTED, EVICTED = (node_id(number) for number in (9, 2, 4, 5))
 
 
 def founding_of(*founders: bytes) -> Founding:
@@ -106,10 +106,10 @@ def test_what_is_on_disk_counts_from_the_first_datagram_on(
     if knows != "of no farm":
         (directory / FORMATION).write_bytes(encode_formation_state(state))
         (directory / ADMISSIONS).write_text(
-            f'{{"cluster": "{founding.cluster_id.hex()}", "out": ["{THROWN_OUT.hex()}"],'
-            f' "servers": {{"4": "{ADMITTED.hex()}", "5": "{THROWN_OUT.hex()}"}}}}'
+            f'{{"cluster": "{founding.cluster_id.hex()}", "out": ["{EVICTED.hex()}"],'
+            f' "servers": {{"4": "{ADMITTED.hex()}", "5": "{EVICTED.hex()}"}}}}'
         )
-    asked = (OTHER_FOUNDER, ADMITTED, THROWN_OUT, STRANGER)
+    asked = (OTHER_FOUNDER, ADMITTED, EVICTED, STRANGER)
     believed: list[bool] = []
 
     @asynccontextmanager

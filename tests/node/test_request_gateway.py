@@ -171,7 +171,7 @@ def test_a_client_may_neither_approve_nor_evict_nor_raise_the_level() -> None:
             asked(gateway(Server()), (encode(record),))
 
 
-def test_a_server_that_was_thrown_out_is_not_heard() -> None:
+def test_evicted_server_is_refused() -> None:
     running = replica(Server())
     opened = RequestGateway(lambda: running, lambda server_id: server_id == OTHER)
     request = core.RequestVote(7, OTHER, ORIGIN, 1)

@@ -121,7 +121,7 @@ class Attackers:
     """All attacks in one thread with a trio loop of its own, for as long as the block lasts."""
 
     def __init__(self, prey: Prey, random: Random, hostile: Path) -> None:
-        """`hostile` is the state directory of an admitted router that its attacker has taken over."""
+        """`hostile` is the state directory of an admitted node that its attacker has taken over."""
         self._prey = prey
         self._random = random
         self._hostile = hostile
@@ -331,7 +331,7 @@ class Attackers:
     # -- a hostile member ----------------------------------------------------------------------------------------------
 
     async def _hostile_entries(self) -> None:
-        """An admitted router reports sixty-four leaves, publishes in the future, and reports in others' names."""
+        """An admitted node reports sixty-four leaves, publishes in the future, and reports in others' names."""
         target = self._random.choice(self._prey.targets)
         identity = load_identity(self._hostile)
         dialed = await self._dial(target, None, ConnectionRole.CLIENT, None)

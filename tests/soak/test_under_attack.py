@@ -40,7 +40,7 @@ def four(tmp_path: Path) -> Iterator[Farm]:
         farm.start_all()
         farm.wait_settled()
         fourth = newcomer(farm, "node-4")
-        farm.wait_until(lambda: len(fourth.view().raft.voters) == 4, START_BOUND_S, "the fourth router votes")
+        farm.wait_until(lambda: len(fourth.view().raft.voters) == 4, START_BOUND_S, "the fourth node votes")
         farm.wait_settled()
         yield farm
 
@@ -101,6 +101,6 @@ def test_a_farm_under_all_attacks_keeps_publishing_and_loses_nothing(four: Farm)
         four.wait_log(node, submitter.acknowledged)
         log = node.log_file.read_text(errors="replace")
         assert "Traceback" not in log, node.name
-        assert all(not own & set(each.entries) for each in node.published()), "an evicted router's leaves are listed"
+        assert all(not own & set(each.entries) for each in node.published()), "an evicted node's leaves are listed"
     assert max(grown.values()) * 2**20 < GROWTH_BOUND_BYTES
     assert {voter.name for voter in honest[0].view().raft.voters} == {node.name for node in honest}

@@ -106,7 +106,7 @@ def test_a_goodbye_is_final_for_that_life_and_only_a_later_word_of_its_own_ends_
     assert [*known.hear(back, 3, first_hand=True)] == [MembershipChanged(back, Status.ALIVE, Status.LEFT)]
 
 
-def test_a_stranger_that_only_says_goodbye_is_not_made_known() -> None:
+def test_departure_of_an_unknown_node_is_ignored() -> None:
     known = connection_membership()
     assert not known.hear(B, 0, first_hand=True, leaving=True)
     assert known.members() == ()

@@ -17,7 +17,7 @@ from tests.structure.growth import growing, powers
 from tests.structure.raft_rules import quotes
 from tests.structure.sources import ROOT
 from tests.structure.waits import unbounded
-from tests.structure.words import Word, find
+from tests.structure.words import Word, find, listed, unused
 
 
 def test_command_prints_problems_and_returns_one(
@@ -89,6 +89,8 @@ def test_wait_with_a_limit_is_left_alone(source: str) -> None:
     assert not list(unbounded(ast.walk(ast.parse(source))))
 
 
+LISTED_MIN = 120
+"""A shorter list of words was not read whole."""
 CORE, NODE, API = "bridge.core.farm.role", "bridge.node.app", "bridge.api.words"
 
 
@@ -183,6 +185,34 @@ def test_word_is_kept_below_its_paths_alone() -> None:
     word = Word("chair", "plain", ("farm/",))
     assert find("farm/core/house.py", "a chair", [word]) == []
     assert find("town/core/house.py", "a chair", [word]) != []
+
+
+def test_each_word_of_the_list_is_found_where_it_is_planted() -> None:
+    words = listed()
+    assert len(words) > LISTED_MIN
+    for word in words:
+        planted = word.word.strip("*")
+        assert find("a.md", f"\nIn prose: {planted}.\n", [word]) == [f"a.md:2: {word.word!r} -> {word.plain}"]
+        assert find("a.py", f"set_{planted.replace(' ', '_')}_first()", [word])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Three nodes found each other.",
+        "a founder, the founding, the phase `founded`, the event `farm-founded`",
+        "an I2P router, the router's I2CP, each router refuses it",
+        "colors, neighbors, canceled or cancelled",
+    ],
+)
+def test_right_use_of_a_glossary_word_is_left_alone(text: str) -> None:
+    assert find("a.md", text, listed()) == []
+
+
+def test_exempt_path_without_the_word_is_found() -> None:
+    word = Word("word that no page has", "plain", ("docs/",))
+    assert any("remove it from `kept`" in line for line in unused([word]))
+    assert list(unused([Word("router", "plain", ("docs/",))])) == []
 
 
 def test_site_has_a_gallery_if_pictures_were_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

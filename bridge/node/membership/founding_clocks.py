@@ -37,16 +37,16 @@ async def watch_founding_clocks(
     directory: MemberDirectory,
     own_name: str,
     alarms: Alarms,
-    is_founded: Callable[[], bool],
+    has_farm: Callable[[], bool],
     clock: Callable[[], int] = clock_ms,
 ) -> None:
     """Query and judge until the log does it. Returns immediately where there is no gossip."""
     if not isinstance(provider, Group):
         return
-    while not is_founded():
+    while not has_farm():
         if directory.reachable():
             offsets_ms = await _offsets(provider, directory, clock)
-            if is_founded():
+            if has_farm():
                 return
             text = founding_clock_text(own_name, offsets_ms)
             if text is None:

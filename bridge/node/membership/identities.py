@@ -75,7 +75,7 @@ class Identities:
         """Works until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
-                if self._is_thrown_out():
+                if self._is_out():
                     return
                 if await self._follow_era() or self._has_evictions():
                     nursery.start_soon(_after_a_moment, self.end_connections)
@@ -83,7 +83,7 @@ class Identities:
 
     # -- this node's own standing --------------------------------------------------------------------------------------
 
-    def _is_thrown_out(self) -> bool:
+    def _is_out(self) -> bool:
         reason = out_refusal(self._state.admitted, self.node_id)
         if reason is not None:
             self.halt(f"this node is not a member of its farm any more: {reason}")

@@ -92,7 +92,7 @@ class Introductions:
         self._heard, self._said, self._refused = 0, 0, 0
         self._adopting: int | None = None
         """The generation that this node has to rise above, since others know it."""
-        self._leaving, self._said_goodbye = trio.Event(), trio.Event()
+        self._leaving, self._departed = trio.Event(), trio.Event()
 
     # -- in gossip's place ---------------------------------------------------------------------------------------------
 
@@ -217,14 +217,14 @@ class Introductions:
         self._core.announce_departure()
         self._leaving.set()
         with trio.move_on_after(GOODBYE_S):
-            await self._said_goodbye.wait()
+            await self._departed.wait()
 
     async def _announce_departure(self, dialer: Dialer, others: Others) -> None:
         await self._leaving.wait()
         async with trio.open_nursery() as nursery:
             for address in self._contacts(others):
                 nursery.start_soon(self._introduce, dialer, address)
-        self._said_goodbye.set()
+        self._departed.set()
 
     def _contacts(self, others: Others) -> set[PeerAddress]:
         # The same list of seeds may have been given to all nodes.

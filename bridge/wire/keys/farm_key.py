@@ -187,8 +187,8 @@ def farm_key_text(farm_key: FarmKey) -> str:
     )
     listed = ", ".join(f'"{each.hex()}"' for each in sorted(farm_key.founders))
     # Left out once the farm is created: it has no effect then, and an earlier version does not read it.
-    is_founded = farm_key.cluster_id is not None
-    founders = f"# Only these nodes may create the farm.\nfounders = [{listed}]\n" if listed and not is_founded else ""
+    exists = farm_key.cluster_id is not None
+    founders = f"# Only these nodes may create the farm.\nfounders = [{listed}]\n" if listed and not exists else ""
     return (
         f"# The key of the Garlic Farm {farm_key.cluster!r}. A holder of this file can join it: keep it secret\n"
         "# (mode 0600), and copy it to each node of the farm and nowhere else.\n"

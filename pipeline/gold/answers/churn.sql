@@ -4,7 +4,7 @@
 --     joined, removed                members of a Raft configuration that the one before had not, and the other way round
 --     silent, returned, restarted    a server that was watched falls silent, reports again, has a router that restarted
 --
--- NULL is not known: nothing of the farm was watched. The first configuration that the tables have joins nobody. A day on
+-- NULL is not known: nothing of the farm was watched. The first configuration in the tables counts no server as joined. A day on
 -- which nothing changed has no row.
 WITH configured AS (
   SELECT farm, index, log_time, array_union(voters, learners) AS members,
