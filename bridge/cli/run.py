@@ -91,17 +91,6 @@ def loaded_when_addressed(
         sleep(ADDRESS_LOOK_S)
 
 
-def load_with_key(config: Path | None, overrides: Overrides) -> NodeConfiguration:
-    """Load the configuration; a key file that does not exist is one of the problems, and no address is waited for."""
-    try:
-        return load_configuration(config, overrides)
-    except ConfigurationError as error:
-        key = overrides.farm_key
-        if key is None or key.exists():
-            raise
-        raise ConfigurationError(f"{error}\n--farm-key: {key} does not exist") from error
-
-
 @click.command()
 @click.option("--config", type=file_path, help="The node's configuration, TOML.")
 @click.option("--farm-key", type=file_path, help="The farm's key file.")
@@ -141,7 +130,7 @@ def run(
         overrides = Overrides(
             farm_key=farm_key, state_dir=state_dir, name=name, bind=bind, log_format=form, log_level=level
         )
-        configuration = loaded_when_addressed(partial(load_with_key, config, overrides))
+        configuration = loaded_when_addressed(partial(load_configuration, config, overrides, try_files=True))
         log.use(configuration.log.format, configuration.log.level, configuration.name)
         trio.run(partial(run_node, configuration, stop_with_stdin=stop_with_stdin, ends_within=deadline.within))
     except* REASONS as group:

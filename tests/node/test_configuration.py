@@ -4,17 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from bridge.cli.run import load_with_key
 from bridge.core.log.records import PublishConfig
 from bridge.node.settings.choices import Pace, Timing
 from bridge.node.settings.configuration import (
+    SETTINGS,
     ConfigurationError,
     NodeConfiguration,
     Overrides,
     load_configuration,
 )
+from bridge.node.settings.declared import Kind
 from bridge.node.settings.machine import Machine, Network
 from bridge.node.settings.masters import MasterSettings
+from bridge.node.settings.named_files import LOADERS
 from bridge.node.settings.router import FileRouterSettings
 from bridge.wire.i2p.destination_keys import new_demo_leaf
 from consensus.protocols.garlic_farm.wire.proxy import ProxyMode
@@ -324,6 +326,43 @@ def test_with_an_authority_a_server_may_be_named(tmp_path: Path) -> None:
 def test_missing_key_file_is_named_beside_other_problems(tmp_path: Path) -> None:
     overrides = Overrides(farm_key=tmp_path / "nope.key", bind="nowhere")
     with pytest.raises(ConfigurationError) as refused:
-        load_with_key(None, overrides)
+        load_configuration(None, overrides, try_files=True)
     assert "gossip.bind" in str(refused.value)
     assert "nope.key does not exist" in str(refused.value)
+
+
+def test_problems_of_settings_and_files_come_in_one_round(tmp_path: Path) -> None:
+    for name in ("open.key", "bad.pem", "password"):
+        (tmp_path / name).write_text("no key")
+        (tmp_path / name).chmod(0o600)
+    (tmp_path / "open.key").chmod(0o644)
+    text = """farm_key = "nope.key"
+        [gossip]
+        capacity = 0
+        [consensus]
+        ca_file = "bad.pem"
+        certificate = "bad.pem"
+        users_file = "open.key"
+        [publishing]
+        signing_key = "password"
+        """
+    file = tmp_path / "node.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError) as refused:
+        load_configuration(file, None, machine(LAN), try_files=True)
+    found = str(refused.value).splitlines()
+    named = [line.removeprefix(f"{file}: ").partition(":")[0] for line in found]
+    assert sorted(named) == [
+        "consensus.ca_file",
+        "consensus.certificate",
+        "consensus.users_file",
+        "farm_key",
+        "gossip.capacity",
+        "publishing.signing_key",
+    ]
+
+
+def test_each_file_setting_is_tried_or_names_a_directory() -> None:
+    files = {each.path.rpartition(".")[2] for each in SETTINGS.values() if each.kind is Kind.FILE}
+    assert files - LOADERS.keys() == {"state_dir", "directory"}
+    assert LOADERS.keys() <= files

@@ -30,6 +30,7 @@ from bridge.node.settings.masters import (
     PublishingSettings,
     read_masters,
 )
+from bridge.node.settings.named_files import file_problem
 from bridge.node.settings.network import (
     ConsensusSettings,
     GossipSettings,
@@ -221,9 +222,17 @@ class Overrides:
 
 
 def load_configuration(
-    path: Path | None = None, overrides: Overrides | None = None, machine: Machine | None = None
+    path: Path | None = None,
+    overrides: Overrides | None = None,
+    machine: Machine | None = None,
+    *,
+    try_files: bool = False,
 ) -> NodeConfiguration:
-    """Return the node's configuration; raise ConfigurationError with every problem."""
+    """Return the node's configuration; raise ConfigurationError with every problem.
+
+    `try_files`: problems of the files that settings name are among them. A single problem is left to the part of the
+    node that reads the file: its error has the remedy.
+    """
     table = {} if path is None else _read(path)
     (overrides or Overrides()).put_into(table)
     directory = Path.cwd() if path is None else path.absolute().parent
@@ -233,7 +242,11 @@ def load_configuration(
         chosen: ChosenAddress | NoAddressError = choose_address(machine.network)
     except NoAddressError as error:
         chosen = error
-    configuration = _configuration(Section(table, "", problems, directory), machine, chosen)
+    files: list[tuple[str, Path]] = []
+    configuration = _configuration(Section(table, "", problems, directory, files), machine, chosen)
+    if try_files:
+        faults = [f"{key}: {fault}" for key, each in files if (fault := file_problem(key, each)) is not None]
+        problems += faults if problems or len(faults) > 1 else []
     if problems:
         where = "configuration" if path is None else str(path)
         # Waiting helps only if nothing else is wrong.

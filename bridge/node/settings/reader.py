@@ -25,10 +25,16 @@ Parsed = TypeVar("Parsed")
 
 
 class Section:
-    """A table. `problems` is shared by all tables of a file; `path` is the name of the table in it."""
+    """A table. `problems` and `files` are shared by all tables of a file; `path` is the name of the table in it.
 
-    def __init__(self, table: object, path: str, problems: list[str], directory: Path) -> None:
+    `files` receives each path that a setting names, with the name of the setting.
+    """
+
+    def __init__(
+        self, table: object, path: str, problems: list[str], directory: Path, files: list[tuple[str, Path]]
+    ) -> None:
         self._path = path
+        self._files = files
         self._problems = problems
         self._directory = directory
         self._known: list[str] = []
@@ -118,9 +124,11 @@ class Section:
             parse = numeric_address if declared.kind is Kind.ADDRESS else str
             return (declared.setting.parse or parse)(text)
         try:
-            return self._directory / Path(text).expanduser()
+            path = self._directory / Path(text).expanduser()
         except RuntimeError as error:
             raise ValueError(f"{_shown(text)}: {error}") from error
+        self._files.append((self.name(declared.key), path))
+        return path
 
     def parsed(self, key: str, parse: Callable[[str], Parsed]) -> Parsed | None:
         """Read a text whose form depends on other settings; None if it is absent or wrong."""
@@ -134,7 +142,7 @@ class Section:
     def section(self, key: str) -> "Section":
         """Return a table in this one; an absent table is empty."""
         found = self._take(key)
-        return Section({} if found is None else found, self.name(key), self._problems, self._directory)
+        return Section({} if found is None else found, self.name(key), self._problems, self._directory, self._files)
 
     def sections(self, tables: Tables) -> "list[Section]":
         """Return a list of tables (`[[key]]`)."""
@@ -145,7 +153,7 @@ class Section:
             case list(found) if len(found) <= maximum:
                 paths = (f"{self.name(key)}[{number}]" for number in range(maximum))
                 return [
-                    Section(table, path, self._problems, self._directory)
+                    Section(table, path, self._problems, self._directory, self._files)
                     for table, path in zip(found, paths, strict=False)
                 ]
             case found:

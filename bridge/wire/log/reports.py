@@ -227,7 +227,7 @@ _FIGURES: Final = {
 def within_ranges(report: Report) -> tuple[Report, tuple[str, ...]]:
     """Return the report without the figures that are outside their ranges, and the names of those.
 
-    A router may report any number. One that no server accepts would hold back the whole report, and the node would
+    A router may report any number. A number that no server accepts would hold back the whole report, and the node would
     count as stale. The farm takes such a figure as unknown: its maximum would look like a measured value.
     """
     dropped: list[str] = []
