@@ -204,7 +204,7 @@ NODES: Final = _get(
 NODES_APPROVE: Final = _post(
     "/v1/nodes/approve",
     NodeApproved,
-    "admit a newcomer, or give a name to another identity and retire the one before; at the leader",
+    "approve a new node, or give a name to another identity and retire the previous one; at the leader",
     **_NODE,
 )
 NODES_EVICT: Final = _post(

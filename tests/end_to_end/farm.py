@@ -45,7 +45,7 @@ START_BOUND_S = 60.0
 """Ten times the goals, and for the start whatever a loaded machine may need."""
 LIVING = {MemberStatus.ALIVE, MemberStatus.SUSPECT}
 PASSING = re.compile(
-    "only the leader decides|is no majority|no majority answers|No router was evicted; ask again|(is|are) down, |"
+    "only the leader decides|is no majority|no majority answers|No node was evicted; ask again|(is|are) down, |"
     "not known to have "
 )
 """Refusals that an election, or a process that got no processor time for a second, explains: they end by themselves."""
