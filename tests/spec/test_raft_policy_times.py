@@ -47,7 +47,7 @@ def test_policy_times_follow_a_replaced_minimum() -> None:
 
 
 @pytest.mark.parametrize("name", set(NAMES) - {"leader_stickiness_ms"})
-def test_policy_time_changes_no_other(name: str) -> None:
+def test_policy_time_leaves_other_times_unchanged(name: str) -> None:
     assert times(with_time(name, 700)) == DEFAULTS | {name: 700}
 
 
