@@ -41,7 +41,9 @@ def _segments(directory: Path) -> Iterator[Commit]:
     def commit(entries: int) -> None:
         nonlocal last
         batch = tuple(Entry.command(1, ENTRY) for _ in range(entries))
-        storage_directory.perform_all(storage.plan([Persist(last + 1, None, None, last + 1, batch)]))
+        storage_directory.perform_all(
+            storage.plan([Persist(number=last + 1, hard_state=None, truncate_from=None, first=last + 1, entries=batch)])
+        )
         storage.done()
         last += entries
 
@@ -100,7 +102,7 @@ def _two_slots(directory: Path) -> Iterator[Commit]:
     def commit(_entries: int) -> None:
         nonlocal number
         number += 1
-        persist = Persist(number, HardState(number, 1), None, 0, ())
+        persist = Persist(number=number, hard_state=HardState(number, 1), truncate_from=None, first=0, entries=())
         storage_directory.perform_all(recovery.storage.plan([persist]))
         recovery.storage.done()
 

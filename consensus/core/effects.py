@@ -49,7 +49,7 @@ class Compact:
 SnapshotChange = StoreChunk | Install | Compact
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Persist:
     """Make durable, in order: `hard_state`; a log that ends before `truncate_from`; `entries` from index `first` on.
 
@@ -86,7 +86,7 @@ class Apply:
     """The size of the entries, by `log.entry_bytes`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadEntries:
     """Read entries [first, last] from storage (at most `limit_bytes`, at least one) and answer with `EntriesRead`."""
 
@@ -104,7 +104,7 @@ class TakeSnapshot:
     configuration: Configuration
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSnapshot:
     """Read a chunk of the stored snapshot of `last` (at most `limit_bytes`) and answer with `SnapshotRead`."""
 
@@ -142,7 +142,7 @@ class Outcome(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalResolved:
     """The answer to one `Proposed`. `position` is that of its last entry when committed; `leader` leads now."""
 
@@ -200,7 +200,7 @@ class ChangeOutcome(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationResolved:
     """The answer to one `ChangeConfiguration`: why it was refused, or where the configuration committed."""
 

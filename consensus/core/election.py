@@ -150,13 +150,13 @@ def begin_vote(replica: Replica, *, transfer: bool = False) -> Candidate:
 def _ask(replica: Replica, round_: Candidate, peer: ServerId) -> None:
     correlation = replica.next_correlation()
     request = RequestVote(
-        round_.term,
-        replica.server_id,
-        replica.log.last,
-        correlation,
-        round_.pre_vote,
-        round_.transfer,
-        replica.cluster_id,
+        term=round_.term,
+        candidate=replica.server_id,
+        last=replica.log.last,
+        correlation=correlation,
+        pre_vote=round_.pre_vote,
+        transfer=round_.transfer,
+        cluster_id=replica.cluster_id,
     )
     replica.outbox.send(peer, request, after=0 if round_.pre_vote else replica.hard_state_number)
     round_.asked[peer] = correlation

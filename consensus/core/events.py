@@ -51,7 +51,7 @@ class DeadlineReached:
     """`core.deadline` has come."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proposed:
     """A client wants `commands` appended, in order. `proposal_id` comes back in the one `ProposalResolved`.
 
@@ -117,7 +117,7 @@ class SnapshotTaken:
     first_kept: Index
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRead:
     """The answer to `ReadSnapshot`: bytes from `offset` on, `done` if they are the last. None: it was replaced."""
 

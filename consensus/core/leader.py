@@ -112,7 +112,9 @@ class Leader:
             or self._pending_bytes + size > replica.options.max_pending_bytes
             or replica.log.last_index + len(commands) > MAX_NUMBER
         ):
-            replica.outbox.add(ProposalResolved(proposed.proposal_id, Outcome.BUSY, leader=replica.server_id))
+            replica.outbox.add(
+                ProposalResolved(proposal_id=proposed.proposal_id, outcome=Outcome.BUSY, leader=replica.server_id)
+            )
             return
         if commands:
             term, kind = replica.term, replica.features.kind_of(commands, control=proposed.control)
@@ -201,7 +203,9 @@ class Leader:
     def resign(self) -> None:
         """Leadership ended: the outcome of proposals that are not committed is unknown from now on."""
         for pending in self._pending:
-            self._replica.outbox.add(ProposalResolved(pending.proposal_id, Outcome.UNKNOWN, leader=None))
+            self._replica.outbox.add(
+                ProposalResolved(proposal_id=pending.proposal_id, outcome=Outcome.UNKNOWN, leader=None)
+            )
         self._pending.clear()
         for read_id in self._reads.end():
             self._replica.outbox.add(ReadRefused(read_id, ReadRefusal.NOT_LEADER, leader=None))
@@ -258,7 +262,14 @@ class Leader:
             pending = self._pending.popleft()
             self._pending_bytes -= pending.size_bytes
             position = LogId(pending.last, replica.log.term_at(pending.last) or 0)
-            replica.outbox.add(ProposalResolved(pending.proposal_id, Outcome.COMMITTED, position, replica.server_id))
+            replica.outbox.add(
+                ProposalResolved(
+                    proposal_id=pending.proposal_id,
+                    outcome=Outcome.COMMITTED,
+                    position=position,
+                    leader=replica.server_id,
+                )
+            )
 
 
 def _first_entries(replica: Replica, granted_by: tuple[ServerId, ...]) -> tuple[Entry, ...]:

@@ -344,10 +344,12 @@ class Reconfiguration:
         server_id, log = self._replica.server_id, self._replica.log
         match result:
             case ChangeRefusal():
-                answer = ConfigurationResolved(change_id, ChangeOutcome.REFUSED, result, leader=server_id)
+                answer = ConfigurationResolved(
+                    change_id=change_id, outcome=ChangeOutcome.REFUSED, refusal=result, leader=server_id
+                )
             case ChangeOutcome.COMMITTED:
                 position = LogId(log.configuration_index, log.term_at(log.configuration_index) or 0)
-                answer = ConfigurationResolved(change_id, result, position=position, leader=server_id)
+                answer = ConfigurationResolved(change_id=change_id, outcome=result, position=position, leader=server_id)
             case _:
-                answer = ConfigurationResolved(change_id, result)
+                answer = ConfigurationResolved(change_id=change_id, outcome=result)
         self._replica.outbox.add(answer)

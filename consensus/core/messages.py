@@ -65,7 +65,7 @@ class RefusalReason(Enum):
     """No correct server sends this."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
     """A replica asks its leader for what follows `position`, all of which it holds durably.
 
@@ -85,7 +85,7 @@ class Fetch:
     is_sign_of_life: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FetchReply:
     """Answer to a Fetch: the entries after its position, or one of three reasons why there are none.
 
@@ -103,7 +103,7 @@ class FetchReply:
     error: RefusalReason | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshot:
     """A replica asks its leader for bytes of the snapshot of `snapshot`, from `offset` on (KIP-630)."""
 
@@ -116,7 +116,7 @@ class FetchSnapshot:
     cluster_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotReply:
     """Answer to FetchSnapshot: at least one byte unless the snapshot ends at `offset`, or why not."""
 
@@ -131,7 +131,7 @@ class FetchSnapshotReply:
     error: RefusalReason | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BeginQuorumEpoch:
     """A new leader tells the voters, again and again until each has answered or fetched."""
 
@@ -141,7 +141,7 @@ class BeginQuorumEpoch:
     cluster_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BeginQuorumEpochReply:
     """Answer to BeginQuorumEpoch."""
 
@@ -151,7 +151,7 @@ class BeginQuorumEpochReply:
     error: RefusalReason | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpoch:
     """A leader resigns; the server with the most of its log stands first in `preferred` and campaigns at once."""
 
@@ -162,7 +162,7 @@ class EndQuorumEpoch:
     cluster_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochReply:
     """Answer to EndQuorumEpoch. The sender ignores it: it has resigned already."""
 
@@ -177,7 +177,7 @@ FetchAnswer = FetchReply | FetchSnapshotReply | BeginQuorumEpochReply | EndQuoru
 FetchMessage = FetchRequest | FetchAnswer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestVote:
     """RequestVote RPC (Raft figure 2); with `pre_vote` only a question, which changes no term or vote.
 
@@ -194,7 +194,7 @@ class RequestVote:
     """Where the protocol's vote carries it; None otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VoteReply:
     """Answer to a RequestVote. For a granted pre-vote `term` is the asked-for term."""
 
@@ -206,7 +206,7 @@ class VoteReply:
     """Why it could not be granted, whatever the candidate's log holds, where the protocol tells that."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AppendEntries:
     """AppendEntries RPC (Raft figure 2); with no entries it is a heartbeat."""
 
@@ -220,7 +220,7 @@ class AppendEntries:
     """The bytes of `entries`, where they are at hand (`entry_data`)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AppendReply:
     """Answer to AppendEntries.
 
@@ -234,7 +234,7 @@ class AppendReply:
     correlation: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstallSnapshot:
     """InstallSnapshot RPC (Raft section 7): a chunk of the leader's snapshot of everything up to `last`."""
 
@@ -249,7 +249,7 @@ class InstallSnapshot:
     correlation: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotReply:
     """Answer to InstallSnapshot.
 

@@ -250,7 +250,7 @@ class Raft:
         replica = self._replica
         match message:
             case RequestVote(correlation=correlation, pre_vote=pre_vote):
-                reply = VoteReply(replica.term, granted=False, correlation=correlation, pre_vote=pre_vote)
+                reply = VoteReply(term=replica.term, granted=False, correlation=correlation, pre_vote=pre_vote)
                 replica.outbox.send(sender, reply)
             case AppendEntries() | InstallSnapshot():
                 refuse_leader(replica, sender, message)
@@ -356,11 +356,15 @@ class Raft:
         """Refuse, and name the leader if it is known."""
         outbox, leader = self._replica.outbox, self._role.leader
         match request:
-            case Proposed(proposal_id):
-                outbox.add(ProposalResolved(proposal_id, Outcome.NOT_LEADER, leader=leader))
+            case Proposed(proposal_id=proposal_id):
+                outbox.add(ProposalResolved(proposal_id=proposal_id, outcome=Outcome.NOT_LEADER, leader=leader))
             case ChangeConfiguration(change_id):
                 refusal = ChangeRefusal.NOT_LEADER
-                outbox.add(ConfigurationResolved(change_id, ChangeOutcome.REFUSED, refusal, leader=leader))
+                outbox.add(
+                    ConfigurationResolved(
+                        change_id=change_id, outcome=ChangeOutcome.REFUSED, refusal=refusal, leader=leader
+                    )
+                )
             case ReadRequested(read_id):
                 outbox.add(ReadRefused(read_id, ReadRefusal.NOT_LEADER, leader))
             case _:

@@ -111,13 +111,13 @@ class Outbox:
             return effects
         self._number += 1
         persist = Persist(
-            self._number,
-            self._hard_state,
-            self._truncate_from,
-            self._first,
-            self._entries,
-            self._snapshot,
-            self._encoded,
+            number=self._number,
+            hard_state=self._hard_state,
+            truncate_from=self._truncate_from,
+            first=self._first,
+            entries=self._entries,
+            snapshot=self._snapshot,
+            encoded=self._encoded,
         )
         self._forget_staged()
         effects.insert(0, persist)
@@ -182,7 +182,11 @@ class Applier:
             entries = self._log.entries(first, last, self._options.max_bytes_per_append)
             if entries is None:
                 self._read = self.next_read_id()
-                self._outbox.add(ReadEntries(self._read, first, last, self._options.max_bytes_per_append))
+                self._outbox.add(
+                    ReadEntries(
+                        request_id=self._read, first=first, last=last, limit_bytes=self._options.max_bytes_per_append
+                    )
+                )
             else:
                 self._hand_over(entries, self._log.size_bytes(first, first + len(entries) - 1))
 
@@ -340,10 +344,12 @@ class Replica:
         """Answer a vote request; vote and term wait for their Persist, a granted pre-vote rests on nothing durable."""
         term = request.term if granted else self.term
         after = 0 if granted and request.pre_vote else self.hard_state_number
-        reply = VoteReply(term, granted, request.correlation, request.pre_vote, error)
+        reply = VoteReply(
+            term=term, granted=granted, correlation=request.correlation, pre_vote=request.pre_vote, error=error
+        )
         self.outbox.send(request.candidate, reply, after)
 
     def refuse_append(self, recipient: ServerId, correlation: int, hint: Index) -> None:
         """Answer an append that changed nothing but perhaps our term."""
-        reply = AppendReply(self.term, success=False, next_index=hint, correlation=correlation)
+        reply = AppendReply(term=self.term, success=False, next_index=hint, correlation=correlation)
         self.outbox.send(recipient, reply, self.hard_state_number)

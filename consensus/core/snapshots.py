@@ -111,14 +111,14 @@ class OutgoingSnapshot:
         self.end = event.offset + len(event.data)
         self.round_number = round_number
         message = InstallSnapshot(
-            replica.term,
-            replica.server_id,
-            snapshot.last,
-            snapshot.configuration,
-            event.offset,
-            event.data,
-            event.done,
-            self.correlation,
+            term=replica.term,
+            leader=replica.server_id,
+            last=snapshot.last,
+            configuration=snapshot.configuration,
+            offset=event.offset,
+            data=event.data,
+            done=event.done,
+            correlation=self.correlation,
         )
         replica.outbox.send(peer, message)
         return True
@@ -153,7 +153,11 @@ def read_next_chunk(replica: Replica, outgoing: OutgoingSnapshot | None, limit_b
         outgoing = OutgoingSnapshot(snapshot.last)
     if outgoing.read_id is None and outgoing.sent_ms is None and replica.now >= outgoing.resume_ms:
         outgoing.read_id = replica.applier.next_read_id()
-        replica.outbox.add(ReadSnapshot(outgoing.read_id, outgoing.last, outgoing.offset, limit_bytes))
+        replica.outbox.add(
+            ReadSnapshot(
+                request_id=outgoing.read_id, last=outgoing.last, offset=outgoing.offset, limit_bytes=limit_bytes
+            )
+        )
     return outgoing
 
 
@@ -177,7 +181,9 @@ class SnapshotServer:
             read_id = replica.applier.next_read_id()
             limit = min(fetch.max_bytes, replica.options.snapshot_chunk_bytes)
             self._reads[read_id] = fetch
-            replica.outbox.add(ReadSnapshot(read_id, snapshot.last, fetch.offset, limit))
+            replica.outbox.add(
+                ReadSnapshot(request_id=read_id, last=snapshot.last, offset=fetch.offset, limit_bytes=limit)
+            )
 
     def read(self, event: SnapshotRead) -> bool:
         """Storage answered; returns False if no transfer waits for this."""
@@ -215,7 +221,14 @@ def refuse_fetch_snapshot(
     replica: Replica, fetch: FetchSnapshot, leader: ServerId | None, error: RefusalReason
 ) -> None:
     """Answer a request for a chunk with the reason why there is none."""
-    reply = FetchSnapshotReply(replica.term, leader, fetch.snapshot, fetch.offset, fetch.correlation, error=error)
+    reply = FetchSnapshotReply(
+        term=replica.term,
+        leader=leader,
+        snapshot=fetch.snapshot,
+        offset=fetch.offset,
+        correlation=fetch.correlation,
+        error=error,
+    )
     replica.outbox.send(fetch.replica, reply, replica.hard_state_number)
 
 
@@ -355,7 +368,7 @@ class SnapshotReceiver:
             replica.outbox.add(CheckSnapshot(incoming.check_id, chunk.last, configuration))
             return
         reply = SnapshotReply(
-            replica.term,
+            term=replica.term,
             accepted=True,
             next_offset=incoming.received,
             installed=False,
@@ -366,12 +379,12 @@ class SnapshotReceiver:
     def _refuse(self, leader: ServerId, correlation: int, wanted: int) -> None:
         """Answer a chunk that changed nothing."""
         term = self._replica.term
-        reply = SnapshotReply(term, accepted=False, next_offset=wanted, installed=False, correlation=correlation)
+        reply = SnapshotReply(term=term, accepted=False, next_offset=wanted, installed=False, correlation=correlation)
         self._answer(leader, reply, self._replica.hard_state_number)
 
     def _answer_installed(self, leader: ServerId, correlation: int, offset: int, after: int) -> None:
         term = self._replica.term
-        reply = SnapshotReply(term, accepted=True, next_offset=offset, installed=True, correlation=correlation)
+        reply = SnapshotReply(term=term, accepted=True, next_offset=offset, installed=True, correlation=correlation)
         self._answer(leader, reply, max(self._replica.hard_state_number, after))
 
     def _answer(self, leader: ServerId, reply: SnapshotReply, after: int) -> None:

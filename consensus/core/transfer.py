@@ -100,7 +100,9 @@ class LeadershipTransfers:
             len(transfer.held) >= replica.options.max_pending_proposals
             or transfer.held_bytes + size > replica.options.max_pending_bytes
         ):
-            replica.outbox.add(ProposalResolved(proposed.proposal_id, Outcome.BUSY, leader=replica.server_id))
+            replica.outbox.add(
+                ProposalResolved(proposal_id=proposed.proposal_id, outcome=Outcome.BUSY, leader=replica.server_id)
+            )
         else:
             transfer.held.append(proposed)
             transfer.held_bytes += size
@@ -177,7 +179,9 @@ class LeadershipTransfers:
         """We do not lead that term any more: the new leader, or the deadline, tells the outcome."""
         replica = self._replica
         for proposed in transfer.held:
-            replica.outbox.add(ProposalResolved(proposed.proposal_id, Outcome.NOT_LEADER, leader=known_leader))
+            replica.outbox.add(
+                ProposalResolved(proposal_id=proposed.proposal_id, outcome=Outcome.NOT_LEADER, leader=known_leader)
+            )
         transfer.held.clear()
         transfer.correlation = None
         if known_leader is not None:

@@ -207,7 +207,7 @@ class Batches:
             self._unaccepted[number] = batch
         self._calls.begin(self._calls.batches, number, lambda answer: self._answered(number, batch, answer))
         commands = tuple(command for proposal in batch for command in proposal.commands)
-        return Proposed(number, commands, wants_accepted, batch[0].control)
+        return Proposed(proposal_id=number, commands=commands, tell_accepted=wants_accepted, control=batch[0].control)
 
     def accepted(self, effect: ProposalAccepted) -> None:
         """The core has appended a batch: tell the clients that want to know."""
@@ -239,17 +239,21 @@ class Batches:
         while self._waiting:
             proposal = self._take_oldest()
             if not proposal.abandoned:
-                proposal.resolve(ProposalResolved(0, Outcome.NOT_LEADER))
+                proposal.resolve(ProposalResolved(proposal_id=0, outcome=Outcome.NOT_LEADER))
 
     def _answered(self, number: int, batch: list[Proposal], answer: ProposalResolved | None) -> None:
         """Answer every proposal of a batch, each with its own place; None: the server stops, their fate is unknown."""
-        answer = answer or ProposalResolved(0, Outcome.UNKNOWN)
+        answer = answer or ProposalResolved(proposal_id=0, outcome=Outcome.UNKNOWN)
         self._unaccepted.pop(number, None)
         places: Iterable[tuple[Proposal, LogId | None]] = ((proposal, None) for proposal in batch)
         if answer.position is not None:
             places = _places(batch, answer.position)
         for proposal, position in places:
-            proposal.resolve(ProposalResolved(answer.proposal_id, answer.outcome, position, answer.leader))
+            proposal.resolve(
+                ProposalResolved(
+                    proposal_id=answer.proposal_id, outcome=answer.outcome, position=position, leader=answer.leader
+                )
+            )
         if self._last_size >= _LINGER_MIN_PROPOSALS:
             self._idle_until_s = trio.current_time() + self._idle_s
 

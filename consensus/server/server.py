@@ -230,7 +230,7 @@ class ConsensusServer:
         except trio.Cancelled:
             proposal.abandon()
             raise
-        return answer or ProposalResolved(0, Outcome.UNKNOWN)
+        return answer or ProposalResolved(proposal_id=0, outcome=Outcome.UNKNOWN)
 
     def submit(
         self,
@@ -275,15 +275,15 @@ class ConsensusServer:
         """
         target = Configuration(voters, (), learners)
         if self._calls.ended:
-            return ConfigurationResolved(0, ChangeOutcome.REFUSED, ChangeRefusal.NOT_LEADER)
+            return ConfigurationResolved(change_id=0, outcome=ChangeOutcome.REFUSED, refusal=ChangeRefusal.NOT_LEADER)
         try:
             return await self._calls.ask(
                 self._calls.changes, lambda number: self._mailbox.put(ChangeConfiguration(number, target, head))
             )
         except ServerBusyError:
-            return ConfigurationResolved(0, ChangeOutcome.REFUSED, ChangeRefusal.BUSY)
+            return ConfigurationResolved(change_id=0, outcome=ChangeOutcome.REFUSED, refusal=ChangeRefusal.BUSY)
         except ServerStoppedError:
-            return ConfigurationResolved(0, ChangeOutcome.UNKNOWN)
+            return ConfigurationResolved(change_id=0, outcome=ChangeOutcome.UNKNOWN)
 
     def ask(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> None:
         """A peer asks. See `Receiver.ask`."""
@@ -521,13 +521,13 @@ class ConsensusServer:
     def _refusal(self, size_bytes: int) -> ProposalResolved | None:
         """Why a proposal is not taken. A follower without room names the leader, which may have some."""
         if self._calls.ended:
-            return ProposalResolved(0, Outcome.NOT_LEADER)
+            return ProposalResolved(proposal_id=0, outcome=Outcome.NOT_LEADER)
         role, overloaded = self._role, self._is_overloaded()
         if overloaded and role.role is not Role.LEADER:
-            return ProposalResolved(0, Outcome.NOT_LEADER, leader=role.leader)
+            return ProposalResolved(proposal_id=0, outcome=Outcome.NOT_LEADER, leader=role.leader)
         if overloaded or not self._proposal_limit.allows(size_bytes):
             self._dropped["proposal refused as busy"] += 1
-            return ProposalResolved(0, Outcome.BUSY, leader=role.leader)
+            return ProposalResolved(proposal_id=0, outcome=Outcome.BUSY, leader=role.leader)
         return None
 
     def _rejects(self, sender: ServerId, entries: tuple[Entry, ...]) -> bool:

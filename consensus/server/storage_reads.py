@@ -64,7 +64,9 @@ class StorageReads:
     async def _entries(
         self, kind: CallKind[StorageReadResult], first: Index, last: Index, limit_bytes: int
     ) -> tuple[Entry, ...]:
-        answer = await self._ask(kind, lambda number: ReadEntries(number, first, last, limit_bytes))
+        answer = await self._ask(
+            kind, lambda number: ReadEntries(request_id=number, first=first, last=last, limit_bytes=limit_bytes)
+        )
         return answer.entries if isinstance(answer, EntriesRead) else ()
 
     async def _ask(self, kind: CallKind[StorageReadResult], read: Callable[[int], StorageRead]) -> StorageReadResult:
@@ -78,4 +80,4 @@ class StorageReads:
 def _chunk_at(
     snapshot: SnapshotDescription, offset: int, limit_bytes: int = CHUNK_BYTES
 ) -> Callable[[int], StorageRead]:
-    return lambda number: ReadSnapshot(number, snapshot.last, offset, limit_bytes)
+    return lambda number: ReadSnapshot(request_id=number, last=snapshot.last, offset=offset, limit_bytes=limit_bytes)

@@ -49,14 +49,14 @@ class ReadJob:
     def answer(self, reader: DiskReader) -> StorageReadResult:
         """Read; raises `StorageError` or `OSError`."""
         match self.request:
-            case ReadEntries(request_id, first, limit_bytes=limit_bytes):
+            case ReadEntries(request_id=request_id, first=first, limit_bytes=limit_bytes):
                 entries = read_extents(reader, self.binding, self.extents, limit_bytes) if self.extents else ()
                 return EntriesRead(request_id, first, entries)
-            case ReadSnapshot(request_id, last, offset):
+            case ReadSnapshot(request_id=request_id, last=last, offset=offset):
                 if self.chunk is None:
-                    return SnapshotRead(request_id, last, offset, None, done=False)
+                    return SnapshotRead(request_id=request_id, last=last, offset=offset, data=None, done=False)
                 data = reader.read(self.chunk.file, self.chunk.offset_bytes, self.chunk.length_bytes)
-                return SnapshotRead(request_id, last, offset, data, self.chunk.done)
+                return SnapshotRead(request_id=request_id, last=last, offset=offset, data=data, done=self.chunk.done)
             case CheckSnapshot(request_id, last, configuration):
                 snapshot = received_snapshot(reader, self.form.reading(last, configuration))
                 state = received_state(reader, self.form.reading(last, configuration))

@@ -104,7 +104,14 @@ def merge(persists: Sequence[Persist]) -> Persist:
             entries += persist.entries
             encoded.append(persist.encoded or encode_group(persist.entries))
     number = persists[-1].number
-    return Persist(number, hard_state, truncate_from, first, tuple(entries), encoded=b"".join(encoded))
+    return Persist(
+        number=number,
+        hard_state=hard_state,
+        truncate_from=truncate_from,
+        first=first,
+        entries=tuple(entries),
+        encoded=b"".join(encoded),
+    )
 
 
 class Storage:

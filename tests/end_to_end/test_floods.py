@@ -92,7 +92,11 @@ async def _drip(farm: Farm, node: Node) -> int:
     address = PeerAddress(*_raft_address(node), certificate.fingerprint)
     # A header that announces more than is ever sent.
     announced = min(REQUEST_BYTES, DEFAULT_LIMITS.log_bytes)
-    head = encode_request(ClientRequest(0, 1, 0, 0, 0, 0))[:-4] + announced.to_bytes(4)
+    head = encode_request(
+        ClientRequest(
+            destination=1,
+        )
+    )[:-4] + announced.to_bytes(4)
     dialing = trio.CapacityLimiter(4)
     most = node.resident_bytes()
 

@@ -82,7 +82,9 @@ class Attacker:
         )
         try:
             for entry in entries:
-                request = ClientRequest(0, 0, 0, 0, 0, 0, (Entry.command(0, entry),))
+                request = ClientRequest(
+                    entries=(Entry.command(0, entry),),
+                )
                 await dialed.stream.send_all(encode_request(request))
                 await dialed.stream.receive_some(4096)
         finally:

@@ -224,7 +224,16 @@ async def _speak_rubbish(farm: Farm, node: Node, random: Random) -> None:
     dialer = Dialer(Caller(key.cluster, lambda: (credentials,), lambda: identity, os.urandom, None))
     address = PeerAddress(LOOPBACK, port(consensus), certificate.fingerprint)
     requests = [
-        encode_request(kind(9, view.node.raft_id or 1, view.raft.term, 1, 1, 1))
+        encode_request(
+            kind(
+                source=9,
+                destination=view.node.raft_id or 1,
+                term=view.raft.term,
+                last_log_term=1,
+                last_log_index=1,
+                commit_index=1,
+            )
+        )
         for kind in (AppendEntriesRequest, RequestVoteRequest, ClientRequest)
     ]
     impossible = requests[0][:-4] + b"\xff\xff\xff\xff"

@@ -204,10 +204,12 @@ class StageServer:
         """Commit."""
         await trio.sleep(self.commit_s)
         if self.outcome is not Outcome.COMMITTED:
-            return ProposalResolved(0, self.outcome, leader=self.role.leader)
+            return ProposalResolved(proposal_id=0, outcome=self.outcome, leader=self.role.leader)
         for command in commands:
             await self.stage.append(command)
-        return ProposalResolved(0, Outcome.COMMITTED, LogId(len(self.stage.log), 1), OWN)
+        return ProposalResolved(
+            proposal_id=0, outcome=Outcome.COMMITTED, position=LogId(len(self.stage.log), 1), leader=OWN
+        )
 
     async def wait_applied(self, index: int) -> int:
         """Here everything is applied when it is committed."""

@@ -97,18 +97,22 @@ class ScriptedHandler:
         self.refused += 1
         asked_by_client = isinstance(request, wire.AddServerRequest | wire.RemoveServerRequest)
         destination = self.leader or UNKNOWN_SERVER if asked_by_client else request.source
-        answered(wire.ANSWERS[type(request)](self.own_id, destination, self.term, 0, accepted=False))
+        answered(
+            wire.ANSWERS[type(request)](
+                source=self.own_id, destination=destination, term=self.term, next_index=0, accepted=False
+            )
+        )
         return _given_already
 
     async def _reply(self, request: core.Request) -> core.Reply:
         await trio.sleep(self.delay_s(request))
         if isinstance(request, core.RequestVote):
             return core.VoteReply(
-                request.term, granted=True, correlation=request.correlation, pre_vote=request.pre_vote
+                term=request.term, granted=True, correlation=request.correlation, pre_vote=request.pre_vote
             )
         if isinstance(request, core.InstallSnapshot):
             return core.SnapshotReply(
-                request.term,
+                term=request.term,
                 accepted=True,
                 next_offset=request.offset + len(request.data),
                 installed=request.done,
@@ -118,7 +122,7 @@ class ScriptedHandler:
             return core.TimeoutNowReply(request.term, accepted=True, correlation=request.correlation)
         assert isinstance(request, core.AppendEntries)
         next_index = request.previous.index + len(request.entries) + 1
-        return core.AppendReply(request.term, success=True, next_index=next_index, correlation=request.correlation)
+        return core.AppendReply(term=request.term, success=True, next_index=next_index, correlation=request.correlation)
 
     def _append(self, commands: tuple[bytes, ...]) -> ClientAnswer:
         if self.leader != self.own_id:

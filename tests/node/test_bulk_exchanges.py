@@ -114,7 +114,12 @@ async def appends_to_another_make(nursery: trio.Nursery, _path: Path) -> None:
     await nursery.start(links.run, receiver)
     for number in range(1, 4):
         entries = (Entry.command(3, bytes(1_000_000)),)
-        links.send(BOB, core.AppendEntries(3, ALICE, LogId(number, 3), entries, 0, number))
+        links.send(
+            BOB,
+            core.AppendEntries(
+                term=3, leader=ALICE, previous=LogId(number, 3), entries=entries, commit=0, correlation=number
+            ),
+        )
     await receiver.wait_replies(3)
     assert incidents == []
     assert len(host.handler.asked) == len(receiver.replies)

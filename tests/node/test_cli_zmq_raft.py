@@ -79,13 +79,32 @@ class Cluster:
                 started(lambda: token.run_sync_soon(nursery.cancel_scope.cancel))
                 while True:
                     await trio.sleep(0.05)
-                    pub.send(encode_broadcast(StateBroadcast(IDENT, 1, self.log.last, (self.log.entries[-1],))))
+                    pub.send(
+                        encode_broadcast(
+                            StateBroadcast(
+                                ident=IDENT, term=1, last_applied=self.log.last, entries=(self.log.entries[-1],)
+                            )
+                        )
+                    )
 
     def answer(self, request: Request, respond: Respond) -> bool:
         """The leader's answers."""
         match request:
             case LogInfoRequest(request_id):
-                respond(LogInfoReply(request_id, *LEADER, 4, 1, 2, 3, self.log.last, 123, 0))
+                respond(
+                    LogInfoReply(
+                        request_id=request_id,
+                        is_leader=LEADER[0],
+                        leader=LEADER[1],
+                        term=4,
+                        first_index=1,
+                        last_applied=2,
+                        commit=3,
+                        last_index=self.log.last,
+                        snapshot_bytes=123,
+                        prune_index=0,
+                    )
+                )
             case UrlRequest(request_id):
                 respond(UrlReply(request_id, self.urls[1]))
             case UpdateRequest(request_id, _, data):

@@ -23,11 +23,11 @@ def machine(group_bytes: int = 10_000) -> tuple[Executor, CrashDisk]:
 
 def persist(number: int, first: int | None = None, size: int = 10) -> Persist:
     entries = () if first is None else (Entry.command(1, b"%d" % number * size),)
-    return Persist(number, HardState(number), None, first or 0, entries)
+    return Persist(number=number, hard_state=HardState(number), truncate_from=None, first=first or 0, entries=entries)
 
 
 def send(tag: int, after: int = 0) -> Send:
-    return Send(PEER, AppendReply(1, success=True, next_index=1, correlation=tag), after)
+    return Send(PEER, AppendReply(term=1, success=True, next_index=1, correlation=tag), after)
 
 
 def write(executor: Executor) -> WriteJob:
@@ -104,7 +104,13 @@ def test_a_read_sees_every_persist_that_was_emitted_before_it() -> None:
     disk.run(job.operations)
     executor.written(job)
     replacement = Entry.command(2, b"new")
-    accept(executor, [Persist(3, HardState(3), 2, 2, (replacement,)), ReadEntries(7, 1, 2, 10_000)])
+    accept(
+        executor,
+        [
+            Persist(number=3, hard_state=HardState(3), truncate_from=2, first=2, entries=(replacement,)),
+            ReadEntries(request_id=7, first=1, last=2, limit_bytes=10_000),
+        ],
+    )
     job = write(executor)
     disk.run(job.operations)
     executor.written(job)
@@ -119,7 +125,7 @@ def test_reads_and_writes_take_turns() -> None:
     executor, _ = machine(group_bytes=1)
     accept(executor, [persist(1, 1)])
     executor.written(write(executor))
-    accept(executor, [ReadEntries(n, 1, 1, 10) for n in range(1, 4)])
+    accept(executor, [ReadEntries(request_id=n, first=1, last=1, limit_bytes=10) for n in range(1, 4)])
     accept(executor, [persist(n, n) for n in range(2, 5)])
     kinds = []
     while (job := executor.next_job()) is not None:

@@ -82,9 +82,11 @@ def rejections(node: Node) -> list[ContentRejected]:
 @pytest.mark.usefixtures("autojump_clock")
 async def test_an_append_with_a_level_that_this_voter_lacks_is_refused_and_the_leader_stays_unknown() -> None:
     async with voter() as node:
-        asked = AppendEntries(1, TWO, ORIGIN, (HARMLESS, TOO_HIGH), 2, 7)
+        asked = AppendEntries(
+            term=1, leader=TWO, previous=ORIGIN, entries=(HARMLESS, TOO_HIGH), commit=2, correlation=7
+        )
         reply = await request(node, TWO, asked)
-        assert reply == AppendReply(0, success=False, next_index=1, correlation=7)
+        assert reply == AppendReply(term=0, success=False, next_index=1, correlation=7)
         about = node.server.describe().raft
         assert (about.last, about.term, about.leader) == (ORIGIN, 0, None)
         (notice,) = rejections(node)
@@ -101,11 +103,20 @@ async def test_an_append_with_a_level_that_this_voter_lacks_is_refused_and_the_l
 async def test_a_log_pack_with_a_level_that_this_server_lacks_is_refused() -> None:
     async with voter() as node:
         joining = Joining(node.server, ONE)
-        configuration = wire.JoinClusterRequest(TWO, ONE, 1, 0, 0, 0, ())
+        configuration = wire.JoinClusterRequest(source=TWO, destination=ONE, term=1, entries=())
         assert joining.join(configuration).accepted
         pack = LogPack(0, (Entry.command(1, TOO_HIGH.data),))
         answers: list[wire.Reply | None] = []
-        joining.sync(wire.SyncLogRequest(TWO, ONE, 1, 0, 0, 1, (LogEntry(1, pack),)), answers.append)
+        joining.sync(
+            wire.SyncLogRequest(
+                source=TWO,
+                destination=ONE,
+                term=1,
+                commit_index=1,
+                entries=(LogEntry(1, pack),),
+            ),
+            answers.append,
+        )
         await until(lambda: bool(answers))
         (answer,) = answers
         assert isinstance(answer, wire.SyncLogResponse)
@@ -197,7 +208,16 @@ def test_a_state_at_all_of_its_bounds_meets_no_objection() -> None:
 async def test_a_snapshot_that_this_version_cannot_restore_is_not_installed(state: bytes, told: str) -> None:
     last = LogId(9, 1)
     async with voter() as node:
-        chunk = InstallSnapshot(1, TWO, last, voters(3), 0, image_of(state, last), done=True, correlation=7)
+        chunk = InstallSnapshot(
+            term=1,
+            leader=TWO,
+            last=last,
+            configuration=voters(3),
+            offset=0,
+            data=image_of(state, last),
+            done=True,
+            correlation=7,
+        )
         reply = await request(node, TWO, chunk)
         assert isinstance(reply, SnapshotReply)
         assert (reply.accepted, reply.installed) == (False, False)

@@ -53,12 +53,14 @@ class Sender:
 
 
 def vote(correlation: int, *, pre_vote: bool = False) -> core.RequestVote:
-    return core.RequestVote(3, ALICE, LogId(9, 2), correlation, pre_vote=pre_vote)
+    return core.RequestVote(term=3, candidate=ALICE, last=LogId(9, 2), correlation=correlation, pre_vote=pre_vote)
 
 
 def append(correlation: int) -> core.AppendEntries:
     entries = (Entry.command(3, b"{}"),)
-    return core.AppendEntries(3, ALICE, LogId(correlation, 3), entries, 0, correlation)
+    return core.AppendEntries(
+        term=3, leader=ALICE, previous=LogId(correlation, 3), entries=entries, commit=0, correlation=correlation
+    )
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ async def test_requests_arrive_in_order_and_replies_answer_their_requests(stage:
         *range(100, 140)
     ]
     assert sender.replies == [
-        (BOB, core.AppendReply(3, success=True, next_index=correlation + 2, correlation=correlation))
+        (BOB, core.AppendReply(term=3, success=True, next_index=correlation + 2, correlation=correlation))
         for correlation in range(100, 140)
     ]
     (view,) = sender.links.describe()
@@ -201,15 +203,25 @@ async def test_a_pack_that_could_not_be_sent_leaves_no_gap_for_the_next(stage: S
     stage.add(Host(BOB))
     sender = Sender(stage, stage.dialer(ALICE, offered=()))
     await stage.nursery.start(sender.links.run, sender.receiver)
-    newcomer = JoiningPeer(None, lambda _: wire.JoinClusterRequest(ALICE, BOB, 3, 0, 0, 0, (LogEntry(3, ALONE),)))
+    newcomer = JoiningPeer(
+        None,
+        lambda _: wire.JoinClusterRequest(
+            source=ALICE,
+            destination=BOB,
+            term=3,
+            entries=(LogEntry(3, ALONE),),
+        ),
+    )
     assert sender.links.invite(BOB, newcomer)
     await wait_all_tasks_blocked()
     newcomer.accepted = True
-    newcomer.on_join_reply(wire.JoinClusterResponse(BOB, ALICE, 3, 1, accepted=True))
+    newcomer.on_join_reply(wire.JoinClusterResponse(source=BOB, destination=ALICE, term=3, next_index=1, accepted=True))
     # When the first entry is one that it cannot read, and the second follows without waiting
     servers = (Server(ALICE, "tcp://a:1"),), (Server(BOB, "tcp://b:1"),)
     unreadable = (configuration_entry(3, CoreConfiguration(*servers)),)
-    sender.links.send(BOB, core.AppendEntries(3, ALICE, LogId(0, 0), unreadable, 1, 1))
+    sender.links.send(
+        BOB, core.AppendEntries(term=3, leader=ALICE, previous=LogId(0, 0), entries=unreadable, commit=1, correlation=1)
+    )
     sender.links.send(BOB, append(1))
     await wait_all_tasks_blocked()
     # Then the second, which would be stored where the first belongs, is kept back, and it gets no answer
@@ -226,7 +238,15 @@ async def test_a_leader_whose_only_peer_has_not_joined_steps_down_by_check_quoru
     stage.add(Host(BOB))
     leader, sender = Bench(1, 1, voters=2), Sender(stage, stage.dialer(ALICE, offered=()))
     await stage.nursery.start(sender.links.run, sender.receiver)
-    joining_peer = JoiningPeer(None, lambda _: wire.JoinClusterRequest(ALICE, BOB, 3, 0, 0, 0, (LogEntry(3, ALONE),)))
+    joining_peer = JoiningPeer(
+        None,
+        lambda _: wire.JoinClusterRequest(
+            source=ALICE,
+            destination=BOB,
+            term=3,
+            entries=(LogEntry(3, ALONE),),
+        ),
+    )
     assert sender.links.invite(BOB, joining_peer)
     await wait_all_tasks_blocked()
     leader.lead()
@@ -251,7 +271,7 @@ async def test_a_leader_whose_only_peer_has_not_joined_steps_down_by_check_quoru
 
 
 def heartbeat(correlation: int) -> core.AppendEntries:
-    return core.AppendEntries(3, ALICE, LogId(2, 3), (), 0, correlation)
+    return core.AppendEntries(term=3, leader=ALICE, previous=LogId(2, 3), entries=(), commit=0, correlation=correlation)
 
 
 def slow_disk(request: core.Request) -> float:
@@ -344,7 +364,7 @@ async def test_one_link_does_not_wait_for_another(stage: Stage) -> None:
     sender.links.send(BOB, vote(1))
     sender.links.send(CAROL, vote(2))
     await wait_all_tasks_blocked()
-    assert sender.replies == [(CAROL, core.VoteReply(3, granted=True, correlation=2))]
+    assert sender.replies == [(CAROL, core.VoteReply(term=3, granted=True, correlation=2))]
 
 
 async def run_quietly(connection: ClientConnection, failures: list[GarlicFarmError]) -> None:
@@ -364,7 +384,7 @@ async def connection_against(
     return connection, theirs
 
 
-REPLY = encode_reply(wire.RequestVoteResponse(BOB, ALICE, 3, 0, accepted=True))
+REPLY = encode_reply(wire.RequestVoteResponse(source=BOB, destination=ALICE, term=3, next_index=0, accepted=True))
 
 
 async def test_a_reply_that_answers_nothing_ends_the_connection(stage: Stage) -> None:
@@ -376,7 +396,7 @@ async def test_a_reply_that_answers_nothing_ends_the_connection(stage: Stage) ->
     await theirs.send_all(REPLY * 2)
     await wait_all_tasks_blocked()
     assert [failure.fault for failure in failures] == [Fault.OUT_OF_TURN]
-    assert answers == [wire.RequestVoteResponse(BOB, ALICE, 3, 0, accepted=True)]
+    assert answers == [wire.RequestVoteResponse(source=BOB, destination=ALICE, term=3, next_index=0, accepted=True)]
     assert not connection.open
     assert not connection.post(b"request", answers.append)
 
@@ -415,7 +435,9 @@ async def test_a_reply_in_another_servers_name_ends_the_connection(stage: Stage,
     host.handler.delay_s = lambda _: 1e6
     sender.links.send(BOB, vote(1))
     await trio.sleep(0.1)
-    await stage.theirs[-1].send_all(encode_reply(wire.RequestVoteResponse(CAROL, ALICE, 3, 0, accepted=True)))
+    await stage.theirs[-1].send_all(
+        encode_reply(wire.RequestVoteResponse(source=CAROL, destination=ALICE, term=3, next_index=0, accepted=True))
+    )
     await trio.sleep(0.1)
     assert sender.replies == []
     assert [incident.fault for incident in sender.incidents] == [Fault.OUT_OF_TURN]

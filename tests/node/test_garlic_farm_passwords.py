@@ -90,7 +90,15 @@ async def test_an_open_connection_outlives_the_credentials_that_opened_it(stage:
     known_to(host, OLD)
     dialed = await stage.dialer_with(ALICE, lambda: (OLD,)).dial(address_of(stage), BOB)
     known_to(host, NEW)
-    await dialed.stream.send_all(encode_request(RequestVoteRequest(ALICE, BOB, 2, 0, 0, 0)))
+    await dialed.stream.send_all(
+        encode_request(
+            RequestVoteRequest(
+                source=ALICE,
+                destination=BOB,
+                term=2,
+            )
+        )
+    )
     with trio.fail_after(10):
         assert await dialed.stream.receive_some(64)
     assert host.incidents == []

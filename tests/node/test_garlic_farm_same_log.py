@@ -17,7 +17,9 @@ MEMBERS = Configuration((Server(LEADER, "tcp://a:1"), Server(FOLLOWER, "tcp://b:
 
 
 def append(previous: int, *entries: Entry, commit: int = 0) -> AppendEntries:
-    return AppendEntries(7, LEADER, LogId(previous, 6), entries, commit, 1)
+    return AppendEntries(
+        term=7, leader=LEADER, previous=LogId(previous, 6), entries=entries, commit=commit, correlation=1
+    )
 
 
 def command(term: int, data: bytes) -> Entry:

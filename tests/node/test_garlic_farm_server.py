@@ -85,10 +85,32 @@ async def closes(dialed: Dialed) -> bool:
         return True
 
 
-VOTE = wire.RequestVoteRequest(ALICE, BOB, 3, 2, 9, 0)
-PRE_VOTE = wire.PreVoteRequest(ALICE, BOB, 3, 2, 9, 0)
-APPEND = wire.AppendEntriesRequest(ALICE, BOB, 3, 2, 9, 8, (Entry.command(3, b"{}"),))
-CLIENT = wire.ClientRequest(0, 0, 0, 0, 0, 0, (Entry.command(0, b"{}"),))
+VOTE = wire.RequestVoteRequest(
+    source=ALICE,
+    destination=BOB,
+    term=3,
+    last_log_term=2,
+    last_log_index=9,
+)
+PRE_VOTE = wire.PreVoteRequest(
+    source=ALICE,
+    destination=BOB,
+    term=3,
+    last_log_term=2,
+    last_log_index=9,
+)
+APPEND = wire.AppendEntriesRequest(
+    source=ALICE,
+    destination=BOB,
+    term=3,
+    last_log_term=2,
+    last_log_index=9,
+    commit_index=8,
+    entries=(Entry.command(3, b"{}"),),
+)
+CLIENT = wire.ClientRequest(
+    entries=(Entry.command(0, b"{}"),),
+)
 
 
 async def test_votes_and_appends_reach_the_core_and_are_answered(stage: Stage) -> None:
@@ -97,14 +119,21 @@ async def test_votes_and_appends_reach_the_core_and_are_answered(stage: Stage) -
     for request in (VOTE, PRE_VOTE, APPEND):
         await dialed.stream.send_all(encode_request(request))
     assert await replies(dialed, 3) == [
-        wire.RequestVoteResponse(BOB, ALICE, 3, 0, accepted=True),
-        wire.PreVoteResponse(BOB, ALICE, 3, 0, accepted=True),
-        wire.AppendEntriesResponse(BOB, ALICE, 3, 11, accepted=True),
+        wire.RequestVoteResponse(source=BOB, destination=ALICE, term=3, next_index=0, accepted=True),
+        wire.PreVoteResponse(source=BOB, destination=ALICE, term=3, next_index=0, accepted=True),
+        wire.AppendEntriesResponse(source=BOB, destination=ALICE, term=3, next_index=11, accepted=True),
     ]
     (_, vote), (_, pre_vote), (sender, append) = host.handler.asked
     assert sender == ALICE
     assert len({vote.correlation, pre_vote.correlation, append.correlation}) == 3
-    expected = core.AppendEntries(3, ALICE, LogId(9, 2), (Entry.command(3, b"{}"),), 8, append.correlation)
+    expected = core.AppendEntries(
+        term=3,
+        leader=ALICE,
+        previous=LogId(9, 2),
+        entries=(Entry.command(3, b"{}"),),
+        commit=8,
+        correlation=append.correlation,
+    )
     assert append == expected
 
 
@@ -117,7 +146,16 @@ async def test_replies_leave_in_the_order_of_the_requests_whatever_finishes_firs
     dialed = await dial(stage)
     terms = list(range(1, 41))
     await dialed.stream.send_all(
-        b"".join(encode_request(wire.RequestVoteRequest(ALICE, BOB, term, 0, 0, 0)) for term in terms)
+        b"".join(
+            encode_request(
+                wire.RequestVoteRequest(
+                    source=ALICE,
+                    destination=BOB,
+                    term=term,
+                )
+            )
+            for term in terms
+        )
     )
     started = trio.current_time()
     assert [reply.term for reply in await replies(dialed, 40)] == terms
@@ -142,7 +180,9 @@ async def test_a_client_is_told_accepted_when_its_entry_is_committed(stage: Stag
     host = stage.add(Host(BOB))
     dialed = await dial(stage, None)
     await dialed.stream.send_all(encode_request(CLIENT))
-    assert await replies(dialed, 1) == [wire.AppendEntriesResponse(BOB, BOB, 1, 2, accepted=True)]
+    assert await replies(dialed, 1) == [
+        wire.AppendEntriesResponse(source=BOB, destination=BOB, term=1, next_index=2, accepted=True)
+    ]
     assert host.handler.log == [b"{}"]
 
 
@@ -150,8 +190,10 @@ async def test_a_client_is_told_accepted_when_its_entry_is_committed(stage: Stag
 async def test_a_follower_names_the_leader_as_destination(stage: Stage, leader: int | None, named: int) -> None:
     stage.add(Host(BOB)).handler.leader = leader
     dialed = await dial(stage, None)
-    await dialed.stream.send_all(encode_request(wire.ClientRequest(0, 0, 0, 0, 0, 0)))
-    assert await replies(dialed, 1) == [wire.AppendEntriesResponse(BOB, named, 1, 0, accepted=False)]
+    await dialed.stream.send_all(encode_request(wire.ClientRequest()))
+    assert await replies(dialed, 1) == [
+        wire.AppendEntriesResponse(source=BOB, destination=named, term=1, next_index=0, accepted=False)
+    ]
 
 
 async def test_a_busy_leader_refuses_with_its_own_id(stage: Stage) -> None:
@@ -160,7 +202,9 @@ async def test_a_busy_leader_refuses_with_its_own_id(stage: Stage) -> None:
     )
     dialed = await dial(stage, None)
     await dialed.stream.send_all(encode_request(CLIENT))
-    assert await replies(dialed, 1) == [wire.AppendEntriesResponse(BOB, BOB, 1, 0, accepted=False)]
+    assert await replies(dialed, 1) == [
+        wire.AppendEntriesResponse(source=BOB, destination=BOB, term=1, next_index=0, accepted=False)
+    ]
 
 
 async def test_an_unknown_outcome_closes_the_connection_after_the_replies_before_it(stage: Stage) -> None:
@@ -169,7 +213,7 @@ async def test_an_unknown_outcome_closes_the_connection_after_the_replies_before
         None if commands else ClientAnswer(accepted=True, leader=BOB, next_index=1, term=1)
     )
     dialed = await dial(stage, None)
-    await dialed.stream.send_all(encode_request(wire.ClientRequest(0, 0, 0, 0, 0, 0)) + encode_request(CLIENT))
+    await dialed.stream.send_all(encode_request(wire.ClientRequest()) + encode_request(CLIENT))
     assert len(await replies(dialed, 1)) == 1
     assert await closes(dialed)
     assert host.metrics.counts["connections-hung-up"] == 1
@@ -182,18 +226,34 @@ MEMBERS = LogEntry(1, Configuration(1, 0, ()))
     ("request_", "expected"),
     [
         (
-            wire.AddServerRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, ClusterServer(4, "tcp://x:1")),)),
-            wire.AddServerResponse(BOB, CAROL, 1, 0, accepted=False),
+            wire.AddServerRequest(
+                entries=(LogEntry(0, ClusterServer(4, "tcp://x:1")),),
+            ),
+            wire.AddServerResponse(source=BOB, destination=CAROL, term=1, next_index=0, accepted=False),
         ),
         (
-            wire.RemoveServerRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, ClusterServer(ALICE, None)),)),
-            wire.RemoveServerResponse(BOB, CAROL, 1, 0, accepted=False),
+            wire.RemoveServerRequest(
+                entries=(LogEntry(0, ClusterServer(ALICE, None)),),
+            ),
+            wire.RemoveServerResponse(source=BOB, destination=CAROL, term=1, next_index=0, accepted=False),
         ),
         (
-            wire.JoinClusterRequest(ALICE, BOB, 1, 0, 0, 0, (MEMBERS,)),
-            wire.JoinClusterResponse(BOB, ALICE, 1, 0, accepted=False),
+            wire.JoinClusterRequest(
+                source=ALICE,
+                destination=BOB,
+                term=1,
+                entries=(MEMBERS,),
+            ),
+            wire.JoinClusterResponse(source=BOB, destination=ALICE, term=1, next_index=0, accepted=False),
         ),
-        (wire.LeaveClusterRequest(ALICE, BOB, 1, 0, 0, 0), wire.LeaveClusterResponse(BOB, ALICE, 1, 0, accepted=False)),
+        (
+            wire.LeaveClusterRequest(
+                source=ALICE,
+                destination=BOB,
+                term=1,
+            ),
+            wire.LeaveClusterResponse(source=BOB, destination=ALICE, term=1, next_index=0, accepted=False),
+        ),
     ],
 )
 async def test_what_is_not_served_is_refused_and_changes_nothing(
@@ -212,8 +272,26 @@ async def test_what_is_not_served_is_refused_and_changes_nothing(
     [
         (b"\x04" * 26, Fault.OUT_OF_TURN),
         (b"\xff", Fault.MALFORMED),
-        (encode_request(wire.RequestVoteRequest(CAROL, BOB, 1, 0, 0, 0)), Fault.OUT_OF_TURN),
-        (encode_request(wire.RequestVoteRequest(ALICE, CAROL, 1, 0, 0, 0)), Fault.WRONG_SERVER),
+        (
+            encode_request(
+                wire.RequestVoteRequest(
+                    source=CAROL,
+                    destination=BOB,
+                    term=1,
+                )
+            ),
+            Fault.OUT_OF_TURN,
+        ),
+        (
+            encode_request(
+                wire.RequestVoteRequest(
+                    source=ALICE,
+                    destination=CAROL,
+                    term=1,
+                )
+            ),
+            Fault.WRONG_SERVER,
+        ),
         (encode_request(VOTE)[:-4] + b"\x7f\xff\xff\xff", Fault.TOO_LARGE),
         (encode_request(APPEND)[:-3] + b"\xff", Fault.SILENT),
     ],
@@ -288,7 +366,16 @@ async def test_a_handler_that_never_answers_costs_the_connection(stage: Stage, a
     assert len(await replies(dialed, 1)) == 1
     await trio.sleep(20)
     began = trio.current_time()
-    await dialed.stream.send_all(answered + encode_request(wire.RequestVoteRequest(ALICE, BOB, 7, 0, 0, 0)))
+    await dialed.stream.send_all(
+        answered
+        + encode_request(
+            wire.RequestVoteRequest(
+                source=ALICE,
+                destination=BOB,
+                term=7,
+            )
+        )
+    )
     assert len(await replies(dialed, 1)) == 1
     assert await closes(dialed)
     assert trio.current_time() == pytest.approx(began + 30)
@@ -399,24 +486,70 @@ def test_whatever_a_server_accepts_fits_the_wire_and_that_takes_no_more() -> Non
     assert DEFAULT_LIMITS.log_bytes == 12 * 2**20
     largest = Entry.command(1, bytes(GARLIC_FARM.max_command_bytes))
     small = Entry.command(1, bytes(1000))
-    request = wire.AppendEntriesRequest(ALICE, BOB, 1, 0, 0, 0, (*[small] * 250, largest))
+    request = wire.AppendEntriesRequest(
+        source=ALICE,
+        destination=BOB,
+        term=1,
+        entries=(*[small] * 250, largest),
+    )
     assert decode_request(encode_request(request)) == request
 
 
 # -- who may say what --------------------------------------------------------------------------------------------------
 
 SERVERS_WORDS = (
-    wire.RequestVoteRequest(ALICE, BOB, 9, 2, 9, 0),
-    wire.PreVoteRequest(ALICE, BOB, 9, 2, 9, 0),
-    wire.TransferVoteRequest(ALICE, BOB, 9, 2, 9, 0),
-    wire.AppendEntriesRequest(ALICE, BOB, 9, 2, 9, 8, (Entry.command(9, b"{}"),)),
-    wire.InstallSnapshotRequest(
-        ALICE, BOB, 9, 2, 9, 8, (LogEntry(9, SnapshotSyncRequest(9, 2, Configuration(1, 0, ()), 0, b"x", done=True)),)
+    wire.RequestVoteRequest(
+        source=ALICE,
+        destination=BOB,
+        term=9,
+        last_log_term=2,
+        last_log_index=9,
     ),
-    wire.TimeoutNowRequest(ALICE, BOB, 9, 2, 9, 8),
-    wire.JoinClusterRequest(ALICE, BOB, 9, 0, 0, 0, (MEMBERS,)),
-    wire.SyncLogRequest(ALICE, BOB, 9, 0, 0, 0, (LogEntry(9, LogPack(0, (Entry.command(9, b"{}"),))),)),
-    wire.LeaveClusterRequest(ALICE, BOB, 9, 0, 0, 0),
+    wire.PreVoteRequest(
+        source=ALICE,
+        destination=BOB,
+        term=9,
+        last_log_term=2,
+        last_log_index=9,
+    ),
+    wire.TransferVoteRequest(
+        source=ALICE,
+        destination=BOB,
+        term=9,
+        last_log_term=2,
+        last_log_index=9,
+    ),
+    wire.AppendEntriesRequest(
+        source=ALICE,
+        destination=BOB,
+        term=9,
+        last_log_term=2,
+        last_log_index=9,
+        commit_index=8,
+        entries=(Entry.command(9, b"{}"),),
+    ),
+    wire.InstallSnapshotRequest(
+        source=ALICE,
+        destination=BOB,
+        term=9,
+        last_log_term=2,
+        last_log_index=9,
+        commit_index=8,
+        entries=(LogEntry(9, SnapshotSyncRequest(9, 2, Configuration(1, 0, ()), 0, b"x", done=True)),),
+    ),
+    wire.TimeoutNowRequest(source=ALICE, destination=BOB, term=9, last_log_term=2, last_log_index=9, commit_index=8),
+    wire.JoinClusterRequest(source=ALICE, destination=BOB, term=9, entries=(MEMBERS,)),
+    wire.SyncLogRequest(
+        source=ALICE,
+        destination=BOB,
+        term=9,
+        entries=(LogEntry(9, LogPack(0, (Entry.command(9, b"{}"),))),),
+    ),
+    wire.LeaveClusterRequest(
+        source=ALICE,
+        destination=BOB,
+        term=9,
+    ),
 )
 
 
@@ -456,8 +589,14 @@ async def test_a_client_with_the_password_may_submit_read_and_ask_to_be_added(st
     address = stage.resolve(BOB)
     assert address is not None
     dialed = await stage.dialer(own_id, role=ConnectionRole.CLIENT).dial(address, BOB)
-    asks = wire.AddServerRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, ClusterServer(4, "tcp://x:1")),))
-    for asked in (CLIENT, wire.ReadIndexRequest(0, 0, 0, 0, 0, 0), asks):
+    asks = wire.AddServerRequest(
+        entries=(LogEntry(0, ClusterServer(4, "tcp://x:1")),),
+    )
+    for asked in (
+        CLIENT,
+        wire.ReadIndexRequest(),
+        asks,
+    ):
         await dialed.stream.send_all(encode_request(asked))
     assert len(await replies(dialed, 3)) == 3
     assert host.incidents == []
@@ -469,7 +608,9 @@ async def test_no_server_asks_that_another_one_be_removed(stage: Stage, own_id: 
     address = stage.resolve(BOB)
     assert address is not None
     dialed = await stage.dialer(own_id, role=ConnectionRole(role)).dial(address, BOB)
-    request = wire.RemoveServerRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, ClusterServer(CAROL, None)),))
+    request = wire.RemoveServerRequest(
+        entries=(LogEntry(0, ClusterServer(CAROL, None)),),
+    )
     await dialed.stream.send_all(encode_request(request))
     assert await closes(dialed)
     assert "asks that server 3 be removed, which only that server or an operator may ask for" in host.incidents[0].text
@@ -602,7 +743,15 @@ async def test_keys_of_no_member_are_one_source_for_the_budget_of_bytes(
 
 
 LARGE = encode_request(
-    wire.AppendEntriesRequest(ALICE, BOB, 3, 2, 9, 8, (Entry.command(3, b'{"x":"' + b"y" * 300_000 + b'"}'),))
+    wire.AppendEntriesRequest(
+        source=ALICE,
+        destination=BOB,
+        term=3,
+        last_log_term=2,
+        last_log_index=9,
+        commit_index=8,
+        entries=(Entry.command(3, b'{"x":"' + b"y" * 300_000 + b'"}'),),
+    )
 )
 TIGHT = BudgetOptions(servers_bytes=700_000, per_server_bytes=400_000, others_bytes=400_000)
 

@@ -153,11 +153,11 @@ async def test_peers_exchange_votes_over_tls(listening: Listening) -> None:
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(links.run, receiver)
-        links.send(BOB, core.RequestVote(3, ALICE, LogId(9, 2), 77, pre_vote=True))
+        links.send(BOB, core.RequestVote(term=3, candidate=ALICE, last=LogId(9, 2), correlation=77, pre_vote=True))
         with trio.fail_after(20):
             replies = await receiver.wait_replies(1)
         nursery.cancel_scope.cancel()
-    assert replies == [core.VoteReply(3, granted=True, correlation=77, pre_vote=True)]
+    assert replies == [core.VoteReply(term=3, granted=True, correlation=77, pre_vote=True)]
 
 
 async def test_a_client_submits_over_tls(listening: Listening) -> None:
@@ -296,13 +296,13 @@ async def test_an_answered_request_is_not_waited_for_however_long_nothing_more_c
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(host.server.listen, "127.0.0.1", 0, certificate)
         links, receiver = await linked(nursery, PeerAddress("127.0.0.1", port, certificate.fingerprint))
-        links.send(BOB, core.RequestVote(3, ALICE, LogId(9, 2), 77))
+        links.send(BOB, core.RequestVote(term=3, candidate=ALICE, last=LogId(9, 2), correlation=77))
         await receiver.wait_replies(1)
         # When nothing comes for longer than an answer may take
         mock_clock.jump(30)
         await trio.testing.wait_all_tasks_blocked(0.01)
         # Then the connection is as good as ever
-        links.send(BOB, core.RequestVote(3, ALICE, LogId(9, 2), 78))
+        links.send(BOB, core.RequestVote(term=3, candidate=ALICE, last=LogId(9, 2), correlation=78))
         assert (await receiver.wait_replies(2))[1].correlation == 78
         assert host.incidents == []
         assert host.metrics.counts["connections-established"] == 1
@@ -327,7 +327,11 @@ async def test_thousands_of_requests_that_come_together_keep_no_task_from_its_tu
         dialed = await dialer().dial(PeerAddress("127.0.0.1", port, certificate.fingerprint), BOB)
         nursery.start_soon(take_turns)
         # When a thousand of them come in one piece
-        one = encode_request(RemoveServerRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, ClusterServer(ALICE, None)),)))
+        one = encode_request(
+            RemoveServerRequest(
+                entries=(LogEntry(0, ClusterServer(ALICE, None)),),
+            )
+        )
         await dialed.stream.send_all(one * 1000)
         with trio.fail_after(30):
             while host.handler.refused < 1000:  # noqa: ASYNC110 - the handler has no event
@@ -345,7 +349,7 @@ async def test_a_window_of_one_lets_one_request_in_after_the_other(tmp_path: Pat
         port: int = await nursery.start(host.server.listen, "127.0.0.1", 0, certificate)
         links, receiver = await linked(nursery, PeerAddress("127.0.0.1", port, certificate.fingerprint))
         for correlation in range(5):
-            links.send(BOB, core.RequestVote(3, ALICE, LogId(9, 2), correlation))
+            links.send(BOB, core.RequestVote(term=3, candidate=ALICE, last=LogId(9, 2), correlation=correlation))
         with trio.fail_after(30):
             assert [reply.correlation for reply in await receiver.wait_replies(5)] == [*range(5)]
         nursery.cancel_scope.cancel()

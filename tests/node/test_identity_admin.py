@@ -125,26 +125,26 @@ class FakeLeader:
         await trio.lowlevel.checkpoint()
         self.asked.append(("change", self.losing_vote))
         self.voters, self.learners = voters, learners
-        return ConfigurationResolved(1, ChangeOutcome.COMMITTED)
+        return ConfigurationResolved(change_id=1, outcome=ChangeOutcome.COMMITTED)
 
     async def propose(self, commands: tuple[bytes, ...]) -> ProposalResolved:
         """As decided; an eviction has its effect in the farm's state."""
         await trio.lowlevel.checkpoint()
         self.asked.append(("eviction", self.losing_vote))
         if self.outcome is not Outcome.COMMITTED:
-            return ProposalResolved(1, self.outcome)
+            return ProposalResolved(proposal_id=1, outcome=self.outcome)
         record = decode(commands[0])
         if isinstance(record, KeyReplacement):
             rekeying, _ = replace_keys(self.state.rekeying, record)
             self.state = replace(self.state, rekeying=rekeying)
-            return ProposalResolved(1, Outcome.COMMITTED, LogId(9, 1), LEADER)
+            return ProposalResolved(proposal_id=1, outcome=Outcome.COMMITTED, position=LogId(9, 1), leader=LEADER)
         if isinstance(record, Level):
             self.state = replace(self.state, level=record.number)
-            return ProposalResolved(1, Outcome.COMMITTED, LogId(9, 1), LEADER)
+            return ProposalResolved(proposal_id=1, outcome=Outcome.COMMITTED, position=LogId(9, 1), leader=LEADER)
         assert isinstance(record, Eviction)
         admitted, rekeying, _ = evict(self.state.admitted, self.state.rekeying, record, self.state.level)
         self.state = replace(self.state, admitted=admitted, rekeying=rekeying)
-        return ProposalResolved(1, Outcome.COMMITTED, LogId(9, 1), LEADER)
+        return ProposalResolved(proposal_id=1, outcome=Outcome.COMMITTED, position=LogId(9, 1), leader=LEADER)
 
     async def wait_applied(self, index: int) -> int:
         """It is."""

@@ -285,7 +285,15 @@ async def test_a_leader_that_knows_the_document_alone_brings_a_server_of_ours_up
             "connection from 127.0.0.1 closed: a log pack of term 5 from server 9, which has not invited this server"
         ]
         # when it is invited, and given the log in packs
-        invitation = wire.JoinClusterRequest(STRANGE, FOURTH, 5, 0, 3, 3, (LogEntry(5, THEIRS),))
+        invitation = wire.JoinClusterRequest(
+            source=STRANGE,
+            destination=FOURTH,
+            term=5,
+            last_log_term=0,
+            last_log_index=3,
+            commit_index=3,
+            entries=(LogEntry(5, THEIRS),),
+        )
         assert await said(client, invitation) == (True, 1)
         assert await said(client, packed(0, 2, THEIRS, b"a")) == (True, 3)
         assert await said(client, packed(2, 3, b"b")) == (True, 4)
@@ -296,9 +304,19 @@ async def test_a_leader_that_knows_the_document_alone_brings_a_server_of_ours_up
         # a second invitation goes on where the first has come to
         assert await said(client, invitation) == (True, 4)
         # its leader may tell it to leave; no other server can
-        assert await said(client, wire.LeaveClusterRequest(STRANGE, FOURTH, 5, 0, 3, 3)) == (True, 4)
+        assert await said(
+            client,
+            wire.LeaveClusterRequest(
+                source=STRANGE, destination=FOURTH, term=5, last_log_term=0, last_log_index=3, commit_index=3
+            ),
+        ) == (True, 4)
         other = await speaker(servers, nursery, 8)
-        assert await said(other, wire.LeaveClusterRequest(8, FOURTH, 5, 0, 3, 3)) == (False, 4)
+        assert await said(
+            other,
+            wire.LeaveClusterRequest(
+                source=8, destination=FOURTH, term=5, last_log_term=0, last_log_index=3, commit_index=3
+            ),
+        ) == (False, 4)
 
 
 async def test_a_member_that_hears_its_leader_takes_no_invitation(tmp_path: Path) -> None:
@@ -309,7 +327,18 @@ async def test_a_member_that_hears_its_leader_takes_no_invitation(tmp_path: Path
         assert follower.role.leader is not None
         before = follower.describe().raft
         strange = await speaker(servers, nursery, STRANGE)
-        accepted, _ = await said(strange, wire.JoinClusterRequest(STRANGE, 1, 99, 0, 3, 3, (LogEntry(99, THEIRS),)))
+        accepted, _ = await said(
+            strange,
+            wire.JoinClusterRequest(
+                source=STRANGE,
+                destination=1,
+                term=99,
+                last_log_term=0,
+                last_log_index=3,
+                commit_index=3,
+                entries=(LogEntry(99, THEIRS),),
+            ),
+        )
         assert not accepted
         after = follower.describe().raft
         assert (after.term, after.last, after.voted_for) == (before.term, before.last, before.voted_for)
@@ -322,7 +351,15 @@ THEIRS = Configuration(1, 0, (ClusterServer(STRANGE, "tcp://127.0.0.1:9"),))
 def packed(after: int, commit: int, *values: Configuration | bytes) -> wire.SyncLogRequest:
     entries = tuple(Entry.command(5, each) if isinstance(each, bytes) else LogEntry(5, each) for each in values)
     pack = LogEntry(5, LogPack(0, entries))
-    return wire.SyncLogRequest(STRANGE, FOURTH, 5, 0, after, commit, (pack,))
+    return wire.SyncLogRequest(
+        source=STRANGE,
+        destination=FOURTH,
+        term=5,
+        last_log_term=0,
+        last_log_index=after,
+        commit_index=commit,
+        entries=(pack,),
+    )
 
 
 async def said(client: GarlicFarmClient, request: wire.Request) -> tuple[bool, int]:

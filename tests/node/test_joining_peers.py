@@ -13,20 +13,30 @@ RECORD_BYTES = 10
 
 
 def joining_peer(*, trusting: bool = False) -> JoiningPeer:
-    return JoiningPeer(None, lambda _: JoinClusterRequest(1, 4, 3, 0, 0, 0), trusting=trusting)
+    return JoiningPeer(
+        None,
+        lambda _: JoinClusterRequest(
+            source=1,
+            destination=4,
+            term=3,
+        ),
+        trusting=trusting,
+    )
 
 
 def joined(next_index: int = 1, *, accepted: bool = True) -> JoinClusterResponse:
-    return JoinClusterResponse(4, 1, 3, next_index, accepted=accepted)
+    return JoinClusterResponse(source=4, destination=1, term=3, next_index=next_index, accepted=accepted)
 
 
 def append(after: int, entries: int, commit: int = 10_000) -> AppendEntries:
     found = (Entry.command(3, b"x"),) * entries
-    return AppendEntries(3, LEADER, LogId(after, 3 if after else 0), found, commit, 7)
+    return AppendEntries(
+        term=3, leader=LEADER, previous=LogId(after, 3 if after else 0), entries=found, commit=commit, correlation=7
+    )
 
 
 def reply(next_index: int, *, success: bool) -> AppendReply:
-    return AppendReply(3, success, next_index, 7)
+    return AppendReply(term=3, success=success, next_index=next_index, correlation=7)
 
 
 def pack(after: int, entries: int, offset: int = 0, commit: int = 10_000) -> tuple[Part, ...]:
@@ -88,8 +98,17 @@ def test_after_a_snapshot_packs_follow_on_it_and_after_a_new_connection_on_what_
 
 
 def installed(index: int) -> tuple[InstallSnapshot, SnapshotReply]:
-    chunk = InstallSnapshot(3, LEADER, LogId(index, 2), MEMBERS, 0, b"x", done=True, correlation=7)
-    return chunk, SnapshotReply(3, accepted=True, next_offset=1, installed=True, correlation=7)
+    chunk = InstallSnapshot(
+        term=3,
+        leader=LEADER,
+        last=LogId(index, 2),
+        configuration=MEMBERS,
+        offset=0,
+        data=b"x",
+        done=True,
+        correlation=7,
+    )
+    return chunk, SnapshotReply(term=3, accepted=True, next_offset=1, installed=True, correlation=7)
 
 
 def test_one_of_another_make_is_told_nothing_before_it_has_accepted() -> None:

@@ -167,7 +167,7 @@ class Leader:
         self.proposed.append(record)
         rekeying = replace(self.state.rekeying, era=record.era, boxes={})
         self.state = replace(self.state, rekeying=rekeying)
-        return ProposalResolved(1, Outcome.COMMITTED, LogId(9, 1), LEADER)
+        return ProposalResolved(proposal_id=1, outcome=Outcome.COMMITTED, position=LogId(9, 1), leader=LEADER)
 
     async def wait_applied(self, index: int) -> int:
         """It is."""

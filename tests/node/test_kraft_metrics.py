@@ -79,8 +79,8 @@ def role(of: Role, leader: int | None = None) -> RoleChanged:
 def test_commit_latency_is_from_the_append_to_the_watermark() -> None:
     """Records that were appended together count once, and the watermark may pass several appends at once."""
     measured = Measured()
-    measured.at(0, Persist(1, first=1, entries=entries(1)), role(Role.LEADER, 1))
-    measured.at(1, Persist(2, first=2, entries=entries(10)))
+    measured.at(0, Persist(number=1, first=1, entries=entries(1)), role(Role.LEADER, 1))
+    measured.at(1, Persist(number=2, first=2, entries=entries(10)))
     measured.at(1.5, Apply(1, entries(1)))
     measured.at(3, Apply(2, entries(10)))
     assert measured.found.commits.average() == pytest.approx((1_500 + 2_000) / 2)
@@ -90,9 +90,9 @@ def test_commit_latency_is_from_the_append_to_the_watermark() -> None:
 def test_commit_latency_is_a_leaders() -> None:
     """A follower measures none, and a deposed leader none of what another one commits."""
     measured = Measured()
-    measured.at(0, role(Role.FOLLOWER, 2), Persist(1, first=1, entries=entries(1)))
+    measured.at(0, role(Role.FOLLOWER, 2), Persist(number=1, first=1, entries=entries(1)))
     measured.at(1, Apply(1, entries(1)))
-    measured.at(2, role(Role.LEADER, 1), Persist(2, first=2, entries=entries(1)))
+    measured.at(2, role(Role.LEADER, 1), Persist(number=2, first=2, entries=entries(1)))
     measured.at(3, role(Role.FOLLOWER, 2))
     measured.at(4, Apply(2, entries(1)))
     assert math.isnan(measured.found.commits.average())
@@ -114,9 +114,9 @@ def test_election_latency_is_from_the_first_candidacy_until_a_leader_is_known(en
 def test_rates_are_of_records_by_the_role_in_which_they_were_stored() -> None:
     """A leader appends, any other server fetches; what stores no records counts nothing."""
     measured = Measured()
-    measured.at(0, role(Role.FOLLOWER, 2), Persist(1, first=1, entries=entries(30)))
-    measured.at(1, Persist(2, hard_state=HardState(2, None)))
-    measured.at(10, role(Role.LEADER, 1), Persist(3, first=31, entries=entries(60)))
+    measured.at(0, role(Role.FOLLOWER, 2), Persist(number=1, first=1, entries=entries(30)))
+    measured.at(1, Persist(number=2, hard_state=HardState(2, None)))
+    measured.at(10, role(Role.LEADER, 1), Persist(number=3, first=31, entries=entries(60)))
     measured.clock.now_s = 100 + SAMPLE_S
     assert measured.found.fetched.rate() == pytest.approx(30 / SAMPLE_S)
     assert measured.found.appended.rate() == pytest.approx(60 / SAMPLE_S)

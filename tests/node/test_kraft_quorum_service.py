@@ -21,13 +21,15 @@ from tests.node.kraft_replicas import KnownReplicas, ScriptedReceiver, service, 
 
 ONE, TWO = ReplicaKey(1), ReplicaKey(2)
 ENTRIES = (Entry(3, COMMAND, b"a"), Entry(3, COMMAND, b"b"))
-FETCH = core.Fetch(3, TWO, LogId(5, 3), 4, 500, 1_000, 77)
+FETCH = core.Fetch(
+    term=3, replica=TWO, position=LogId(5, 3), commit=4, max_wait_ms=500, max_bytes=1_000, correlation=77
+)
 REQUESTS = (
-    core.RequestVote(3, TWO, LogId(5, 2), 77),
-    core.BeginQuorumEpoch(3, TWO, 77),
-    core.EndQuorumEpoch(3, TWO, (ONE,), 77),
+    core.RequestVote(term=3, candidate=TWO, last=LogId(5, 2), correlation=77),
+    core.BeginQuorumEpoch(term=3, leader=TWO, correlation=77),
+    core.EndQuorumEpoch(term=3, leader=TWO, preferred=(ONE,), correlation=77),
     FETCH,
-    core.FetchSnapshot(3, TWO, LogId(5, 3), 0, 1_000, 77),
+    core.FetchSnapshot(term=3, replica=TWO, snapshot=LogId(5, 3), offset=0, max_bytes=1_000, correlation=77),
 )
 
 
@@ -47,7 +49,7 @@ def caller(api_version: int = 17) -> Caller:
 
 async def test_a_fetch_of_a_replica_reaches_the_server_and_its_entries_come_back_as_records() -> None:
     def answer(request: core.Request) -> core.Reply:
-        return core.FetchReply(3, ONE, 4, request.correlation, entries=ENTRIES)
+        return core.FetchReply(term=3, leader=ONE, commit=4, correlation=request.correlation, entries=ENTRIES)
 
     receiver = ScriptedReceiver(answer)
     response = await service(receiver, names()).answer(from_two(FETCH), caller())
@@ -70,12 +72,21 @@ async def test_entries_that_two_followers_get_are_encoded_once() -> None:
         written.append(first)
         return write_entries(first, entries)
 
-    receiver = ScriptedReceiver(lambda request: core.FetchReply(3, ONE, 4, request.correlation, entries=ENTRIES))
+    receiver = ScriptedReceiver(
+        lambda request: core.FetchReply(term=3, leader=ONE, commit=4, correlation=request.correlation, entries=ENTRIES)
+    )
     at = QuorumService(receiver, names(), write, lambda: Answering(leader=ONE))
     first = await at.answer(from_two(FETCH), caller())
     assert await at.answer(from_two(FETCH), caller()) == first
     assert written == [6]
-    await at.answer(from_two(core.Fetch(3, TWO, LogId(6, 3), 4, 500, 1_000, 78)), caller())
+    await at.answer(
+        from_two(
+            core.Fetch(
+                term=3, replica=TWO, position=LogId(6, 3), commit=4, max_wait_ms=500, max_bytes=1_000, correlation=78
+            )
+        ),
+        caller(),
+    )
     assert written == [6, 7]
 
 
@@ -98,7 +109,7 @@ async def test_a_fetch_that_waits_is_answered_when_the_server_answers() -> None:
 
         nursery.start_soon(ask)
         (asked,) = await receiver.wait_asked(1)
-        receiver.asked[0][2](core.FetchReply(3, ONE, 5, asked.correlation))
+        receiver.asked[0][2](core.FetchReply(term=3, leader=ONE, commit=5, correlation=asked.correlation))
     assert responses[0].responses[0].partitions[0].high_watermark == 5
 
 
@@ -131,16 +142,27 @@ async def test_the_cluster_id_goes_to_the_core_which_alone_knows_what_follows(cl
         assert isinstance(request, core.Fetch)
         assert request.cluster_id == cluster_id
         error = None if cluster_id is None else core.RefusalReason.FOREIGN_CLUSTER
-        return core.FetchReply(3, ONE, 0, request.correlation, error=error)
+        return core.FetchReply(term=3, leader=ONE, commit=0, correlation=request.correlation, error=error)
 
-    fetch = core.Fetch(3, TWO, LogId(5, 3), 4, 500, 1_000, 77, cluster_id)
+    fetch = core.Fetch(
+        term=3,
+        replica=TWO,
+        position=LogId(5, 3),
+        commit=4,
+        max_wait_ms=500,
+        max_bytes=1_000,
+        correlation=77,
+        cluster_id=cluster_id,
+    )
     response = await service(ScriptedReceiver(answer), names()).answer(from_two(fetch), caller())
     assert response.error_code == (0 if cluster_id is None else ErrorCode.INCONSISTENT_CLUSTER_ID)
 
 
 async def test_a_request_for_another_voter_is_refused_and_the_server_not_asked() -> None:
     receiver = ScriptedReceiver()
-    vote = request_to_wire(core.RequestVote(3, TWO, LogId(5, 2), 77), ReplicaKey(3), KnownReplicas(TWO))
+    vote = request_to_wire(
+        core.RequestVote(term=3, candidate=TWO, last=LogId(5, 2), correlation=77), ReplicaKey(3), KnownReplicas(TWO)
+    )
     response = await service(receiver, names()).answer(vote, caller(2))
     assert isinstance(response, quorum.VoteResponse)
     assert response.topics[0].partitions[0].error_code == ErrorCode.INVALID_VOTER_KEY
@@ -149,9 +171,11 @@ async def test_a_request_for_another_voter_is_refused_and_the_server_not_asked()
 
 async def test_a_new_leader_tells_where_it_can_be_reached() -> None:
     learned: dict[int, tuple[str, int]] = {}
-    receiver = ScriptedReceiver(lambda request: core.BeginQuorumEpochReply(3, TWO, request.correlation))
+    receiver = ScriptedReceiver(
+        lambda request: core.BeginQuorumEpochReply(term=3, leader=TWO, correlation=request.correlation)
+    )
     at = QuorumService(receiver, names(), write_entries, lambda: Answering(TWO), learned=learned.update)
-    await at.answer(from_two(core.BeginQuorumEpoch(3, TWO, 77)), caller(1))
+    await at.answer(from_two(core.BeginQuorumEpoch(term=3, leader=TWO, correlation=77)), caller(1))
     assert learned == {2: ("127.0.0.1", 9002)}
 
 
@@ -179,7 +203,9 @@ class Consumers:
 
 @pytest.mark.parametrize("in_structure", [True, False], ids=["from-version-15", "before"])
 async def test_a_replica_is_known_by_its_id_in_either_place_and_all_others_are_consumers(*, in_structure: bool) -> None:
-    receiver = ScriptedReceiver(lambda request: core.FetchReply(3, ONE, 4, request.correlation))
+    receiver = ScriptedReceiver(
+        lambda request: core.FetchReply(term=3, leader=ONE, commit=4, correlation=request.correlation)
+    )
     consumers = Consumers()
     at = FetchDispatch(service(receiver, names()), consumers).apis()[ApiKey.FETCH]
     assert (at.min_version, at.max_version) == (4, 18)
@@ -213,7 +239,9 @@ async def test_fetch_smaller_than_a_batch_gets_a_whole_batch(max_bytes: int, siz
 
     def answer(request: core.Request) -> core.Reply:
         assert isinstance(request, core.Fetch)
-        return core.FetchReply(3, ONE, 4, request.correlation, entries=BATCH[: request.max_bytes // 1_000])
+        return core.FetchReply(
+            term=3, leader=ONE, commit=4, correlation=request.correlation, entries=BATCH[: request.max_bytes // 1_000]
+        )
 
     receiver = ScriptedReceiver(answer)
     at = QuorumService(
@@ -230,7 +258,11 @@ async def test_fetch_smaller_than_a_batch_gets_a_whole_batch(max_bytes: int, siz
 
 
 async def test_batch_that_no_answer_has_room_for_is_asked_for_once_more() -> None:
-    receiver = ScriptedReceiver(lambda request: core.FetchReply(3, ONE, 4, request.correlation, entries=BATCH[:2]))
+    receiver = ScriptedReceiver(
+        lambda request: core.FetchReply(
+            term=3, leader=ONE, commit=4, correlation=request.correlation, entries=BATCH[:2]
+        )
+    )
     at = QuorumService(
         receiver, names(), write_entries, lambda: Answering(leader=ONE), ends_batch=lambda entry: entry.data == b"end"
     )

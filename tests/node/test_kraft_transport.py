@@ -51,9 +51,11 @@ from tests.node.recorded_receiver import RecordedReceiver
 ONE, TWO = ReplicaKey(1), ReplicaKey(2)
 PATIENCE_S = 30
 QUICK = RetryTimes(first_ms=1, max_ms=5)
-VOTE = core.RequestVote(3, ONE, LogId(5, 2), 77)
+VOTE = core.RequestVote(term=3, candidate=ONE, last=LogId(5, 2), correlation=77)
 PRE_VOTE = replace(VOTE, pre_vote=True, correlation=78)
-FETCH = core.Fetch(3, ONE, LogId(5, 3), 4, 500, 1_000, 79)
+FETCH = core.Fetch(
+    term=3, replica=ONE, position=LogId(5, 3), commit=4, max_wait_ms=500, max_bytes=1_000, correlation=79
+)
 
 
 class Pair:
@@ -90,7 +92,7 @@ async def peer(answer: Callable[[Request], Reply | None] | None) -> AsyncIterato
 
 def granted(request: Request) -> Reply:
     assert isinstance(request, core.RequestVote)
-    return core.VoteReply(request.term, granted=True, correlation=request.correlation, pre_vote=request.pre_vote)
+    return core.VoteReply(term=request.term, granted=True, correlation=request.correlation, pre_vote=request.pre_vote)
 
 
 async def until_counted(transport: KraftTransport, what: str) -> None:
@@ -105,7 +107,7 @@ async def test_a_reply_carries_the_correlation_of_its_request() -> None:
         await pair.receiver.wait_replies(1)
         pair.transport.send(TWO, VOTE)
         replies = await pair.receiver.wait_replies(2)
-        assert core.VoteReply(3, granted=True, correlation=77) in replies
+        assert core.VoteReply(term=3, granted=True, correlation=77) in replies
         assert {sender for sender, _ in pair.receiver.replies} == {TWO}
         assert pair.receiver.extensions == [(TWO, Extensions(pre_vote=True))]
 
@@ -118,12 +120,12 @@ async def test_a_vote_does_not_wait_behind_a_fetch_that_is_parked() -> None:
         await asked.wait_asked(2)
         _, vote, answered = asked.asked[1]
         answered(granted(vote))
-        assert await pair.receiver.wait_replies(1) == [core.VoteReply(3, granted=True, correlation=77)]
+        assert await pair.receiver.wait_replies(1) == [core.VoteReply(term=3, granted=True, correlation=77)]
         _, fetch, answered = asked.asked[0]
         entries = (Entry(3, COMMAND, b"a"),)
-        answered(core.FetchReply(3, TWO, 5, fetch.correlation, entries=entries))
+        answered(core.FetchReply(term=3, leader=TWO, commit=5, correlation=fetch.correlation, entries=entries))
         (_, reply) = await pair.receiver.wait_replies(2)
-        assert reply == core.FetchReply(3, TWO, 5, 79, entries=entries)
+        assert reply == core.FetchReply(term=3, leader=TWO, commit=5, correlation=79, entries=entries)
 
 
 class OldPeer:
@@ -159,7 +161,7 @@ async def test_a_peer_from_before_pre_vote_is_told_of_and_asked_for_votes_only()
         assert pair.receiver.extensions == [(TWO, Extensions(pre_vote=False))]
         pair.transport.send(TWO, PRE_VOTE)
         pair.transport.send(TWO, VOTE)
-        assert await pair.receiver.wait_replies(1) == [core.VoteReply(3, granted=True, correlation=77)]
+        assert await pair.receiver.wait_replies(1) == [core.VoteReply(term=3, granted=True, correlation=77)]
         assert [vote.topics[0].partitions[0].pre_vote for vote in old.votes] == [False]
         assert pair.transport.counters["pre-votes that the peer has no form for"] == 2
 
@@ -258,7 +260,7 @@ async def test_a_peer_that_is_no_member_any_more_loses_its_connections() -> None
 async def test_an_answer_tells_where_the_leader_can_be_reached() -> None:
     def redirected(request: Request) -> Reply:
         return core.FetchReply(
-            3, TWO, 0, request.correlation, error=core.RefusalReason.NOT_LEADER
+            term=3, leader=TWO, commit=0, correlation=request.correlation, error=core.RefusalReason.NOT_LEADER
         )  # the leader that the peer names has an endpoint among its names
 
     learned: dict[int, tuple[str, int]] = {}

@@ -31,9 +31,19 @@ def made(path: Path, count: int = 150, node: bytes = b"node-one") -> Path:
     """A stopped directory with `count` entries in several segments."""
     directory, recovery = open_directory(path, node, 1, SMALL)
     storage = recovery.storage
-    write(directory, storage, Persist(1, HardState(3, 1)))
+    write(directory, storage, Persist(number=1, hard_state=HardState(3, 1)))
     for index in range(1, count + 1):
-        write(directory, storage, Persist(index + 1, None, None, index, (Entry.command(3, bytes(PAYLOAD_BYTES)),)))
+        write(
+            directory,
+            storage,
+            Persist(
+                number=index + 1,
+                hard_state=None,
+                truncate_from=None,
+                first=index,
+                entries=(Entry.command(3, bytes(PAYLOAD_BYTES)),),
+            ),
+        )
     directory.perform_all(storage.plan_close())
     directory.close()
     return path
@@ -45,7 +55,7 @@ def compacted(path: Path) -> Path:
     directory, recovery = open_directory(path, b"node-one", 2, SMALL)
     writer = SnapshotWriter(LogId(100, 3), ALONE)
     directory.perform_all(writer.plan_begin() + writer.plan(b"the state" * 1_000) + writer.plan_end())
-    write(directory, recovery.storage, Persist(1, snapshot=Compact(writer.description, 101)))
+    write(directory, recovery.storage, Persist(number=1, snapshot=Compact(writer.description, 101)))
     directory.close()
     return path
 
@@ -91,7 +101,13 @@ def test_a_snapshot_and_a_shorter_log_are_sound(tmp_path: Path) -> None:
 def test_a_torn_tail_is_called_repairable_and_told(tmp_path: Path) -> None:
     path = made(tmp_path / "raft", count=10)
     directory, recovery = open_directory(path, b"node-one", 2, SMALL)
-    write(directory, recovery.storage, Persist(1, None, None, 11, (Entry.command(3, bytes(PAYLOAD_BYTES)),)))
+    write(
+        directory,
+        recovery.storage,
+        Persist(
+            number=1, hard_state=None, truncate_from=None, first=11, entries=(Entry.command(3, bytes(PAYLOAD_BYTES)),)
+        ),
+    )
     directory.close()
     flip(segments(path)[0], SEGMENT_HEADER_BYTES + 10 * RECORD_BYTES + 60)
     code, said = look(path)

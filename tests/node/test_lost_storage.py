@@ -53,7 +53,11 @@ def test_the_first_start_of_a_server_makes_its_storage(tmp_path: Path, node_id: 
 def store(directory: Path, entries: tuple[Entry, ...], voted_for: ServerId | None) -> None:
     """What a server that is stopped since has put into its storage."""
     disk, recovery = open_directory(directory / RAFT_DIRECTORY, LATER, 1, StorageOptions(segment_bytes=65_536))
-    disk.perform_all(recovery.storage.plan([Persist(1, HardState(3, voted_for), None, 1, entries)]))
+    disk.perform_all(
+        recovery.storage.plan(
+            [Persist(number=1, hard_state=HardState(3, voted_for), truncate_from=None, first=1, entries=entries)]
+        )
+    )
     recovery.storage.done()
     disk.close()
 

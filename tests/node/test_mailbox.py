@@ -42,7 +42,7 @@ def submit(batches: Batches) -> Proposed:
 
 def commit(calls: PendingCalls, batch: Proposed) -> None:
     """The core answers."""
-    calls.answer(batch.proposal_id, ProposalResolved(batch.proposal_id, Outcome.COMMITTED))
+    calls.answer(batch.proposal_id, ProposalResolved(proposal_id=batch.proposal_id, outcome=Outcome.COMMITTED))
 
 
 async def test_a_full_lane_still_takes_what_the_disk_says() -> None:
@@ -69,7 +69,7 @@ async def test_an_answer_counts_although_the_server_stops_before_it_is_taken() -
         nursery.start_soon(ask)
         await trio.testing.wait_all_tasks_blocked()
         # as when the change is the removal of the very server that was asked
-        committed = ConfigurationResolved(numbers[0], ChangeOutcome.COMMITTED)
+        committed = ConfigurationResolved(change_id=numbers[0], outcome=ChangeOutcome.COMMITTED)
         calls.answer(numbers[0], committed)
         calls.end()
     assert answers == [committed]

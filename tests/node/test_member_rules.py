@@ -69,6 +69,15 @@ def test_a_node_without_a_server_takes_no_invitation_and_says_so() -> None:
     configuration = LogEntry(1, WireConfiguration(1, 0, ()))
     with pytest.raises(GarlicFarmError, match="has not started its Raft server yet") as refused:
         RequestGateway(lambda: None, lambda _: False).membership_request(
-            JoinClusterRequest(1, 4, 1, 0, 3, 3, (configuration,)), lambda _: None
+            JoinClusterRequest(
+                source=1,
+                destination=4,
+                term=1,
+                last_log_term=0,
+                last_log_index=3,
+                commit_index=3,
+                entries=(configuration,),
+            ),
+            lambda _: None,
         )
     assert refused.value.fault is Fault.BUSY

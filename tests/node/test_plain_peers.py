@@ -31,7 +31,13 @@ class Scene:
 
     async def says(self, source: int, *, from_host: str = "127.0.0.1", destination: int = OURS) -> wire.Reply | None:
         """The answer to a vote request of server `source`; None: the connection was closed."""
-        request = wire.RequestVoteRequest(source, destination, 3, 2, 9, 0)
+        request = wire.RequestVoteRequest(
+            source=source,
+            destination=destination,
+            term=3,
+            last_log_term=2,
+            last_log_index=9,
+        )
         return await self.asks(encode_request(request), from_host)
 
     async def asks(self, data: bytes, from_host: str = "127.0.0.1") -> wire.Reply | None:
@@ -64,7 +70,9 @@ async def listening(peers: PlainPeers = LISTED) -> AsyncIterator[Scene]:
 
 async def test_a_listed_server_is_answered_without_tls_and_handshake() -> None:
     async with listening() as scene:
-        assert await scene.says(THEIRS) == wire.RequestVoteResponse(OURS, THEIRS, 3, 0, accepted=True)
+        assert await scene.says(THEIRS) == wire.RequestVoteResponse(
+            source=OURS, destination=THEIRS, term=3, next_index=0, accepted=True
+        )
         assert not scene.incidents
 
 
@@ -89,11 +97,31 @@ async def test_a_listed_address_speaks_for_its_own_servers_only(claimed: int) ->
 async def test_a_connection_keeps_the_name_that_it_began_with() -> None:
     both = PlainPeers({THEIRS: ("127.0.0.1", 9004), OTHERS: ("127.0.0.1", 9005)})
     async with listening(both) as scene:
-        first = encode_request(wire.AppendEntriesRequest(THEIRS, 9, 3, 0, 0, 0))
+        first = encode_request(
+            wire.AppendEntriesRequest(
+                source=THEIRS,
+                destination=9,
+                term=3,
+            )
+        )
         # given a first message to another server, which is not answered: the second has no better luck in another name
-        assert await scene.asks(first + encode_request(wire.RequestVoteRequest(OTHERS, OURS, 3, 2, 9, 0))) is None
-        assert await scene.asks(encode_request(wire.ClientRequest(0, 0, 0, 0, 0, 0))) == wire.AppendEntriesResponse(
-            OURS, OURS, 1, 1, accepted=True
+        assert (
+            await scene.asks(
+                first
+                + encode_request(
+                    wire.RequestVoteRequest(
+                        source=OTHERS,
+                        destination=OURS,
+                        term=3,
+                        last_log_term=2,
+                        last_log_index=9,
+                    )
+                )
+            )
+            is None
+        )
+        assert await scene.asks(encode_request(wire.ClientRequest())) == wire.AppendEntriesResponse(
+            source=OURS, destination=OURS, term=1, next_index=1, accepted=True
         )
         assert not scene.handler.asked
 

@@ -53,7 +53,11 @@ def poisoned(path: Path, *entries: bytes, term: int = 2) -> Path:
     node_directory(path)
     directory, recovery = open_directory(path / RAFT_DIRECTORY, A, 2, StorageOptions(segment_bytes=64 * 1024))
     more = tuple(Entry.command(term, data) for data in entries)
-    directory.perform_all(recovery.storage.plan([Persist(1, HardState(term, 1), None, len(ENTRIES) + 1, more)]))
+    directory.perform_all(
+        recovery.storage.plan(
+            [Persist(number=1, hard_state=HardState(term, 1), truncate_from=None, first=len(ENTRIES) + 1, entries=more)]
+        )
+    )
     recovery.storage.done()
     directory.close()
     return path

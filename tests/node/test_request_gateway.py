@@ -39,7 +39,11 @@ FOLLOWING = RoleChanged(Role.FOLLOWER, 7, OTHER)
 class Server:
     """A server whose answers are decided by the test."""
 
-    answer: ProposalResolved = field(default_factory=lambda: ProposalResolved(0, Outcome.COMMITTED, LogId(41, 7), OWN))
+    answer: ProposalResolved = field(
+        default_factory=lambda: ProposalResolved(
+            proposal_id=0, outcome=Outcome.COMMITTED, position=LogId(41, 7), leader=OWN
+        )
+    )
     role: RoleChanged = LEADING
     error: Exception | None = None
     proposed: list[tuple[bytes, ...]] = field(default_factory=list)
@@ -132,16 +136,22 @@ def gateway(server: Server) -> RequestGateway:
     ("resolve", "expected"),
     [
         (
-            ProposalResolved(0, Outcome.COMMITTED, LogId(41, 7), OWN),
+            ProposalResolved(proposal_id=0, outcome=Outcome.COMMITTED, position=LogId(41, 7), leader=OWN),
             ClientAnswer(accepted=True, leader=OWN, next_index=42, term=7),
         ),
         (
-            ProposalResolved(0, Outcome.NOT_LEADER, leader=OTHER),
+            ProposalResolved(proposal_id=0, outcome=Outcome.NOT_LEADER, leader=OTHER),
             ClientAnswer(accepted=False, leader=OTHER, next_index=0, term=1),
         ),
-        (ProposalResolved(0, Outcome.NOT_LEADER), ClientAnswer(accepted=False, leader=None, next_index=0, term=1)),
-        (ProposalResolved(0, Outcome.BUSY, leader=OWN), ClientAnswer(accepted=False, leader=OWN, next_index=0, term=1)),
-        (ProposalResolved(0, Outcome.UNKNOWN), None),
+        (
+            ProposalResolved(proposal_id=0, outcome=Outcome.NOT_LEADER),
+            ClientAnswer(accepted=False, leader=None, next_index=0, term=1),
+        ),
+        (
+            ProposalResolved(proposal_id=0, outcome=Outcome.BUSY, leader=OWN),
+            ClientAnswer(accepted=False, leader=OWN, next_index=0, term=1),
+        ),
+        (ProposalResolved(proposal_id=0, outcome=Outcome.UNKNOWN), None),
     ],
     ids=["committed", "not leader", "no leader", "busy", "unknown: hang up"],
 )
@@ -174,7 +184,7 @@ def test_a_client_may_neither_approve_nor_evict_nor_raise_the_level() -> None:
 def test_evicted_server_is_refused() -> None:
     running = replica(Server())
     opened = RequestGateway(lambda: running, lambda server_id: server_id == OTHER)
-    request = core.RequestVote(7, OTHER, ORIGIN, 1)
+    request = core.RequestVote(term=7, candidate=OTHER, last=ORIGIN, correlation=1)
     with pytest.raises(GarlicFarmError, match="the identity of server 2 was retired or evicted"):
         opened.request(OTHER, request, lambda _: None)
 
@@ -195,7 +205,7 @@ def test_a_command_too_large_to_be_stored_is_a_fault_of_the_client() -> None:
 
 @pytest.mark.parametrize("error", [ServerBusyError("1024 requests"), ServerStoppedError("the server has stopped")])
 def test_a_peer_that_comes_too_early_too_late_or_too_often_is_told_to_try_again(error: Exception) -> None:
-    request = core.RequestVote(1, OTHER, ORIGIN, correlation=1)
+    request = core.RequestVote(term=1, candidate=OTHER, last=ORIGIN, correlation=1)
     with pytest.raises(GarlicFarmError) as refused:
         gateway(Server(error=error)).request(OTHER, request, no_answer_expected)
     assert refused.value.fault is Fault.BUSY
@@ -215,7 +225,7 @@ def test_client_before_the_founding_gets_no_leader() -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.BUSY, Outcome.NOT_LEADER])
 def test_a_gateway_that_loses_its_replica_while_a_request_is_under_way_lets_it_end(outcome: Outcome) -> None:
-    server = Server(ProposalResolved(0, outcome), late=[])
+    server = Server(ProposalResolved(proposal_id=0, outcome=outcome), late=[])
     running: list[Replica | None] = [replica(server), None]
     answers: list[ClientAnswer | None] = []
     RequestGateway(lambda: running.pop(0), lambda _: False).client_request((b"{}",), answers.append)

@@ -55,7 +55,9 @@ class Log:
         for _ in range(count):
             self.number += 1
             entry = Entry.command(1, bytes([1]) * ENTRY_BYTES)
-            self.executor.persist(Persist(self.number, None, None, self.number, (entry,)))
+            self.executor.persist(
+                Persist(number=self.number, hard_state=None, truncate_from=None, first=self.number, entries=(entry,))
+            )
 
     def work(self, jobs: int = 1_000_000) -> None:
         """Let the disk do its next jobs."""
@@ -105,7 +107,7 @@ def test_under_full_load_reads_included_the_segment_is_ready_in_time() -> None:
     # Given that a group and a read wait at every moment
     for _ in range(1_000):
         log.append(4)
-        log.executor.ask(ReadEntries(log.number, 1, 1, 10))
+        log.executor.ask(ReadEntries(request_id=log.number, first=1, last=1, limit_bytes=10))
         log.work(2)
     assert log.executor._reads
     assert log.storage.segment_count >= 3
@@ -215,7 +217,15 @@ def test_on_a_real_disk_the_spare_is_adopted_by_its_name_and_is_no_leftover(tmp_
     disk, recovery = open_directory(tmp_path / "raft", b"node-one", 1, StorageOptions(segment_bytes=64 * 1024))
     executor = Executor(recovery.storage)
     for number in range(1, 60):
-        executor.persist(Persist(number, None, None, number, (Entry.command(1, b"x" * ENTRY_BYTES),)))
+        executor.persist(
+            Persist(
+                number=number,
+                hard_state=None,
+                truncate_from=None,
+                first=number,
+                entries=(Entry.command(1, b"x" * ENTRY_BYTES),),
+            )
+        )
         while (job := executor.next_job()) is not None:
             assert isinstance(job, WriteJob | PreparationJob)
             disk.perform_all(job.operations)

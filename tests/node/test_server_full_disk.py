@@ -21,7 +21,14 @@ LARGE = Entry.command(1, bytes(100_000))
 
 def append(after: int, *entries: Entry, commit: int = 0, correlation: int = 1) -> AppendEntries:
     """What server 2, the leader of term 1, sends."""
-    return AppendEntries(1, TWO, LogId(after, 1 if after else 0), entries, commit, correlation)
+    return AppendEntries(
+        term=1,
+        leader=TWO,
+        previous=LogId(after, 1 if after else 0),
+        entries=entries,
+        commit=commit,
+        correlation=correlation,
+    )
 
 
 async def blocked_follower(nursery: trio.Nursery, disk: MemoryDisk) -> Node:
@@ -29,7 +36,7 @@ async def blocked_follower(nursery: trio.Nursery, disk: MemoryDisk) -> Node:
     node = build(ONE, MemoryNetwork(), disk, count=3)
     await nursery.start(node.server.run)
     stored = await request(node, TWO, append(0, LARGE, LARGE, commit=1))
-    assert stored == AppendReply(1, success=True, next_index=3, correlation=1)
+    assert stored == AppendReply(term=1, success=True, next_index=3, correlation=1)
     disk.full_for = ".segment.new"
     nursery.start_soon(request, node, TWO, append(2, LARGE, LARGE, commit=1))
     await trio.sleep(0.1)
@@ -51,8 +58,8 @@ async def test_a_vote_is_given_and_durable_while_a_write_of_the_log_waits_for_sp
         node = await blocked_follower(nursery, disk)
         await trio.sleep(1.1)  # the leader is silent for the minimum election timeout
         with trio.fail_after(0.5):
-            reply = await request(node, THREE, RequestVote(2, THREE, LogId(4, 1), 7))
-        assert reply == VoteReply(2, granted=True, correlation=7)
+            reply = await request(node, THREE, RequestVote(term=2, candidate=THREE, last=LogId(4, 1), correlation=7))
+        assert reply == VoteReply(term=2, granted=True, correlation=7)
         assert node.server.describe().disk_full
         nursery.cancel_scope.cancel()
     found = reopened(disk)
@@ -68,7 +75,7 @@ async def test_a_deposed_leader_is_told_the_later_term_while_a_write_of_the_log_
         node = await blocked_follower(nursery, MemoryDisk())
         await trio.sleep(1.1)
         with trio.fail_after(0.5):
-            await request(node, THREE, RequestVote(2, THREE, LogId(4, 1), 7))
+            await request(node, THREE, RequestVote(term=2, candidate=THREE, last=LogId(4, 1), correlation=7))
         with trio.fail_after(0.5):
             reply = await request(node, TWO, append(2, correlation=8))
         assert isinstance(reply, AppendReply)
@@ -97,7 +104,7 @@ async def test_when_there_is_space_the_write_goes_on_and_takes_no_vote_back(
         node = await blocked_follower(nursery, disk)
         await trio.sleep(1.1)
         with trio.fail_after(0.5):
-            await request(node, THREE, RequestVote(2, THREE, LogId(4, 1), 7))
+            await request(node, THREE, RequestVote(term=2, candidate=THREE, last=LogId(4, 1), correlation=7))
         disk.full_for = ""
         with trio.fail_after(10):
             while node.server.describe().disk_full:  # noqa: ASYNC110 - a flag of the view
@@ -110,16 +117,18 @@ async def test_when_there_is_space_the_write_goes_on_and_takes_no_vote_back(
 
 def entries(number: int, first: int, term: int = 1) -> Persist:
     """A Persist of one entry."""
-    return Persist(number, None, None, first, (Entry.command(term, b"x" * 4_000),))
+    return Persist(
+        number=number, hard_state=None, truncate_from=None, first=first, entries=(Entry.command(term, b"x" * 4_000),)
+    )
 
 
 def test_beside_a_blocked_group_only_what_tells_nothing_of_the_log_leaves() -> None:
     executor, disk = machine()
     accept(executor, [entries(1, 1)])
     job = write(executor)
-    vote = Send(THREE, VoteReply(5, granted=True, correlation=1), after=3)
-    stored = Send(TWO, AppendReply(5, success=True, next_index=3, correlation=2), after=3)
-    assert accept(executor, [entries(2, 2), Persist(3, HardState(5, THREE)), vote, stored]) == []
+    vote = Send(THREE, VoteReply(term=5, granted=True, correlation=1), after=3)
+    stored = Send(TWO, AppendReply(term=5, success=True, next_index=3, correlation=2), after=3)
+    assert accept(executor, [entries(2, 2), Persist(number=3, hard_state=HardState(5, THREE)), vote, stored]) == []
     # When the first group finds no space, the vote goes ahead of it
     assert executor.blocked(job, 0) == []
     beside = executor.next_job()
@@ -139,7 +148,15 @@ def test_no_later_group_brings_an_older_vote_back() -> None:
     executor, disk = machine(group_bytes=5_000)
     accept(executor, [entries(1, 1)])
     job = write(executor)
-    accept(executor, [Persist(2, HardState(4, TWO)), entries(3, 2), entries(4, 3), Persist(5, HardState(5, THREE))])
+    accept(
+        executor,
+        [
+            Persist(number=2, hard_state=HardState(4, TWO)),
+            entries(3, 2),
+            entries(4, 3),
+            Persist(number=5, hard_state=HardState(5, THREE)),
+        ],
+    )
     executor.blocked(job, 0)
     beside = executor.next_job()
     assert isinstance(beside, HardStateJob)
@@ -163,17 +180,17 @@ def test_a_vote_waits_where_the_blocked_group_still_writes_the_hard_state_itself
         executor,
         [
             Persist(
-                1,
-                HardState(4, TWO),
-                None,
-                1,
-                (Entry.command(4, b"x"),),
+                number=1,
+                hard_state=HardState(4, TWO),
+                truncate_from=None,
+                first=1,
+                entries=(Entry.command(4, b"x"),),
             )
         ],
     )
     job = write(executor)
-    vote = Send(THREE, VoteReply(5, granted=True, correlation=1), after=2)
-    accept(executor, [Persist(2, HardState(5, THREE)), vote])
+    vote = Send(THREE, VoteReply(term=5, granted=True, correlation=1), after=2)
+    accept(executor, [Persist(number=2, hard_state=HardState(5, THREE)), vote])
     assert executor.blocked(job, 0) == []
     assert executor.next_job() is None
     # Behind its part of the group there is nothing that could overwrite the vote.
@@ -194,13 +211,13 @@ def test_a_read_beside_a_blocked_group_sees_no_entry_that_is_about_to_be_removed
         executor,
         [
             Persist(
-                4,
-                None,
-                2,
-                2,
-                (Entry.command(2, b"y"),),
+                number=4,
+                hard_state=None,
+                truncate_from=2,
+                first=2,
+                entries=(Entry.command(2, b"y"),),
             ),
-            ReadEntries(9, 1, 3, 100_000),
+            ReadEntries(request_id=9, first=1, last=3, limit_bytes=100_000),
         ],
     )
     read = executor.next_job()

@@ -116,7 +116,7 @@ async def test_requests_of_two_peers_get_each_its_own_reply(autojump_clock: trio
         replies: dict[int, VoteReply] = {}
 
         async def ask(sender: int) -> None:
-            reply = await request(node, sender, RequestVote(1, sender, LogId(0, 0), 0))
+            reply = await request(node, sender, RequestVote(term=1, candidate=sender, last=LogId(0, 0), correlation=0))
             assert isinstance(reply, VoteReply)
             replies[sender] = reply
 
@@ -133,7 +133,7 @@ async def test_a_vote_is_answered_only_when_it_is_durable(autojump_clock: trio.t
     async with trio.open_nursery() as nursery:
         node = build(ONE, MemoryNetwork(), MemoryDisk(), count=3)
         await nursery.start(node.server.run)
-        reply = await request(node, 2, RequestVote(9, 2, LogId(0, 0), 1))
+        reply = await request(node, 2, RequestVote(term=9, candidate=2, last=LogId(0, 0), correlation=1))
         assert isinstance(reply, VoteReply)
         assert reply.granted
         found = recover(node.disk.crash(Random(3)), Owner(b"node-001", 2, 1), bytes(16), SMALL)
@@ -391,4 +391,4 @@ async def test_after_a_clean_stop_rot_in_the_last_entry_is_recognized(autojump_c
         recover(disk, Owner(b"node-001", 2, 1), bytes(16), SMALL)
     assert (await node.server.propose((b"x",))).outcome is Outcome.NOT_LEADER
     with pytest.raises(ServerStoppedError):
-        await request(node, 2, RequestVote(9, 2, LogId(0, 0), 1))
+        await request(node, 2, RequestVote(term=9, candidate=2, last=LogId(0, 0), correlation=1))

@@ -23,7 +23,7 @@ from tests.node.kept_entries import KeptEntries
 from tests.node.memory_server import ONE, SMALL, MemoryDisk, until, voters
 
 TWO = 2
-OUT_OF_DATE = RequestVote(0, TWO, LogId(0, 0), correlation=7)
+OUT_OF_DATE = RequestVote(term=0, candidate=TWO, last=LogId(0, 0), correlation=7)
 
 
 class WatchedCore(Raft):

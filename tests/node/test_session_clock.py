@@ -45,11 +45,11 @@ class Serving:
         """Commit, a little later."""
         self.written_at_s.append(trio.current_time())
         if self.refuses:
-            return ProposalResolved(0, Outcome.NOT_LEADER)
+            return ProposalResolved(proposal_id=0, outcome=Outcome.NOT_LEADER)
         await trio.sleep(0.1)
         index = len(self.written_at_s)
         await self.machine.apply(index, tuple(Entry.command(1, command) for command in commands))
-        return ProposalResolved(0, Outcome.COMMITTED, LogId(index, 1), ONE)
+        return ProposalResolved(proposal_id=0, outcome=Outcome.COMMITTED, position=LogId(index, 1), leader=ONE)
 
 
 def clock_of(serving: Serving, ahead_ms: list[int]) -> SessionClock:

@@ -122,7 +122,9 @@ class Story:
         """The state machine's bytes, as a follower or a restart would read them."""
         image, data, offset, done = ImageReader(), b"", 0, False
         while not done:
-            request = ReadSnapshot(1, snapshot.last, offset, self.random.choice((100, CHUNK_BYTES)))
+            request = ReadSnapshot(
+                request_id=1, last=snapshot.last, offset=offset, limit_bytes=self.random.choice((100, CHUNK_BYTES))
+            )
             answer = ReadJob(request, storage.binding, chunk=storage.chunk_extent(request)).answer(self.disk)
             assert isinstance(answer, SnapshotRead)
             assert answer.data is not None
@@ -148,7 +150,9 @@ class Story:
         first = len(terms) + 1
         new = [self.term] * self.random.choice((1, 5, 12))
         entries = tuple(entry(index, term) for index, term in enumerate(new, start=first))
-        persist = self.persist(Persist(0, HardState(self.term), cut, first, entries))
+        persist = self.persist(
+            Persist(number=0, hard_state=HardState(self.term), truncate_from=cut, first=first, entries=entries)
+        )
         return [lambda storage: storage.plan([persist])], replace(state, terms=terms + new)
 
     def compact(self, state: State) -> tuple[list[Callable[[Storage], list[DiskOperation]]], State]:
@@ -159,10 +163,10 @@ class Story:
         writer = SnapshotWriter(last, CONFIGURATION)
         writing = [*writer.plan_begin(), *writer.plan(data), *writer.plan_end()]
         kept = self.random.randint(1, index + 1)
-        persist = self.persist(Persist(0, snapshot=Compact(writer.description, kept)))
+        persist = self.persist(Persist(number=0, snapshot=Compact(writer.description, kept)))
         after = replace(state, snapshot=writer.description, data=data)
         # The chunks are no group of the storage: an empty one stands for them.
-        return [lambda storage: [*storage.plan([self.persist(Persist(0))]), *writing], self.plan(persist)], after
+        return [lambda storage: [*storage.plan([self.persist(Persist(number=0))]), *writing], self.plan(persist)], after
 
     def install(self, state: State) -> tuple[list[Callable[[Storage], list[DiskOperation]]], State]:
         """Receive the leader's snapshot, of an index beyond our log or in conflict with it."""
@@ -174,10 +178,10 @@ class Story:
         image = writer.begin() + writer.blocks(data) + writer.end()
         size = max(self.random.choice((50, 1_000, 10_000)), len(image) // 8)
         chunks = [
-            self.plan(self.persist(Persist(0, snapshot=StoreChunk(last, start, image[start : start + size]))))
+            self.plan(self.persist(Persist(number=0, snapshot=StoreChunk(last, start, image[start : start + size]))))
             for start in range(0, len(image), size)
         ]
-        installing = self.persist(Persist(0, snapshot=Install(writer.description)))
+        installing = self.persist(Persist(number=0, snapshot=Install(writer.description)))
 
         def install(storage: Storage) -> list[DiskOperation]:
             assert received_snapshot(self.disk, ImageReader()) == writer.description

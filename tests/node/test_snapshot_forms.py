@@ -49,7 +49,10 @@ def take(disk: CrashDisk, form: SnapshotForm) -> SnapshotDescription:
         disk.run(writer.plan(part))
     disk.run(writer.plan_end())
     entries = tuple(Entry.command(1, b"%d" % number) for number in range(3))
-    for persist in (Persist(1, HardState(1), None, 1, entries), Persist(2, snapshot=Compact(writer.description, 4))):
+    for persist in (
+        Persist(number=1, hard_state=HardState(1), truncate_from=None, first=1, entries=entries),
+        Persist(number=2, snapshot=Compact(writer.description, 4)),
+    ):
         disk.run(storage.plan([persist]))
         storage.done()
     return writer.description

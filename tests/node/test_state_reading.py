@@ -55,7 +55,11 @@ def node_directory(path: Path) -> Path:
     formation = FormationState(promise=PROMISES[A], founding=FOUNDING)
     (path / FILE_NAME).write_bytes(encode_formation_state(formation))
     directory, recovery = open_directory(path / RAFT_DIRECTORY, A, 1, StorageOptions(segment_bytes=64 * 1024))
-    directory.perform_all(recovery.storage.plan([Persist(1, HardState(2, 1), None, 1, ENTRIES)]))
+    directory.perform_all(
+        recovery.storage.plan(
+            [Persist(number=1, hard_state=HardState(2, 1), truncate_from=None, first=1, entries=ENTRIES)]
+        )
+    )
     recovery.storage.done()
     directory.close()
     return path
@@ -73,7 +77,7 @@ async def compacted(path: Path, covered: int) -> Path:
     state = b"".join(applied_state.snapshot())
     directory.perform_all(writer.plan_begin() + writer.plan(state) + writer.plan_end())
     change = Compact(writer.description, covered + 1)
-    directory.perform_all(recovery.storage.plan([Persist(1, snapshot=change)]))
+    directory.perform_all(recovery.storage.plan([Persist(number=1, snapshot=change)]))
     recovery.storage.done()
     directory.close()
     return path

@@ -34,7 +34,7 @@ def entry(term: int, random: Random) -> Entry:
 
 
 def stored(disk: CrashDisk, storage: Storage) -> list[Entry]:
-    request = ReadEntries(0, 1, storage.last.index, 2**62)
+    request = ReadEntries(request_id=0, first=1, last=storage.last.index, limit_bytes=2**62)
     return list(read_extents(disk, storage.binding, storage.extents(request), 2**62))
 
 
@@ -61,7 +61,11 @@ class Model:
                 del log[cut - 1 :]
                 hard_state = HardState(max(hard_state.term, log[-1].term + 1 if log else 1))
             new = [entry(max(hard_state.term, 1), random) for _ in range(random.choice([0, 1, 2, 6]))]
-            persists.append(Persist(self.number, hard_state, cut, len(log) + 1, tuple(new)))
+            persists.append(
+                Persist(
+                    number=self.number, hard_state=hard_state, truncate_from=cut, first=len(log) + 1, entries=tuple(new)
+                )
+            )
             log += new
         return persists
 

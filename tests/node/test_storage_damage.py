@@ -33,7 +33,11 @@ def started(disk: CrashDisk) -> Storage:
 
 
 def append(disk: CrashDisk, storage: Storage, *entries: Entry) -> None:
-    disk.run(storage.plan([Persist(1, None, None, storage.last.index + 1, entries)]))
+    disk.run(
+        storage.plan(
+            [Persist(number=1, hard_state=None, truncate_from=None, first=storage.last.index + 1, entries=entries)]
+        )
+    )
     storage.done()
 
 
@@ -112,7 +116,7 @@ def test_a_vote_after_the_entries_makes_their_damage_known() -> None:
     disk = CrashDisk()
     storage = started(disk)
     append(disk, storage, *(command(n) for n in range(1, 5)))
-    disk.run(storage.plan([Persist(2, HardState(2, 1))]))
+    disk.run(storage.plan([Persist(number=2, hard_state=HardState(2, 1))]))
     flip(disk, FIRST, record_at(1) + 60)
     assert "the hard state proves" in refused(disk)
 
@@ -177,7 +181,7 @@ def test_a_command_that_looks_like_a_later_record_does_not_make_a_torn_tail_look
 def test_one_damaged_hard_state_slot_is_repaired_from_the_other(slot: int) -> None:
     disk = CrashDisk()
     storage = started(disk)
-    disk.run(storage.plan([Persist(1, HardState(7, 3))]))
+    disk.run(storage.plan([Persist(number=1, hard_state=HardState(7, 3))]))
     flip(disk, "ballot", slot * 4096 + 30)
     recovery = recover(disk, OWNER, STORAGE_ID, SMALL)
     assert recovery.hard_state == HardState(7, 3)
@@ -199,9 +203,9 @@ def test_a_torn_hard_state_update_leaves_the_old_vote_or_the_new_one(seed: int) 
     random = Random(seed)
     disk = CrashDisk()
     storage = started(disk)
-    disk.run(storage.plan([Persist(1, HardState(7, 3))]))
+    disk.run(storage.plan([Persist(number=1, hard_state=HardState(7, 3))]))
     storage.done()
-    operations = storage.plan([Persist(2, HardState(8))])
+    operations = storage.plan([Persist(number=2, hard_state=HardState(8))])
     stop = random.randrange(len(operations))
     disk.run(operations[:stop])
     found = recover(disk.crash(random), OWNER, STORAGE_ID, SMALL).hard_state
@@ -221,7 +225,17 @@ def test_truncated_entries_stay_away_whatever_is_written_in_their_place() -> Non
         random = Random(seed)
         disk = log_of(10)
         storage = started(disk)
-        operations = storage.plan([Persist(2, HardState(2), 5, 5, (Entry.command(2, command(5).data),))])
+        operations = storage.plan(
+            [
+                Persist(
+                    number=2,
+                    hard_state=HardState(2),
+                    truncate_from=5,
+                    first=5,
+                    entries=(Entry.command(2, command(5).data),),
+                )
+            ]
+        )
         disk.run(operations[: random.randint(0, len(operations))])
         found = recover(disk.crash(random), OWNER, STORAGE_ID, SMALL).log.tail
         old = tuple(command(n) for n in range(1, 11))
@@ -236,7 +250,7 @@ def test_a_truncation_within_a_group_keeps_its_earlier_entries_whenever_the_proc
         random = Random(seed)
         disk = log_of(10, per_group=5)
         storage = started(disk)
-        operations = storage.plan([Persist(2, HardState(2), 8, 8, new)])
+        operations = storage.plan([Persist(number=2, hard_state=HardState(2), truncate_from=8, first=8, entries=new)])
         disk.run(operations[: random.randint(0, len(operations))])
         crashed = disk.crash(random)
         recovery = recover(crashed, OWNER, STORAGE_ID, SMALL)
@@ -253,11 +267,13 @@ def test_a_truncation_that_recovery_finishes_stays_where_its_cut_ends_with_the_s
         storage = started(disk)
         for size in (*([3765] * 7), 4063):
             append(disk, storage, Entry.command(1, bytes(size)), Entry.command(1, bytes(size)))
-        assert disk.size(FIRST) - storage.extents(ReadEntries(0, 16, 16, 1))[0].length_bytes - RECORD_HEADER_BYTES == (
+        assert disk.size(FIRST) - storage.extents(ReadEntries(request_id=0, first=16, last=16, limit_bytes=1))[
+            0
+        ].length_bytes - RECORD_HEADER_BYTES == (
             SEGMENT_HEADER_BYTES + 7 * (RECORD_HEADER_BYTES + 2 * (ENTRY_HEAD.size + 3765))
         )
         # when a truncation within that group was noted and no more, and recovery finishes it
-        operations = storage.plan([Persist(2, HardState(2), 16, 16, ())])
+        operations = storage.plan([Persist(number=2, hard_state=HardState(2), truncate_from=16, first=16, entries=())])
         first_other = next(n for n, each in enumerate(operations) if getattr(each, "file", "") == FIRST)
         disk.run(operations[:first_other])
         started(disk)
@@ -272,18 +288,24 @@ def test_a_group_may_be_cut_again_and_gone_on_from_each_time(again: int) -> None
     expected = [command(n) for n in range(1, 11)]
     for term, cut in ((2, 8), (3, again), (4, 7)):
         more = tuple(Entry.command(term, b"%d" % n) for n in range(3))
-        disk.run(storage.plan([Persist(term, HardState(term), cut, cut, more)]))
+        disk.run(
+            storage.plan([Persist(number=term, hard_state=HardState(term), truncate_from=cut, first=cut, entries=more)])
+        )
         storage.done()
         expected[cut - 1 :] = more
         assert list(recover(disk, OWNER, STORAGE_ID, SMALL).log.tail) == expected
-        request = ReadEntries(0, 1, len(expected), 10**6)
+        request = ReadEntries(request_id=0, first=1, last=len(expected), limit_bytes=10**6)
         assert list(read_extents(disk, storage.binding, storage.extents(request), 10**6)) == expected
 
 
 def test_a_rotten_cut_does_not_bring_back_what_it_removed() -> None:
     disk = log_of(5, per_group=5)
     storage = started(disk)
-    disk.run(storage.plan([Persist(2, HardState(2), 4, 4, (Entry.command(2, b"new"),))]))
+    disk.run(
+        storage.plan(
+            [Persist(number=2, hard_state=HardState(2), truncate_from=4, first=4, entries=(Entry.command(2, b"new"),))]
+        )
+    )
     storage.done()
     flip(disk, FIRST, record_at(6, per_group=5) + 20)
     assert "the later entry 4" in refused(disk)
@@ -294,7 +316,9 @@ def test_what_is_written_are_the_very_bytes_that_were_handed_over_in_one_record(
     storage = started(disk)
     entries = tuple(command(n) for n in range(1, 50))
     received = encode_group(entries)
-    operations = storage.plan([Persist(1, None, None, 1, entries, encoded=received)])
+    operations = storage.plan(
+        [Persist(number=1, hard_state=None, truncate_from=None, first=1, entries=entries, encoded=received)]
+    )
     written = [operation.data for operation in operations if isinstance(operation, WriteBytes)]
     assert written[-1][RECORD_HEADER_BYTES:] == received
 
@@ -304,7 +328,7 @@ def test_a_large_group_is_written_in_records_of_which_one_can_be_read_alone() ->
     storage = started(disk)
     entries = tuple(command(n, 1_000) for n in range(1, 100))
     append(disk, storage, *entries)
-    (extent,) = storage.extents(ReadEntries(1, 50, 50, 1))
+    (extent,) = storage.extents(ReadEntries(request_id=1, first=50, last=50, limit_bytes=1))
     assert extent.length_bytes <= SMALL.segment_bytes // 8
     assert read_extents(disk, storage.binding, [extent], 1) == entries[49:50]
     assert recover(disk, OWNER, STORAGE_ID, SMALL).log.tail == entries
@@ -346,12 +370,12 @@ def test_any_range_is_read_back_within_its_limit(limit_bytes: int) -> None:
     storage = started(disk)
     every = [command(n, 1_000) for n in range(1, 201)]
     for first, last in ((1, 200), (1, 1), (60, 130), (199, 200), (63, 64)):
-        extents = storage.extents(ReadEntries(1, first, last, limit_bytes))
+        extents = storage.extents(ReadEntries(request_id=1, first=first, last=last, limit_bytes=limit_bytes))
         found = read_extents(disk, storage.binding, extents, limit_bytes)
         fitting = max(1, limit_bytes // (ENTRY_OVERHEAD_BYTES + 1_000))
         assert list(found) == every[first - 1 : min(last, first - 1 + fitting)]
     for first, last in ((201, 210), (0, 5), (5, 4)):
-        assert storage.extents(ReadEntries(1, first, last, limit_bytes)) == []
+        assert storage.extents(ReadEntries(request_id=1, first=first, last=last, limit_bytes=limit_bytes)) == []
 
 
 def test_an_entry_larger_than_a_segment_gets_a_segment_of_its_size() -> None:
@@ -367,23 +391,29 @@ def test_rot_found_while_reading_is_told_with_its_place() -> None:
     storage = started(disk)
     flip(disk, FIRST, record_at(3) + 70)
     with pytest.raises(DamagedStorageError, match="entry 3"):
-        read_extents(disk, storage.binding, storage.extents(ReadEntries(1, 1, 5, 10**6)), 10**6)
+        read_extents(
+            disk, storage.binding, storage.extents(ReadEntries(request_id=1, first=1, last=5, limit_bytes=10**6)), 10**6
+        )
 
 
 def test_a_group_takes_one_sync_however_many_entries_it_carries() -> None:
     disk = log_of(1)
     storage = started(disk)
-    operations = storage.plan([Persist(n, None, None, n, (command(n),)) for n in range(2, 60)])
+    operations = storage.plan(
+        [Persist(number=n, hard_state=None, truncate_from=None, first=n, entries=(command(n),)) for n in range(2, 60)]
+    )
     assert [type(operation) for operation in operations] == [WriteBytes, SyncFile]
 
 
 def test_merged_persists_leave_what_they_would_leave_one_by_one() -> None:
     one = merge(
         [
-            Persist(1, HardState(1), None, 5, (command(5), command(6))),
-            Persist(2, HardState(2, 1), 6, 6, (command(60), command(70))),
-            Persist(3, None, 3, 3, (command(30),)),
-            Persist(4, None, None, 4, (command(40),)),
+            Persist(number=1, hard_state=HardState(1), truncate_from=None, first=5, entries=(command(5), command(6))),
+            Persist(number=2, hard_state=HardState(2, 1), truncate_from=6, first=6, entries=(command(60), command(70))),
+            Persist(number=3, hard_state=None, truncate_from=3, first=3, entries=(command(30),)),
+            Persist(number=4, hard_state=None, truncate_from=None, first=4, entries=(command(40),)),
         ]
     )
-    assert one == Persist(4, HardState(2, 1), 3, 3, (command(30), command(40)))
+    assert one == Persist(
+        number=4, hard_state=HardState(2, 1), truncate_from=3, first=3, entries=(command(30), command(40))
+    )

@@ -40,14 +40,16 @@ def write(directory: Directory, recovery: Recovery, *persists: Persist) -> None:
 def test_a_restart_finds_hard_state_and_entries_over_several_segments(tmp_path: Path) -> None:
     directory, recovery = open_directory(tmp_path / "raft", NODE, 1, SMALL)
     entries = commands(200)
-    write(directory, recovery, Persist(1, HardState(1, 2), None, 1, entries))
+    write(
+        directory, recovery, Persist(number=1, hard_state=HardState(1, 2), truncate_from=None, first=1, entries=entries)
+    )
     assert recovery.storage.segment_count > 2
     directory.close()
 
     directory, recovery = open_directory(tmp_path / "raft", NODE, 2, SMALL)
     assert recovery.hard_state == HardState(1, 2)
     assert recovery.log.tail == entries
-    request = ReadEntries(1, 50, 149, 10**9)
+    request = ReadEntries(request_id=1, first=50, last=149, limit_bytes=10**9)
     assert (
         read_extents(directory, recovery.storage.binding, recovery.storage.extents(request), 10**6) == entries[49:149]
     )
@@ -61,7 +63,7 @@ def test_a_restart_finds_the_vote_for_an_id_of_any_kind(tmp_path: Path, vote: Se
     """And a shorter one after it: what a longer one left behind in the slot is not read."""
     for generation, voted_for in enumerate((vote, "x", None, vote, 3, vote), start=1):
         directory, recovery = open_directory(tmp_path / "raft", NODE, generation, SMALL)
-        write(directory, recovery, Persist(1, HardState(generation, voted_for)))
+        write(directory, recovery, Persist(number=1, hard_state=HardState(generation, voted_for)))
         directory.close()
         directory, recovery = open_directory(tmp_path / "raft", NODE, generation, SMALL)
         directory.close()
@@ -70,7 +72,11 @@ def test_a_restart_finds_the_vote_for_an_id_of_any_kind(tmp_path: Path, vote: Se
 
 def test_the_directory_is_private_and_so_are_its_files(tmp_path: Path) -> None:
     directory, recovery = open_directory(tmp_path / "raft", NODE, 1, SMALL)
-    write(directory, recovery, Persist(1, HardState(1), None, 1, commands(1)))
+    write(
+        directory,
+        recovery,
+        Persist(number=1, hard_state=HardState(1), truncate_from=None, first=1, entries=commands(1)),
+    )
     directory.close()
     assert stat.S_IMODE((tmp_path / "raft").stat().st_mode) == 0o700
     assert {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "raft").iterdir()} == {0o600}
@@ -115,7 +121,11 @@ def test_a_generation_older_than_the_hard_states_is_refused(tmp_path: Path) -> N
 
 def test_a_lost_hard_state_file_is_refused_even_with_a_whole_log(tmp_path: Path) -> None:
     directory, recovery = open_directory(tmp_path / "raft", NODE, 1, SMALL)
-    write(directory, recovery, Persist(1, HardState(1), None, 1, commands(1)))
+    write(
+        directory,
+        recovery,
+        Persist(number=1, hard_state=HardState(1), truncate_from=None, first=1, entries=commands(1)),
+    )
     directory.close()
     (tmp_path / "raft" / "ballot").unlink()
     with pytest.raises(DamagedStorageError, match="for whom this server voted"):
@@ -134,8 +144,14 @@ def test_a_path_that_cannot_be_a_directory_is_a_clear_error(tmp_path: Path) -> N
 def test_verification_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "raft"
     directory, recovery = open_directory(path, NODE, 1, SMALL)
-    write(directory, recovery, Persist(1, HardState(1), None, 1, commands(3)))
-    operations = recovery.storage.plan([Persist(2, None, None, 4, commands(2, size=3_000)[1:])])
+    write(
+        directory,
+        recovery,
+        Persist(number=1, hard_state=HardState(1), truncate_from=None, first=1, entries=commands(3)),
+    )
+    operations = recovery.storage.plan(
+        [Persist(number=2, hard_state=None, truncate_from=None, first=4, entries=commands(2, size=3_000)[1:])]
+    )
     written = operations[0]
     assert isinstance(written, WriteBytes)
     directory.perform(WriteBytes(written.file, written.offset_bytes, written.data[:1_000]))
@@ -165,11 +181,17 @@ class FullAfter(Directory):
 def test_a_group_that_met_a_full_disk_is_finished_when_there_is_space(tmp_path: Path, left: int) -> None:
     path = tmp_path / "raft"
     directory, recovery = open_directory(path, NODE, 1, SMALL)
-    write(directory, recovery, Persist(1, HardState(1), None, 1, commands(70)))
+    write(
+        directory,
+        recovery,
+        Persist(number=1, hard_state=HardState(1), truncate_from=None, first=1, entries=commands(70)),
+    )
     directory.close()
     full = FullAfter(path)
     entries = commands(100, term=2)
-    operations = recovery.storage.plan([Persist(2, HardState(2), 60, 60, entries)])
+    operations = recovery.storage.plan(
+        [Persist(number=2, hard_state=HardState(2), truncate_from=60, first=60, entries=entries)]
+    )
     full.left = left
     with pytest.raises(OutOfSpaceError) as caught:
         full.perform_all(operations)

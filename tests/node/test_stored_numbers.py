@@ -202,7 +202,15 @@ def _term(directory: Path, number: int) -> bool:
     try:
         with writing():
             entry = Entry.command(number, b"{}")
-            storage.perform_all(recovery.storage.plan((Persist(1, HardState(number, None), None, 1, (entry,)),)))
+            storage.perform_all(
+                recovery.storage.plan(
+                    (
+                        Persist(
+                            number=1, hard_state=HardState(number, None), truncate_from=None, first=1, entries=(entry,)
+                        ),
+                    )
+                )
+            )
         recovery.storage.done()
     finally:
         storage.close()

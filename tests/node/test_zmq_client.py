@@ -553,7 +553,20 @@ async def test_the_log_info_of_any_peer_leaves_the_leader_as_it_is(autojump_cloc
         def script(request: Request, respond: Respond) -> bool:
             if isinstance(request, LogInfoRequest):
                 leads = peer.leader == peer.peer_id
-                respond(LogInfoReply(request.request_id, leads, peer.leader, term, 1, 2, 3, 4, 5, 0))
+                respond(
+                    LogInfoReply(
+                        request_id=request.request_id,
+                        is_leader=leads,
+                        leader=peer.leader,
+                        term=term,
+                        first_index=1,
+                        last_applied=2,
+                        commit=3,
+                        last_index=4,
+                        snapshot_bytes=5,
+                        prune_index=0,
+                    )
+                )
             return isinstance(request, LogInfoRequest)
 
         peer.script = script
@@ -582,7 +595,20 @@ async def test_a_peer_that_is_silent_is_asked_for_its_log_again(autojump_clock: 
 
     def script(request: Request, respond: Respond) -> bool:
         if isinstance(request, LogInfoRequest) and len(two.of(LogInfoRequest)) == 3:
-            respond(LogInfoReply(request.request_id, False, "1", 7, 1, 2, 3, 4, 5, 0))  # noqa: FBT003 - it does not lead
+            respond(
+                LogInfoReply(
+                    request_id=request.request_id,
+                    is_leader=False,
+                    leader="1",
+                    term=7,
+                    first_index=1,
+                    last_applied=2,
+                    commit=3,
+                    last_index=4,
+                    snapshot_bytes=5,
+                    prune_index=0,
+                )
+            )
         return True
 
     two.script = script
@@ -656,7 +682,7 @@ async def test_a_lying_configuration_is_forgotten_with_the_next_one(autojump_clo
 
     def lie(request: Request, respond: Respond) -> bool:
         if isinstance(request, ConfigRequest):
-            respond(ConfigReply(request.request_id, is_leader=False, leader="x63", peers=nowhere))
+            respond(ConfigReply(request_id=request.request_id, is_leader=False, leader="x63", peers=nowhere))
         return isinstance(request, ConfigRequest)
 
     one.script = lie
@@ -679,7 +705,7 @@ async def test_a_peer_that_names_ever_new_members_does_not_fill_the_client(autoj
         if isinstance(request, ConfigRequest):
             first = 10_000 + 64 * (next(rounds) % 800)
             members = tuple(Peer(str(port), f"tcp://127.0.0.1:{port}") for port in range(first, first + 64))
-            respond(ConfigReply(request.request_id, is_leader=False, leader=None, peers=members))
+            respond(ConfigReply(request_id=request.request_id, is_leader=False, leader=None, peers=members))
         return isinstance(request, ConfigRequest)
 
     one.script = lie

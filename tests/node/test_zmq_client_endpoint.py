@@ -91,8 +91,19 @@ def test_configuration_and_log_are_told_by_any_peer(*, is_leader: bool) -> None:
     stage.ask(ConfigRequest(b"\x01", b""))
     stage.ask(LogInfoRequest(b"\x02", b""))
     assert stage.replies() == [
-        ConfigReply(b"\x01", is_leader, "2", PEERS),
-        LogInfoReply(b"\x02", is_leader, "2", 1, 1, 1, 1, 1, 0, 0),
+        ConfigReply(request_id=b"\x01", is_leader=is_leader, leader="2", peers=PEERS),
+        LogInfoReply(
+            request_id=b"\x02",
+            is_leader=is_leader,
+            leader="2",
+            term=1,
+            first_index=1,
+            last_applied=1,
+            commit=1,
+            last_index=1,
+            snapshot_bytes=0,
+            prune_index=0,
+        ),
     ]
 
 
@@ -235,7 +246,7 @@ def test_a_type_of_two_bytes_is_for_the_service_if_it_takes_any() -> None:
     def echo(request: CustomRequest, answer: Callable[[CustomReply], object]) -> None:
         answer(CustomReply(request.request_id, (request.message_type, *request.frames)))
 
-    request = CustomRequest(b"\x01", b"get", b"", (b"key",))
+    request = CustomRequest(request_id=b"\x01", message_type=b"get", ident=b"", frames=(b"key",))
     stage = Stage(FakeLog(), custom=echo)
     stage.ask(request)
     assert stage.replies() == [CustomReply(b"\x01", (b"get", b"key"))]
@@ -248,9 +259,11 @@ def test_a_type_of_two_bytes_is_for_the_service_if_it_takes_any() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        RequestVoteRpc(1, IDENT, "1", 1, 1, 1),
-        AppendEntriesRpc(1, IDENT, "1", 1, 1, 1, 1),
-        InstallSnapshotRpc(1, IDENT, "1", 1, 1, 1, 0, 1, b"x"),
+        RequestVoteRpc(message_id=1, ident=IDENT, candidate="1", term=1, last_index=1, last_term=1),
+        AppendEntriesRpc(message_id=1, ident=IDENT, leader="1", term=1, previous_index=1, previous_term=1, commit=1),
+        InstallSnapshotRpc(
+            message_id=1, ident=IDENT, leader="1", term=1, last_index=1, last_term=1, offset=0, total_bytes=1, data=b"x"
+        ),
     ],
 )
 def test_messages_between_peers_get_no_answer_here(

@@ -54,7 +54,11 @@ class Client:
 
     async def read(self, previous: int = 0) -> tuple[bytes, list[bytes]]:
         """The snapshot and the updates behind it, confirmed message for message."""
-        state, updates, request = b"", list[bytes](), EntriesRequest(b"\x01", b"", previous)
+        state, updates, request = (
+            b"",
+            list[bytes](),
+            EntriesRequest(request_id=b"\x01", ident=b"", previous_index=previous),
+        )
         arrived = await self.ask(request)
         while True:
             reply = arrived.pop(0)

@@ -19,7 +19,7 @@ from consensus.protocols.zmq_raft.wire.messages import (
 )
 from tests.node.zmq_served_log import CLIENT, FakeLog, Stage, serving, update_entry
 
-FROM_THE_START = EntriesRequest(b"\x11", b"", 0)
+FROM_THE_START = EntriesRequest(request_id=b"\x11", ident=b"", previous_index=0)
 HALF_MESSAGE = 30_000
 MESSAGE = 60_000
 LARGE = 100_000
@@ -40,7 +40,9 @@ def compacted_log(state_bytes: int, entries: int = 2) -> FakeLog:
 
 def after(index: int, count: int | None = None, offset: int | None = None) -> EntriesRequest:
     """A further request of the same client and request id."""
-    return EntriesRequest(FROM_THE_START.request_id, b"", index, count, offset)
+    return EntriesRequest(
+        request_id=FROM_THE_START.request_id, ident=b"", previous_index=index, count=count, snapshot_offset=offset
+    )
 
 
 def options(**streams: int) -> EndpointOptions:
@@ -67,17 +69,17 @@ async def test_a_log_that_fits_into_one_message_comes_in_one_that_says_it_is_the
     log = log_of(10, 20, 30)
     async with serving(log) as stage:
         (reply,) = await stage.answer(FROM_THE_START)
-        assert reply == EntriesBatch(b"\x11", is_last=True, last_index=3, entries=tuple(log.entries))
+        assert reply == EntriesBatch(request_id=b"\x11", is_last=True, last_index=3, entries=tuple(log.entries))
         assert stage.endpoint.under_way == 0
 
 
 async def test_a_count_ends_the_answer_behind_so_many_entries() -> None:
     async with serving(log_of(1, 1, 1, 1)) as stage:
         assert await stage.answer(after(1, count=2)) == [
-            EntriesBatch(b"\x11", is_last=True, last_index=3, entries=tuple(stage.log.entries[1:3]))
+            EntriesBatch(request_id=b"\x11", is_last=True, last_index=3, entries=tuple(stage.log.entries[1:3]))
         ]
         assert await stage.answer(after(2, count=9)) == [
-            EntriesBatch(b"\x11", is_last=True, last_index=4, entries=tuple(stage.log.entries[2:]))
+            EntriesBatch(request_id=b"\x11", is_last=True, last_index=4, entries=tuple(stage.log.entries[2:]))
         ]
 
 
@@ -94,8 +96,10 @@ async def test_entries_that_are_applied_after_the_request_do_not_belong_to_its_a
 @pytest.mark.parametrize("previous", [2, 12])
 async def test_a_previous_index_at_the_end_or_beyond_is_answered_by_the_index_of_the_end(previous: int) -> None:
     async with serving(log_of(1, 1)) as stage:
-        assert await stage.answer(after(previous)) == [EntriesBatch(b"\x11", is_last=True, last_index=2)]
-        assert await stage.answer(after(previous, count=3)) == [EntriesBatch(b"\x11", is_last=True, last_index=2)]
+        assert await stage.answer(after(previous)) == [EntriesBatch(request_id=b"\x11", is_last=True, last_index=2)]
+        assert await stage.answer(after(previous, count=3)) == [
+            EntriesBatch(request_id=b"\x11", is_last=True, last_index=2)
+        ]
 
 
 async def test_five_messages_of_64_kib_go_ahead_and_one_more_for_each_confirmation() -> None:
@@ -238,13 +242,15 @@ async def test_a_snapshot_goes_two_chunks_ahead_and_the_entries_follow_on_reques
     async with serving(log) as stage:
         replies = await stage.answer(FROM_THE_START)
         assert offsets(replies) == [0, CHUNK]
-        assert replies[0] == SnapshotPiece(b"\x11", 10, 1, 0, 3 * CHUNK + 1, bytes(CHUNK))
+        assert replies[0] == SnapshotPiece(
+            request_id=b"\x11", last_index=10, last_term=1, offset=0, total_bytes=3 * CHUNK + 1, data=bytes(CHUNK)
+        )
         assert offsets(await stage.answer(after(0))) == [2 * CHUNK]
         assert offsets(await stage.answer(after(0, offset=2 * CHUNK))) == [3 * CHUNK]
         assert await stage.answer(after(0)) == []
         assert stage.endpoint.under_way == 0
         assert await stage.answer(after(10)) == [
-            EntriesBatch(b"\x11", is_last=True, last_index=12, entries=tuple(log.entries))
+            EntriesBatch(request_id=b"\x11", is_last=True, last_index=12, entries=tuple(log.entries))
         ]
 
 
@@ -266,7 +272,16 @@ async def test_a_snapshot_is_sent_from_the_offset_that_the_request_names() -> No
     log = compacted_log(CHUNK + 100)
     async with serving(log) as stage:
         replies = await stage.answer(after(3, offset=CHUNK + 50))
-        assert replies == [SnapshotPiece(b"\x11", 10, 1, CHUNK + 50, CHUNK + 100, bytes(50))]
+        assert replies == [
+            SnapshotPiece(
+                request_id=b"\x11",
+                last_index=10,
+                last_term=1,
+                offset=CHUNK + 50,
+                total_bytes=CHUNK + 100,
+                data=bytes(50),
+            )
+        ]
         assert log.offsets == [CHUNK + 50]
 
 
@@ -274,13 +289,17 @@ async def test_a_snapshot_is_sent_from_the_offset_that_the_request_names() -> No
 async def test_an_offset_at_the_end_of_the_snapshot_or_beyond_gets_an_empty_chunk(beyond: int) -> None:
     async with serving(compacted_log(100)) as stage:
         replies = await stage.answer(after(0, offset=100 + beyond))
-        assert replies == [SnapshotPiece(b"\x11", 10, 1, 100, 100, b"")]
+        assert replies == [
+            SnapshotPiece(request_id=b"\x11", last_index=10, last_term=1, offset=100, total_bytes=100, data=b"")
+        ]
         assert stage.endpoint.under_way == 0
 
 
 async def test_a_snapshot_of_nothing_is_an_empty_chunk() -> None:
     async with serving(compacted_log(0)) as stage:
-        assert await stage.answer(FROM_THE_START) == [SnapshotPiece(b"\x11", 10, 1, 0, 0, b"")]
+        assert await stage.answer(FROM_THE_START) == [
+            SnapshotPiece(request_id=b"\x11", last_index=10, last_term=1, offset=0, total_bytes=0, data=b"")
+        ]
 
 
 async def test_an_offset_means_nothing_where_the_entries_are_there() -> None:
@@ -293,7 +312,9 @@ async def test_a_snapshot_that_is_replaced_is_sent_anew_and_its_chunks_say_so() 
     async with serving(log) as stage:
         assert offsets(await stage.answer(FROM_THE_START)) == [0, CHUNK]
         log.snapshot = LogId(11, 1), b"newer"
-        assert await stage.answer(after(0, offset=CHUNK)) == [SnapshotPiece(b"\x11", 11, 1, 0, 5, b"newer")]
+        assert await stage.answer(after(0, offset=CHUNK)) == [
+            SnapshotPiece(request_id=b"\x11", last_index=11, last_term=1, offset=0, total_bytes=5, data=b"newer")
+        ]
         assert await stage.answer(after(0, offset=2 * CHUNK)) == []
         assert stage.endpoint.under_way == 0
 
@@ -305,7 +326,9 @@ async def test_entries_that_are_compacted_before_they_are_sent_come_as_the_snaps
         log.compact(8, b"state")
         assert await stage.answer(after(1)) == []
         assert await stage.answer(after(2), after(3)) == []
-        assert await stage.answer(after(4)) == [SnapshotPiece(b"\x11", 8, 1, 0, 5, b"state")]
+        assert await stage.answer(after(4)) == [
+            SnapshotPiece(request_id=b"\x11", last_index=8, last_term=1, offset=0, total_bytes=5, data=b"state")
+        ]
         assert last_indexes(await stage.answer(after(8))) == [9]
 
 
@@ -320,7 +343,9 @@ async def test_a_snapshot_that_is_not_there_yet_is_awaited(
         assert await stage.answer(after(4)) == []
         log.snapshot = snapshot
         await trio.sleep(0.1)
-        assert stage.replies() == [SnapshotPiece(b"\x11", 10, 1, 0, 5, bytes(5))]
+        assert stage.replies() == [
+            SnapshotPiece(request_id=b"\x11", last_index=10, last_term=1, offset=0, total_bytes=5, data=bytes(5))
+        ]
 
 
 async def test_a_busy_log_is_asked_again(autojump_clock: trio.testing.MockClock) -> None:

@@ -103,7 +103,9 @@ async def test_a_server_that_sends_more_than_was_asked_for_is_stopped(autojump_c
 
     def ignores_count(request: Request, respond: Respond) -> bool:
         if isinstance(request, EntriesRequest) and request.count:
-            request = EntriesRequest(request.request_id, request.ident, request.previous_index)
+            request = EntriesRequest(
+                request_id=request.request_id, ident=request.ident, previous_index=request.previous_index
+            )
         return server(request, respond)
 
     peers[0].script = ignores_count
@@ -207,10 +209,10 @@ async def test_entries_out_of_order_are_dropped_and_asked_for_again(autojump_clo
     network, server = MemoryNetwork(), EntryServer(10)
     one, *_ = cluster(network, server)
     lies: list[Callable[[bytes], Reply]] = [
-        lambda each: EntriesBatch(each, is_last=False, last_index=5, entries=(state(5),)),
-        lambda each: EntriesBatch(each, is_last=False, last_index=0),
-        lambda each: SnapshotPiece(each, 9, 1, 4, 8, b"late"),
-        lambda each: SnapshotPiece(each, 0, 1, 0, 4, b"none"),
+        lambda each: EntriesBatch(request_id=each, is_last=False, last_index=5, entries=(state(5),)),
+        lambda each: EntriesBatch(request_id=each, is_last=False, last_index=0),
+        lambda each: SnapshotPiece(request_id=each, last_index=9, last_term=1, offset=4, total_bytes=8, data=b"late"),
+        lambda each: SnapshotPiece(request_id=each, last_index=0, last_term=1, offset=0, total_bytes=4, data=b"none"),
     ]
 
     def lie(request: Request, respond: Respond) -> bool:

@@ -42,9 +42,13 @@ PATIENCE_S: Final = 20
 QUICK: Final = PeerTimes(vote_ms=5, heartbeat_ms=5, chunk_ms=5, unsent_ms=5, repeats=2_000, configuration_ms=5_000)
 AT_LEISURE: Final = replace(QUICK, vote_ms=60_000, heartbeat_ms=60_000, chunk_ms=60_000)
 OLD: Final = Configuration((Server("1", "tcp://127.0.0.1:1"),))
-HEARTBEAT: Final = wire.AppendEntriesRpc(7, IDENT, "2", 4, 6, 3, 5)
-CHUNK: Final = wire.InstallSnapshotRpc(8, IDENT, "2", 4, 6, 3, 0, 4, b"1234")
-VOTE: Final = wire.RequestVoteRpc(9, IDENT, "2", 4, 6, 3)
+HEARTBEAT: Final = wire.AppendEntriesRpc(
+    message_id=7, ident=IDENT, leader="2", term=4, previous_index=6, previous_term=3, commit=5
+)
+CHUNK: Final = wire.InstallSnapshotRpc(
+    message_id=8, ident=IDENT, leader="2", term=4, last_index=6, last_term=3, offset=0, total_bytes=4, data=b"1234"
+)
+VOTE: Final = wire.RequestVoteRpc(message_id=9, ident=IDENT, candidate="2", term=4, last_index=6, last_term=3)
 
 Answer = Callable[[core.Reply | None], None]
 
@@ -170,20 +174,24 @@ async def staged(times: PeerTimes = QUICK, own_id: str = "1") -> AsyncIterator[S
 
 
 def heartbeat(correlation: int, commit: int = 0) -> core.AppendEntries:
-    return core.AppendEntries(4, "1", LogId(6, 3), (), commit, correlation)
+    return core.AppendEntries(
+        term=4, leader="1", previous=LogId(6, 3), entries=(), commit=commit, correlation=correlation
+    )
 
 
 def success(next_index: int = 7) -> core.AppendReply:
-    return core.AppendReply(4, success=True, next_index=next_index, correlation=0)
+    return core.AppendReply(term=4, success=True, next_index=next_index, correlation=0)
 
 
-SUCCESS_FRAMES = encode_reply(wire.AppendEntriesResponse(7, 4, success=True))
+SUCCESS_FRAMES = encode_reply(wire.AppendEntriesResponse(message_id=7, term=4, success=True))
 
 
 async def test_a_request_of_a_peer_is_answered_with_what_the_core_says() -> None:
     async with staged() as stage:
         asked, answered = await stage.ask(HEARTBEAT)
-        assert replace(asked, correlation=0) == core.AppendEntries(4, "2", LogId(6, 3), (), 5, 0)
+        assert replace(asked, correlation=0) == core.AppendEntries(
+            term=4, leader="2", previous=LogId(6, 3), entries=(), commit=5, correlation=0
+        )
         answered(success())
         assert await stage.asking.take() == SUCCESS_FRAMES
 
@@ -211,7 +219,9 @@ async def test_a_repetition_of_what_the_core_works_on_is_a_sign_of_life_and_no_m
         # When: the leader repeats it
         asked, answered_repetition = await stage.ask(append)
         # Then: the core hears that the leader lives
-        assert replace(asked, correlation=0) == core.AppendEntries(4, "2", ORIGIN, (), 0, 0)
+        assert replace(asked, correlation=0) == core.AppendEntries(
+            term=4, leader="2", previous=ORIGIN, entries=(), commit=0, correlation=0
+        )
         # And: there is one reply, to the append
         answered_repetition(success(1))
         answered(success(8))
@@ -251,7 +261,7 @@ async def test_every_vote_is_handed_to_the_core() -> None:
     async with staged() as stage:
         for granted in (True, False):
             _, answered = await stage.ask(VOTE)
-            answered(core.VoteReply(4, granted, correlation=0))
+            answered(core.VoteReply(term=4, granted=granted, correlation=0))
             assert await stage.asking.take() == encode_reply(wire.RequestVoteResponse(9, 4, granted))
 
 
@@ -292,10 +302,12 @@ async def test_a_request_is_repeated_with_the_same_id_until_it_is_answered_and_d
         stage.transport.send("2", heartbeat(11))
         first = await stage.peer.take()
         assert await stage.peer.take() == await stage.peer.take() == first
-        assert decode_request(first[1:]) == wire.AppendEntriesRpc(1, IDENT, "1", 4, 6, 3, 0)
+        assert decode_request(first[1:]) == wire.AppendEntriesRpc(
+            message_id=1, ident=IDENT, leader="1", term=4, previous_index=6, previous_term=3, commit=0
+        )
         # When: it is answered, as often as it came
         for _ in range(3):
-            stage.peer.send(first[0], *encode_reply(wire.AppendEntriesResponse(1, 4, success=True)))
+            stage.peer.send(first[0], *encode_reply(wire.AppendEntriesResponse(message_id=1, term=4, success=True)))
         # Then: the core hears it once, and the next request has the next id
         await stage.script.until(lambda: bool(stage.script.replies))
         stage.transport.send("2", heartbeat(12))
@@ -303,7 +315,7 @@ async def test_a_request_is_repeated_with_the_same_id_until_it_is_answered_and_d
             pass
         assert isinstance(second, wire.AppendEntriesRpc)
         assert second.message_id == 2
-        assert stage.script.replies == [core.AppendReply(4, success=True, next_index=7, correlation=11)]
+        assert stage.script.replies == [core.AppendReply(term=4, success=True, next_index=7, correlation=11)]
 
 
 async def test_an_append_with_entries_is_sent_once_and_its_answer_counts() -> None:
@@ -318,7 +330,7 @@ async def test_an_append_with_entries_is_sent_once_and_its_answer_counts() -> No
         stage.transport.send("2", heartbeat(12))
         # Then: that is what comes next, and the late answer to the append is delivered
         assert (await stage.peer.take())[1] == b"\x02" != message_id
-        stage.peer.send(identity, *encode_reply(wire.AppendEntriesResponse(1, 4, success=True)))
+        stage.peer.send(identity, *encode_reply(wire.AppendEntriesResponse(message_id=1, term=4, success=True)))
         await stage.script.until(lambda: bool(stage.script.replies))
         assert [reply.correlation for reply in stage.script.replies] == [11]
 
@@ -336,7 +348,9 @@ async def test_a_newer_request_takes_the_place_of_the_older_whose_answer_still_c
         assert [(await stage.peer.take())[1] for _ in range(3)] == [b"\x02"] * 3
         # And: the answer to the first is delivered, that to an unknown one is not
         for message_id in (1, 77, 2):
-            stage.peer.send(identity, *encode_reply(wire.AppendEntriesResponse(message_id, 4, success=True)))
+            stage.peer.send(
+                identity, *encode_reply(wire.AppendEntriesResponse(message_id=message_id, term=4, success=True))
+            )
         await stage.script.until(lambda: len(stage.script.replies) == 2)
         assert [reply.correlation for reply in stage.script.replies] == [11, 12]
         assert stage.transport.counters["answers to no request that is remembered"] == 1
@@ -351,7 +365,9 @@ async def test_only_the_newest_requests_are_remembered() -> None:
         for correlation in range(2, sent + 1):
             stage.transport.send("2", heartbeat(correlation))
         for message_id in range(1, sent + 1):
-            stage.peer.send(identity, *encode_reply(wire.AppendEntriesResponse(message_id, 4, success=True)))
+            stage.peer.send(
+                identity, *encode_reply(wire.AppendEntriesResponse(message_id=message_id, term=4, success=True))
+            )
         await stage.script.until(lambda: len(stage.script.replies) == REMEMBERED_REQUESTS)
         assert [reply.correlation for reply in stage.script.replies] == list(range(3, sent + 1))
 
@@ -370,7 +386,7 @@ async def test_malformed_answers_are_dropped_and_the_right_one_counts() -> None:
         identity, *_ = await stage.peer.take()
         for frames in ([b""], [b"\x01"], [b"\x01", b"", b""], [b"12345"], [b"\x01", b"\x04", b"", b"", b""]):
             stage.peer.send(identity, *frames)
-        stage.peer.send(identity, *encode_reply(wire.AppendEntriesResponse(1, 4, success=True)))
+        stage.peer.send(identity, *encode_reply(wire.AppendEntriesResponse(message_id=1, term=4, success=True)))
         await stage.script.until(lambda: bool(stage.script.replies))
         assert stage.transport.counters["malformed answers of peers"] == 5
 
@@ -379,7 +395,9 @@ async def test_requests_that_the_protocol_has_no_form_for_are_not_sent() -> None
     async with staged() as stage:
         stage.transport.send("2", core.TimeoutNow(4, "1", 1))
         stage.transport.send("3", heartbeat(11))
-        chunk = core.InstallSnapshot(4, "1", LogId(6, 3), OLD, 0, b"12", done=False, correlation=2)
+        chunk = core.InstallSnapshot(
+            term=4, leader="1", last=LogId(6, 3), configuration=OLD, offset=0, data=b"12", done=False, correlation=2
+        )
         stage.transport.send("2", chunk)  # the snapshot was replaced meanwhile, so its size is not known
         assert stage.transport.counters == {"requests that cannot be sent": 2, "requests to no member": 1}
 
@@ -387,9 +405,22 @@ async def test_requests_that_the_protocol_has_no_form_for_are_not_sent() -> None
 async def test_a_chunk_tells_the_size_of_the_whole_snapshot() -> None:
     async with staged() as stage:
         stage.snapshot = SnapshotDescription(LogId(6, 3), OLD, 5, 0)
-        stage.transport.send("2", core.InstallSnapshot(4, "1", LogId(6, 3), OLD, 0, b"12", done=False, correlation=2))
+        stage.transport.send(
+            "2",
+            core.InstallSnapshot(
+                term=4, leader="1", last=LogId(6, 3), configuration=OLD, offset=0, data=b"12", done=False, correlation=2
+            ),
+        )
         assert decode_request((await stage.peer.take())[1:]) == wire.InstallSnapshotRpc(
-            1, IDENT, "1", 4, 6, 3, 0, 5, b"12"
+            message_id=1,
+            ident=IDENT,
+            leader="1",
+            term=4,
+            last_index=6,
+            last_term=3,
+            offset=0,
+            total_bytes=5,
+            data=b"12",
         )
 
 
@@ -430,20 +461,23 @@ async def test_a_snapshot_is_taken_with_the_members_that_its_sender_tells() -> N
         assert isinstance(question, wire.ConfigRequest)
         assert stage.script.asked == []
         members = (wire.Peer("1", "tcp://127.0.0.1:1"), wire.Peer("2", "tcp://127.0.0.1:2"))
-        stage.peer.send(identity, *encode_reply(wire.ConfigReply(question.request_id, True, "2", members)))  # noqa: FBT003
+        stage.peer.send(
+            identity,
+            *encode_reply(wire.ConfigReply(request_id=question.request_id, is_leader=True, leader="2", peers=members)),
+        )
         await stage.script.until(lambda: bool(stage.script.asked))
         _, asked, answered = stage.script.asked[0]
         told = Configuration((Server("1", "tcp://127.0.0.1:1"), Server("2", "tcp://127.0.0.1:2")))
         assert replace(asked, correlation=0) == core.InstallSnapshot(
-            4, "2", LogId(6, 3), told, 0, b"1234", done=False, correlation=0
+            term=4, leader="2", last=LogId(6, 3), configuration=told, offset=0, data=b"1234", done=False, correlation=0
         )
-        answered(core.SnapshotReply(4, accepted=True, next_offset=4, installed=False, correlation=0))
+        answered(core.SnapshotReply(term=4, accepted=True, next_offset=4, installed=False, correlation=0))
         assert await stage.asking.take() == encode_reply(wire.InstallSnapshotResponse(8, 4))
         # And: the chunks that follow need no question
         asked, answered = await stage.ask(replace(CHUNK, message_id=10, offset=4, total_bytes=6, data=b"56"))
         assert isinstance(asked, core.InstallSnapshot)
         assert (asked.configuration, asked.done) == (told, True)
-        answered(core.SnapshotReply(4, accepted=True, next_offset=6, installed=True, correlation=0))
+        answered(core.SnapshotReply(term=4, accepted=True, next_offset=6, installed=True, correlation=0))
         assert await stage.asking.take() == encode_reply(wire.InstallSnapshotResponse(10, 4))
         assert stage.peer.waiting == 0
 
@@ -469,7 +503,12 @@ async def test_no_snapshot_is_taken_before_its_sender_has_told_the_members() -> 
                 identity, *frames = await stage.peer.take()
                 question = decode_request(frames)
                 assert isinstance(question, wire.ConfigRequest)
-                stage.peer.send(identity, *encode_reply(wire.ConfigReply(question.request_id, True, "2", members)))  # noqa: FBT003
+                stage.peer.send(
+                    identity,
+                    *encode_reply(
+                        wire.ConfigReply(request_id=question.request_id, is_leader=True, leader="2", peers=members)
+                    ),
+                )
             await trio.lowlevel.checkpoint()
         # Then: they are the members of the snapshot
         asked = next(asked for _, asked, _ in stage.script.asked if isinstance(asked, core.InstallSnapshot))
@@ -503,15 +542,19 @@ async def test_whatever_arrives_the_transport_goes_on(seed: int) -> None:
     core_replies: list[core.Reply | None] = [
         success(0),
         success(2**63),
-        core.AppendReply(2**60, success=False, next_index=-5, correlation=0),
-        core.VoteReply(2**60, granted=True, correlation=0),
-        core.SnapshotReply(4, accepted=False, next_offset=2**60, installed=False, correlation=0),
-        core.SnapshotReply(5, accepted=True, next_offset=2, installed=True, correlation=0),
+        core.AppendReply(term=2**60, success=False, next_index=-5, correlation=0),
+        core.VoteReply(term=2**60, granted=True, correlation=0),
+        core.SnapshotReply(term=4, accepted=False, next_offset=2**60, installed=False, correlation=0),
+        core.SnapshotReply(term=5, accepted=True, next_offset=2, installed=True, correlation=0),
         None,
     ]
     replies = [
-        encode_reply(wire.AppendEntriesResponse(1, 4, success=False, conflict_index=2)),
-        encode_reply(wire.ConfigReply(b"\1\0\0\0", True, "2", (wire.Peer("2", "tcp://127.0.0.1:2"),))),  # noqa: FBT003
+        encode_reply(wire.AppendEntriesResponse(message_id=1, term=4, success=False, conflict_index=2)),
+        encode_reply(
+            wire.ConfigReply(
+                request_id=b"\1\0\0\0", is_leader=True, leader="2", peers=(wire.Peer("2", "tcp://127.0.0.1:2"),)
+            )
+        ),
     ]
     async with staged(AT_LEISURE) as stage:
         # Given: damaged requests and replies, and a core that answers anything
@@ -526,7 +569,7 @@ async def test_whatever_arrives_the_transport_goes_on(seed: int) -> None:
         # When: a peer asks as it should
         stage.asking.send(*encode_request(replace(VOTE, message_id=77, term=99)))
         await stage.script.until(lambda: bool(stage.script.asked) and stage.script.asked[-1][1].term == 99)
-        stage.script.asked[-1][2](core.VoteReply(99, granted=True, correlation=0))
+        stage.script.asked[-1][2](core.VoteReply(term=99, granted=True, correlation=0))
         # Then: the peer hears what the core says
         answer = encode_reply(wire.RequestVoteResponse(77, 99, granted=True))
         while await stage.asking.take() != answer:
@@ -534,15 +577,15 @@ async def test_whatever_arrives_the_transport_goes_on(seed: int) -> None:
 
 
 RECORDED_ANSWERS: Final[dict[str, core.Reply]] = {
-    "RequestVote response (denied)": core.VoteReply(1, granted=False, correlation=0),
-    "RequestVote response (granted)": core.VoteReply(1, granted=True, correlation=0),
-    "AppendEntries response (success)": core.AppendReply(1, success=True, next_index=1, correlation=0),
-    "AppendEntries response (conflict index)": core.AppendReply(1, success=False, next_index=1, correlation=0),
+    "RequestVote response (denied)": core.VoteReply(term=1, granted=False, correlation=0),
+    "RequestVote response (granted)": core.VoteReply(term=1, granted=True, correlation=0),
+    "AppendEntries response (success)": core.AppendReply(term=1, success=True, next_index=1, correlation=0),
+    "AppendEntries response (conflict index)": core.AppendReply(term=1, success=False, next_index=1, correlation=0),
     "AppendEntries response (failure, no conflict frame)": core.AppendReply(
-        2, success=False, next_index=7, correlation=0
+        term=2, success=False, next_index=7, correlation=0
     ),
     "InstallSnapshot response (ok)": core.SnapshotReply(
-        1, accepted=True, next_offset=0, installed=False, correlation=0
+        term=1, accepted=True, next_offset=0, installed=False, correlation=0
     ),
 }
 """What our core would have said in the place of the package's server."""
@@ -562,7 +605,10 @@ async def test_a_recorded_request_of_the_package_gets_the_recorded_answer(record
         if isinstance(decode_request(frames), wire.InstallSnapshotRpc):
             identity, *question = await stage.peer.take()
             members = (wire.Peer("9", stage.transport.bound_url),)
-            stage.peer.send(identity, *encode_reply(wire.ConfigReply(question[0], True, "2", members)))  # noqa: FBT003
+            stage.peer.send(
+                identity,
+                *encode_reply(wire.ConfigReply(request_id=question[0], is_leader=True, leader="2", peers=members)),
+            )
         await stage.script.until(lambda: bool(stage.script.asked))
         stage.script.asked[0][2](RECORDED_ANSWERS[recorded["name"]])
         assert [frame.hex() for frame in await stage.asking.take()] == recorded["frames"]

@@ -99,7 +99,9 @@ class Group:
     def _tell_members(self, name: str, identity: bytes, frames: list[bytes]) -> None:
         """Answer RequestConfig, which the receiver of a snapshot asks."""
         members = tuple(Peer(peer_id, url) for peer_id, url in self._urls.items())
-        self.lives[name].transport.reply(identity, encode_reply(ConfigReply(frames[0], False, None, members)))  # noqa: FBT003
+        self.lives[name].transport.reply(
+            identity, encode_reply(ConfigReply(request_id=frames[0], is_leader=False, leader=None, peers=members))
+        )
 
     def _transport(self, name: str) -> PeerTransport:
         transport = PeerTransport(

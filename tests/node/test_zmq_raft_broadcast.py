@@ -47,7 +47,10 @@ async def test_only_the_leader_sends_and_every_half_second_it_says_that_it_does(
         index = await done(leader, 1)
         before = len(leader.broadcasts)
         await trio.sleep(5.2)
-        assert leader.broadcasts[before:] == [StateBroadcast(IDENT, leader.server.role.term, index)] * 10
+        assert (
+            leader.broadcasts[before:]
+            == [StateBroadcast(ident=IDENT, term=leader.server.role.term, last_applied=index)] * 10
+        )
         assert [node.broadcasts for node in group.nodes.values() if node is not leader] == [[], []]
 
 

@@ -48,7 +48,9 @@ class Broadcasting:
         url = self.urls[leader or "1"]
         entries = tuple(self.server.entries[len(self.server.entries) - count :])
         if url is not None:
-            self.network.broadcast(url, StateBroadcast(ident, 1, self.server.last, entries))
+            self.network.broadcast(
+                url, StateBroadcast(ident=ident, term=1, last_applied=self.server.last, entries=entries)
+            )
 
 
 class Consumer:
@@ -234,7 +236,7 @@ async def test_a_leader_that_updates_were_sent_to_is_listened_to(autojump_clock:
         stage.peers[0].leader = stage.peers[1].leader = "2"
         await client.update(b"x")
         stage.server.append(1)
-        stage.network.broadcast("tcp://127.0.0.1:8101", StateBroadcast(IDENT, 1, 5))
+        stage.network.broadcast("tcp://127.0.0.1:8101", StateBroadcast(ident=IDENT, term=1, last_applied=5))
         await wait_all_tasks_blocked()
         assert stage.network.subscribed[-1][0] == "tcp://127.0.0.1:8102"
         assert consumer.indexes == [1, 2, 3, 4, 5, 6]
@@ -292,7 +294,7 @@ async def test_a_leader_that_lies_about_its_log_costs_no_more_than_the_asking(au
     stage = Broadcasting(EntryServer(2))
     async with subscribed(stage) as consumer:
         for _ in range(5):
-            stage.network.broadcast("tcp://127.0.0.1:8101", StateBroadcast(IDENT, 1, 1_000_000))
+            stage.network.broadcast("tcp://127.0.0.1:8101", StateBroadcast(ident=IDENT, term=1, last_applied=1_000_000))
             await wait_all_tasks_blocked()
         assert consumer.indexes == [1, 2]
         assert requests(stage) == [0, *[2] * 5]

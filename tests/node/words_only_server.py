@@ -151,7 +151,9 @@ class WordsOnlyServer:
         accepted, following = self._take(request)
         self.changed.set()
         self.changed = trio.Event()
-        return wire.ANSWERS[type(request)](self.server_id, request.source, self.term, following, accepted=accepted)
+        return wire.ANSWERS[type(request)](
+            source=self.server_id, destination=request.source, term=self.term, next_index=following, accepted=accepted
+        )
 
     def _take(self, request: wire.Request) -> tuple[bool, int]:
         match request:

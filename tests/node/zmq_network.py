@@ -142,7 +142,9 @@ class ScriptedPeer:
     def _answers(self, request: Request) -> Iterable[Reply]:
         match request:
             case ConfigRequest(request_id):
-                yield ConfigReply(request_id, self.leader == self.peer_id, self.leader, self.members)
+                yield ConfigReply(
+                    request_id=request_id, is_leader=self.leader == self.peer_id, leader=self.leader, peers=self.members
+                )
             case UpdateRequest(request_id) if self.leader == self.peer_id:
                 yield UpdateCommitted(request_id, self.log.setdefault(request_id, len(self.log) + 1))
             case UpdateRequest(request_id):
@@ -258,7 +260,14 @@ class EntryServer:
 
     def _piece(self, request_id: bytes, sending: _Sending) -> SnapshotPiece:
         data = self.snapshot[sending.offset : sending.offset + 4]
-        piece = SnapshotPiece(request_id, self.first - 1, 1, sending.offset, len(self.snapshot), data)
+        piece = SnapshotPiece(
+            request_id=request_id,
+            last_index=self.first - 1,
+            last_term=1,
+            offset=sending.offset,
+            total_bytes=len(self.snapshot),
+            data=data,
+        )
         sending.offset += len(data)
         return piece
 
@@ -267,4 +276,6 @@ class EntryServer:
         entries = tuple(self.entries[at : at + self.per_message][: max(0, sending.end - sending.previous)])
         sending.previous += len(entries)
         sending.is_over = sending.previous >= sending.end
-        return EntriesBatch(request_id, sending.is_over, sending.previous, entries)
+        return EntriesBatch(
+            request_id=request_id, is_last=sending.is_over, last_index=sending.previous, entries=entries
+        )

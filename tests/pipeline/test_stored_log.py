@@ -376,7 +376,10 @@ def test_entries_that_a_truncation_cut_from_their_group_are_not_read(tmp_path: P
     directory, recovery = open_directory(tmp_path / "raft", bytes(8), 1, StorageOptions())
     old = tuple(Entry.command(1, clock(EPOCH_MS + number)) for number in range(5))
     new = (Entry.command(2, clock(EPOCH_MS + 90)), Entry.command(2, clock(EPOCH_MS + 91)))
-    for persist in (Persist(1, HardState(1), None, 1, old), Persist(2, HardState(2), 4, 4, new)):
+    for persist in (
+        Persist(number=1, hard_state=HardState(1), truncate_from=None, first=1, entries=old),
+        Persist(number=2, hard_state=HardState(2), truncate_from=4, first=4, entries=new),
+    ):
         directory.perform_all(recovery.storage.plan([persist]))
         recovery.storage.done()
     directory.close()

@@ -27,7 +27,7 @@ from consensus.core.model import LogId
 def told(message: FetchMessage) -> str:
     """The message in the words of a story."""
     match message:
-        case Fetch(term, _, position, commit):
+        case Fetch(term=term, position=position, commit=commit):
             return f"fetch after {_at(position)}, term {term}, knows commit {commit}"
         case FetchReply():
             return _told_of_fetch_reply(message)
@@ -41,13 +41,13 @@ def _told_of_announcement(
     message: BeginQuorumEpoch | EndQuorumEpoch | BeginQuorumEpochReply | EndQuorumEpochReply,
 ) -> str:
     match message:
-        case BeginQuorumEpoch(term):
+        case BeginQuorumEpoch(term=term):
             return f"begin term {term}"
-        case EndQuorumEpoch(term, _, preferred):
+        case EndQuorumEpoch(term=term, preferred=preferred):
             return f"end term {term}, successors {' '.join(map(str, preferred)) or 'none'}"
-        case BeginQuorumEpochReply(term, _, _, error):
+        case BeginQuorumEpochReply(term=term, error=error):
             return f"begin {_answered(error)}, term {term}"
-        case EndQuorumEpochReply(term, _, _, error):
+        case EndQuorumEpochReply(term=term, error=error):
             return f"end {_answered(error)}, term {term}"
         case _:
             assert_never(message)

@@ -209,7 +209,9 @@ class Story:
 
     def _do_propose(self, words: list[str]) -> None:
         self._proposals += 1
-        self._step(int(words[0]), Proposed(self._proposals, tuple(word.encode() for word in words[1:])))
+        self._step(
+            int(words[0]), Proposed(proposal_id=self._proposals, commands=tuple(word.encode() for word in words[1:]))
+        )
 
     def _do_change(self, words: list[str]) -> None:
         self._changes += 1
@@ -341,9 +343,14 @@ class Story:
     def _answer(self, number: int, asked: ReadSnapshot | CheckSnapshot) -> None:
         """The disk reads back a chunk of the snapshot that is sent, or all of the one that was received."""
         match asked:
-            case ReadSnapshot(request_id, last, offset, limit):
+            case ReadSnapshot(request_id=request_id, last=last, offset=offset, limit_bytes=limit):
                 data = _IMAGE[offset : offset + limit]
-                self._step(number, SnapshotRead(request_id, last, offset, data, offset + limit >= len(_IMAGE)))
+                self._step(
+                    number,
+                    SnapshotRead(
+                        request_id=request_id, last=last, offset=offset, data=data, done=offset + limit >= len(_IMAGE)
+                    ),
+                )
             case CheckSnapshot(request_id, last):
                 self._step(number, SnapshotChecked(request_id, self._described(last)))
 
@@ -389,7 +396,7 @@ def _told(effect: TellableEffect) -> str:  # noqa: PLR0911 - one sentence per ki
     match effect:
         case Apply(first, entries):
             return f"apply {_range(first, entries)}"
-        case ReadEntries(_, first, last, _):
+        case ReadEntries(first=first, last=last):
             return f"read {first}..{last}"
         case ProposalAccepted(proposal_id, position):
             return f"proposal {proposal_id} accepted at {_position(position)}"
@@ -413,7 +420,7 @@ def _told_of_snapshot(effect: SnapshotEffect) -> str:
     match effect:
         case TakeSnapshot(last):
             return f"take a snapshot of {_position(last)}"
-        case ReadSnapshot(_, last, offset):
+        case ReadSnapshot(last=last, offset=offset):
             return f"read the snapshot of {_position(last)} from byte {offset}"
         case CheckSnapshot(_, last):
             return f"check the snapshot of {_position(last)}"
@@ -434,10 +441,10 @@ def _position(position: LogId) -> str:
 
 def _announcement(effect: ProposalResolved | ConfigurationResolved | ConfigurationChanged | RoleChanged) -> str:
     match effect:
-        case ProposalResolved(proposal_id, outcome, position, leader):
+        case ProposalResolved(proposal_id=proposal_id, outcome=outcome, position=position, leader=leader):
             where = f" at {_position(position)}" if position else ""
             return f"proposal {proposal_id} {outcome.value}{where}, leader {leader or 'unknown'}"
-        case ConfigurationResolved(_, changed, refusal, position, _):
+        case ConfigurationResolved(outcome=changed, refusal=refusal, position=position):
             why = f": {refusal.value}" if refusal else ""
             where = f" at {_position(position)}" if position else ""
             return f"change {changed.value}{where}{why}"
@@ -501,25 +508,25 @@ def _message(message: Message) -> str:
 
 def _told_of_append(message: RequestVote | VoteReply | AppendRequest | AppendAnswer) -> str:  # noqa: PLR0911 - one sentence per kind of message
     match message:
-        case RequestVote(term, _, last, _, pre_vote, transfer):
+        case RequestVote(term=term, last=last, pre_vote=pre_vote, transfer=transfer):
             kind = "pre-vote" if pre_vote else "transfer vote" if transfer else "vote"
             return f"{kind}? term {term}, last {_position(last)}"
         case TimeoutNow(term):
             return f"timeout now, term {term}"
         case TimeoutNowReply(term, accepted):
             return f"timeout now {'accepted' if accepted else 'refused'}, term {term}"
-        case VoteReply(term, granted, _, pre_vote):
+        case VoteReply(term=term, granted=granted, pre_vote=pre_vote):
             return f"{'pre-vote' if pre_vote else 'vote'} {'granted' if granted else 'refused'}, term {term}"
-        case AppendEntries(term, _, previous, entries, commit, _):
+        case AppendEntries(term=term, previous=previous, entries=entries, commit=commit):
             what = f"append of terms {_terms([entry.term for entry in entries])}" if entries else "heartbeat"
             return f"{what}, term {term}, after {_position(previous)}, commit {commit}"
-        case InstallSnapshot(term, _, last, _, offset, data, done, _):
+        case InstallSnapshot(term=term, last=last, offset=offset, data=data, done=done):
             end = ", the last" if done else ""
             return f"snapshot of {_position(last)}, term {term}, bytes {offset}..{offset + len(data)}{end}"
-        case SnapshotReply(term, accepted, next_offset, installed, _):
+        case SnapshotReply(term=term, accepted=accepted, next_offset=next_offset, installed=installed):
             what = "installed" if installed else "stored" if accepted else "refused"
             return f"snapshot {what}, next {next_offset}, term {term}"
-        case AppendReply(term, success, next_index, _):
+        case AppendReply(term=term, success=success, next_index=next_index):
             return f"{'matched' if success else 'refused'}, next {next_index}, term {term}"
         case _:
             assert_never(message)

@@ -95,10 +95,10 @@ def fresh(features: Features, size: int) -> Group:
 @pytest.mark.parametrize(
     "message",
     [
-        RequestVote(9, TWO, AT(5, 5), 1),
-        AppendEntries(9, TWO, AT(1, 1), (), 0, 1),
-        VoteReply(9, granted=False, correlation=1),
-        AppendReply(9, success=False, next_index=1, correlation=1),
+        RequestVote(term=9, candidate=TWO, last=AT(5, 5), correlation=1),
+        AppendEntries(term=9, leader=TWO, previous=AT(1, 1), entries=(), commit=0, correlation=1),
+        VoteReply(term=9, granted=False, correlation=1),
+        AppendReply(term=9, success=False, next_index=1, correlation=1),
     ],
     ids=lambda message: type(message).__name__,
 )
@@ -118,9 +118,9 @@ def test_any_role_that_sees_a_higher_term_becomes_a_follower_at_that_term(
 @pytest.mark.parametrize(
     "message",
     [
-        RequestVote(1, TWO, AT(5, 1), 1),
-        RequestVote(1, TWO, AT(5, 1), 1, pre_vote=True),
-        AppendEntries(1, TWO, AT(1, 1), entries_of(1), 1, 1),
+        RequestVote(term=1, candidate=TWO, last=AT(5, 1), correlation=1),
+        RequestVote(term=1, candidate=TWO, last=AT(5, 1), correlation=1, pre_vote=True),
+        AppendEntries(term=1, leader=TWO, previous=AT(1, 1), entries=entries_of(1), commit=1, correlation=1),
     ],
     ids=["vote", "pre-vote", "append"],
 )
@@ -212,13 +212,13 @@ def test_across_a_change_of_leader_proposals_are_acknowledged_refused_or_unknown
     servers.run(5_000)
     (old,) = servers.leaders()
     numbers = count(1)
-    servers.step(old, Proposed(next(numbers), (b"committed",)))
+    servers.step(old, Proposed(proposal_id=next(numbers), commands=(b"committed",)))
     servers.off = {old}
-    servers.step(old, Proposed(next(numbers), (b"cut off",)))
+    servers.step(old, Proposed(proposal_id=next(numbers), commands=(b"cut off",)))
     servers.run(10_000)
     (new,) = servers.leaders()
-    servers.step(old, Proposed(next(numbers), (b"refused",)))
-    servers.step(new, Proposed(next(numbers), (b"later",)))
+    servers.step(old, Proposed(proposal_id=next(numbers), commands=(b"refused",)))
+    servers.step(new, Proposed(proposal_id=next(numbers), commands=(b"later",)))
     outcomes = {resolve.proposal_id: resolve.outcome for resolve in servers.resolved}
     assert outcomes == {1: Outcome.COMMITTED, 2: Outcome.UNKNOWN, 3: Outcome.NOT_LEADER, 4: Outcome.COMMITTED}
     servers.off = set()
@@ -237,7 +237,7 @@ def test_a_gap_of_two_to_the_thirtieth_between_terms_converges_by_retries(featur
     servers = Group(features, logs)
     servers.run(120_000)
     (leader,) = servers.leaders()
-    servers.step(leader, Proposed(1, (b"a whole command",)))
+    servers.step(leader, Proposed(proposal_id=1, commands=(b"a whole command",)))
     servers.run(1_000)
     (term,) = {raft.describe().term for raft in servers.rafts.values()}
     assert term > gap
@@ -251,7 +251,7 @@ def test_a_majority_that_is_far_ahead_takes_a_straggler_along(features: Features
     servers = Group(features, {**logs, 3: (entries_of(1), HardState(1))})
     servers.run(120_000)
     (leader,) = servers.leaders()
-    servers.step(leader, Proposed(1, (b"a whole command",)))
+    servers.step(leader, Proposed(proposal_id=1, commands=(b"a whole command",)))
     servers.run(1_000)
     about = [raft.describe() for raft in servers.rafts.values()]
     assert {one.leader for one in about} == {leader}

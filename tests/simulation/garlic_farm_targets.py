@@ -279,12 +279,26 @@ class RequestTarget:
         self._known += [
             encode_request(each)
             for each in (
-                wire.AppendEntriesRequest(1, 2, 3, 4, 5, 6, (entry, LogEntry(3, extended), entry)),
-                wire.ClientRequest(0, 0, 0, 0, 0, 0, (entry,) * 20),
-                wire.PreVoteRequest(1, 2, 3, 4, 5, 6),
-                wire.TimeoutNowRequest(1, 2, 3, 4, 5, 6),
-                wire.TransferVoteRequest(1, 2, 3, 4, 5, 6),
-                wire.ReadIndexRequest(0, 0, 0, 0, 0, 0),
+                wire.AppendEntriesRequest(
+                    source=1,
+                    destination=2,
+                    term=3,
+                    last_log_term=4,
+                    last_log_index=5,
+                    commit_index=6,
+                    entries=(entry, LogEntry(3, extended), entry),
+                ),
+                wire.ClientRequest(
+                    entries=(entry,) * 20,
+                ),
+                wire.PreVoteRequest(source=1, destination=2, term=3, last_log_term=4, last_log_index=5, commit_index=6),
+                wire.TimeoutNowRequest(
+                    source=1, destination=2, term=3, last_log_term=4, last_log_index=5, commit_index=6
+                ),
+                wire.TransferVoteRequest(
+                    source=1, destination=2, term=3, last_log_term=4, last_log_index=5, commit_index=6
+                ),
+                wire.ReadIndexRequest(),
             )
         ]
         squeezer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
@@ -304,7 +318,16 @@ class RequestTarget:
 
     @staticmethod
     def _with_pack(packed: bytes) -> bytes:
-        head = encode_request(wire.SyncLogRequest(1, 4, 3, 0, 9, 9, (LogEntry(0, LogPack(0, ())),)))
+        head = encode_request(
+            wire.SyncLogRequest(
+                source=1,
+                destination=4,
+                term=3,
+                last_log_index=9,
+                commit_index=9,
+                entries=(LogEntry(0, LogPack(0, ())),),
+            )
+        )
         sizes = 45 + 13
         log = head[45:54] + len(packed).to_bytes(4, "big") + packed
         return head[:41] + len(log).to_bytes(4, "big") + log[: sizes - 45] + packed
@@ -356,7 +379,10 @@ class ReplyTarget:
     def __init__(self) -> None:
         recorded = json.loads(VECTORS.read_text())["messages"]
         self._known = [bytes.fromhex(each["hex"]) for each in recorded if each["msg"].endswith("Response")]
-        self._known += [encode_reply(each(1, 2, 3, 4, accepted=True)) for each in wire.REPLY_TYPES]
+        self._known += [
+            encode_reply(each(source=1, destination=2, term=3, next_index=4, accepted=True))
+            for each in wire.REPLY_TYPES
+        ]
 
     def make(self, random: Random) -> bytes:
         """A changed reply; some keep their length, which is all that their reader goes by."""

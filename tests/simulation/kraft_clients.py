@@ -145,11 +145,52 @@ def _replica(random: Random) -> tuple[ApiKey, Any]:
     peer, cluster = ReplicaKey(random.choice((2, 2, 9))), random.choice((None, "cluster", "another"))
     kind, asked = random.choice(
         (
-            (ApiKey.VOTE, core.RequestVote(term, peer, place, 7, pre_vote=random.random() < 0.5, cluster_id=cluster)),
-            (ApiKey.BEGIN_QUORUM_EPOCH, core.BeginQuorumEpoch(term, peer, 7, cluster)),
-            (ApiKey.END_QUORUM_EPOCH, core.EndQuorumEpoch(term, peer, (ReplicaKey(1), ReplicaKey(3)), 7, cluster)),
-            (ApiKey.FETCH, core.Fetch(term, peer, place, 4, random.choice((0, 500, 60_000)), 1_000, 7, cluster)),
-            (ApiKey.FETCH_SNAPSHOT, core.FetchSnapshot(term, peer, place, 0, 1_000, 7, cluster)),
+            (
+                ApiKey.VOTE,
+                core.RequestVote(
+                    term=term,
+                    candidate=peer,
+                    last=place,
+                    correlation=7,
+                    pre_vote=random.random() < 0.5,
+                    cluster_id=cluster,
+                ),
+            ),
+            (
+                ApiKey.BEGIN_QUORUM_EPOCH,
+                core.BeginQuorumEpoch(term=term, leader=peer, correlation=7, cluster_id=cluster),
+            ),
+            (
+                ApiKey.END_QUORUM_EPOCH,
+                core.EndQuorumEpoch(
+                    term=term, leader=peer, preferred=(ReplicaKey(1), ReplicaKey(3)), correlation=7, cluster_id=cluster
+                ),
+            ),
+            (
+                ApiKey.FETCH,
+                core.Fetch(
+                    term=term,
+                    replica=peer,
+                    position=place,
+                    commit=4,
+                    max_wait_ms=random.choice((0, 500, 60_000)),
+                    max_bytes=1_000,
+                    correlation=7,
+                    cluster_id=cluster,
+                ),
+            ),
+            (
+                ApiKey.FETCH_SNAPSHOT,
+                core.FetchSnapshot(
+                    term=term,
+                    replica=peer,
+                    snapshot=place,
+                    offset=0,
+                    max_bytes=1_000,
+                    correlation=7,
+                    cluster_id=cluster,
+                ),
+            ),
         )
     )
     return kind, request_to_wire(asked, ReplicaKey(1), _PEER)

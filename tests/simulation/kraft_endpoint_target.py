@@ -146,22 +146,34 @@ class _StandingServer:
         del head
         await trio.sleep(0.05)
         if len(voters) % 2:
-            return ConfigurationResolved(0, ChangeOutcome.COMMITTED)
-        return ConfigurationResolved(0, ChangeOutcome.REFUSED, ChangeRefusal.BUSY)
+            return ConfigurationResolved(change_id=0, outcome=ChangeOutcome.COMMITTED)
+        return ConfigurationResolved(change_id=0, outcome=ChangeOutcome.REFUSED, refusal=ChangeRefusal.BUSY)
 
 
 def _replied(request: Request) -> Reply:
     match request:
         case core.RequestVote():
-            return core.VoteReply(request.term, request.term % 2 == 1, request.correlation, request.pre_vote)
+            return core.VoteReply(
+                term=request.term,
+                granted=request.term % 2 == 1,
+                correlation=request.correlation,
+                pre_vote=request.pre_vote,
+            )
         case core.BeginQuorumEpoch():
-            return core.BeginQuorumEpochReply(request.term, ReplicaKey(1), request.correlation)
+            return core.BeginQuorumEpochReply(term=request.term, leader=ReplicaKey(1), correlation=request.correlation)
         case core.EndQuorumEpoch():
-            return core.EndQuorumEpochReply(request.term, ReplicaKey(1), request.correlation)
+            return core.EndQuorumEpochReply(term=request.term, leader=ReplicaKey(1), correlation=request.correlation)
         case core.FetchSnapshot():
-            return core.FetchSnapshotReply(request.term, ReplicaKey(1), request.snapshot, 0, request.correlation, b"x")
+            return core.FetchSnapshotReply(
+                term=request.term,
+                leader=ReplicaKey(1),
+                snapshot=request.snapshot,
+                offset=0,
+                correlation=request.correlation,
+                data=b"x",
+            )
         case core.Fetch():
-            return core.FetchReply(request.term, ReplicaKey(1), 4, request.correlation)
+            return core.FetchReply(term=request.term, leader=ReplicaKey(1), commit=4, correlation=request.correlation)
         case _:
             raise FuzzError(f"the server is asked {request}")
 
@@ -400,7 +412,7 @@ class Conversation:
 
 
 def _fetched(correlation: int) -> Reply:
-    return core.FetchReply(3, ReplicaKey(1), 5, correlation)
+    return core.FetchReply(term=3, leader=ReplicaKey(1), commit=5, correlation=correlation)
 
 
 async def _log_in(client: _Client) -> None:

@@ -81,11 +81,13 @@ _MEMORY_FACTOR: Final = 40
 """An element of an array is a dataclass, of up to twenty fields."""
 NAMES: Final = KnownReplicas(ReplicaKey(1), {1: ("127.0.0.1", 1), 2: ("127.0.0.1", 2), 3: ("127.0.0.1", 3)})
 ASKED: Final[tuple[core.Request, ...]] = (
-    core.RequestVote(3, ReplicaKey(1), LogId(5, 2), 77),
-    core.BeginQuorumEpoch(3, ReplicaKey(1), 77),
-    core.EndQuorumEpoch(3, ReplicaKey(1), (ReplicaKey(2),), 77),
-    core.Fetch(3, ReplicaKey(1), LogId(5, 3), 4, 500, 1_000, 77),
-    core.FetchSnapshot(3, ReplicaKey(1), LogId(5, 3), 0, 1_000, 77),
+    core.RequestVote(term=3, candidate=ReplicaKey(1), last=LogId(5, 2), correlation=77),
+    core.BeginQuorumEpoch(term=3, leader=ReplicaKey(1), correlation=77),
+    core.EndQuorumEpoch(term=3, leader=ReplicaKey(1), preferred=(ReplicaKey(2),), correlation=77),
+    core.Fetch(
+        term=3, replica=ReplicaKey(1), position=LogId(5, 3), commit=4, max_wait_ms=500, max_bytes=1_000, correlation=77
+    ),
+    core.FetchSnapshot(term=3, replica=ReplicaKey(1), snapshot=LogId(5, 3), offset=0, max_bytes=1_000, correlation=77),
 )
 
 

@@ -54,11 +54,15 @@ class Wire:
 
     def ask(self, correlation: int, *entries: Entry) -> None:
         """Server 1 sends an append, or a heartbeat if it has no entries."""
-        self.connections.ask(ONE, TWO, AppendEntries(1, ONE, LogId(0, 0), entries, 0, correlation))
+        self.connections.ask(
+            ONE,
+            TWO,
+            AppendEntries(term=1, leader=ONE, previous=LogId(0, 0), entries=entries, commit=0, correlation=correlation),
+        )
 
     def answer(self, correlation: int) -> None:
         """Server 2 answers it."""
-        self.connections.answer(TWO, ONE, AppendReply(1, success=True, next_index=1, correlation=correlation))
+        self.connections.answer(TWO, ONE, AppendReply(term=1, success=True, next_index=1, correlation=correlation))
 
 
 ENTRY = Entry(1, EntryKind.COMMAND, b"x")

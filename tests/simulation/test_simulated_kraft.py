@@ -33,8 +33,17 @@ from tests.simulation.consensus.profile import STRATEGIES, KafkaRates, draw_ids,
 ONE, TWO, ANOTHER_TWO = (ReplicaKey(number, bytes([place]) * 16) for number, place in ((1, 1), (2, 2), (2, 3)))
 VOTERS = Configuration(named_for_kafka([ONE, TWO]))
 CLUSTER = "c2ltdWxhdGVkLWNsdXN0ZQ"
-VOTE = RequestVote(4, ONE, LogId(9, 3), 700, cluster_id=CLUSTER)
-FETCH = Fetch(4, ONE, LogId(3, 1), 2, 500, 1_000, 701, CLUSTER)
+VOTE = RequestVote(term=4, candidate=ONE, last=LogId(9, 3), correlation=700, cluster_id=CLUSTER)
+FETCH = Fetch(
+    term=4,
+    replica=ONE,
+    position=LogId(3, 1),
+    commit=2,
+    max_wait_ms=500,
+    max_bytes=1_000,
+    correlation=701,
+    cluster_id=CLUSTER,
+)
 WAY_MS = 5
 RATES = KafkaRates(static=False, old_versions=0, busy=0, lost_directories=0, loser=1, batch_records=5, late_answers=0)
 
@@ -134,8 +143,10 @@ def test_a_fetch_and_its_entries_come_through_the_bytes_as_they_were() -> None:
     assert replace(taken, correlation=701) == FETCH
     commands = KafkaCommands(Random(1), 5).batch([b"a", b"b"], 7, producer=1)
     entries = tuple(Entry.command(4, data) for data in commands)
-    wire.links.answer(TWO, ONE, FetchReply(4, TWO, 3, taken.correlation, entries))
-    assert wire.run(WAY_MS) == [FetchReply(4, TWO, 3, 701, entries)]
+    wire.links.answer(
+        TWO, ONE, FetchReply(term=4, leader=TWO, commit=3, correlation=taken.correlation, entries=entries)
+    )
+    assert wire.run(WAY_MS) == [FetchReply(term=4, leader=TWO, commit=3, correlation=701, entries=entries)]
 
 
 def test_a_parked_fetch_holds_up_the_next_fetch_and_no_vote() -> None:
@@ -148,7 +159,7 @@ def test_a_parked_fetch_holds_up_the_next_fetch_and_no_vote() -> None:
     assert isinstance(vote, RequestVote)
     # Then the answer to the first lets the second through
     assert isinstance(parked, Fetch)
-    wire.links.answer(TWO, ONE, FetchReply(4, TWO, 3, parked.correlation))
+    wire.links.answer(TWO, ONE, FetchReply(term=4, leader=TWO, commit=3, correlation=parked.correlation))
     assert [type(message) for message in wire.run(WAY_MS)] == [Fetch, FetchReply]
 
 
@@ -183,8 +194,8 @@ def test_a_high_watermark_is_not_told_before_its_leader_has_committed_in_its_epo
         wire.hosts[TWO].answering = Answering(TWO, term=4, began=LogId(began, 4))
         taken = wire.taken(FETCH)
         assert isinstance(taken, Fetch)
-        wire.links.answer(TWO, ONE, FetchReply(4, TWO, 3, taken.correlation))
-        assert wire.run(WAY_MS) == [FetchReply(4, TWO, told, 701)]
+        wire.links.answer(TWO, ONE, FetchReply(term=4, leader=TWO, commit=3, correlation=taken.correlation))
+        assert wire.run(WAY_MS) == [FetchReply(term=4, leader=TWO, commit=told, correlation=701)]
 
 
 def test_a_request_that_cannot_be_sent_is_tried_again_until_it_is_too_old() -> None:
@@ -201,16 +212,16 @@ def test_an_answer_is_lost_with_its_connection() -> None:
     wire = Wire()
     taken = wire.taken(VOTE)
     wire.links.stopped(ONE)
-    wire.links.answer(TWO, ONE, VoteReply(4, granted=True, correlation=taken.correlation))
+    wire.links.answer(TWO, ONE, VoteReply(term=4, granted=True, correlation=taken.correlation))
     assert wire.run(100) == []
 
 
 def test_an_announcement_comes_from_the_voter_with_the_id_that_it_names() -> None:
     wire = Wire()
-    taken = wire.taken(BeginQuorumEpoch(4, ONE, 703, CLUSTER))
-    assert taken == BeginQuorumEpoch(4, ONE, taken.correlation, CLUSTER)
-    wire.links.answer(TWO, ONE, BeginQuorumEpochReply(4, ONE, taken.correlation))
-    assert wire.run(WAY_MS) == [BeginQuorumEpochReply(4, ONE, 703)]
+    taken = wire.taken(BeginQuorumEpoch(term=4, leader=ONE, correlation=703, cluster_id=CLUSTER))
+    assert taken == BeginQuorumEpoch(term=4, leader=ONE, correlation=taken.correlation, cluster_id=CLUSTER)
+    wire.links.answer(TWO, ONE, BeginQuorumEpochReply(term=4, leader=ONE, correlation=taken.correlation))
+    assert wire.run(WAY_MS) == [BeginQuorumEpochReply(term=4, leader=ONE, correlation=703)]
 
 
 def test_servers_of_a_history_have_directories_unless_their_voters_are_told() -> None:

@@ -103,14 +103,24 @@ class Wire:
 
     def taken(self, previous: Index, *entries: Entry, commit: Index = 0) -> AppendEntries:
         """The leader sends an append; returns what the follower gets."""
-        self.sockets.ask(LEADER, FOLLOWER, AppendEntries(1, LEADER, LogId(previous, 1), entries, commit, 700))
+        self.sockets.ask(
+            LEADER,
+            FOLLOWER,
+            AppendEntries(
+                term=1, leader=LEADER, previous=LogId(previous, 1), entries=entries, commit=commit, correlation=700
+            ),
+        )
         (request,) = self.run(10)
         assert isinstance(request, AppendEntries)
         return request
 
     def answered(self, request: AppendEntries, next_index: Index, *, success: bool = True) -> list[Message]:
         """The follower answers; returns what the leader gets."""
-        self.sockets.answer(FOLLOWER, LEADER, AppendReply(1, success, next_index, request.correlation))
+        self.sockets.answer(
+            FOLLOWER,
+            LEADER,
+            AppendReply(term=1, success=success, next_index=next_index, correlation=request.correlation),
+        )
         return self.run(10)
 
 
@@ -118,7 +128,7 @@ def test_an_append_and_its_answer_come_through_the_frames_as_they_were() -> None
     wire = Wire()
     request = wire.taken(3, ENTRY, commit=2)
     assert (request.previous, request.entries, request.commit) == (LogId(3, 1), (ENTRY,), 2)
-    assert wire.answered(request, 5) == [AppendReply(1, success=True, next_index=5, correlation=700)]
+    assert wire.answered(request, 5) == [AppendReply(term=1, success=True, next_index=5, correlation=700)]
 
 
 def test_a_success_that_covers_less_than_was_sent_is_not_told() -> None:
@@ -157,13 +167,22 @@ def test_a_request_is_repeated_over_a_new_connection_unless_the_follower_may_hav
 def test_a_snapshot_waits_for_its_members_and_comes_with_those_of_now() -> None:
     wire = Wire()
     wire.hosts[LEADER].configuration = Configuration((ONE, THREE), (ONE, TWO))
-    chunk = InstallSnapshot(1, LEADER, LogId(3, 1), Configuration((ONE,)), 0, b"abcdef", done=True, correlation=700)
+    chunk = InstallSnapshot(
+        term=1,
+        leader=LEADER,
+        last=LogId(3, 1),
+        configuration=Configuration((ONE,)),
+        offset=0,
+        data=b"abcdef",
+        done=True,
+        correlation=700,
+    )
     wire.sockets.ask(LEADER, FOLLOWER, chunk)
     assert wire.run(10) == []
     (taken,) = wire.run(10)
     assert isinstance(taken, InstallSnapshot)
     assert taken.configuration == Configuration((ONE, THREE, TWO))
-    installed = SnapshotReply(1, accepted=True, next_offset=6, installed=True, correlation=taken.correlation)
+    installed = SnapshotReply(term=1, accepted=True, next_offset=6, installed=True, correlation=taken.correlation)
     wire.sockets.answer(FOLLOWER, LEADER, installed)
     assert wire.run(10) == [replace(installed, correlation=700)]
 

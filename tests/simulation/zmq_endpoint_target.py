@@ -214,12 +214,16 @@ class Conversation:
                 return log.indexes.get(request_id) == index
             case wire.EntriesRedirect(_, leader):
                 return not now.is_leader and leader == now.leader
-            case wire.EntriesBatch(_, is_last, last_index, entries):
+            case wire.EntriesBatch(is_last=is_last, last_index=last_index, entries=entries):
                 place = last_index - len(entries)
                 right = place in self._places[key] or (is_last and not entries)
-                self._sent(key, last_index, wire.EntriesRequest(key[1], IDENT, last_index))
+                self._sent(
+                    key, last_index, wire.EntriesRequest(request_id=key[1], ident=IDENT, previous_index=last_index)
+                )
                 return right and entries == tuple(self._entries[place:last_index]) and last_index <= now.last_index
-            case wire.SnapshotPiece(_, index, term, offset, total_bytes, data):
+            case wire.SnapshotPiece(
+                last_index=index, last_term=term, offset=offset, total_bytes=total_bytes, data=data
+            ):
                 state = self._snapshots.get(LogId(index, term), b"")
                 end = offset + len(data)
                 right = offset in self._offsets[key] or offset == total_bytes
@@ -236,9 +240,11 @@ class Conversation:
 
     def _after(self, key: tuple[bytes, bytes], index: int, end: int, total_bytes: int) -> wire.EntriesRequest:
         if end == total_bytes:
-            return wire.EntriesRequest(key[1], IDENT, index)
+            return wire.EntriesRequest(request_id=key[1], ident=IDENT, previous_index=index)
         before = max((place for place in self._places[key] if place < index), default=0)
-        return wire.EntriesRequest(key[1], IDENT, before, None, end)
+        return wire.EntriesRequest(
+            request_id=key[1], ident=IDENT, previous_index=before, count=None, snapshot_offset=end
+        )
 
 
 class EndpointTarget:
@@ -314,7 +320,13 @@ class EndpointTarget:
         previous_index = random.choice((0, 0, random.randrange(70)))
         count = random.choice((None, None, None, 0, 1, 20, 2**53 - 1))
         offset = random.choice((None, None, 0, random.randrange(30_000)))
-        return wire.EntriesRequest(random.choice(IDS), IDENT, previous_index, count, offset)
+        return wire.EntriesRequest(
+            request_id=random.choice(IDS),
+            ident=IDENT,
+            previous_index=previous_index,
+            count=count,
+            snapshot_offset=offset,
+        )
 
     def _request(self, random: Random) -> wire.Request:
         request = random.choice(REQUESTS)

@@ -47,29 +47,59 @@ ENTRIES: Final = (
     Entry(MAX_UINT, EntryKind.COMMAND, bytes(12) + b"\xff" * 4_000),
 )
 REQUESTS: Final[tuple[wire.Request, ...]] = (
-    wire.RequestVoteRpc(1, IDENT, "1", 2, 3, 4),
-    wire.AppendEntriesRpc(2**24 - 1, IDENT, "2", 3, 4, 2, 4),
-    wire.AppendEntriesRpc(0, IDENT, "2", MAX_UINT, 4, 2, 4, ENTRIES),
-    wire.AppendEntriesRpc(7, IDENT, "2", 3, 0, 0, 0, ENTRIES[:1] * 30),
-    wire.InstallSnapshotRpc(3, IDENT, "2", 5, 6, 5, 64, 100, b"A" * 36),
+    wire.RequestVoteRpc(message_id=1, ident=IDENT, candidate="1", term=2, last_index=3, last_term=4),
+    wire.AppendEntriesRpc(
+        message_id=2**24 - 1, ident=IDENT, leader="2", term=3, previous_index=4, previous_term=2, commit=4
+    ),
+    wire.AppendEntriesRpc(
+        message_id=0,
+        ident=IDENT,
+        leader="2",
+        term=MAX_UINT,
+        previous_index=4,
+        previous_term=2,
+        commit=4,
+        entries=ENTRIES,
+    ),
+    wire.AppendEntriesRpc(
+        message_id=7,
+        ident=IDENT,
+        leader="2",
+        term=3,
+        previous_index=0,
+        previous_term=0,
+        commit=0,
+        entries=ENTRIES[:1] * 30,
+    ),
+    wire.InstallSnapshotRpc(
+        message_id=3,
+        ident=IDENT,
+        leader="2",
+        term=5,
+        last_index=6,
+        last_term=5,
+        offset=64,
+        total_bytes=100,
+        data=b"A" * 36,
+    ),
     wire.ConfigRequest(b"", IDENT),
     wire.UpdateRequest(REQUEST_ID, IDENT, b"data"),
     wire.ChangeRequest(REQUEST_ID, IDENT, PEERS),
-    wire.EntriesRequest(b"\x01", IDENT, 5),
-    wire.EntriesRequest(b"\x01", IDENT, 5, 0),
-    wire.EntriesRequest(b"\x01", IDENT, 5, None, 65_536),
+    wire.EntriesRequest(request_id=b"\x01", ident=IDENT, previous_index=5),
+    wire.EntriesRequest(request_id=b"\x01", ident=IDENT, previous_index=5, count=0),
+    wire.EntriesRequest(request_id=b"\x01", ident=IDENT, previous_index=5, count=None, snapshot_offset=65_536),
     wire.LogInfoRequest(b"\x01\x02\x03\x04", IDENT),
     wire.UrlRequest(REQUEST_ID, IDENT),
-    wire.CustomRequest(b"\x05", b"my", IDENT, (b"", b"frame")),
+    wire.CustomRequest(request_id=b"\x05", message_type=b"my", ident=IDENT, frames=(b"", b"frame")),
 )
 REPLIES: Final[tuple[tuple[type[wire.Request], wire.Reply], ...]] = (
     (wire.RequestVoteRpc, wire.RequestVoteResponse(1, 2, granted=True)),
-    (wire.AppendEntriesRpc, wire.AppendEntriesResponse(1, 2, success=True)),
-    (wire.AppendEntriesRpc, wire.AppendEntriesResponse(1, 2, False, 4)),  # noqa: FBT003 - by place
+    (wire.AppendEntriesRpc, wire.AppendEntriesResponse(message_id=1, term=2, success=True)),
+    (wire.AppendEntriesRpc, wire.AppendEntriesResponse(message_id=1, term=2, success=False, conflict_index=4)),
     (wire.InstallSnapshotRpc, wire.InstallSnapshotResponse(1, 2)),
     (wire.InstallSnapshotRpc, wire.InstallSnapshotResponse(1, 2, 65_536)),
-    (wire.ConfigRequest, wire.ConfigReply(b"\x07", True, "1", PEERS)),  # noqa: FBT003 - by place
-    (wire.ConfigRequest, wire.ConfigReply(b"\x07", False, None, ())),  # noqa: FBT003 - by place
+    (wire.ConfigRequest, wire.ConfigReply(request_id=b"\x07", is_leader=True, leader="1", peers=PEERS)),
+    (wire.ConfigRequest, wire.ConfigReply(request_id=b"\x07", is_leader=False, leader=None, peers=())),
     (wire.UpdateRequest, wire.UpdateAccepted(REQUEST_ID)),
     (wire.UpdateRequest, wire.UpdateCommitted(REQUEST_ID, 2**31)),
     (wire.UpdateRequest, wire.UpdateRedirect(REQUEST_ID, "2")),
@@ -81,19 +111,36 @@ REPLIES: Final[tuple[tuple[type[wire.Request], wire.Reply], ...]] = (
     (wire.ChangeRequest, wire.ChangeRefused(REQUEST_ID, "TypeError", "peers must be an array")),
     (wire.ChangeRequest, wire.ChangeBusy(REQUEST_ID)),
     (wire.ChangeRequest, wire.ChangeExpired(REQUEST_ID)),
-    (wire.EntriesRequest, wire.EntriesBatch(b"\x01", True, 9, ENTRIES)),  # noqa: FBT003 - by place
-    (wire.EntriesRequest, wire.EntriesBatch(b"\x01", False, 9, (), "1")),  # noqa: FBT003 - by place
-    (wire.EntriesRequest, wire.SnapshotPiece(b"\x01", 9, 2, 10, 100, b"B" * 90)),
+    (wire.EntriesRequest, wire.EntriesBatch(request_id=b"\x01", is_last=True, last_index=9, entries=ENTRIES)),
+    (wire.EntriesRequest, wire.EntriesBatch(request_id=b"\x01", is_last=False, last_index=9, entries=(), leader="1")),
+    (
+        wire.EntriesRequest,
+        wire.SnapshotPiece(request_id=b"\x01", last_index=9, last_term=2, offset=10, total_bytes=100, data=b"B" * 90),
+    ),
     (wire.EntriesRequest, wire.EntriesRedirect(b"\x01", None)),
-    (wire.LogInfoRequest, wire.LogInfoReply(b"\x01", True, "1", 2, 1, 9, 9, 9, 0, 0)),  # noqa: FBT003 - by place
+    (
+        wire.LogInfoRequest,
+        wire.LogInfoReply(
+            request_id=b"\x01",
+            is_leader=True,
+            leader="1",
+            term=2,
+            first_index=1,
+            last_applied=9,
+            commit=9,
+            last_index=9,
+            snapshot_bytes=0,
+            prune_index=0,
+        ),
+    ),
     (wire.UrlRequest, wire.UrlReply(b"\x01", "tcp://127.0.0.1:8048")),
     (wire.UrlRequest, wire.UrlReply(b"\x01", None)),
     (wire.CustomRequest, wire.CustomReply(b"\x01", (b"one", b""))),
 )
 REQUEST_TYPES: Final = {each.__name__: each for each in dict(REPLIES)}
 BROADCASTS: Final = (
-    wire.StateBroadcast(IDENT, 1, 6),
-    wire.StateBroadcast(IDENT, MAX_UINT, 5, ENTRIES),
+    wire.StateBroadcast(ident=IDENT, term=1, last_applied=6),
+    wire.StateBroadcast(ident=IDENT, term=MAX_UINT, last_applied=5, entries=ENTRIES),
 )
 
 

@@ -232,7 +232,11 @@ class Attackers:
         with suppress(OSError, GarlicFarmError, trio.BrokenResourceError, trio.ClosedResourceError):
             dialed = await self._dial(target, None, ConnectionRole.CLIENT, None)
             self.deeds["dripping requests"] += 1
-            request = encode_request(wire.ClientRequest(0, 0, 0, 0, 0, 0, (Entry.command(0, bytes(1_000_000)),)))
+            request = encode_request(
+                wire.ClientRequest(
+                    entries=(Entry.command(0, bytes(1_000_000)),),
+                )
+            )
             brought = len(request) - 100_000
             try:
                 with trio.move_on_after(5):
@@ -265,7 +269,9 @@ class Attackers:
                 entry = self._random.choice([*self._forgeries(), *self._prey.seen[-40:]])
                 if self._random.random() < 0.5 and b'"proof"' not in entry:
                     entry = sign_entry(entry, key, bytes.fromhex(self._prey.cluster_id), number)
-                request = wire.ClientRequest(0, 0, 0, 0, 0, 0, (Entry.command(0, entry),))
+                request = wire.ClientRequest(
+                    entries=(Entry.command(0, entry),),
+                )
                 await dialed.stream.send_all(encode_request(request))
                 self.deeds["forged and repeated entries"] += 1
                 with trio.move_on_after(0.3):
@@ -349,7 +355,9 @@ class Attackers:
                 entry = sign_entry(
                     msgspec.json.encode(said), identity.key, bytes.fromhex(self._prey.cluster_id), number
                 )
-                request = wire.ClientRequest(0, 0, 0, 0, 0, 0, (Entry.command(0, entry),))
+                request = wire.ClientRequest(
+                    entries=(Entry.command(0, entry),),
+                )
                 await dialed.stream.send_all(encode_request(request))
                 self.deeds["entries of a hostile member"] += 1
                 with trio.move_on_after(0.3):
@@ -372,7 +380,18 @@ class Attackers:
                     (wire.RequestVoteRequest, wire.AppendEntriesRequest, wire.InstallSnapshotRequest)
                 )
                 with suppress(GarlicFarmError, ValueError, OverflowError):
-                    await dialed.stream.send_all(encode_request(kind(4, target.raft_id, term, last_term, last, commit)))
+                    await dialed.stream.send_all(
+                        encode_request(
+                            kind(
+                                source=4,
+                                destination=target.raft_id,
+                                term=term,
+                                last_log_term=last_term,
+                                last_log_index=last,
+                                commit_index=commit,
+                            )
+                        )
+                    )
                     self.deeds["messages of a hostile member"] += 1
                 with trio.move_on_after(0.2):
                     await dialed.stream.receive_some(4096)

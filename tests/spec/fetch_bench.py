@@ -77,7 +77,16 @@ class FetchBench(Bench):
         """A replica fetches; returns the answers that it gets at once."""
         self.correlation += 1
         own_term = self.about.term if term is None else term
-        fetch = Fetch(own_term, replica, position, commit, max_wait_ms, max_bytes, self.correlation, cluster_id)
+        fetch = Fetch(
+            term=own_term,
+            replica=replica,
+            position=position,
+            commit=commit,
+            max_wait_ms=max_wait_ms,
+            max_bytes=max_bytes,
+            correlation=self.correlation,
+            cluster_id=cluster_id,
+        )
         self.receive(replica, fetch)
         return self.sent(FetchReply, replica)
 
@@ -95,13 +104,23 @@ class FetchBench(Bench):
     ) -> list[Effect]:
         """The answer to a fetch of ours arrives."""
         own_term = asked.term if term is None else term
-        answer = FetchReply(own_term, leader, commit, asked.correlation, tuple(entries), diverging, error=error)
+        answer = FetchReply(
+            term=own_term,
+            leader=leader,
+            commit=commit,
+            correlation=asked.correlation,
+            entries=tuple(entries),
+            diverging=diverging,
+            error=error,
+        )
         return self.receive(sender, answer)
 
     def begin(self, leader: ServerId, term: int, cluster_id: str | None = None) -> BeginQuorumEpochReply:
         """A leader announces itself; returns the answer."""
         self.correlation += 1
-        self.receive(leader, BeginQuorumEpoch(term, leader, self.correlation, cluster_id))
+        self.receive(
+            leader, BeginQuorumEpoch(term=term, leader=leader, correlation=self.correlation, cluster_id=cluster_id)
+        )
         (answer,) = self.sent(BeginQuorumEpochReply, leader)
         return answer
 
@@ -109,7 +128,12 @@ class FetchBench(Bench):
         """A leader resigns; returns the answer."""
         self.correlation += 1
         successors = preferred
-        self.receive(leader, EndQuorumEpoch(term, leader, successors, self.correlation, cluster_id))
+        self.receive(
+            leader,
+            EndQuorumEpoch(
+                term=term, leader=leader, preferred=successors, correlation=self.correlation, cluster_id=cluster_id
+            ),
+        )
         (answer,) = self.sent(EndQuorumEpochReply, leader)
         return answer
 

@@ -133,7 +133,7 @@ class Bench:
 
     def propose(self, *commands: bytes, proposal_id: int = 1) -> list[Effect]:
         """A client proposes."""
-        return self.step(Proposed(proposal_id, commands))
+        return self.step(Proposed(proposal_id=proposal_id, commands=commands))
 
     def ask(
         self,
@@ -146,7 +146,11 @@ class Bench:
     ) -> VoteReply:
         """A candidate asks for a vote; returns the one answer."""
         self.correlation += 1
-        self.receive(sender, RequestVote(term, sender, last, self.correlation, pre_vote), after_ms)
+        self.receive(
+            sender,
+            RequestVote(term=term, candidate=sender, last=last, correlation=self.correlation, pre_vote=pre_vote),
+            after_ms,
+        )
         (send,) = (send for send in self.all(Send) if isinstance(send.message, VoteReply))
         assert send.recipient == sender
         assert isinstance(send.message, VoteReply)
@@ -163,7 +167,17 @@ class Bench:
     ) -> AppendReply:
         """A leader sends an append; returns the one answer."""
         self.correlation += 1
-        self.receive(sender, AppendEntries(term, sender, previous, tuple(entries), commit, self.correlation))
+        self.receive(
+            sender,
+            AppendEntries(
+                term=term,
+                leader=sender,
+                previous=previous,
+                entries=tuple(entries),
+                commit=commit,
+                correlation=self.correlation,
+            ),
+        )
         (send,) = (send for send in self.all(Send) if isinstance(send.message, AppendReply))
         assert send.recipient == sender
         assert isinstance(send.message, AppendReply)
@@ -177,7 +191,12 @@ class Bench:
         for peer in peers:
             (question,) = (send.message for send in questions if send.recipient == peer)
             assert isinstance(question, RequestVote)
-            reply = VoteReply(term or question.term, granted, question.correlation, question.pre_vote)
+            reply = VoteReply(
+                term=term or question.term,
+                granted=granted,
+                correlation=question.correlation,
+                pre_vote=question.pre_vote,
+            )
             effects += self.receive(peer, reply)
         self.effects = effects
         return effects
@@ -185,11 +204,15 @@ class Bench:
     def matched(self, peer: ServerId, append: AppendEntries, up_to: int | None = None) -> list[Effect]:
         """`peer` stored what `append` carried (or the part up to an index)."""
         last = append.previous.index + len(append.entries) if up_to is None else up_to
-        return self.receive(peer, AppendReply(append.term, True, last + 1, append.correlation))  # noqa: FBT003 - by position in the message
+        return self.receive(
+            peer, AppendReply(term=append.term, success=True, next_index=last + 1, correlation=append.correlation)
+        )
 
     def refused(self, peer: ServerId, append: AppendEntries, hint: int, term: int | None = None) -> list[Effect]:
         """`peer` refuses `append` and says from where to try."""
-        return self.receive(peer, AppendReply(term or append.term, False, hint, append.correlation))  # noqa: FBT003 - by position in the message
+        return self.receive(
+            peer, AppendReply(term=term or append.term, success=False, next_index=hint, correlation=append.correlation)
+        )
 
     def lead(self) -> list[Effect]:
         """Campaign without pre-vote and win with all votes; returns the effects of becoming leader."""

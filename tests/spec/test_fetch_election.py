@@ -32,7 +32,7 @@ def test_a_leader_announces_itself_until_each_voter_has_endorsed_it() -> None:
     bench = FetchBench(1, voters=4)
     bench.lead()
     (begin,) = bench.sent(BeginQuorumEpoch, TWO)
-    bench.receive(TWO, BeginQuorumEpochReply(2, ONE, begin.correlation))
+    bench.receive(TWO, BeginQuorumEpochReply(term=2, leader=ONE, correlation=begin.correlation))
     bench.fetch(THREE, LogId(1, 1))
     bench.step(DeadlineReached(), after_ms=500)
     assert [send.recipient for send in bench.all(Send) if isinstance(send.message, BeginQuorumEpoch)] == [FOUR]
@@ -83,7 +83,7 @@ def test_a_fenced_leader_follows_the_larger_epoch() -> None:
     bench = FetchBench(1)
     bench.lead()
     (begin,) = bench.sent(BeginQuorumEpoch, TWO)
-    answer = BeginQuorumEpochReply(8, THREE, begin.correlation, RefusalReason.STALE_TERM)
+    answer = BeginQuorumEpochReply(term=8, leader=THREE, correlation=begin.correlation, error=RefusalReason.STALE_TERM)
     bench.receive(TWO, answer)
     assert (bench.about.role, bench.about.term, bench.about.leader) == (Role.FOLLOWER, 8, THREE)
     assert bench.sent(Fetch, THREE)
@@ -230,7 +230,7 @@ def test_a_vote_is_given_once_in_an_epoch_and_again_only_to_the_same_candidate()
 def test_a_vote_of_another_cluster_is_refused_and_changes_nothing() -> None:
     """Vote, 1: reject with INCONSISTENT_CLUSTER_ID; in a vote it is merely a rejection."""
     bench = FetchBench(1, cluster_id="ours")
-    bench.receive(TWO, RequestVote(4, TWO, LogId(9, 3), 7, cluster_id="theirs"))
+    bench.receive(TWO, RequestVote(term=4, candidate=TWO, last=LogId(9, 3), correlation=7, cluster_id="theirs"))
     (reply,) = bench.sent(VoteReply, TWO)
     assert (reply.granted, reply.error) == (False, RefusalReason.FOREIGN_CLUSTER)
     assert (bench.about.term, bench.all(Halt)) == (1, [])
@@ -341,7 +341,7 @@ def test_a_confirmation_counts_only_by_an_answer_to_a_request_of_its_round() -> 
     bench.fetch(TWO, LogId(2, 2))
     assert leader.tracker.confirmed_round < 5
     (begin,) = bench.sent(BeginQuorumEpoch, TWO) or _begins_now(bench)
-    bench.receive(TWO, BeginQuorumEpochReply(2, ONE, begin.correlation))
+    bench.receive(TWO, BeginQuorumEpochReply(term=2, leader=ONE, correlation=begin.correlation))
     assert leader.tracker.confirmed_round == 5
 
 

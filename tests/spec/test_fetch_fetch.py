@@ -253,7 +253,15 @@ def test_a_late_divergence_cuts_nothing_that_came_since() -> None:
 def test_an_answer_that_was_never_asked_for_says_nothing() -> None:
     bench = FetchBench(1, 1)
     asked = bench.follow(TWO, 2)
-    stranger = Fetch(2, ONE, asked.position, 0, 100, 1_000, asked.correlation + 77)
+    stranger = Fetch(
+        term=2,
+        replica=ONE,
+        position=asked.position,
+        commit=0,
+        max_wait_ms=100,
+        max_bytes=1_000,
+        correlation=asked.correlation + 77,
+    )
     bench.reply(stranger, diverging=ORIGIN)
     bench.reply(asked, diverging=ORIGIN, sender=THREE, leader=THREE)
     assert bench.terms == [1, 1]

@@ -104,7 +104,17 @@ def test_leader_answers_a_sign_of_life_without_entries() -> None:
     bench = FetchBench(1)
     bench.lead()
     parked = bench.fetch(TWO, LogId(2, 2), commit=2)
-    sign = Fetch(bench.about.term, TWO, LogId(1, 1), 0, 0, 0, 99, None, is_sign_of_life=True)
+    sign = Fetch(
+        term=bench.about.term,
+        replica=TWO,
+        position=LogId(1, 1),
+        commit=0,
+        max_wait_ms=0,
+        max_bytes=0,
+        correlation=99,
+        cluster_id=None,
+        is_sign_of_life=True,
+    )
     bench.receive(TWO, sign)
     (reply,) = bench.sent(FetchReply, TWO)
     assert (parked, reply.entries, reply.error) == ([], (), None)
@@ -122,7 +132,17 @@ def test_signs_of_life_keep_a_leader_whose_record_takes_a_minute() -> None:
     held = bench.about.last
     bench.propose(bytes(8_000_000))
     for number in range(180):
-        sign = Fetch(bench.about.term, TWO, held, 0, 0, 0, 1_000 + number, None, is_sign_of_life=True)
+        sign = Fetch(
+            term=bench.about.term,
+            replica=TWO,
+            position=held,
+            commit=0,
+            max_wait_ms=0,
+            max_bytes=0,
+            correlation=1_000 + number,
+            cluster_id=None,
+            is_sign_of_life=True,
+        )
         bench.receive(TWO, sign, after_ms=333)
         bench.step(DeadlineReached())
     assert bench.is_(Role.LEADER)

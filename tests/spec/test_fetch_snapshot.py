@@ -27,7 +27,12 @@ def compacted_leader() -> FetchBench:
 
 def ask_for_chunk(bench: FetchBench, snapshot: LogId, offset: int, max_bytes: int = 10) -> None:
     bench.correlation += 1
-    bench.receive(TWO, FetchSnapshot(2, TWO, snapshot, offset, max_bytes, bench.correlation))
+    bench.receive(
+        TWO,
+        FetchSnapshot(
+            term=2, replica=TWO, snapshot=snapshot, offset=offset, max_bytes=max_bytes, correlation=bench.correlation
+        ),
+    )
 
 
 def test_a_fetch_from_before_the_log_is_pointed_to_the_snapshot() -> None:
@@ -54,7 +59,7 @@ def test_a_chunk_is_read_and_sent_with_its_place_and_the_size_of_the_whole() -> 
     ask_for_chunk(bench, LogId(3, 1), 4)
     (read,) = bench.all(ReadSnapshot)
     assert (read.offset, read.limit_bytes) == (4, 10)
-    bench.step(SnapshotRead(read.request_id, read.last, 4, BYTES[4:14], done=False))
+    bench.step(SnapshotRead(request_id=read.request_id, last=read.last, offset=4, data=BYTES[4:14], done=False))
     (chunk,) = bench.sent(FetchSnapshotReply, TWO)
     assert (chunk.data, chunk.offset, chunk.size_bytes, chunk.error) == (BYTES[4:14], 4, len(BYTES), None)
 
@@ -79,7 +84,7 @@ def test_chunks_that_are_being_read_are_bounded_and_answered_when_leadership_end
 def test_a_snapshot_is_fetched_chunk_by_chunk_checked_and_installed() -> None:
     bench = FetchBench(1)
     asked = bench.follow(TWO, 2)
-    bench.receive(TWO, FetchReply(2, TWO, 9, asked.correlation, snapshot=LogId(5, 2)))
+    bench.receive(TWO, FetchReply(term=2, leader=TWO, commit=9, correlation=asked.correlation, snapshot=LogId(5, 2)))
     for start in (0, 10, 20):
         (fetch,) = bench.sent(FetchSnapshot, TWO)
         assert (fetch.snapshot, fetch.offset) == (LogId(5, 2), start)
@@ -98,7 +103,7 @@ def test_a_snapshot_is_fetched_chunk_by_chunk_checked_and_installed() -> None:
 def test_the_next_chunk_is_fetched_when_the_one_before_is_durable() -> None:
     bench = FetchBench(1, term=2, fast=False)
     asked = bench.follow(TWO, 2)
-    bench.receive(TWO, FetchReply(2, TWO, 9, asked.correlation, snapshot=LogId(5, 2)))
+    bench.receive(TWO, FetchReply(term=2, leader=TWO, commit=9, correlation=asked.correlation, snapshot=LogId(5, 2)))
     (fetch,) = bench.sent(FetchSnapshot, TWO)
     give(bench, fetch, BYTES[:10])
     (persist,) = bench.all(Persist)
@@ -112,7 +117,7 @@ def test_the_next_chunk_is_fetched_when_the_one_before_is_durable() -> None:
 def test_a_lost_chunk_is_fetched_again_from_where_the_transfer_stands() -> None:
     bench = FetchBench(1)
     asked = bench.follow(TWO, 2)
-    bench.receive(TWO, FetchReply(2, TWO, 9, asked.correlation, snapshot=LogId(5, 2)))
+    bench.receive(TWO, FetchReply(term=2, leader=TWO, commit=9, correlation=asked.correlation, snapshot=LogId(5, 2)))
     give(bench, bench.sent(FetchSnapshot, TWO)[0], BYTES[:10])
     (lost,) = bench.sent(FetchSnapshot, TWO)
     bench.step(DeadlineReached(), after_ms=400)
@@ -126,12 +131,12 @@ def test_a_lost_chunk_is_fetched_again_from_where_the_transfer_stands() -> None:
 def test_a_snapshot_that_was_replaced_meanwhile_is_begun_anew() -> None:
     bench = FetchBench(1)
     asked = bench.follow(TWO, 2)
-    bench.receive(TWO, FetchReply(2, TWO, 9, asked.correlation, snapshot=LogId(5, 2)))
+    bench.receive(TWO, FetchReply(term=2, leader=TWO, commit=9, correlation=asked.correlation, snapshot=LogId(5, 2)))
     (fetch,) = bench.sent(FetchSnapshot, TWO)
     give(bench, fetch, b"", error=RefusalReason.SNAPSHOT_UNKNOWN)
     bench.step(DeadlineReached(), after_ms=100)
     (entries,) = bench.sent(Fetch, TWO)
-    bench.receive(TWO, FetchReply(2, TWO, 9, entries.correlation, snapshot=LogId(7, 2)))
+    bench.receive(TWO, FetchReply(term=2, leader=TWO, commit=9, correlation=entries.correlation, snapshot=LogId(7, 2)))
     (fetch,) = bench.sent(FetchSnapshot, TWO)
     assert (fetch.snapshot, fetch.offset) == (LogId(7, 2), 0)
 
@@ -141,12 +146,23 @@ def test_a_snapshot_of_what_is_committed_here_is_not_fetched() -> None:
     asked = bench.follow(TWO, 2)
     bench.reply(asked, commit=2)
     bench.step(DeadlineReached(), after_ms=100)
-    bench.receive(TWO, FetchReply(2, TWO, 9, bench.asked[TWO].correlation, snapshot=LogId(2, 1)))
+    bench.receive(
+        TWO, FetchReply(term=2, leader=TWO, commit=9, correlation=bench.asked[TWO].correlation, snapshot=LogId(2, 1))
+    )
     assert bench.sent(FetchSnapshot) == []
 
 
 def give(bench: FetchBench, fetch: FetchSnapshot, data: bytes, error: RefusalReason | None = None) -> None:
     """The leader's answer to a request for a chunk arrives."""
     size = 0 if error else len(BYTES)
-    reply = FetchSnapshotReply(2, TWO, fetch.snapshot, fetch.offset, fetch.correlation, data, size, error)
+    reply = FetchSnapshotReply(
+        term=2,
+        leader=TWO,
+        snapshot=fetch.snapshot,
+        offset=fetch.offset,
+        correlation=fetch.correlation,
+        data=data,
+        size_bytes=size,
+        error=error,
+    )
     bench.receive(TWO, reply)

@@ -26,11 +26,16 @@ def test_a_late_word_of_a_leader_that_it_does_not_lead_takes_no_promised_lease_b
         assert bench.is_(Role.FOLLOWER)
         fetches += bench.sent(Fetch, TWO)
     early, late = fetches
-    bench.receive(TWO, FetchReply(late.term, TWO, 0, late.correlation))
-    bench.receive(TWO, BeginQuorumEpoch(late.term, TWO, 900))
+    bench.receive(TWO, FetchReply(term=late.term, leader=TWO, commit=0, correlation=late.correlation))
+    bench.receive(TWO, BeginQuorumEpoch(term=late.term, leader=TWO, correlation=900))
     assert [reply.error for reply in bench.sent(BeginQuorumEpochReply)] == [None]
     # When the answer to the first arrives: it did not lead then
-    bench.receive(TWO, FetchReply(early.term, None, 0, early.correlation, error=RefusalReason.NOT_LEADER))
+    bench.receive(
+        TWO,
+        FetchReply(
+            term=early.term, leader=None, commit=0, correlation=early.correlation, error=RefusalReason.NOT_LEADER
+        ),
+    )
     # Then it is still the leader, and no other server gets a vote
     assert bench.about.leader == TWO
     assert not bench.ask(2, ORIGIN, THREE).granted
@@ -62,7 +67,10 @@ def test_a_fetch_of_a_later_term_by_a_server_outside_the_configuration_deposes_n
     """Server that was removed: it receives no announcements, campaigns in vain, and asks around in its own term."""
     bench = FetchBench()
     bench.lead()
-    bench.receive(STRANGER, Fetch(99, STRANGER, ORIGIN, 0, 100, 1_000, 3))
+    bench.receive(
+        STRANGER,
+        Fetch(term=99, replica=STRANGER, position=ORIGIN, commit=0, max_wait_ms=100, max_bytes=1_000, correlation=3),
+    )
     (reply,) = bench.sent(FetchReply)
     assert reply.error is RefusalReason.NEWER_TERM
     assert (bench.about.role, bench.about.term) == (Role.LEADER, 1)
@@ -71,7 +79,9 @@ def test_a_fetch_of_a_later_term_by_a_server_outside_the_configuration_deposes_n
 def test_a_fetch_of_a_later_term_by_a_voter_ends_the_leaders_term() -> None:
     bench = FetchBench()
     bench.lead()
-    bench.receive(TWO, Fetch(99, TWO, ORIGIN, 0, 100, 1_000, 3))
+    bench.receive(
+        TWO, Fetch(term=99, replica=TWO, position=ORIGIN, commit=0, max_wait_ms=100, max_bytes=1_000, correlation=3)
+    )
     assert (bench.about.role, bench.about.term) == (Role.FOLLOWER, 99)
 
 
@@ -90,7 +100,7 @@ def test_reads_do_not_keep_a_leader_from_which_no_server_fetches() -> None:
             bench.step(event)
             for send in bench.all(Send):
                 if isinstance(send.message, BeginQuorumEpoch):
-                    reply = BeginQuorumEpochReply(1, 1, send.message.correlation)
+                    reply = BeginQuorumEpochReply(term=1, leader=1, correlation=send.message.correlation)
                     bench.raft.step(Received(send.recipient, reply), bench.now)
     # Then it resigns all the same
     assert not bench.is_(Role.LEADER)

@@ -24,7 +24,7 @@ REQUEST_ID = b"123456789012"
 def test_a_control_record_is_replicated_and_handed_over_like_a_command() -> None:
     bench = FetchBench(1)
     bench.lead()
-    bench.step(Proposed(1, (RECORD,), control=True))
+    bench.step(Proposed(proposal_id=1, commands=(RECORD,), control=True))
     (reply,) = bench.fetch(TWO, LogId(2, 2))
     assert reply.entries == (Entry(2, EntryKind.CONTROL, RECORD),)
     bench.fetch(TWO, LogId(3, 2))
@@ -48,7 +48,7 @@ def test_a_log_without_control_records_takes_none(features: Features) -> None:
     leader = Bench(1, features=features)
     leader.lead()
     with pytest.raises(ValueError, match="no control records"):
-        leader.step(Proposed(1, (RECORD,), control=True))
+        leader.step(Proposed(proposal_id=1, commands=(RECORD,), control=True))
 
 
 def test_a_command_carries_its_request_id_through_the_log() -> None:
@@ -56,7 +56,7 @@ def test_a_command_carries_its_request_id_through_the_log() -> None:
     bench.lead()
     (append,) = bench.appends(TWO)
     bench.matched(TWO, append)
-    bench.step(Proposed(1, (REQUEST_ID + b"x",)))
+    bench.step(Proposed(proposal_id=1, commands=(REQUEST_ID + b"x",)))
     (append,) = bench.appends(TWO)
     assert [entry.data for entry in append.entries] == [REQUEST_ID + b"x"]
 
@@ -70,7 +70,7 @@ def test_a_command_that_lacks_its_head_is_neither_proposed_nor_taken() -> None:
     leader = Bench(1, features=ZMQ_RAFT)
     leader.lead()
     with pytest.raises(ValueError, match="begins with 12 bytes"):
-        leader.step(Proposed(1, (REQUEST_ID + b"x", REQUEST_ID)))
+        leader.step(Proposed(proposal_id=1, commands=(REQUEST_ID + b"x", REQUEST_ID)))
 
 
 def test_a_configuration_keeps_the_head_that_stands_before_it() -> None:

@@ -312,7 +312,9 @@ def test_a_command_is_appended_and_answered_after_it_is_committed() -> None:
     assert bench.all(ProposalResolved) == []
     (append,) = bench.appends(TWO)
     bench.matched(TWO, append)
-    assert bench.all(ProposalResolved) == [ProposalResolved(7, Outcome.COMMITTED, AT(2, 1), ONE)]
+    assert bench.all(ProposalResolved) == [
+        ProposalResolved(proposal_id=7, outcome=Outcome.COMMITTED, position=AT(2, 1), leader=ONE)
+    ]
     assert [effect.first for effect in bench.all(Apply)] == [2]
 
 
@@ -377,15 +379,15 @@ def test_every_request_is_answered_exactly_once_even_an_absurd_one() -> None:
     """Wires answer in order: a request without an answer would stall its connection."""
     bench = Bench(1)
     for message in (
-        RequestVote(2**80, TWO, AT(1, 1), 5),
-        RequestVote(3, THREE, AT(1, 1), 5),
-        RequestVote(3, TWO, AT(-1, 1), 5),
-        AppendEntries(2**80, TWO, AT(1, 1), (), 0, 5),
-        AppendEntries(3, THREE, AT(1, 1), (), 0, 5),
-        AppendEntries(3, TWO, AT(-4, 1), (), 0, 5),
-        AppendEntries(3, TWO, AT(1, 9), (), 0, 5),
-        AppendEntries(3, TWO, AT(1, 1), suffix(2, 4), 0, 5),
-        AppendEntries(3, TWO, AT(1, 1), (), -1, 5),
+        RequestVote(term=2**80, candidate=TWO, last=AT(1, 1), correlation=5),
+        RequestVote(term=3, candidate=THREE, last=AT(1, 1), correlation=5),
+        RequestVote(term=3, candidate=TWO, last=AT(-1, 1), correlation=5),
+        AppendEntries(term=2**80, leader=TWO, previous=AT(1, 1), entries=(), commit=0, correlation=5),
+        AppendEntries(term=3, leader=THREE, previous=AT(1, 1), entries=(), commit=0, correlation=5),
+        AppendEntries(term=3, leader=TWO, previous=AT(-4, 1), entries=(), commit=0, correlation=5),
+        AppendEntries(term=3, leader=TWO, previous=AT(1, 9), entries=(), commit=0, correlation=5),
+        AppendEntries(term=3, leader=TWO, previous=AT(1, 1), entries=suffix(2, 4), commit=0, correlation=5),
+        AppendEntries(term=3, leader=TWO, previous=AT(1, 1), entries=(), commit=-1, correlation=5),
     ):
         bench.receive(TWO, message)
         (answer,) = bench.all(Send)

@@ -109,7 +109,14 @@ def test_an_append_carries_what_the_follower_needs_to_check_it() -> None:
     bench.matched(TWO, bench.appends(TWO)[0])
     bench.propose(b"x")
     (append,) = bench.appends(TWO)
-    assert append == AppendEntries(3, bench.about.server_id, AT(3, 3), (Entry.command(3, b"x"),), 3, append.correlation)
+    assert append == AppendEntries(
+        term=3,
+        leader=bench.about.server_id,
+        previous=AT(3, 3),
+        entries=(Entry.command(3, b"x"),),
+        commit=3,
+        correlation=append.correlation,
+    )
 
 
 def test_a_heartbeat_carries_no_entries_and_an_append_as_many_as_there_are() -> None:
@@ -143,7 +150,7 @@ def test_the_answer_to_an_append_carries_the_term_and_whether_the_previous_entry
     assert bench.append(term=1).term == 2
     leader = Bench(1)
     leader.lead()
-    leader.receive(TWO, AppendReply(5, success=False, next_index=1, correlation=1))
+    leader.receive(TWO, AppendReply(term=5, success=False, next_index=1, correlation=1))
     assert (leader.about.role, leader.about.term) == (Role.FOLLOWER, 5)
 
 
@@ -169,7 +176,7 @@ def test_the_answer_to_a_vote_request_carries_the_term_and_whether_the_vote_is_g
     assert (vote.term, vote.granted) == (8, True)
     candidate = Bench(1)
     candidate.expire()
-    candidate.receive(TWO, VoteReply(9, granted=False, correlation=1))
+    candidate.receive(TWO, VoteReply(term=9, granted=False, correlation=1))
     assert (candidate.about.role, candidate.about.term) == (Role.FOLLOWER, 9)
 
 
@@ -191,22 +198,36 @@ def test_a_chunk_of_a_snapshot_carries_what_it_replaces_and_where_it_belongs() -
     bench.step(SnapshotTaken(SnapshotDescription(AT(3, 2), group(3), 4, 0), 4))
     bench.refused(TWO, to_two, hint=1)
     (read,) = bench.all(ReadSnapshot)
-    bench.step(SnapshotRead(read.request_id, AT(3, 2), 0, b"abcd", done=True))
+    bench.step(SnapshotRead(request_id=read.request_id, last=AT(3, 2), offset=0, data=b"abcd", done=True))
     (chunk,) = (send.message for send in bench.all(Send) if isinstance(send.message, InstallSnapshot))
     leader = bench.about.server_id
-    assert chunk == InstallSnapshot(3, leader, AT(3, 2), group(3), 0, b"abcd", True, chunk.correlation)  # noqa: FBT003 - by position in the message
+    assert chunk == InstallSnapshot(
+        term=3,
+        leader=leader,
+        last=AT(3, 2),
+        configuration=group(3),
+        offset=0,
+        data=b"abcd",
+        done=True,
+        correlation=chunk.correlation,
+    )
 
 
 def test_the_answer_to_a_chunk_carries_the_term() -> None:
     """Results: term: currentTerm, for leader to update itself."""
     bench = Bench(1, term=9)
-    bench.receive(TWO, InstallSnapshot(8, TWO, AT(5, 2), group(3), 0, b"", True, 77))  # noqa: FBT003 - by position in the message
+    bench.receive(
+        TWO,
+        InstallSnapshot(
+            term=8, leader=TWO, last=AT(5, 2), configuration=group(3), offset=0, data=b"", done=True, correlation=77
+        ),
+    )
     (reply,) = (send.message for send in bench.all(Send))
     assert isinstance(reply, SnapshotReply)
     assert (reply.term, reply.correlation) == (9, 77)
     leader = Bench(1)
     leader.lead()
-    leader.receive(TWO, SnapshotReply(5, accepted=False, next_offset=0, installed=False, correlation=1))
+    leader.receive(TWO, SnapshotReply(term=5, accepted=False, next_offset=0, installed=False, correlation=1))
     assert (leader.about.role, leader.about.term) == (Role.FOLLOWER, 5)
 
 

@@ -26,7 +26,14 @@ def test_too_many_proposals_are_refused_as_busy_and_accepted_again_after_a_commi
     for number in (1, 2, 3):
         bench.propose(b"x", proposal_id=number)
     assert [(resolve.proposal_id, resolve.outcome) for resolve in bench.all(ProposalResolved)] == [(3, Outcome.BUSY)]
-    append = AppendEntries(1, 1, AT(1, 1), suffix(2, 1), 1, bench.raft._replica._correlation)
+    append = AppendEntries(
+        term=1,
+        leader=1,
+        previous=AT(1, 1),
+        entries=suffix(2, 1),
+        commit=1,
+        correlation=bench.raft._replica._correlation,
+    )
     assert bench.about.pending_proposals == 2
     bench.expire()
     bench.matched(TWO, replace(append, correlation=_append_in_flight(bench)), up_to=2)
@@ -46,7 +53,7 @@ def test_too_many_bytes_are_refused_as_busy() -> None:
     bench.lead()
     bench.propose(b"x" * 150, proposal_id=1)
     bench.propose(b"x" * 150, proposal_id=2)
-    assert bench.all(ProposalResolved) == [ProposalResolved(2, Outcome.BUSY, leader=1)]
+    assert bench.all(ProposalResolved) == [ProposalResolved(proposal_id=2, outcome=Outcome.BUSY, leader=1)]
 
 
 def test_a_proposal_that_was_not_committed_when_leadership_ends_is_of_unknown_fate() -> None:
@@ -54,7 +61,7 @@ def test_a_proposal_that_was_not_committed_when_leadership_ends_is_of_unknown_fa
     bench.lead()
     bench.propose(b"x", proposal_id=8)
     bench.append(term=5, previous=AT(1, 1))
-    assert bench.all(ProposalResolved) == [ProposalResolved(8, Outcome.UNKNOWN)]
+    assert bench.all(ProposalResolved) == [ProposalResolved(proposal_id=8, outcome=Outcome.UNKNOWN)]
 
 
 def test_entries_that_left_the_tail_are_read_back_for_the_state_machine_in_order() -> None:
@@ -180,7 +187,7 @@ def test_a_vote_counts_once_and_a_foreign_correlation_never() -> None:
     bench.expire()
     question = bench.raft._role.current.asked[TWO]  # type: ignore[union-attr] # the bench campaigns here
     for correlation in (question, question, question + 50):
-        bench.receive(TWO, VoteReply(1, granted=True, correlation=correlation))
+        bench.receive(TWO, VoteReply(term=1, granted=True, correlation=correlation))
     assert bench.is_(Role.CANDIDATE)
     assert ("stale or foreign vote reply", 2) in bench.about.dropped
 
@@ -196,8 +203,8 @@ def test_an_answer_for_more_than_was_sent_is_dropped() -> None:
 def test_answers_of_strangers_change_nothing_not_even_the_term() -> None:
     bench = Bench(1)
     bench.lead()
-    bench.receive(STRANGER, AppendReply(99, success=False, next_index=1, correlation=1))
-    bench.receive(STRANGER, VoteReply(99, granted=False, correlation=1))
+    bench.receive(STRANGER, AppendReply(term=99, success=False, next_index=1, correlation=1))
+    bench.receive(STRANGER, VoteReply(term=99, granted=False, correlation=1))
     assert (bench.about.term, bench.about.role) == (2, Role.LEADER)
     assert ("reply from a server outside the configuration", 2) in bench.about.dropped
 
@@ -209,10 +216,10 @@ def test_a_stranger_with_a_good_log_gets_a_vote_for_the_log_decides_not_membersh
 @pytest.mark.parametrize("term", [-1, MAX_NUMBER + 1, 2**200])
 def test_terms_out_of_range_are_never_adopted(term: int) -> None:
     bench = Bench(1)
-    bench.receive(TWO, RequestVote(term, TWO, AT(1, 1), 1))
-    bench.receive(TWO, AppendEntries(term, TWO, AT(1, 1), (), 0, 1))
-    bench.receive(TWO, VoteReply(term, granted=False, correlation=1))
-    bench.receive(TWO, AppendReply(term, success=True, next_index=1, correlation=1))
+    bench.receive(TWO, RequestVote(term=term, candidate=TWO, last=AT(1, 1), correlation=1))
+    bench.receive(TWO, AppendEntries(term=term, leader=TWO, previous=AT(1, 1), entries=(), commit=0, correlation=1))
+    bench.receive(TWO, VoteReply(term=term, granted=False, correlation=1))
+    bench.receive(TWO, AppendReply(term=term, success=True, next_index=1, correlation=1))
     assert bench.about.term == 1
     assert bench.about.dropped == (("term out of range", 4),)
 

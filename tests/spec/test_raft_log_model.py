@@ -185,7 +185,12 @@ def test_a_follower_passes_on_the_bytes_of_exactly_the_entries_that_it_appends()
     bench = Bench()
     bench.append(term=1, entries=entries_of(1, 1), sender=TWO)
     more = entries_of(1, 1, 1, 1)
-    bench.receive(TWO, AppendEntries(1, TWO, ORIGIN, more, 0, 99, encode_group(more)))
+    bench.receive(
+        TWO,
+        AppendEntries(
+            term=1, leader=TWO, previous=ORIGIN, entries=more, commit=0, correlation=99, encoded=encode_group(more)
+        ),
+    )
     (persist,) = bench.all(Persist)
     assert persist.entries == more[2:]
     assert persist.encoded == encode_group(more[2:])

@@ -310,7 +310,7 @@ def test_a_chunk_goes_before_a_round_of_reads_and_takes_it_along() -> None:
     bench, read = sends_snapshot()
     bench.step(ReadRequested(7))
     assert not bench.appends(TWO)
-    bench.step(SnapshotRead(read.request_id, read.last, 0, b"abcd", done=True))
+    bench.step(SnapshotRead(request_id=read.request_id, last=read.last, offset=0, data=b"abcd", done=True))
     (chunk,) = chunks(bench)
     assert chunk.done
 
@@ -319,7 +319,7 @@ def test_a_chunk_that_comes_from_the_disk_too_late_is_read_again_behind_the_hear
     """(Until then nothing is due: the leader does not turn in circles.)."""
     bench, read = sends_snapshot()
     heartbeat = follow_up(bench)
-    bench.step(SnapshotRead(read.request_id, read.last, 0, b"abcd", done=True))
+    bench.step(SnapshotRead(request_id=read.request_id, last=read.last, offset=0, data=b"abcd", done=True))
     assert not chunks(bench)
     assert bench.raft.deadline > bench.now
     bench.refused(TWO, heartbeat, hint=1)
@@ -328,10 +328,12 @@ def test_a_chunk_that_comes_from_the_disk_too_late_is_read_again_behind_the_hear
 
 def test_a_late_answer_to_a_chunk_leaves_the_probe_under_way_which_is_answered_before_the_next_chunk() -> None:
     bench, read = sends_snapshot()
-    bench.step(SnapshotRead(read.request_id, read.last, 0, b"ab", done=False))
+    bench.step(SnapshotRead(request_id=read.request_id, last=read.last, offset=0, data=b"ab", done=False))
     (chunk,) = chunks(bench)
     probe = follow_up(bench)
-    bench.receive(TWO, SnapshotReply(2, accepted=True, next_offset=2, installed=False, correlation=chunk.correlation))
+    bench.receive(
+        TWO, SnapshotReply(term=2, accepted=True, next_offset=2, installed=False, correlation=chunk.correlation)
+    )
     assert not bench.all(ReadSnapshot)
     bench.refused(TWO, probe, hint=1)
     (read,) = bench.all(ReadSnapshot)

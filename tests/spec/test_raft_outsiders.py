@@ -31,10 +31,15 @@ OUTSIDER = 9
 MINIMUM_MS = lan().election_timeout_min_ms
 REFUSED = "leader outside the configuration, in a later term than the leader that is heard"
 PUSHED = (
-    AppendEntries(6, OUTSIDER, AT(1, 5), suffix(2, 6), 2, 1),
-    InstallSnapshot(6, OUTSIDER, AT(9, 6), group(3), 0, b"x", done=True, correlation=1),
+    AppendEntries(term=6, leader=OUTSIDER, previous=AT(1, 5), entries=suffix(2, 6), commit=2, correlation=1),
+    InstallSnapshot(
+        term=6, leader=OUTSIDER, last=AT(9, 6), configuration=group(3), offset=0, data=b"x", done=True, correlation=1
+    ),
 )
-ANNOUNCED = (BeginQuorumEpoch(6, OUTSIDER, 1), EndQuorumEpoch(6, OUTSIDER, (ONE,), 1))
+ANNOUNCED = (
+    BeginQuorumEpoch(term=6, leader=OUTSIDER, correlation=1),
+    EndQuorumEpoch(term=6, leader=OUTSIDER, preferred=(ONE,), correlation=1),
+)
 
 
 def kind(message: Message) -> str:
@@ -103,9 +108,9 @@ def test_a_handed_over_vote_request_from_outside_is_refused_while_a_leader_is_he
     """A leader hands over to voters alone; otherwise TimeoutNow would make all servers listen, and raise terms."""
     bench = Bench(5)
     bench.append(5, AT(1, 5))
-    bench.receive(OUTSIDER, RequestVote(6, OUTSIDER, AT(9, 5), 1, transfer=True))
+    bench.receive(OUTSIDER, RequestVote(term=6, candidate=OUTSIDER, last=AT(9, 5), correlation=1, transfer=True))
     assert (bench.about.term, bench.about.leader) == (5, TWO)
-    bench.receive(THREE, RequestVote(6, THREE, AT(9, 5), 1, transfer=True))
+    bench.receive(THREE, RequestVote(term=6, candidate=THREE, last=AT(9, 5), correlation=1, transfer=True))
     assert bench.about.term == 6
 
 
@@ -161,7 +166,7 @@ def with_learner() -> Group:
 def test_the_reply_of_a_learner_in_a_later_term_deposes_no_leader(term: int) -> None:
     """(It may have been told a term of any height before it knew of a leader; no voter is to follow it there.)."""
     bench = with_learner()
-    bench.receive(FOUR, AppendReply(term, success=False, next_index=1, correlation=bench.sent[FOUR].correlation))
+    bench.receive(FOUR, AppendReply(term=term, success=False, next_index=1, correlation=bench.sent[FOUR].correlation))
     assert (bench.about.role, bench.about.term) == (Role.LEADER, 1)
     assert bench.raft._replica.dropped["reply from a server without a vote"] == 1
 
@@ -175,7 +180,7 @@ def test_a_learner_in_a_later_term_gets_the_log_when_the_group_reaches_its_term_
     assert bench.answers[-1].refusal is ChangeRefusal.NEW_SERVER_IN_LATER_TERM
     assert bench.is_(Role.LEADER)
     # When the voters come to term 2 by themselves, Then it is replicated to as ever
-    bench.receive(TWO, AppendReply(2, success=False, next_index=1, correlation=0))
+    bench.receive(TWO, AppendReply(term=2, success=False, next_index=1, correlation=0))
     assert bench.is_(Role.FOLLOWER)
     bench.expire()
     bench.grant(TWO)

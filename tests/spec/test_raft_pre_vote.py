@@ -39,7 +39,7 @@ def test_a_leader_without_an_answer_from_a_majority_resigns_and_tells_its_client
         for append in bench.appends(TWO):
             bench.matched(TWO, append)
     assert bench.now - began == lan().election_timeout_min_ms
-    assert ProposalResolved(5, Outcome.UNKNOWN) in bench.all(ProposalResolved)
+    assert ProposalResolved(proposal_id=5, outcome=Outcome.UNKNOWN) in bench.all(ProposalResolved)
 
 
 def test_pre_vote_is_asked_before_the_term_is_raised() -> None:

@@ -15,15 +15,21 @@ AT = LogId
 
 def test_nothing_of_it_is_stored_and_its_term_is_not_adopted() -> None:
     bench = Bench(1, term=3)
-    bench.step(Rejected(TWO, AppendEntries(5, TWO, AT(1, 1), suffix(2, 5), 2, 7)))
+    bench.step(
+        Rejected(
+            TWO, AppendEntries(term=5, leader=TWO, previous=AT(1, 1), entries=suffix(2, 5), commit=2, correlation=7)
+        )
+    )
     assert bench.all(Persist) == []
-    assert bench.all(Send) == [Send(TWO, AppendReply(3, success=False, next_index=2, correlation=7), 0)]
+    assert bench.all(Send) == [Send(TWO, AppendReply(term=3, success=False, next_index=2, correlation=7), 0)]
     assert (bench.about.term, bench.about.leader, bench.terms) == (3, None, [1])
     assert dict(bench.about.dropped)["append that the state machine cannot take"] == 1
 
 
-IMPLAUSIBLE_APPEND = AppendEntries(3, TWO, AT(1, 1), (), -1, 7)
-IMPLAUSIBLE_SNAPSHOT = InstallSnapshot(3, TWO, AT(9, 2), group(3), -1, b"image", done=False, correlation=7)
+IMPLAUSIBLE_APPEND = AppendEntries(term=3, leader=TWO, previous=AT(1, 1), entries=(), commit=-1, correlation=7)
+IMPLAUSIBLE_SNAPSHOT = InstallSnapshot(
+    term=3, leader=TWO, last=AT(9, 2), configuration=group(3), offset=-1, data=b"image", done=False, correlation=7
+)
 
 
 @pytest.mark.parametrize("refused", [IMPLAUSIBLE_APPEND, IMPLAUSIBLE_SNAPSHOT], ids=["append", "snapshot"])
@@ -47,16 +53,34 @@ def test_what_no_correct_leader_sends_is_no_contact_and_its_answer_is_none_of_th
 def test_a_second_leader_of_the_term_gets_no_answer_that_it_may_count() -> None:
     bench = Bench(1, term=3)
     bench.append(3, AT(1, 1))
-    bench.receive(THREE, AppendEntries(3, THREE, AT(1, 1), (), 0, 7))
-    assert [send.message for send in bench.all(Send)] == [AppendReply(0, success=False, next_index=2, correlation=7)]
-    bench.receive(THREE, InstallSnapshot(3, THREE, AT(9, 2), group(3), 0, b"image", done=False, correlation=8))
+    bench.receive(THREE, AppendEntries(term=3, leader=THREE, previous=AT(1, 1), entries=(), commit=0, correlation=7))
+    assert [send.message for send in bench.all(Send)] == [
+        AppendReply(term=0, success=False, next_index=2, correlation=7)
+    ]
+    bench.receive(
+        THREE,
+        InstallSnapshot(
+            term=3,
+            leader=THREE,
+            last=AT(9, 2),
+            configuration=group(3),
+            offset=0,
+            data=b"image",
+            done=False,
+            correlation=8,
+        ),
+    )
     (answer,) = (send.message for send in bench.all(Send))
-    assert answer == SnapshotReply(0, accepted=False, next_offset=0, installed=False, correlation=8)
+    assert answer == SnapshotReply(term=0, accepted=False, next_offset=0, installed=False, correlation=8)
 
 
 def test_a_deposed_leader_learns_the_later_term_whatever_it_sends() -> None:
     bench = Bench(1, term=3)
-    bench.step(Rejected(TWO, AppendEntries(2, TWO, AT(1, 1), suffix(2, 2), 2, 7)))
+    bench.step(
+        Rejected(
+            TWO, AppendEntries(term=2, leader=TWO, previous=AT(1, 1), entries=suffix(2, 2), commit=2, correlation=7)
+        )
+    )
     assert [send.message.term for send in bench.all(Send)] == [3]
     bench.receive(TWO, replace(IMPLAUSIBLE_APPEND, term=2))
     assert [send.message.term for send in bench.all(Send)] == [3]
@@ -65,7 +89,12 @@ def test_a_deposed_leader_learns_the_later_term_whatever_it_sends() -> None:
 def test_it_restarts_no_election_timer_and_makes_no_server_refuse_candidates() -> None:
     bench = Bench(1, term=3)
     due = bench.raft.deadline
-    bench.step(Rejected(TWO, AppendEntries(3, TWO, AT(1, 1), suffix(2, 3), 2, 7)), after_ms=100)
+    bench.step(
+        Rejected(
+            TWO, AppendEntries(term=3, leader=TWO, previous=AT(1, 1), entries=suffix(2, 3), commit=2, correlation=7)
+        ),
+        after_ms=100,
+    )
     assert bench.raft.deadline == due
     assert bench.ask(4, AT(1, 1), sender=THREE).granted
 
@@ -78,23 +107,28 @@ def test_its_answer_keeps_no_leader_from_resigning_and_confirms_no_read() -> Non
     bench.step(ReadRequested(1))
     (asked,) = bench.appends(TWO)
     bench.now += 500
-    bench.receive(TWO, AppendReply(0, success=False, next_index=1, correlation=asked.correlation))
+    bench.receive(TWO, AppendReply(term=0, success=False, next_index=1, correlation=asked.correlation))
     assert bench.all(ReadReady) == []
     (follower,) = (each for each in bench.about.followers if each.server_id == TWO)
     assert follower.contact_ms == 500
     while bench.is_(Role.LEADER):
         bench.expire()
         for append in (*bench.appends(TWO), *bench.appends(THREE)):
-            bench.receive(TWO, AppendReply(0, success=False, next_index=1, correlation=append.correlation))
+            bench.receive(TWO, AppendReply(term=0, success=False, next_index=1, correlation=append.correlation))
     assert bench.now < 10_000
 
 
 def test_a_snapshot_that_the_state_machine_cannot_take_is_not_installed() -> None:
     bench = Bench(1, term=3)
-    bench.receive(TWO, InstallSnapshot(3, TWO, AT(9, 2), group(3), 0, b"image", done=True, correlation=7))
+    bench.receive(
+        TWO,
+        InstallSnapshot(
+            term=3, leader=TWO, last=AT(9, 2), configuration=group(3), offset=0, data=b"image", done=True, correlation=7
+        ),
+    )
     snapshot = SnapshotDescription(AT(9, 2), group(3), 5, 0)
     bench.step(SnapshotChecked(1, snapshot, "of a later version"))
     (answer,) = (send.message for send in bench.all(Send))
-    assert answer == SnapshotReply(3, accepted=False, next_offset=0, installed=False, correlation=7)
+    assert answer == SnapshotReply(term=3, accepted=False, next_offset=0, installed=False, correlation=7)
     assert (bench.about.snapshot, bench.terms) == (None, [1])
     assert replace(snapshot) == snapshot

@@ -27,10 +27,10 @@ def test_a_follower_names_the_leader_to_clients() -> None:
     """If a client contacts a follower, the follower redirects it to the leader."""
     bench = Bench()
     bench.propose(b"x", proposal_id=3)
-    assert bench.all(ProposalResolved) == [ProposalResolved(3, Outcome.NOT_LEADER)]
+    assert bench.all(ProposalResolved) == [ProposalResolved(proposal_id=3, outcome=Outcome.NOT_LEADER)]
     bench.append(term=1, sender=THREE)
     bench.propose(b"x", proposal_id=4)
-    assert bench.all(ProposalResolved) == [ProposalResolved(4, Outcome.NOT_LEADER, leader=THREE)]
+    assert bench.all(ProposalResolved) == [ProposalResolved(proposal_id=4, outcome=Outcome.NOT_LEADER, leader=THREE)]
 
 
 def test_a_term_in_which_the_vote_splits_ends_without_a_leader() -> None:
@@ -79,7 +79,9 @@ def test_the_first_heartbeat_prevents_new_elections() -> None:
     """It then sends heartbeat messages to all of the other servers to ... prevent new elections."""
     bench = Bench()
     bench.append(term=1)
-    assert bench.ask(term=2, last=AT(9, 1), sender=THREE) == VoteReply(1, granted=False, correlation=bench.correlation)
+    assert bench.ask(term=2, last=AT(9, 1), sender=THREE) == VoteReply(
+        term=1, granted=False, correlation=bench.correlation
+    )
 
 
 # 5.3 log replication
@@ -187,7 +189,9 @@ def test_a_leader_counts_itself_only_when_its_own_disk_has_the_entry() -> None:
     bench = Bench(fast=False)
     bench.expire()
     bench.persisted(bench.all(Persist)[0].number)
-    bench.effects = [Send(TWO, RequestVote(1, ONE, ORIGIN, bench.raft._replica._correlation - 1))]
+    bench.effects = [
+        Send(TWO, RequestVote(term=1, candidate=ONE, last=ORIGIN, correlation=bench.raft._replica._correlation - 1))
+    ]
     bench.grant(TWO)
     (persist,) = bench.all(Persist)
     bench.matched(TWO, bench.appends(TWO)[0])
@@ -283,7 +287,9 @@ def test_a_single_server_elects_itself_and_commits_when_its_disk_has_written() -
     bench.propose(b"x", proposal_id=9)
     assert bench.all(ProposalResolved) == []
     bench.persisted(3)
-    assert bench.all(ProposalResolved) == [ProposalResolved(9, Outcome.COMMITTED, AT(2, 1), ONE)]
+    assert bench.all(ProposalResolved) == [
+        ProposalResolved(proposal_id=9, outcome=Outcome.COMMITTED, position=AT(2, 1), leader=ONE)
+    ]
 
 
 def test_the_hard_state_after_a_vote_survives_and_the_same_candidate_is_granted_again() -> None:

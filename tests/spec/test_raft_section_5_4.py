@@ -123,7 +123,9 @@ def test_a_leader_never_overwrites_its_own_log() -> None:
     """Leader Append-Only: a leader never overwrites or deletes entries in its log; it only appends new entries."""
     bench = Bench(1, 1)
     bench.lead()
-    bench.receive(TWO, AppendEntries(2, TWO, AT(0, 0), entries_of(2), 0, 5))
+    bench.receive(
+        TWO, AppendEntries(term=2, leader=TWO, previous=AT(0, 0), entries=entries_of(2), commit=0, correlation=5)
+    )
     assert bench.is_(Role.LEADER)
     assert bench.terms == [1, 1, 2]
 

@@ -130,7 +130,11 @@ def test_the_new_configuration_commits_under_the_rules_of_the_new_one_alone() ->
     bench.store(2)
     assert bench.answers == []
     bench.store(3)
-    assert bench.answers == [ConfigurationResolved(1, ChangeOutcome.COMMITTED, None, LogId(3, 1), ONE)]
+    assert bench.answers == [
+        ConfigurationResolved(
+            change_id=1, outcome=ChangeOutcome.COMMITTED, refusal=None, position=LogId(3, 1), leader=ONE
+        )
+    ]
 
 
 def test_a_new_leader_that_has_the_joint_configuration_finishes_the_change() -> None:

@@ -32,7 +32,11 @@ def test_a_leader_outside_the_new_configuration_steps_down_once_it_has_committed
     bench.change(plain(2, 3))
     bench.store(2)
     bench.matched(THREE, bench.sent[THREE])
-    assert bench.answers == [ConfigurationResolved(1, ChangeOutcome.COMMITTED, None, LogId(2, 1), ONE)]
+    assert bench.answers == [
+        ConfigurationResolved(
+            change_id=1, outcome=ChangeOutcome.COMMITTED, refusal=None, position=LogId(2, 1), leader=ONE
+        )
+    ]
     assert bench.is_(Role.FOLLOWER)
     assert bench.about.term == 1
 
@@ -78,7 +82,7 @@ def test_a_leader_is_not_deposed_by_the_larger_term_numbers_of_a_removed_server(
     assert bench.answers[0].outcome is ChangeOutcome.COMMITTED
     bench.ask(9, LogId(5, 1), sender=FOUR)
     assert bench.is_(Role.LEADER)
-    bench.receive(FOUR, AppendReply(9, success=False, next_index=1, correlation=bench.sent[FOUR].correlation))
+    bench.receive(FOUR, AppendReply(term=9, success=False, next_index=1, correlation=bench.sent[FOUR].correlation))
     assert bench.is_(Role.LEADER)
 
 
@@ -106,8 +110,8 @@ def test_servers_outside_the_configuration_do_not_count_in_an_election() -> None
     """(Nor do those who were not asked.)."""
     bench = Bench()
     bench.expire()
-    bench.receive(FOUR, VoteReply(1, granted=True, correlation=bench.correlation))
-    bench.receive(FIVE, VoteReply(9, granted=False, correlation=bench.correlation))
+    bench.receive(FOUR, VoteReply(term=1, granted=True, correlation=bench.correlation))
+    bench.receive(FIVE, VoteReply(term=9, granted=False, correlation=bench.correlation))
     assert (bench.about.role, bench.about.term) == (Role.CANDIDATE, 1)
 
 

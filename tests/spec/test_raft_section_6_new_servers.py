@@ -35,7 +35,11 @@ def test_a_newcomer_does_not_keep_a_leader_from_resigning() -> None:
         if FOUR in bench.sent:
             bench.refused(FOUR, bench.sent[FOUR], hint=1)
     assert bench.is_(Role.FOLLOWER)
-    assert bench.answers == [ConfigurationResolved(1, ChangeOutcome.REFUSED, ChangeRefusal.LEADERSHIP_LOST, None, ONE)]
+    assert bench.answers == [
+        ConfigurationResolved(
+            change_id=1, outcome=ChangeOutcome.REFUSED, refusal=ChangeRefusal.LEADERSHIP_LOST, position=None, leader=ONE
+        )
+    ]
 
 
 def test_once_the_new_servers_have_caught_up_the_reconfiguration_proceeds() -> None:
@@ -89,7 +93,13 @@ def test_a_newcomer_that_is_too_slow_in_every_round_is_given_up() -> None:
         bench.matched(FOUR, bench.sent[FOUR])
         bench.matched(FOUR, bench.sent[FOUR], up_to=goal)
     assert bench.answers == [
-        ConfigurationResolved(1, ChangeOutcome.REFUSED, ChangeRefusal.CATCH_UP_TOO_SLOW, None, ONE)
+        ConfigurationResolved(
+            change_id=1,
+            outcome=ChangeOutcome.REFUSED,
+            refusal=ChangeRefusal.CATCH_UP_TOO_SLOW,
+            position=None,
+            leader=ONE,
+        )
     ]
     assert bench.configuration == plain(1, 2, 3)
     assert bench.replicated_to == [2, 3]
@@ -103,7 +113,15 @@ def test_a_newcomer_that_does_not_answer_is_given_up() -> None:
     began = bench.now
     while not bench.answers:
         bench.pass_time(1, 2, 3)
-    assert bench.answers == [ConfigurationResolved(1, ChangeOutcome.REFUSED, ChangeRefusal.CATCH_UP_STALLED, None, ONE)]
+    assert bench.answers == [
+        ConfigurationResolved(
+            change_id=1,
+            outcome=ChangeOutcome.REFUSED,
+            refusal=ChangeRefusal.CATCH_UP_STALLED,
+            position=None,
+            leader=ONE,
+        )
+    ]
     assert bench.now - began == 5_000
 
 
@@ -131,7 +149,9 @@ def test_a_newcomer_of_a_later_term_is_given_up_and_deposes_no_leader() -> None:
         bench.expire()
     bench.refused(FOUR, bench.sent[FOUR], hint=1, term=9)
     refusal = ChangeRefusal.NEW_SERVER_IN_LATER_TERM
-    assert bench.answers == [ConfigurationResolved(1, ChangeOutcome.REFUSED, refusal, None, ONE)]
+    assert bench.answers == [
+        ConfigurationResolved(change_id=1, outcome=ChangeOutcome.REFUSED, refusal=refusal, position=None, leader=ONE)
+    ]
     assert bench.is_(Role.LEADER)
     assert bench.about.term == 1
 

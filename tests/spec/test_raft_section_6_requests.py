@@ -42,7 +42,9 @@ def test_there_is_no_change_while_another_is_under_way() -> None:
     bench.change(plain(3, 4), change_id=4)
     assert refusals(bench) == [ChangeRefusal.CHANGE_UNDER_WAY] * 3
     bench.store(5)
-    assert bench.answers[-1] == ConfigurationResolved(1, ChangeOutcome.COMMITTED, None, LogId(3, 1), ONE)
+    assert bench.answers[-1] == ConfigurationResolved(
+        change_id=1, outcome=ChangeOutcome.COMMITTED, refusal=None, position=LogId(3, 1), leader=ONE
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,9 @@ def test_only_the_leader_changes_the_configuration() -> None:
     bench.append(term=1, entries=[configuration_entry(1, plain(1, 2, 3))], sender=TWO)
     bench.step(ChangeConfiguration(7, plain(1, 2)))
     assert bench.all(ConfigurationResolved) == [
-        ConfigurationResolved(7, ChangeOutcome.REFUSED, ChangeRefusal.NOT_LEADER, None, TWO)
+        ConfigurationResolved(
+            change_id=7, outcome=ChangeOutcome.REFUSED, refusal=ChangeRefusal.NOT_LEADER, position=None, leader=TWO
+        )
     ]
 
 
@@ -88,7 +92,7 @@ def test_a_leader_that_resigns_with_a_step_in_its_log_cannot_say_what_becomes_of
     """(Unknown, never refused: another leader may finish it.)."""
     bench = in_joint_consensus()
     bench.refused(TWO, bench.sent[TWO], hint=1, term=2)
-    assert bench.answers == [ConfigurationResolved(1, ChangeOutcome.UNKNOWN)]
+    assert bench.answers == [ConfigurationResolved(change_id=1, outcome=ChangeOutcome.UNKNOWN)]
 
 
 # -- sets of features --------------------------------------------------------------------------------------------------

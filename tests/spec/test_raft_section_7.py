@@ -30,7 +30,19 @@ def chunk(
 ) -> list[SnapshotReply]:
     """Server 2, who leads, sends a chunk; returns the answers of this step."""
     bench.correlation += 1
-    bench.receive(TWO, InstallSnapshot(term, TWO, last, group(3), offset, data, done, bench.correlation))
+    bench.receive(
+        TWO,
+        InstallSnapshot(
+            term=term,
+            leader=TWO,
+            last=last,
+            configuration=group(3),
+            offset=offset,
+            data=data,
+            done=done,
+            correlation=bench.correlation,
+        ),
+    )
     return replies(bench)
 
 
@@ -145,10 +157,12 @@ def test_an_old_append_that_a_snapshot_covers_is_acknowledged_only_when_the_snap
     bench.step(SnapshotChecked(check.request_id, snapshot))
     (install,) = bench.all(Persist)
     # When a delayed append arrives that lies wholly in what the snapshot covers
-    bench.receive(TWO, AppendEntries(9, TWO, LogId(2, 1), suffix(3, 5), 0, 77))
+    bench.receive(
+        TWO, AppendEntries(term=9, leader=TWO, previous=LogId(2, 1), entries=suffix(3, 5), commit=0, correlation=77)
+    )
     # Then its acknowledgement waits for the snapshot
     (answer,) = bench.all(Send)
-    assert answer.message == AppendReply(9, success=True, next_index=4, correlation=77)
+    assert answer.message == AppendReply(term=9, success=True, next_index=4, correlation=77)
     assert answer.after == install.number
 
 
@@ -322,7 +336,7 @@ def test_the_leader_sends_a_snapshot_when_it_has_discarded_the_next_entry_that_a
     bench = Leading()
     read = bench.behind()
     assert read.offset == 0
-    bench.step(SnapshotRead(read.request_id, read.last, 0, IMAGE[:4], done=False))
+    bench.step(SnapshotRead(request_id=read.request_id, last=read.last, offset=0, data=IMAGE[:4], done=False))
     (sent,) = (send.message for send in bench.all(Send) if isinstance(send.message, InstallSnapshot))
     assert (sent.last, sent.offset, sent.data, sent.done) == (LogId(4, 2), 0, IMAGE[:4], False)
     assert sent.configuration == group(3)
@@ -331,13 +345,20 @@ def test_the_leader_sends_a_snapshot_when_it_has_discarded_the_next_entry_that_a
 def sent_chunk(bench: Bench, read: ReadSnapshot, end: int) -> InstallSnapshot:
     """The disk gives [offset, end), and the leader sends it."""
     data = IMAGE[read.offset : end]
-    bench.step(SnapshotRead(read.request_id, read.last, read.offset, data, done=end == len(IMAGE)))
+    bench.step(
+        SnapshotRead(request_id=read.request_id, last=read.last, offset=read.offset, data=data, done=end == len(IMAGE))
+    )
     (message,) = (send.message for send in bench.all(Send) if isinstance(send.message, InstallSnapshot))
     return message
 
 
 def answer(bench: Bench, sent: InstallSnapshot, offset: int, *, accepted: bool = True, whole: bool = False) -> None:
-    bench.receive(TWO, SnapshotReply(sent.term, accepted, offset, whole, sent.correlation))
+    bench.receive(
+        TWO,
+        SnapshotReply(
+            term=sent.term, accepted=accepted, next_offset=offset, installed=whole, correlation=sent.correlation
+        ),
+    )
 
 
 def test_one_chunk_is_under_way_at_a_time_and_the_next_follows_its_answer() -> None:

@@ -65,7 +65,9 @@ def test_a_server_that_does_not_lead_supplies_the_leader_it_has_heard_from() -> 
     """'…that server will reject the client's request and supply information about the most recent leader'."""
     bench = Bench()
     bench.append(term=1, sender=THREE)
-    assert bench.propose(b"x") == [ProposalResolved(1, Outcome.NOT_LEADER, None, THREE)]
+    assert bench.propose(b"x") == [
+        ProposalResolved(proposal_id=1, outcome=Outcome.NOT_LEADER, position=None, leader=THREE)
+    ]
     assert bench.step(ReadRequested(7)) == [ReadRefused(7, ReadRefusal.NOT_LEADER, THREE)]
     assert bench.step(TransferLeadership(8)) == [TransferEnded(8, TransferOutcome.NOT_LEADER, THREE)]
 
@@ -278,7 +280,7 @@ def test_a_voter_keeps_a_lease_over_a_restart_and_over_a_higher_term() -> None:
     bench.now += 1_000
     assert bench.ask(term=5).granted
     bench.append(term=5)
-    bench.receive(THREE, VoteReply(6, granted=False, correlation=1))
+    bench.receive(THREE, VoteReply(term=6, granted=False, correlation=1))
     assert bench.about.term == 6
     assert not bench.ask(term=7).granted, "a leader that it confirmed may hold a lease until then"
 
@@ -341,7 +343,9 @@ def test_what_is_proposed_meanwhile_is_held_and_resumes_when_the_transfer_fails(
     bench.step(TransferLeadership(1, TWO))
     assert bench.propose(b"a", proposal_id=1) == []
     assert bench.propose(b"b", proposal_id=2) == []
-    assert bench.propose(b"c", proposal_id=3) == [ProposalResolved(3, Outcome.BUSY, None, ONE)]
+    assert bench.propose(b"c", proposal_id=3) == [
+        ProposalResolved(proposal_id=3, outcome=Outcome.BUSY, position=None, leader=ONE)
+    ]
     assert bench.about.last.index == 1
     for _ in range(30):
         if bench.about.transfer_target is None:
@@ -378,10 +382,10 @@ def test_the_flag_makes_a_voter_listen_that_hears_from_a_leader_and_the_leader_i
     follower = Bench()
     follower.append(term=1, sender=TWO)
     assert not follower.ask(term=2, sender=THREE).granted
-    follower.receive(THREE, RequestVote(2, THREE, ORIGIN, 5, transfer=True))
+    follower.receive(THREE, RequestVote(term=2, candidate=THREE, last=ORIGIN, correlation=5, transfer=True))
     assert any(isinstance(send.message, VoteReply) and send.message.granted for send in follower.all(Send))
     leader = leading()
-    leader.receive(TWO, RequestVote(2, TWO, LogId(1, 1), 5, transfer=True))
+    leader.receive(TWO, RequestVote(term=2, candidate=TWO, last=LogId(1, 1), correlation=5, transfer=True))
     assert leader.is_(Role.FOLLOWER)
     assert any(isinstance(send.message, VoteReply) and send.message.granted for send in leader.all(Send))
 
@@ -393,8 +397,8 @@ def test_a_late_request_with_the_flag_gets_no_vote_in_the_term_of_a_leader_that_
     follower.append(term=2, sender=TWO)
     # When a request of that term arrives late, of another candidate or of the leader itself
     for candidate in (THREE, TWO):
-        follower.receive(candidate, RequestVote(2, candidate, ORIGIN, 5, transfer=True))
-        assert [send.message for send in follower.all(Send)] == [VoteReply(2, granted=False, correlation=5)]
+        follower.receive(candidate, RequestVote(term=2, candidate=candidate, last=ORIGIN, correlation=5, transfer=True))
+        assert [send.message for send in follower.all(Send)] == [VoteReply(term=2, granted=False, correlation=5)]
     # Then the leader is known as before, and no other server gets a vote within the minimum election timeout
     assert follower.about.leader == TWO
     assert not follower.ask(term=3, sender=THREE).granted
@@ -412,7 +416,7 @@ def test_a_target_that_dies_after_it_took_the_order_leaves_an_unknown_outcome_wi
     bench.step(TransferLeadership(1, TWO))
     order = order_of(bench)
     bench.receive(TWO, TimeoutNowReply(1, accepted=True, correlation=order.correlation))
-    bench.receive(TWO, RequestVote(2, TWO, LogId(1, 1), 5, transfer=True))
+    bench.receive(TWO, RequestVote(term=2, candidate=TWO, last=LogId(1, 1), correlation=5, transfer=True))
     assert not bench.all(TransferEnded)
     for _ in range(3):
         bench.expire()
@@ -437,32 +441,34 @@ def test_a_client_that_asks_for_it_is_told_when_its_proposal_stands_in_the_log()
     bench.lead()
     (append,) = bench.appends(TWO)
     bench.matched(TWO, append)
-    bench.step(Proposed(7, (b"x", b"y"), tell_accepted=True))
+    bench.step(Proposed(proposal_id=7, commands=(b"x", b"y"), tell_accepted=True))
     last = bench.about.last
     assert bench.all(ProposalAccepted) == [ProposalAccepted(7, last)]
     assert bench.all(ProposalResolved) == []
     (append,) = bench.appends(TWO)
     bench.matched(TWO, append)
-    assert bench.all(ProposalResolved) == [ProposalResolved(7, Outcome.COMMITTED, last, ONE)]
+    assert bench.all(ProposalResolved) == [
+        ProposalResolved(proposal_id=7, outcome=Outcome.COMMITTED, position=last, leader=ONE)
+    ]
     assert bench.all(ProposalAccepted) == []
 
 
 def test_a_client_that_does_not_ask_for_it_is_told_no_more_than_the_outcome() -> None:
     bench = Bench(1)
     bench.lead()
-    bench.step(Proposed(7, (b"x",)))
+    bench.step(Proposed(proposal_id=7, commands=(b"x",)))
     assert bench.all(ProposalAccepted) == []
 
 
 def test_what_is_refused_or_held_was_not_accepted() -> None:
     """A follower refuses it; during a transfer it is held, and accepted when the transfer has failed."""
     follower = Bench(1)
-    follower.step(Proposed(7, (b"x",), tell_accepted=True))
+    follower.step(Proposed(proposal_id=7, commands=(b"x",), tell_accepted=True))
     assert follower.all(ProposalAccepted) == []
     bench = Bench(1)
     bench.lead()
     bench.step(TransferLeadership(1, TWO))
-    bench.step(Proposed(8, (b"x",), tell_accepted=True))
+    bench.step(Proposed(proposal_id=8, commands=(b"x",), tell_accepted=True))
     assert bench.all(ProposalAccepted) == []
     accepted = []
     for _ in range(25):  # the target stays behind, and the other follower answers
@@ -476,6 +482,6 @@ def test_what_is_refused_or_held_was_not_accepted() -> None:
 def test_a_client_that_was_told_accepted_is_told_that_its_fate_is_open_when_the_leader_falls() -> None:
     bench = Bench(1)
     bench.lead()
-    bench.step(Proposed(7, (b"x",), tell_accepted=True))
+    bench.step(Proposed(proposal_id=7, commands=(b"x",), tell_accepted=True))
     bench.append(9, sender=THREE)
-    assert bench.all(ProposalResolved) == [ProposalResolved(7, Outcome.UNKNOWN)]
+    assert bench.all(ProposalResolved) == [ProposalResolved(proposal_id=7, outcome=Outcome.UNKNOWN)]

@@ -62,9 +62,9 @@ def test_a_vote_of_the_same_id_from_another_directory_elects_no_leader(impostor:
     bench.grant(THREE)
     (asked,) = (send.message for send in bench.all(Send) if send.recipient == TWO)
     assert isinstance(asked, RequestVote)
-    bench.receive(impostor, VoteReply(asked.term, True, asked.correlation))  # noqa: FBT003 - by position in the message
+    bench.receive(impostor, VoteReply(term=asked.term, granted=True, correlation=asked.correlation))
     assert bench.is_(Role.CANDIDATE)
-    bench.receive(TWO, VoteReply(asked.term, True, asked.correlation))  # noqa: FBT003 - by position in the message
+    bench.receive(TWO, VoteReply(term=asked.term, granted=True, correlation=asked.correlation))
     assert bench.is_(Role.LEADER)
 
 
@@ -109,9 +109,9 @@ def test_an_endorsement_of_the_same_id_from_another_directory_confirms_no_read(i
     bench.fetch(TWO, bench.about.last)
     bench.step(ReadRequested(1))
     (begin,) = bench.sent(BeginQuorumEpoch, TWO)
-    bench.receive(impostor, BeginQuorumEpochReply(begin.term, ONE, begin.correlation))
+    bench.receive(impostor, BeginQuorumEpochReply(term=begin.term, leader=ONE, correlation=begin.correlation))
     assert bench.all(ReadReady) == []
-    bench.receive(TWO, BeginQuorumEpochReply(begin.term, ONE, begin.correlation))
+    bench.receive(TWO, BeginQuorumEpochReply(term=begin.term, leader=ONE, correlation=begin.correlation))
     assert [ready.read_id for ready in bench.all(ReadReady)] == [1]
 
 
@@ -124,7 +124,9 @@ def test_an_append_reply_of_the_same_id_from_another_directory_commits_nothing(i
     assert effects
     append = bench.appends(TWO)[-1]
     last = append.previous.index + len(append.entries)
-    bench.receive(impostor, AppendReply(append.term, True, last + 1, append.correlation))  # noqa: FBT003 - by position
+    bench.receive(
+        impostor, AppendReply(term=append.term, success=True, next_index=last + 1, correlation=append.correlation)
+    )
     assert bench.about.commit_index == 0
     bench.matched(TWO, append)
     assert bench.about.commit_index == last

@@ -147,7 +147,7 @@ def test_a_leader_stays_and_commits_while_both_followers_take_longer_than_its_el
     began_ms, proposed = found.now, 0
     while found.now < began_ms + 30_000:
         proposed += 1
-        found.step(leader, Proposed(proposed, (b"x",)))
+        found.step(leader, Proposed(proposal_id=proposed, commands=(b"x",)))
         found.run(found.now + every_ms)
     found.run(found.now + 4 * SLOW_MS)
     assert found.leaders == [leader]
@@ -162,7 +162,7 @@ def test_a_follower_that_fetches_goes_on_from_its_durable_end_while_its_disk_wri
     for disk in found.disks.values():
         disk.delay_ms = 10_000
     durable = found.cores[TWO].describe().durable_index
-    found.step(leader, Proposed(1, (b"x",)))
+    found.step(leader, Proposed(proposal_id=1, commands=(b"x",)))
     began_ms = found.now
     found.run(began_ms + 4_500)
     told = [(when, fetch) for when, server, fetch in found.fetches if server == TWO and when > began_ms + 10]
@@ -180,7 +180,7 @@ def test_a_leader_whose_followers_never_finish_writing_resigns_when_a_proposal_h
     (leader,) = found.leaders
     for disk in found.disks.values():
         disk.delay_ms = 1_000_000
-    found.step(leader, Proposed(1, (b"x",)))
+    found.step(leader, Proposed(proposal_id=1, commands=(b"x",)))
     stalled_ms = lan().stall_timeout_ms
     found.run(found.now + stalled_ms - 1)
     assert found.leaders == [leader]

@@ -38,7 +38,19 @@ def test_only_a_whole_image_of_one_leader_is_installed_and_a_patient_leader_gets
         image = IMAGES[name]
         data, done = image[offset : offset + length], offset + length >= len(image)
         bench.correlation += 1
-        bench.receive(leader, InstallSnapshot(term, leader, last, group(3), offset, data, done, bench.correlation))
+        bench.receive(
+            leader,
+            InstallSnapshot(
+                term=term,
+                leader=leader,
+                last=last,
+                configuration=group(3),
+                offset=offset,
+                data=data,
+                done=done,
+                correlation=bench.correlation,
+            ),
+        )
         while True:
             for persist in bench.all(Persist):
                 match persist.snapshot:

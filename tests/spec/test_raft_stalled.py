@@ -92,7 +92,7 @@ def test_each_commit_gives_a_leader_five_election_timeouts_more(kind: type[Bench
     bench = leader_of(kind(1, voters=2))
     stored = bench.about.last.index
     (first,) = (effect for effect in bench.propose(b"a", proposal_id=1) if isinstance(effect, Persist))
-    bench.step(Proposed(2, (b"b",)))
+    bench.step(Proposed(proposal_id=2, commands=(b"b",)))
     live_on(bench, bench.now + STALLED_MS - 1, stored=stored + 2)
     committed = bench.persisted(first.number)
     assert [effect.proposal_id for effect in committed if isinstance(effect, ProposalResolved)] == [1]
@@ -133,12 +133,24 @@ def test_a_leader_stays_while_its_follower_takes_a_snapshot_chunk_by_chunk() -> 
     bench.propose(b"x")
     # When it takes a chunk every half second, for longer than a leader that commits nothing may stay
     for offset in range(0, 30_000, 1_000):
-        bench.receive(TWO, FetchSnapshot(bench.about.term, TWO, last, offset, 1_000, offset), after_ms=500)
+        bench.receive(
+            TWO,
+            FetchSnapshot(
+                term=bench.about.term, replica=TWO, snapshot=last, offset=offset, max_bytes=1_000, correlation=offset
+            ),
+            after_ms=500,
+        )
         bench.step(DeadlineReached())
     assert bench.is_(Role.LEADER)
     # Then it still leads; but not if the follower asks for the same chunk again and again
     for _ in range(2 * STALLED_MS // 500):
-        bench.receive(TWO, FetchSnapshot(bench.about.term, TWO, last, 29_000, 1_000, 1), after_ms=500)
+        bench.receive(
+            TWO,
+            FetchSnapshot(
+                term=bench.about.term, replica=TWO, snapshot=last, offset=29_000, max_bytes=1_000, correlation=1
+            ),
+            after_ms=500,
+        )
         bench.step(DeadlineReached())
     assert not bench.is_(Role.LEADER)
 

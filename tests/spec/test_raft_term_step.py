@@ -37,16 +37,18 @@ AT = LogId
 FAR = MAX_NUMBER
 STEP = 5 + TERM_STEP_MAX
 PUSHED = (
-    RequestVote(FAR, TWO, AT(9, FAR), 1),
-    RequestVote(FAR, TWO, AT(9, FAR), 1, transfer=True),
-    AppendEntries(FAR, TWO, AT(1, 5), suffix(2, FAR), 2, 1),
-    InstallSnapshot(FAR, TWO, AT(9, FAR), group(3), 0, b"x", done=True, correlation=1),
+    RequestVote(term=FAR, candidate=TWO, last=AT(9, FAR), correlation=1),
+    RequestVote(term=FAR, candidate=TWO, last=AT(9, FAR), correlation=1, transfer=True),
+    AppendEntries(term=FAR, leader=TWO, previous=AT(1, 5), entries=suffix(2, FAR), commit=2, correlation=1),
+    InstallSnapshot(
+        term=FAR, leader=TWO, last=AT(9, FAR), configuration=group(3), offset=0, data=b"x", done=True, correlation=1
+    ),
 )
 FETCHED = (
-    RequestVote(FAR, TWO, AT(9, FAR), 1),
-    Fetch(FAR, TWO, AT(9, FAR), 0, 100, 1_000, 1),
-    BeginQuorumEpoch(FAR, TWO, 1),
-    EndQuorumEpoch(FAR, TWO, (group(3).voters[0].server_id,), 1),
+    RequestVote(term=FAR, candidate=TWO, last=AT(9, FAR), correlation=1),
+    Fetch(term=FAR, replica=TWO, position=AT(9, FAR), commit=0, max_wait_ms=100, max_bytes=1_000, correlation=1),
+    BeginQuorumEpoch(term=FAR, leader=TWO, correlation=1),
+    EndQuorumEpoch(term=FAR, leader=TWO, preferred=(group(3).voters[0].server_id,), correlation=1),
 )
 
 
@@ -96,11 +98,11 @@ def test_a_question_of_the_highest_term_changes_no_term() -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        AppendReply(FAR, success=True, next_index=2, correlation=0),
-        AppendReply(FAR, success=False, next_index=1, correlation=0),
-        SnapshotReply(FAR, accepted=True, next_offset=0, installed=True, correlation=0),
+        AppendReply(term=FAR, success=True, next_index=2, correlation=0),
+        AppendReply(term=FAR, success=False, next_index=1, correlation=0),
+        SnapshotReply(term=FAR, accepted=True, next_offset=0, installed=True, correlation=0),
         TimeoutNowReply(FAR, accepted=True, correlation=0),
-        VoteReply(FAR, granted=True, correlation=0),
+        VoteReply(term=FAR, granted=True, correlation=0),
     ],
     ids=told,
 )
@@ -119,7 +121,7 @@ def test_a_reply_to_an_announcement_of_the_highest_epoch_deposes_a_leader_by_one
 ) -> None:
     bench = FetchBench(5)
     bench.lead()
-    bench.receive(TWO, reply(FAR, THREE, 1))
+    bench.receive(TWO, reply(term=FAR, leader=THREE, correlation=1))
     assert (bench.about.role, bench.about.term, bench.about.leader) == (Role.FOLLOWER, 6 + TERM_STEP_MAX, None)
 
 
@@ -156,7 +158,19 @@ def test_a_server_at_term_0_takes_its_leaders_term_at_once(features: Features) -
 
 def test_a_server_at_term_0_takes_the_term_of_a_leader_that_sends_a_snapshot() -> None:
     bench = Bench()
-    bench.receive(TWO, InstallSnapshot(2**40, TWO, AT(9, 2**40), group(3), 0, b"x", done=False, correlation=1))
+    bench.receive(
+        TWO,
+        InstallSnapshot(
+            term=2**40,
+            leader=TWO,
+            last=AT(9, 2**40),
+            configuration=group(3),
+            offset=0,
+            data=b"x",
+            done=False,
+            correlation=1,
+        ),
+    )
     assert (bench.about.term, bench.about.leader) == (2**40, TWO)
 
 

@@ -8,13 +8,14 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 
-from tests.structure import addresses, documents, english, growth, modules, raft_rules, waits, words
+from tests.structure import addresses, documents, english, growth, message_fields, modules, raft_rules, waits, words
 
 CHECKS: tuple[Callable[[], Iterator[str]], ...] = (
     addresses.check,
     documents.check,
     english.check,
     growth.check,
+    message_fields.check,
     modules.check,
     raft_rules.check,
     waits.check,

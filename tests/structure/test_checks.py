@@ -14,6 +14,7 @@ from tests.structure.addresses import fields_of
 from tests.structure.documents import wrong_names, wrong_sections
 from tests.structure.english import Line, above, counted, offending, patterns, source_lines
 from tests.structure.growth import growing, powers
+from tests.structure.message_fields import positional_fields
 from tests.structure.raft_rules import quotes
 from tests.structure.sources import ROOT
 from tests.structure.waits import unbounded
@@ -31,6 +32,12 @@ def test_command_prints_problems_and_returns_one(
 def test_address_field_is_found_by_type_and_by_name() -> None:
     planted = "class Planted:\n    contact: Address | None\n    last_endpoint: str\n    term: int\n    name: str\n"
     assert list(fields_of(ast.parse(planted))) == [(2, "Planted.contact"), (3, "Planted.last_endpoint")]
+
+
+def test_message_with_four_positional_fields_is_found() -> None:
+    fields = "".join(f"    field_{number}: int\n" for number in range(4))
+    planted = f"@dataclass(frozen=True)\nclass Planted:\n{fields}\n@dataclass(kw_only=True)\nclass Keyword:\n{fields}"
+    assert list(positional_fields(ast.parse(planted))) == [(2, "Planted", 4)]
 
 
 @pytest.mark.parametrize("source", ["delay = first * 2**failures", "mask = 1 << number", "delay = math.pow(2, n)"])

@@ -73,17 +73,21 @@ def described_message(vector: dict[str, Any]) -> messages.Message:
     message_class = getattr(messages, vector["msg"])
     if "nextIndex" in vector:
         reply: messages.Reply = message_class(
-            vector["src"], vector["dst"], vector["term"], vector["nextIndex"], vector["accepted"] == 1
+            source=vector["src"],
+            destination=vector["dst"],
+            term=vector["term"],
+            next_index=vector["nextIndex"],
+            accepted=vector["accepted"] == 1,
         )
         return reply
     request: messages.Request = message_class(
-        vector["src"],
-        vector["dst"],
-        vector["term"],
-        vector["lastLogTerm"],
-        vector["lastLogIndex"],
-        vector["commit"],
-        tuple(described_entry(entry["term"], entry["type"], entry["value"]) for entry in vector["entries"]),
+        source=vector["src"],
+        destination=vector["dst"],
+        term=vector["term"],
+        last_log_term=vector["lastLogTerm"],
+        last_log_index=vector["lastLogIndex"],
+        commit_index=vector["commit"],
+        entries=tuple(described_entry(entry["term"], entry["type"], entry["value"]) for entry in vector["entries"]),
     )
     return request
 
@@ -128,29 +132,31 @@ ID_AND_TERM = "00000001 00000002 0000000000000003"
 NO_LOG = "00000000"
 HAND_CHECKED: list[tuple[messages.Message, str]] = [
     (
-        messages.AddServerRequest(0, 0, 0, 0, 0, 0, (LogEntry(0, ClusterServer(4, "tcp://localhost:9004")),)),
+        messages.AddServerRequest(
+            entries=(LogEntry(0, ClusterServer(4, "tcp://localhost:9004")),),
+        ),
         (
             "06 00000000 00000000 0000000000000000 0000000000000000 0000000000000000 0000000000000000 00000029"
             "0000000000000000 03 0000001c 00000004 00000014 7463703a2f2f6c6f63616c686f73743a39303034"
         ),
     ),
     (
-        messages.AddServerResponse(1, 2, 3, 20, accepted=True),
+        messages.AddServerResponse(source=1, destination=2, term=3, next_index=20, accepted=True),
         f"07 {ID_AND_TERM} 0000000000000014 01",
     ),
     (
-        messages.LeaveClusterRequest(1, 2, 3, 0, 19, 19),
+        messages.LeaveClusterRequest(source=1, destination=2, term=3, last_log_index=19, commit_index=19),
         f"0e {ID_AND_TERM} 0000000000000000 0000000000000013 0000000000000013 {NO_LOG}",
     ),
     (
         messages.InstallSnapshotRequest(
-            1,
-            2,
-            3,
-            2,
-            100,
-            105,
-            (
+            source=1,
+            destination=2,
+            term=3,
+            last_log_term=2,
+            last_log_index=100,
+            commit_index=105,
+            entries=(
                 LogEntry(
                     3,
                     SnapshotSyncRequest(
@@ -167,43 +173,59 @@ HAND_CHECKED: list[tuple[messages.Message, str]] = [
         ),
     ),
     (
-        messages.InstallSnapshotResponse(2, 1, 3, 4098, accepted=True),
+        messages.InstallSnapshotResponse(source=2, destination=1, term=3, next_index=4098, accepted=True),
         "11 00000002 00000001 0000000000000003 0000000000001002 01",
     ),
     (
-        messages.PreVoteRequest(1, 2, 3, 2, 9, 0),
+        messages.PreVoteRequest(
+            source=1,
+            destination=2,
+            term=3,
+            last_log_term=2,
+            last_log_index=9,
+        ),
         f"40 {ID_AND_TERM} 0000000000000002 0000000000000009 0000000000000000 {NO_LOG}",
     ),
     (
-        messages.PreVoteResponse(2, 1, 3, 0, accepted=False),
+        messages.PreVoteResponse(source=2, destination=1, term=3, next_index=0, accepted=False),
         "41 00000002 00000001 0000000000000003 0000000000000000 00",
     ),
     (
-        messages.TimeoutNowRequest(1, 2, 3, 0, 0, 0),
+        messages.TimeoutNowRequest(
+            source=1,
+            destination=2,
+            term=3,
+        ),
         f"42 {ID_AND_TERM} 0000000000000000 0000000000000000 0000000000000000 {NO_LOG}",
     ),
     (
-        messages.TimeoutNowResponse(2, 1, 3, 0, accepted=True),
+        messages.TimeoutNowResponse(source=2, destination=1, term=3, next_index=0, accepted=True),
         "43 00000002 00000001 0000000000000003 0000000000000000 01",
     ),
     (
-        messages.TransferVoteRequest(1, 2, 3, 2, 9, 0),
+        messages.TransferVoteRequest(
+            source=1,
+            destination=2,
+            term=3,
+            last_log_term=2,
+            last_log_index=9,
+        ),
         f"44 {ID_AND_TERM} 0000000000000002 0000000000000009 0000000000000000 {NO_LOG}",
     ),
     (
-        messages.TransferVoteResponse(2, 1, 3, 0, accepted=True),
+        messages.TransferVoteResponse(source=2, destination=1, term=3, next_index=0, accepted=True),
         "45 00000002 00000001 0000000000000003 0000000000000000 01",
     ),
     (
-        messages.ReadIndexRequest(0, 0, 0, 0, 0, 0),
+        messages.ReadIndexRequest(),
         "46 00000000 00000000 0000000000000000 0000000000000000 0000000000000000 0000000000000000 00000000",
     ),
     (
-        messages.ReadIndexResponse(2, 2, 3, 10, accepted=True),
+        messages.ReadIndexResponse(source=2, destination=2, term=3, next_index=10, accepted=True),
         "47 00000002 00000002 0000000000000003 000000000000000a 01",
     ),
     (
-        messages.AppendEntriesResponse(2, -1, 3, 0, accepted=False),
+        messages.AppendEntriesResponse(source=2, destination=-1, term=3, next_index=0, accepted=False),
         "04 00000002 ffffffff 0000000000000003 0000000000000000 00",
     ),
 ]
@@ -236,8 +258,20 @@ def test_message_numbers_are_those_of_the_document() -> None:
 
 
 def test_a_header_is_45_bytes_and_a_reply_26() -> None:
-    assert len(encode_request(messages.RequestVoteRequest(1, 2, 3, 4, 5, 6))) == 45
-    assert len(encode_reply(messages.RequestVoteResponse(1, 2, 3, 4, accepted=False))) == 26
+    assert (
+        len(
+            encode_request(
+                messages.RequestVoteRequest(
+                    source=1, destination=2, term=3, last_log_term=4, last_log_index=5, commit_index=6
+                )
+            )
+        )
+        == 45
+    )
+    assert (
+        len(encode_reply(messages.RequestVoteResponse(source=1, destination=2, term=3, next_index=4, accepted=False)))
+        == 26
+    )
 
 
 APPLICATION = Entry.command(1, b"{}")
@@ -247,6 +281,11 @@ REMOVED = LogEntry(1, ClusterServer(4, None))
 PACK = LogEntry(1, LogPack(7, (Entry.command(1, b"x"),)))
 CHUNK = LogEntry(1, SnapshotSyncRequest(9, 1, Configuration(1, 0, ()), 0, b"s", done=False))
 EVERY_VALUE = (APPLICATION, CONFIGURATION, ADDED, REMOVED, PACK, CHUNK)
+
+
+def numbered(kind: type[messages.Request], entry: Entry | LogEntry) -> messages.Request:
+    """Return a request with other numbers in each field."""
+    return kind(source=1, destination=2, term=3, last_log_term=4, last_log_index=5, commit_index=6, entries=(entry,))
 
 
 @pytest.mark.parametrize(
@@ -272,9 +311,9 @@ def test_a_request_carries_only_the_entries_that_the_document_gives_it(
 ) -> None:
     type_byte = messages.REQUEST_TYPES[request_class]
     for entry in EVERY_VALUE:
-        request = request_class(1, 2, 3, 4, 5, 6, (entry,))
+        request = numbered(request_class, entry)
         carrier = next(kind for kind, rule in messages.EXCHANGES.items() if rule.permits((entry,)))
-        data = bytes((type_byte,)) + encode_request(messages.EXCHANGES[carrier].request(1, 2, 3, 4, 5, 6, (entry,)))[1:]
+        data = bytes((type_byte,)) + encode_request(numbered(messages.EXCHANGES[carrier].request, entry))[1:]
         if entry in permitted:
             assert decode_request(data) == request
         else:
@@ -287,7 +326,11 @@ def test_a_request_carries_only_the_entries_that_the_document_gives_it(
 @pytest.mark.parametrize("entries", [(), (PACK, PACK)])
 def test_a_sync_log_request_carries_exactly_one_pack(entries: tuple[WireEntry, ...]) -> None:
     with pytest.raises(GarlicFarmError, match="one log pack"):
-        encode_request(messages.SyncLogRequest(1, 2, 3, 4, 5, 6, entries))
+        encode_request(
+            messages.SyncLogRequest(
+                source=1, destination=2, term=3, last_log_term=4, last_log_index=5, commit_index=6, entries=entries
+            )
+        )
 
 
 def test_every_truncation_of_a_recorded_message_is_refused_or_awaited() -> None:
@@ -355,7 +398,15 @@ ENTRIES = st.builds(Entry.command, LONGS, st.binary(max_size=200)) | st.builds(L
 @given(LONGS, IDS, st.lists(ENTRIES, max_size=6).map(tuple))
 @settings(max_examples=150, deadline=None)
 def test_append_entries_round_trips(long: int, server_id: int, entries: tuple[WireEntry, ...]) -> None:
-    request = messages.AppendEntriesRequest(server_id, server_id, long, long, long, long, entries)
+    request = messages.AppendEntriesRequest(
+        source=server_id,
+        destination=server_id,
+        term=long,
+        last_log_term=long,
+        last_log_index=long,
+        commit_index=long,
+        entries=entries,
+    )
     assert decode_request(encode_request(request)) == request
 
 
@@ -372,11 +423,19 @@ def test_log_packs_round_trip(first_offset: int, entries: tuple[WireEntry, ...])
 @pytest.mark.parametrize("value", [-1, 2**63, 2**64])
 def test_a_term_that_another_implementation_cannot_hold_is_not_sent(value: int) -> None:
     with pytest.raises(GarlicFarmError, match="2\\^63"):
-        encode_request(messages.RequestVoteRequest(1, 2, value, 0, 0, 0))
+        encode_request(
+            messages.RequestVoteRequest(
+                source=1,
+                destination=2,
+                term=value,
+            )
+        )
 
 
 def test_a_term_that_another_implementation_cannot_hold_is_not_accepted() -> None:
-    data = bytearray(encode_reply(messages.RequestVoteResponse(1, 2, 3, 4, accepted=True)))
+    data = bytearray(
+        encode_reply(messages.RequestVoteResponse(source=1, destination=2, term=3, next_index=4, accepted=True))
+    )
     data[9] = 0x80
     with pytest.raises(GarlicFarmError, match="2\\^63"):
         decode_reply(bytes(data))
@@ -447,7 +506,9 @@ SMALL = Limits(log_bytes=100, entry_bytes=50, entries=3, servers=2, endpoint_byt
     ids=["entry", "entries", "log", "servers", "endpoint"],
 )
 def test_each_limit_holds_in_both_directions(entries: tuple[WireEntry, ...]) -> None:
-    request = messages.AppendEntriesRequest(1, 2, 3, 4, 5, 6, entries)
+    request = messages.AppendEntriesRequest(
+        source=1, destination=2, term=3, last_log_term=4, last_log_index=5, commit_index=6, entries=entries
+    )
     with pytest.raises(GarlicFarmError) as refused_by_encoder:
         encode_request(request, SMALL)
     with pytest.raises(GarlicFarmError) as refused_by_decoder:
@@ -472,7 +533,14 @@ def test_a_reader_finds_messages_however_the_stream_is_cut() -> None:
 
 def test_a_reader_refuses_an_announced_size_before_the_bytes_arrive() -> None:
     reader = RequestReader(SMALL)
-    reader.feed(encode_request(messages.AppendEntriesRequest(1, 2, 3, 4, 5, 6))[:-4] + b"\x7f\xff\xff\xff")
+    reader.feed(
+        encode_request(
+            messages.AppendEntriesRequest(
+                source=1, destination=2, term=3, last_log_term=4, last_log_index=5, commit_index=6
+            )
+        )[:-4]
+        + b"\x7f\xff\xff\xff"
+    )
     with pytest.raises(GarlicFarmError, match="announces 2147483647"):
         reader.next()
 

@@ -39,34 +39,61 @@ JOINT = Configuration(SERVERS.voters[1:], old_voters=SERVERS.voters, learners=(S
 OBSERVED = Configuration(SERVERS.voters, learners=(Server(3, "tcp://localhost:9003"),))
 EXTENDED: list[core.Request] = [
     core.AppendEntries(
-        5, ALICE, LogId(9, 4), (Entry.command(4, b"{}"), configuration_entry(5, JOINT)), 8, correlation=21
+        term=5,
+        leader=ALICE,
+        previous=LogId(9, 4),
+        entries=(Entry.command(4, b"{}"), configuration_entry(5, JOINT)),
+        commit=8,
+        correlation=21,
     ),
     core.AppendEntries(
-        5, ALICE, LogId(9, 4), (configuration_entry(5, OBSERVED), configuration_entry(5, SERVERS)), 8, correlation=22
+        term=5,
+        leader=ALICE,
+        previous=LogId(9, 4),
+        entries=(configuration_entry(5, OBSERVED), configuration_entry(5, SERVERS)),
+        commit=8,
+        correlation=22,
     ),
-    core.InstallSnapshot(5, ALICE, LogId(9, 4), JOINT, 0, bytes(4) + b"GFSNAPSH", done=False, correlation=23),
+    core.InstallSnapshot(
+        term=5,
+        leader=ALICE,
+        last=LogId(9, 4),
+        configuration=JOINT,
+        offset=0,
+        data=bytes(4) + b"GFSNAPSH",
+        done=False,
+        correlation=23,
+    ),
 ]
 
 EXCHANGES: list[tuple[core.Request, core.Reply]] = [
-    (core.RequestVote(5, ALICE, LogId(9, 4), 17), core.VoteReply(5, granted=True, correlation=17)),
     (
-        core.RequestVote(5, ALICE, LogId(9, 4), 18, pre_vote=True),
-        core.VoteReply(4, granted=False, correlation=18, pre_vote=True),
+        core.RequestVote(term=5, candidate=ALICE, last=LogId(9, 4), correlation=17),
+        core.VoteReply(term=5, granted=True, correlation=17),
     ),
     (
-        core.RequestVote(5, ALICE, LogId(9, 4), 18, transfer=True),
-        core.VoteReply(5, granted=True, correlation=18),
+        core.RequestVote(term=5, candidate=ALICE, last=LogId(9, 4), correlation=18, pre_vote=True),
+        core.VoteReply(term=4, granted=False, correlation=18, pre_vote=True),
+    ),
+    (
+        core.RequestVote(term=5, candidate=ALICE, last=LogId(9, 4), correlation=18, transfer=True),
+        core.VoteReply(term=5, granted=True, correlation=18),
     ),
     (core.TimeoutNow(5, ALICE, 21), core.TimeoutNowReply(5, accepted=True, correlation=21)),
     (
         core.AppendEntries(
-            5, ALICE, LogId(9, 4), (Entry.command(4, b"{}"), configuration_entry(5, SERVERS)), 8, correlation=19
+            term=5,
+            leader=ALICE,
+            previous=LogId(9, 4),
+            entries=(Entry.command(4, b"{}"), configuration_entry(5, SERVERS)),
+            commit=8,
+            correlation=19,
         ),
-        core.AppendReply(5, success=True, next_index=12, correlation=19),
+        core.AppendReply(term=5, success=True, next_index=12, correlation=19),
     ),
     (
-        core.AppendEntries(5, ALICE, LogId(0, 0), (), 0, correlation=20),
-        core.AppendReply(7, success=False, next_index=3, correlation=20),
+        core.AppendEntries(term=5, leader=ALICE, previous=LogId(0, 0), entries=(), commit=0, correlation=20),
+        core.AppendReply(term=7, success=False, next_index=3, correlation=20),
     ),
 ]
 
@@ -95,13 +122,13 @@ def test_a_configuration_names_its_index_and_that_of_the_one_before() -> None:
 @pytest.mark.parametrize(
     ("answer", "asked"),
     [
-        (wire.AppendEntriesResponse(2, 1, 5, 0, accepted=True), EXCHANGES[0][0]),
-        (wire.RequestVoteResponse(2, 1, 5, 0, accepted=True), EXCHANGES[1][0]),
-        (wire.PreVoteResponse(2, 1, 5, 0, accepted=True), EXCHANGES[0][0]),
-        (wire.RequestVoteResponse(2, 1, 5, 0, accepted=True), EXCHANGES[2][0]),
-        (wire.TransferVoteResponse(2, 1, 5, 0, accepted=True), EXCHANGES[0][0]),
-        (wire.AppendEntriesResponse(2, 1, 5, 0, accepted=True), EXCHANGES[3][0]),
-        (wire.SyncLogResponse(2, 1, 5, 0, accepted=True), EXCHANGES[2][0]),
+        (wire.AppendEntriesResponse(source=2, destination=1, term=5, next_index=0, accepted=True), EXCHANGES[0][0]),
+        (wire.RequestVoteResponse(source=2, destination=1, term=5, next_index=0, accepted=True), EXCHANGES[1][0]),
+        (wire.PreVoteResponse(source=2, destination=1, term=5, next_index=0, accepted=True), EXCHANGES[0][0]),
+        (wire.RequestVoteResponse(source=2, destination=1, term=5, next_index=0, accepted=True), EXCHANGES[2][0]),
+        (wire.TransferVoteResponse(source=2, destination=1, term=5, next_index=0, accepted=True), EXCHANGES[0][0]),
+        (wire.AppendEntriesResponse(source=2, destination=1, term=5, next_index=0, accepted=True), EXCHANGES[3][0]),
+        (wire.SyncLogResponse(source=2, destination=1, term=5, next_index=0, accepted=True), EXCHANGES[2][0]),
     ],
 )
 def test_a_reply_of_another_kind_is_out_of_turn(answer: wire.Reply, asked: core.Request) -> None:
@@ -113,7 +140,14 @@ def test_a_reply_of_another_kind_is_out_of_turn(answer: wire.Reply, asked: core.
 @pytest.mark.parametrize("source", [0, -1])
 def test_a_request_without_a_sender_is_refused(source: int) -> None:
     with pytest.raises(GarlicFarmError, match="no server's id"):
-        request_from_wire(wire.RequestVoteRequest(source, 2, 1, 0, 0, 0), 1)
+        request_from_wire(
+            wire.RequestVoteRequest(
+                source=source,
+                destination=2,
+                term=1,
+            ),
+            1,
+        )
 
 
 def test_a_configuration_that_counts_a_server_twice_is_refused() -> None:
@@ -138,7 +172,16 @@ def test_joint_configurations_and_learners_travel_nowhere_else(request_: core.Re
 
 
 def test_a_snapshot_of_another_make_is_refused_in_words_that_say_what_to_do() -> None:
-    theirs = core.InstallSnapshot(5, ALICE, LogId(9, 4), SERVERS, 0, b"key:value", done=True, correlation=3)
+    theirs = core.InstallSnapshot(
+        term=5,
+        leader=ALICE,
+        last=LogId(9, 4),
+        configuration=SERVERS,
+        offset=0,
+        data=b"key:value",
+        done=True,
+        correlation=3,
+    )
     asked = decode_request(encode_request(request_to_wire(theirs, BOB, lambda _: 0)))
     with pytest.raises(GarlicFarmError, match=r"server 1 sends a snapshot of index 9 .* cannot read") as refusal:
         request_from_wire(asked, 3)
@@ -154,9 +197,18 @@ def test_no_configuration_but_the_first_says_that_none_came_before() -> None:
 
 def test_a_refused_pack_names_no_index_beyond_itself() -> None:
     """A leader of another make goes on there without a look at its own log, and ends its process beyond that."""
-    pack = wire.SyncLogRequest(1, 2, 5, 0, 7, 9, (LogEntry(5, LogPack(0, (Entry.command(5, b"x"),))),))
-    refused = core.AppendReply(6, success=False, next_index=400, correlation=1)
-    assert sync_reply_to_wire(refused, pack) == wire.SyncLogResponse(2, 1, 6, 8, accepted=False)
+    pack = wire.SyncLogRequest(
+        source=1,
+        destination=2,
+        term=5,
+        last_log_index=7,
+        commit_index=9,
+        entries=(LogEntry(5, LogPack(0, (Entry.command(5, b"x"),))),),
+    )
+    refused = core.AppendReply(term=6, success=False, next_index=400, correlation=1)
+    assert sync_reply_to_wire(refused, pack) == wire.SyncLogResponse(
+        source=2, destination=1, term=6, next_index=8, accepted=False
+    )
 
 
 def test_a_configuration_of_voters_has_the_bytes_of_the_document() -> None:
@@ -199,13 +251,22 @@ def test_an_extended_configuration_that_is_cut_or_changed_raises_the_one_error_o
 
 @pytest.mark.parametrize("done", [False, True])
 def test_a_chunk_of_a_snapshot_and_its_answers_keep_their_meaning(done: bool) -> None:  # noqa: FBT001 - a parameter of the test
-    chunk = core.InstallSnapshot(5, ALICE, LogId(40, 3), SERVERS, 100, b"abc", done, correlation=7)
+    chunk = core.InstallSnapshot(
+        term=5,
+        leader=ALICE,
+        last=LogId(40, 3),
+        configuration=SERVERS,
+        offset=100,
+        data=b"abc",
+        done=done,
+        correlation=7,
+    )
     asked = request_to_wire(chunk, BOB, lambda index: index - 1)
     assert request_from_wire(asked, 7) == chunk
     for reply in (
-        core.SnapshotReply(5, accepted=True, next_offset=103, installed=done, correlation=7),
-        core.SnapshotReply(5, accepted=False, next_offset=50, installed=False, correlation=7),
-        core.SnapshotReply(6, accepted=True, next_offset=2**63 - 1, installed=True, correlation=7),
+        core.SnapshotReply(term=5, accepted=True, next_offset=103, installed=done, correlation=7),
+        core.SnapshotReply(term=5, accepted=False, next_offset=50, installed=False, correlation=7),
+        core.SnapshotReply(term=6, accepted=True, next_offset=2**63 - 1, installed=True, correlation=7),
     ):
         back = reply_from_wire(reply_to_wire(reply, asked), chunk)
         assert isinstance(back, core.SnapshotReply)
@@ -216,7 +277,7 @@ def test_a_chunk_of_a_snapshot_and_its_answers_keep_their_meaning(done: bool) ->
 def test_a_run_of_the_log_travels_as_a_pack_and_back() -> None:
     members = Configuration((Server(1, "tcp://a:1"),), (), (Server(2, "tcp://b:1"),))
     entries = (Entry.command(2, b"x"), configuration_entry(3, members))
-    append = core.AppendEntries(3, 1, LogId(7, 2), entries, 8, 5)
+    append = core.AppendEntries(term=3, leader=1, previous=LogId(7, 2), entries=entries, commit=8, correlation=5)
     asked = sync_to_wire(append, 4, lambda _: 1)
     again = decode_request(encode_request(asked))
     assert isinstance(again, wire.SyncLogRequest)
@@ -227,7 +288,7 @@ def test_a_run_of_the_log_travels_as_a_pack_and_back() -> None:
     with pytest.raises(GarlicFarmError, match="needs configurations"):
         check_agreed(asked, frozenset())
     check_agreed(asked, frozenset({Extension.CONFIGURATIONS}))
-    stored = core.AppendReply(3, success=True, next_index=10, correlation=5)
+    stored = core.AppendReply(term=3, success=True, next_index=10, correlation=5)
     answer = sync_reply_to_wire(stored, asked)
-    assert answer == wire.SyncLogResponse(4, 1, 3, 10, accepted=True)
+    assert answer == wire.SyncLogResponse(source=4, destination=1, term=3, next_index=10, accepted=True)
     assert reply_from_wire(answer, append) == stored

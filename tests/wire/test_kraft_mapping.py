@@ -57,12 +57,23 @@ LATEST: Final = {
     EndQuorumEpoch: (ApiKey.END_QUORUM_EPOCH, 1),
 }
 REQUESTS: Final[tuple[Request, ...]] = (
-    RequestVote(4, ONE, LogId(9, 3), 7, cluster_id=CLUSTER),
-    RequestVote(4, ONE, LogId(9, 3), 7, pre_vote=True),
-    Fetch(4, ONE, LogId(9, 3), 8, 500, 1_000, 7, CLUSTER),
-    FetchSnapshot(4, ONE, LogId(9, 3), 100, 1_000, 7, CLUSTER),
-    BeginQuorumEpoch(4, ONE, 7, CLUSTER),
-    EndQuorumEpoch(4, ONE, (TWO, ONE), 7, CLUSTER),
+    RequestVote(term=4, candidate=ONE, last=LogId(9, 3), correlation=7, cluster_id=CLUSTER),
+    RequestVote(term=4, candidate=ONE, last=LogId(9, 3), correlation=7, pre_vote=True),
+    Fetch(
+        term=4,
+        replica=ONE,
+        position=LogId(9, 3),
+        commit=8,
+        max_wait_ms=500,
+        max_bytes=1_000,
+        correlation=7,
+        cluster_id=CLUSTER,
+    ),
+    FetchSnapshot(
+        term=4, replica=ONE, snapshot=LogId(9, 3), offset=100, max_bytes=1_000, correlation=7, cluster_id=CLUSTER
+    ),
+    BeginQuorumEpoch(term=4, leader=ONE, correlation=7, cluster_id=CLUSTER),
+    EndQuorumEpoch(term=4, leader=ONE, preferred=(TWO, ONE), correlation=7, cluster_id=CLUSTER),
 )
 
 
@@ -125,16 +136,21 @@ def test_a_request_of_a_replica_arrives_as_it_was_sent(request_sent: Request) ->
 
 
 REPLIES: Final[tuple[tuple[Request, Reply], ...]] = (
-    (REQUESTS[0], VoteReply(4, granted=True, correlation=7)),
-    (REQUESTS[0], VoteReply(5, granted=False, correlation=7, error=RefusalReason.STALE_TERM)),
-    (REQUESTS[1], VoteReply(4, granted=True, correlation=7, pre_vote=True)),
-    (REQUESTS[1], VoteReply(6, granted=False, correlation=7, pre_vote=True)),
-    (REQUESTS[2], FetchReply(4, TWO, 8, 7)),
-    (REQUESTS[2], FetchReply(4, TWO, 8, 7, diverging=LogId(5, 2))),
-    (REQUESTS[2], FetchReply(4, TWO, 8, 7, snapshot=LogId(20, 3))),
-    (REQUESTS[3], FetchSnapshotReply(4, TWO, LogId(9, 3), 100, 7, b"bytes", 105)),
-    (REQUESTS[4], BeginQuorumEpochReply(4, ONE, 7)),
-    (REQUESTS[5], EndQuorumEpochReply(5, TWO, 7)),
+    (REQUESTS[0], VoteReply(term=4, granted=True, correlation=7)),
+    (REQUESTS[0], VoteReply(term=5, granted=False, correlation=7, error=RefusalReason.STALE_TERM)),
+    (REQUESTS[1], VoteReply(term=4, granted=True, correlation=7, pre_vote=True)),
+    (REQUESTS[1], VoteReply(term=6, granted=False, correlation=7, pre_vote=True)),
+    (REQUESTS[2], FetchReply(term=4, leader=TWO, commit=8, correlation=7)),
+    (REQUESTS[2], FetchReply(term=4, leader=TWO, commit=8, correlation=7, diverging=LogId(5, 2))),
+    (REQUESTS[2], FetchReply(term=4, leader=TWO, commit=8, correlation=7, snapshot=LogId(20, 3))),
+    (
+        REQUESTS[3],
+        FetchSnapshotReply(
+            term=4, leader=TWO, snapshot=LogId(9, 3), offset=100, correlation=7, data=b"bytes", size_bytes=105
+        ),
+    ),
+    (REQUESTS[4], BeginQuorumEpochReply(term=4, leader=ONE, correlation=7)),
+    (REQUESTS[5], EndQuorumEpochReply(term=5, leader=TWO, correlation=7)),
 )
 
 
@@ -144,7 +160,7 @@ def test_an_answer_arrives_as_it_was_given(asked: Request, reply: Reply) -> None
 
 
 def test_records_of_an_answer_become_entries_behind_the_asked_position() -> None:
-    reply = FetchReply(4, TWO, 8, 7, entries=ENTRIES)
+    reply = FetchReply(term=4, leader=TWO, commit=8, correlation=7, entries=ENTRIES)
     assert answered(REQUESTS[2], reply, Answering(TWO), b"record batches") == reply
 
 
@@ -159,15 +175,15 @@ def test_a_reason_of_refusal_survives_the_wire_but_for_one_that_has_no_code_of_i
     reply: Reply
     match asked:
         case RequestVote(pre_vote=pre_vote):
-            reply = VoteReply(4, granted=False, correlation=7, pre_vote=pre_vote, error=reason)
+            reply = VoteReply(term=4, granted=False, correlation=7, pre_vote=pre_vote, error=reason)
         case Fetch():
-            reply = FetchReply(4, None, 0, 7, error=reason)
+            reply = FetchReply(term=4, leader=None, commit=0, correlation=7, error=reason)
         case FetchSnapshot(snapshot=snapshot):
-            reply = FetchSnapshotReply(4, None, snapshot, 100, 7, error=reason)
+            reply = FetchSnapshotReply(term=4, leader=None, snapshot=snapshot, offset=100, correlation=7, error=reason)
         case BeginQuorumEpoch():
-            reply = BeginQuorumEpochReply(4, None, 7, reason)
+            reply = BeginQuorumEpochReply(term=4, leader=None, correlation=7, error=reason)
         case _:
-            reply = EndQuorumEpochReply(4, None, 7, reason)
+            reply = EndQuorumEpochReply(term=4, leader=None, correlation=7, error=reason)
     expected = RefusalReason.STALE_TERM if reason is RefusalReason.ANOTHER_LEADER else reason
     assert answered(asked, reply, Answering(None)) == replace(reply, error=expected)
 
@@ -177,7 +193,9 @@ def test_reply_to_a_leader_of_former_days_does_not_end_it(
     reply: type[BeginQuorumEpochReply | EndQuorumEpochReply],
 ) -> None:
     """A controller of Kafka ends at INVALID_REQUEST: it announced the end of the epoch that it led before a restart."""
-    response = reply_to_wire(reply(4, None, 7, RefusalReason.ANOTHER_LEADER), Answering(None), Names(TWO))
+    response = reply_to_wire(
+        reply(term=4, leader=None, correlation=7, error=RefusalReason.ANOTHER_LEADER), Answering(None), Names(TWO)
+    )
     assert isinstance(response, BeginQuorumEpochResponse | EndQuorumEpochResponse)
     assert response.topics[0].partitions[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
 
@@ -186,39 +204,45 @@ def test_a_pre_vote_is_asked_for_and_granted_in_the_epoch_of_the_candidate() -> 
     asked = request_to_wire(REQUESTS[1], TWO, Names(ONE))
     assert isinstance(asked, VoteRequest)
     assert asked.topics[0].partitions[0].replica_epoch == 3
-    granted = reply_to_wire(VoteReply(4, granted=True, correlation=7, pre_vote=True), Answering(None), Names(TWO))
+    granted = reply_to_wire(VoteReply(term=4, granted=True, correlation=7, pre_vote=True), Answering(None), Names(TWO))
     assert isinstance(granted, VoteResponse)
     assert granted.topics[0].partitions[0].leader_epoch == 3
 
 
 def test_a_new_leader_does_not_tell_its_high_watermark_before_it_has_committed_in_its_epoch() -> None:
-    response = reply_to_wire(FetchReply(4, TWO, 8, 7), Answering(TWO, began=LogId(9, 4)), Names(TWO))
+    response = reply_to_wire(
+        FetchReply(term=4, leader=TWO, commit=8, correlation=7), Answering(TWO, began=LogId(9, 4)), Names(TWO)
+    )
     assert isinstance(response, FetchResponse)
     assert response.responses[0].partitions[0].high_watermark == -1
-    assert reply_from_wire(response, REQUESTS[2], Names(ONE), no_entries) == FetchReply(4, TWO, 0, 7)
+    assert reply_from_wire(response, REQUESTS[2], Names(ONE), no_entries) == FetchReply(
+        term=4, leader=TWO, commit=0, correlation=7
+    )
 
 
 @pytest.mark.parametrize(("commit", "term", "told"), [(9, 4, 9), (8, 4, -1), (9, 3, -1)])
 def test_a_reply_that_was_given_before_its_leader_knew_the_high_watermark_does_not_tell_it_later(
     commit: int, term: int, told: int
 ) -> None:
-    response = reply_to_wire(FetchReply(term, TWO, commit, 7), Answering(TWO, began=LogId(9, 4)), Names(TWO))
+    response = reply_to_wire(
+        FetchReply(term=term, leader=TWO, commit=commit, correlation=7), Answering(TWO, began=LogId(9, 4)), Names(TWO)
+    )
     assert isinstance(response, FetchResponse)
     assert response.responses[0].partitions[0].high_watermark == told
 
 
 def test_a_server_that_is_named_as_the_leader_knows_itself_where_the_voters_are_without_it() -> None:
     """As those say that still follow a leader which has removed itself, and resigned."""
-    response = reply_to_wire(BeginQuorumEpochReply(4, ONE, 7), Answering(ONE), Names(TWO))
+    response = reply_to_wire(BeginQuorumEpochReply(term=4, leader=ONE, correlation=7), Answering(ONE), Names(TWO))
     assert isinstance(response, BeginQuorumEpochResponse)
     reply = reply_from_wire(response, REQUESTS[4], Names(ONE, TWO), no_entries)
-    assert reply == BeginQuorumEpochReply(4, ONE, 7)
+    assert reply == BeginQuorumEpochReply(term=4, leader=ONE, correlation=7)
 
 
 def test_a_vote_is_answered_without_a_leader_of_another_epoch() -> None:
     for term, leader_id in ((4, 2), (5, -1)):
         answering = Answering(TWO, term=4)
-        response = reply_to_wire(VoteReply(term, granted=False, correlation=7), answering, Names(ONE))
+        response = reply_to_wire(VoteReply(term=term, granted=False, correlation=7), answering, Names(ONE))
         assert isinstance(response, VoteResponse)
         assert response.topics[0].partitions[0].leader_id == leader_id
 
@@ -295,7 +319,7 @@ def test_an_answer_names_the_log_as_its_server_does(asked: Request, reply: Reply
 
 
 def test_a_response_to_something_else_is_no_answer() -> None:
-    response = reply_to_wire(BeginQuorumEpochReply(4, ONE, 7), Answering(ONE), Names(TWO))
+    response = reply_to_wire(BeginQuorumEpochReply(term=4, leader=ONE, correlation=7), Answering(ONE), Names(TWO))
     with pytest.raises(KafkaWireError, match="no answer"):
         reply_from_wire(response, REQUESTS[0], Names(ONE), no_entries)
 
@@ -312,7 +336,7 @@ def test_a_message_of_another_protocol_has_no_form() -> None:
 
 
 def test_a_response_tells_where_the_leader_is_reached() -> None:
-    response = reply_to_wire(FetchReply(4, TWO, 8, 7), Answering(TWO), Names(TWO))
+    response = reply_to_wire(FetchReply(term=4, leader=TWO, commit=8, correlation=7), Answering(TWO), Names(TWO))
     assert told_endpoints(response) == {2: ("10.0.0.1", 9_002)}
     begun = request_to_wire(REQUESTS[4], TWO, Names(ONE))
     assert told_endpoints(begun) == {1: ("10.0.0.1", 9_001)}

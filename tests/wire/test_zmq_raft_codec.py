@@ -52,31 +52,75 @@ JOINT = configuration_entry(7, configuration_of(PEERS, PEERS[:1]), REQUEST_ID)
 FINAL = configuration_entry(7, configuration_of(PEERS))
 
 REQUIRED_OF_REQUESTS = (
-    (wire.RequestVoteRpc(1, IDENT, "1", 2, 3, 2), 7),
-    (wire.AppendEntriesRpc(1, IDENT, "1", 50, 3, 2, 3, (UPDATE, JOINT, CHECKPOINT)), 8),
-    (wire.InstallSnapshotRpc(1, IDENT, "1", 2, 3, 2, 0, 5, b"image"), 10),
+    (wire.RequestVoteRpc(message_id=1, ident=IDENT, candidate="1", term=2, last_index=3, last_term=2), 7),
+    (
+        wire.AppendEntriesRpc(
+            message_id=1,
+            ident=IDENT,
+            leader="1",
+            term=50,
+            previous_index=3,
+            previous_term=2,
+            commit=3,
+            entries=(UPDATE, JOINT, CHECKPOINT),
+        ),
+        8,
+    ),
+    (
+        wire.InstallSnapshotRpc(
+            message_id=1,
+            ident=IDENT,
+            leader="1",
+            term=2,
+            last_index=3,
+            last_term=2,
+            offset=0,
+            total_bytes=5,
+            data=b"image",
+        ),
+        10,
+    ),
     (wire.ConfigRequest(b"\x01", IDENT), 3),
     (wire.UpdateRequest(REQUEST_ID, IDENT, b"data"), 4),
     (wire.ChangeRequest(REQUEST_ID, IDENT, PEERS), 4),
-    (wire.EntriesRequest(b"\x01", IDENT, 5, 6, 7), 4),
+    (wire.EntriesRequest(request_id=b"\x01", ident=IDENT, previous_index=5, count=6, snapshot_offset=7), 4),
     (wire.LogInfoRequest(b"\x01", IDENT), 3),
     (wire.UrlRequest(b"\x01", IDENT), 3),
-    (wire.CustomRequest(b"\x01", b"my", IDENT, (b"frame",)), 3),
+    (wire.CustomRequest(request_id=b"\x01", message_type=b"my", ident=IDENT, frames=(b"frame",)), 3),
 )
 """Of each type a request, and how many frames it must have."""
 REQUIRED_OF_REPLIES: tuple[tuple[type[wire.Request], wire.Reply, int], ...] = (
     (wire.RequestVoteRpc, wire.RequestVoteResponse(1, 2, granted=True), 3),
-    (wire.AppendEntriesRpc, wire.AppendEntriesResponse(1, 2, success=False, conflict_index=3), 3),
+    (wire.AppendEntriesRpc, wire.AppendEntriesResponse(message_id=1, term=2, success=False, conflict_index=3), 3),
     (wire.InstallSnapshotRpc, wire.InstallSnapshotResponse(1, 2, 3), 2),
-    (wire.ConfigRequest, wire.ConfigReply(b"\x01", is_leader=True, leader="1", peers=PEERS), 3),
+    (wire.ConfigRequest, wire.ConfigReply(request_id=b"\x01", is_leader=True, leader="1", peers=PEERS), 3),
     (wire.UpdateRequest, wire.UpdateCommitted(REQUEST_ID, 5), 2),
     (wire.ChangeRequest, wire.ChangeCommitted(REQUEST_ID, 5), 2),
     (wire.ChangeRequest, wire.ChangeRedirect(REQUEST_ID, "1"), 2),
     (wire.ChangeRequest, wire.ChangeRefused(REQUEST_ID, "Error", "no"), 3),
-    (wire.EntriesRequest, wire.EntriesBatch(b"\x01", is_last=True, last_index=5, entries=(UPDATE,)), 4),
-    (wire.EntriesRequest, wire.SnapshotPiece(b"\x01", 5, 4, 0, 5, b"image"), 5),
+    (wire.EntriesRequest, wire.EntriesBatch(request_id=b"\x01", is_last=True, last_index=5, entries=(UPDATE,)), 4),
+    (
+        wire.EntriesRequest,
+        wire.SnapshotPiece(request_id=b"\x01", last_index=5, last_term=4, offset=0, total_bytes=5, data=b"image"),
+        5,
+    ),
     (wire.EntriesRequest, wire.EntriesRedirect(b"\x01", "1"), 3),
-    (wire.LogInfoRequest, wire.LogInfoReply(b"\x01", True, "1", 1, 2, 3, 4, 5, 6, 7), 10),  # noqa: FBT003 - by place
+    (
+        wire.LogInfoRequest,
+        wire.LogInfoReply(
+            request_id=b"\x01",
+            is_leader=True,
+            leader="1",
+            term=1,
+            first_index=2,
+            last_applied=3,
+            commit=4,
+            last_index=5,
+            snapshot_bytes=6,
+            prune_index=7,
+        ),
+        10,
+    ),
     (wire.UrlRequest, wire.UrlReply(b"\x01", "tcp://127.0.0.1:8048"), 1),
     (wire.CustomRequest, wire.CustomReply(b"\x01", (b"frame",)), 1),
 )
@@ -204,7 +248,7 @@ def test_a_reply_needs_its_frames(asked: type[wire.Request], reply: wire.Reply, 
 
 
 def test_a_broadcast_needs_its_frames_and_as_many_entries_as_there_can_be() -> None:
-    broadcast = wire.StateBroadcast(IDENT, 42, 1, (UPDATE,))
+    broadcast = wire.StateBroadcast(ident=IDENT, term=42, last_applied=1, entries=(UPDATE,))
     frames = encode_broadcast(broadcast)
     assert decode_broadcast(frames) == broadcast
     with pytest.raises(ZmqRaftError, match="2 frames"):
@@ -225,7 +269,7 @@ def test_frames_behind_the_last_of_a_request_are_ignored_as_the_package_does(req
 
 
 def test_an_entries_request_ends_where_it_has_nothing_more_to_say() -> None:
-    plain = wire.EntriesRequest(b"\x01", IDENT, 5)
+    plain = wire.EntriesRequest(request_id=b"\x01", ident=IDENT, previous_index=5)
     assert encode_request(plain)[3:] == [b"\x05"]
     assert encode_request(replace(plain, count=0))[3:] == [b"\x05", b"\0"]
     assert encode_request(replace(plain, snapshot_offset=256))[3:] == [b"\x05", b"", b"\0\x01"]
@@ -250,7 +294,7 @@ def test_the_id_of_a_client_has_twelve_bytes_for_an_update_and_up_to_twelve_othe
         wire.UpdateRequest(request_id, IDENT, b"data"),
         wire.ChangeRequest(request_id, IDENT, PEERS),
         wire.ConfigRequest(request_id, IDENT),
-        wire.CustomRequest(request_id, b"my", IDENT, ()),
+        wire.CustomRequest(request_id=request_id, message_type=b"my", ident=IDENT, frames=()),
     ):
         whole = isinstance(message, wire.UpdateRequest | wire.ChangeRequest)
         frames = [request_id, *encode_request(replace(message, request_id=REQUEST_ID))[1:]]
@@ -270,7 +314,9 @@ def test_a_whole_float_is_an_index_because_the_package_writes_large_ones_so(numb
     assert committed == wire.UpdateCommitted(REQUEST_ID, int(number))
     piece = [b"\x01", b"\x03", json_frame([number, 2.0**53 - 1, 1.0]), b"\x05", b""]
     decoded = decode_reply(wire.EntriesRequest, piece)
-    assert decoded == wire.SnapshotPiece(b"\x01", 5, 1, int(number), MAX_UINT, b"")
+    assert decoded == wire.SnapshotPiece(
+        request_id=b"\x01", last_index=5, last_term=1, offset=int(number), total_bytes=MAX_UINT, data=b""
+    )
 
 
 @pytest.mark.parametrize(
@@ -311,7 +357,7 @@ def test_a_reply_that_means_nothing_is_refused(asked: type[wire.Request], frames
 
 
 def test_the_frame_that_the_text_wants_ignored_is() -> None:
-    batch = wire.EntriesBatch(b"\x01", is_last=False, last_index=5)
+    batch = wire.EntriesBatch(request_id=b"\x01", is_last=False, last_index=5)
     for ignored in (b"\xc0", b"\xc1", b"", json_frame(["1"]), json_frame("\n")):
         assert decode_reply(wire.EntriesRequest, [b"\x01", b"\x02", ignored, b"\x05"]) == batch
 
@@ -320,14 +366,18 @@ def test_the_frame_that_the_text_wants_ignored_is() -> None:
     "request_",
     [
         wire.UpdateRequest(REQUEST_ID, IDENT, b""),
-        wire.CustomRequest(b"", b"m", IDENT, ()),
+        wire.CustomRequest(request_id=b"", message_type=b"m", ident=IDENT, frames=()),
         wire.ChangeRequest(REQUEST_ID, IDENT, wire.MalformedPeers("Error", "no")),
         wire.ChangeRequest(REQUEST_ID, IDENT, (Peer("\ud800", "x"),)),
-        wire.RequestVoteRpc(1, IDENT, "", 1, 1, 1),
-        wire.RequestVoteRpc(1, IDENT, "\ud800", 1, 1, 1),
-        wire.RequestVoteRpc(1, IDENT, "1", -1, 1, 1),
-        wire.AppendEntriesRpc(1, IDENT, "1", 1, MAX_UINT + 1, 1, 1),
-        wire.InstallSnapshotRpc(1, IDENT, "1", 1, 1, 1, 1, 1, b"x"),
+        wire.RequestVoteRpc(message_id=1, ident=IDENT, candidate="", term=1, last_index=1, last_term=1),
+        wire.RequestVoteRpc(message_id=1, ident=IDENT, candidate="\ud800", term=1, last_index=1, last_term=1),
+        wire.RequestVoteRpc(message_id=1, ident=IDENT, candidate="1", term=-1, last_index=1, last_term=1),
+        wire.AppendEntriesRpc(
+            message_id=1, ident=IDENT, leader="1", term=1, previous_index=MAX_UINT + 1, previous_term=1, commit=1
+        ),
+        wire.InstallSnapshotRpc(
+            message_id=1, ident=IDENT, leader="1", term=1, last_index=1, last_term=1, offset=1, total_bytes=1, data=b"x"
+        ),
     ],
 )
 def test_a_request_that_cannot_be_is_not_written(request_: wire.Request) -> None:
@@ -341,9 +391,9 @@ def test_a_request_that_cannot_be_is_not_written(request_: wire.Request) -> None
         wire.UpdateCommitted(REQUEST_ID, MAX_UINT + 1),
         wire.UpdateCommitted(b"\x01", 1),
         wire.UpdateRedirect(REQUEST_ID, ""),
-        wire.ConfigReply(b"", is_leader=True, leader=None, peers=(Peer("1", "x"),)),
-        wire.EntriesBatch(b"", is_last=True, last_index=0, entries=(UPDATE,)),
-        wire.SnapshotPiece(b"", 1, 1, 1, 1, b"x"),
+        wire.ConfigReply(request_id=b"", is_leader=True, leader=None, peers=(Peer("1", "x"),)),
+        wire.EntriesBatch(request_id=b"", is_last=True, last_index=0, entries=(UPDATE,)),
+        wire.SnapshotPiece(request_id=b"", last_index=1, last_term=1, offset=1, total_bytes=1, data=b"x"),
         wire.UrlReply(b"", ""),
         wire.ChangeRefused(REQUEST_ID, "\ud800", ""),
     ],
@@ -364,7 +414,16 @@ def test_a_reply_that_cannot_be_is_not_written(reply: wire.Reply) -> None:
     ],
 )
 def test_a_message_beyond_a_limit_is_refused(limits: Limits) -> None:
-    append = wire.AppendEntriesRpc(1, IDENT, "peer1", 1, 0, 0, 0, (Entry(1, EntryKind.COMMAND, bytes(112)),))
+    append = wire.AppendEntriesRpc(
+        message_id=1,
+        ident=IDENT,
+        leader="peer1",
+        term=1,
+        previous_index=0,
+        previous_term=0,
+        commit=0,
+        entries=(Entry(1, EntryKind.COMMAND, bytes(112)),),
+    )
     frames = encode_request(append)
     assert decode_request(frames, DEFAULT_LIMITS) == append
     with pytest.raises(ZmqRaftError):
@@ -380,7 +439,16 @@ def test_configurations_have_a_limit_together_because_reading_them_takes_long() 
 
 
 def test_entries_end_within_the_numbers_that_there_are() -> None:
-    append = wire.AppendEntriesRpc(1, IDENT, "1", 1, MAX_UINT - 1, 1, 0, (UPDATE,))
+    append = wire.AppendEntriesRpc(
+        message_id=1,
+        ident=IDENT,
+        leader="1",
+        term=1,
+        previous_index=MAX_UINT - 1,
+        previous_term=1,
+        commit=0,
+        entries=(UPDATE,),
+    )
     assert decode_request(encode_request(append)) == append
     with pytest.raises(ZmqRaftError, match="beyond"):
         decode_request(encode_request(replace(append, previous_index=MAX_UINT)))

@@ -15,12 +15,16 @@ from consensus.protocols.zmq_raft.wire.mapping import (
 
 IDENT = b"cluster"
 ENTRIES = tuple(Entry.command(3, b"request-id-%d" % number + b"x") for number in (7, 8))
-APPEND = core.AppendEntries(3, "a", LogId(6, 2), ENTRIES, 5, correlation=11)
-HEARTBEAT = core.AppendEntries(3, "a", LogId(6, 2), (), 5, correlation=12)
-VOTE = core.RequestVote(3, "a", LogId(6, 2), correlation=13)
+APPEND = core.AppendEntries(term=3, leader="a", previous=LogId(6, 2), entries=ENTRIES, commit=5, correlation=11)
+HEARTBEAT = core.AppendEntries(term=3, leader="a", previous=LogId(6, 2), entries=(), commit=5, correlation=12)
+VOTE = core.RequestVote(term=3, candidate="a", last=LogId(6, 2), correlation=13)
 MEMBERS = Configuration((Server("a", "tcp://127.0.0.1:1"), Server("b", "tcp://127.0.0.1:2")))
-FIRST_CHUNK = core.InstallSnapshot(3, "a", LogId(6, 2), MEMBERS, 0, b"1234", done=False, correlation=14)
-LAST_CHUNK = core.InstallSnapshot(3, "a", LogId(6, 2), MEMBERS, 4, b"56", done=True, correlation=15)
+FIRST_CHUNK = core.InstallSnapshot(
+    term=3, leader="a", last=LogId(6, 2), configuration=MEMBERS, offset=0, data=b"1234", done=False, correlation=14
+)
+LAST_CHUNK = core.InstallSnapshot(
+    term=3, leader="a", last=LogId(6, 2), configuration=MEMBERS, offset=4, data=b"56", done=True, correlation=15
+)
 SNAPSHOT_BYTES = 6
 
 
@@ -33,11 +37,11 @@ def answered(reply: core.Reply, request: core.Request) -> wire.PeerReply | None:
 
 
 def append_reply(next_index: int, *, success: bool, term: int = 3) -> core.AppendReply:
-    return core.AppendReply(term, success, next_index, correlation=0)
+    return core.AppendReply(term=term, success=success, next_index=next_index, correlation=0)
 
 
 def chunk_reply(next_offset: int, *, accepted: bool, installed: bool = False, term: int = 3) -> core.SnapshotReply:
-    return core.SnapshotReply(term, accepted, next_offset, installed, correlation=0)
+    return core.SnapshotReply(term=term, accepted=accepted, next_offset=next_offset, installed=installed, correlation=0)
 
 
 @pytest.mark.parametrize("request_", [APPEND, HEARTBEAT, VOTE, FIRST_CHUNK, LAST_CHUNK])
@@ -58,9 +62,9 @@ def test_a_chunk_is_the_last_if_it_ends_where_the_snapshot_does() -> None:
     "request_",
     [
         core.TimeoutNow(3, "a", 1),
-        core.RequestVote(3, "a", LogId(6, 2), 1, pre_vote=True),
-        core.RequestVote(3, "a", LogId(6, 2), 1, transfer=True),
-        core.Fetch(3, "a", LogId(6, 2), 5, 100, 1000, 1),
+        core.RequestVote(term=3, candidate="a", last=LogId(6, 2), correlation=1, pre_vote=True),
+        core.RequestVote(term=3, candidate="a", last=LogId(6, 2), correlation=1, transfer=True),
+        core.Fetch(term=3, replica="a", position=LogId(6, 2), commit=5, max_wait_ms=100, max_bytes=1000, correlation=1),
     ],
 )
 def test_what_the_protocol_has_no_message_for_cannot_be_sent(request_: core.Request) -> None:
@@ -70,12 +74,12 @@ def test_what_the_protocol_has_no_message_for_cannot_be_sent(request_: core.Requ
 
 def test_an_id_of_another_protocol_cannot_be_sent() -> None:
     with pytest.raises(ZmqRaftError, match="7 is no string"):
-        sent(core.RequestVote(3, 7, LogId(6, 2), 1))
+        sent(core.RequestVote(term=3, candidate=7, last=LogId(6, 2), correlation=1))
 
 
 @pytest.mark.parametrize("granted", [True, False])
 def test_a_vote_is_told_as_it_is(granted: bool) -> None:  # noqa: FBT001 - a parameter of the test
-    reply = core.VoteReply(4, granted, correlation=13)
+    reply = core.VoteReply(term=4, granted=granted, correlation=13)
     told = answered(reply, VOTE)
     assert told == wire.RequestVoteResponse(21, 4, granted)
     assert reply_from_wire(told, VOTE) == reply
@@ -83,8 +87,8 @@ def test_a_vote_is_told_as_it_is(granted: bool) -> None:  # noqa: FBT001 - a par
 
 def test_success_is_told_if_it_covers_all_that_was_sent() -> None:
     told = answered(append_reply(9, success=True), APPEND)
-    assert told == wire.AppendEntriesResponse(21, 3, success=True)
-    assert reply_from_wire(told, APPEND) == core.AppendReply(3, success=True, next_index=9, correlation=11)
+    assert told == wire.AppendEntriesResponse(message_id=21, term=3, success=True)
+    assert reply_from_wire(told, APPEND) == core.AppendReply(term=3, success=True, next_index=9, correlation=11)
 
 
 @pytest.mark.parametrize(("request_", "next_index"), [(APPEND, 8), (APPEND, 7), (HEARTBEAT, 6)])
@@ -95,25 +99,27 @@ def test_success_with_less_than_was_sent_is_not_answered(request_: core.Request,
 @pytest.mark.parametrize(("hint", "frame"), [(1, 1), (6, 6), (7, None), (9, None), (0, None)])
 def test_a_refusal_names_the_hint_if_the_leader_did_not_know_it(hint: int, frame: int | None) -> None:
     assert answered(append_reply(hint, success=False), APPEND) == wire.AppendEntriesResponse(
-        21, 3, success=False, conflict_index=frame
+        message_id=21, term=3, success=False, conflict_index=frame
     )
 
 
 @pytest.mark.parametrize(("frame", "next_index"), [(None, 6), (4, 4), (0, 1)])
 def test_a_leader_goes_back_to_the_conflict_or_by_one_entry(frame: int | None, next_index: int) -> None:
-    told = wire.AppendEntriesResponse(21, 3, success=False, conflict_index=frame)
-    assert reply_from_wire(told, APPEND) == core.AppendReply(3, success=False, next_index=next_index, correlation=11)
+    told = wire.AppendEntriesResponse(message_id=21, term=3, success=False, conflict_index=frame)
+    assert reply_from_wire(told, APPEND) == core.AppendReply(
+        term=3, success=False, next_index=next_index, correlation=11
+    )
 
 
 def test_a_leader_cannot_go_back_before_the_first_entry() -> None:
-    at_the_origin = core.AppendEntries(3, "a", LogId(0, 0), (), 0, correlation=16)
-    told = wire.AppendEntriesResponse(21, 3, success=False)
-    assert reply_from_wire(told, at_the_origin) == core.AppendReply(3, success=False, next_index=1, correlation=16)
+    at_the_origin = core.AppendEntries(term=3, leader="a", previous=LogId(0, 0), entries=(), commit=0, correlation=16)
+    told = wire.AppendEntriesResponse(message_id=21, term=3, success=False)
+    assert reply_from_wire(told, at_the_origin) == core.AppendReply(term=3, success=False, next_index=1, correlation=16)
 
 
 def test_a_leader_of_an_older_term_learns_the_newer_one() -> None:
     assert answered(append_reply(4, success=False, term=5), APPEND) == wire.AppendEntriesResponse(
-        21, 5, success=False, conflict_index=4
+        message_id=21, term=5, success=False, conflict_index=4
     )
     assert answered(chunk_reply(0, accepted=False, term=5), FIRST_CHUNK) == wire.InstallSnapshotResponse(21, 5, 0)
 
@@ -128,7 +134,7 @@ def test_a_chunk_that_is_taken_asks_for_the_next() -> None:
     told = answered(chunk_reply(4, accepted=True), FIRST_CHUNK)
     assert told == wire.InstallSnapshotResponse(21, 3)
     assert reply_from_wire(told, FIRST_CHUNK) == core.SnapshotReply(
-        3, accepted=True, next_offset=4, installed=False, correlation=14
+        term=3, accepted=True, next_offset=4, installed=False, correlation=14
     )
 
 
@@ -137,7 +143,7 @@ def test_a_last_chunk_is_answered_when_the_snapshot_is_installed() -> None:
     told = answered(chunk_reply(6, accepted=True, installed=True), LAST_CHUNK)
     assert told == wire.InstallSnapshotResponse(21, 3)
     assert reply_from_wire(told, LAST_CHUNK) == core.SnapshotReply(
-        3, accepted=True, next_offset=6, installed=True, correlation=15
+        term=3, accepted=True, next_offset=6, installed=True, correlation=15
     )
 
 
@@ -149,7 +155,7 @@ def test_a_chunk_at_the_wrong_place_is_answered_with_the_one_that_is_wanted() ->
     told = answered(chunk_reply(0, accepted=False), LAST_CHUNK)
     assert told == wire.InstallSnapshotResponse(21, 3, wanted_offset=0)
     assert reply_from_wire(told, LAST_CHUNK) == core.SnapshotReply(
-        3, accepted=False, next_offset=0, installed=False, correlation=15
+        term=3, accepted=False, next_offset=0, installed=False, correlation=15
     )
 
 
@@ -159,6 +165,6 @@ def test_a_chunk_that_cannot_be_taken_now_is_not_answered() -> None:
 
 def test_an_answer_to_another_kind_of_request_is_refused() -> None:
     with pytest.raises(ZmqRaftError, match="VoteReply does not answer AppendEntriesRpc"):
-        answered(core.VoteReply(3, granted=True, correlation=1), APPEND)
+        answered(core.VoteReply(term=3, granted=True, correlation=1), APPEND)
     with pytest.raises(ZmqRaftError, match="RequestVoteResponse does not answer AppendEntries"):
         reply_from_wire(wire.RequestVoteResponse(21, 3, granted=True), APPEND)

@@ -296,8 +296,10 @@ def _make_storage(path: Path, plan: RecoveryPlan, state: bytes) -> None:
     tuning = StorageOptions(segment_bytes=_SEGMENT_BYTES)
     disk, recovery = open_directory(path, plan.node_id, _GENERATION, tuning)
     try:
-        group = [Persist(1, hard_state=HardState(plan.term, None))]
-        group += [Persist(number, snapshot=change) for number, change in enumerate(_changes(plan, state), start=2)]
+        group = [Persist(number=1, hard_state=HardState(plan.term, None))]
+        group += [
+            Persist(number=number, snapshot=change) for number, change in enumerate(_changes(plan, state), start=2)
+        ]
         for persist in group:
             disk.perform_all(recovery.storage.plan((persist,)))
             recovery.storage.done()

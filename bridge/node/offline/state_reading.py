@@ -265,7 +265,7 @@ def _entries(
 ) -> Iterator[tuple[Index, tuple[Entry, ...]]]:
     """The entries of [first, last], as many at a time as are read at once."""
     while first <= last:
-        request = ReadEntries(0, first, last, _CHUNK_BYTES)
+        request = ReadEntries(request_id=0, first=first, last=last, limit_bytes=_CHUNK_BYTES)
         entries = read_extents(directory, recovery.storage.binding, recovery.storage.extents(request), _CHUNK_BYTES)
         if not entries:
             raise StorageError(f"the log ends at entry {first - 1}, and should reach {last}")
@@ -293,7 +293,9 @@ def _state_bytes(directory: Directory, recovery: Recovery) -> Iterator[bytes]:
         return
     reader, offset, done = ImageReader(), 0, False
     while not done:
-        chunk = recovery.storage.chunk_extent(ReadSnapshot(0, snapshot.last, offset, _CHUNK_BYTES))
+        chunk = recovery.storage.chunk_extent(
+            ReadSnapshot(request_id=0, last=snapshot.last, offset=offset, limit_bytes=_CHUNK_BYTES)
+        )
         if chunk is None:
             raise StorageError(f"the snapshot of entry {snapshot.last.index} is gone")
         yield from reader.feed(directory.read(chunk.file, chunk.offset_bytes, chunk.length_bytes))

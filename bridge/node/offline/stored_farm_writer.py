@@ -75,7 +75,7 @@ class StoredFarmWriter:
         self._group += 1
         last, entries = self._storage.last, tuple(self._pending)
         hard_state = None if entries[-1].term == last.term else HardState(entries[-1].term, None)
-        persist = Persist(self._group, hard_state=hard_state, first=last.index + 1, entries=entries)
+        persist = Persist(number=self._group, hard_state=hard_state, first=last.index + 1, entries=entries)
         try:
             self._disk.perform_all(self._storage.plan((persist,)))
         except (OSError, OutOfSpaceError) as error:

@@ -244,7 +244,7 @@ class Replica:
             return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=str(error))
         if sent.expired:
             return SubmitAnswer(outcome=SubmitOutcome.EXPIRED, reason=sent.reason)
-        resolve = ProposalResolved(0, sent.outcome, sent.position, sent.leader)
+        resolve = ProposalResolved(proposal_id=0, outcome=sent.outcome, position=sent.position, leader=sent.leader)
         return _answer_of(resolve, sent.reason)
 
 

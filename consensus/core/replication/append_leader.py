@@ -277,7 +277,7 @@ class AppendLeader:
             entries = log.entries(progress.next, last, limit_bytes)
             if entries is None:
                 progress.read_id = self._replica.applier.next_read_id()
-                read = ReadEntries(progress.read_id, progress.next, last, limit_bytes)
+                read = ReadEntries(request_id=progress.read_id, first=progress.next, last=last, limit_bytes=limit_bytes)
                 self._replica.outbox.add(read)
             else:
                 self._send(peer, progress, entries)
@@ -389,7 +389,15 @@ class AppendLeader:
         correlation = replica.next_correlation()
         commit = replica.applier.commit
         encoded = replica.log.encoded(entries)
-        message = AppendEntries(replica.term, replica.server_id, position, entries, commit, correlation, encoded)
+        message = AppendEntries(
+            term=replica.term,
+            leader=replica.server_id,
+            previous=position,
+            entries=entries,
+            commit=commit,
+            correlation=correlation,
+            encoded=encoded,
+        )
         replica.outbox.send(peer, message)
         # A transport that repeats loses messages without a word, so there the size of a message gives it no time.
         size_bytes = group_bytes(entries) if entries and not self._one_at_a_time else 0

@@ -93,10 +93,10 @@ def refuse_leader(replica: Replica, sender: ServerId, request: AppendEntries | I
     match request:
         case AppendEntries(correlation=correlation):
             hint = replica.log.last_index + 1
-            reply = AppendReply(term, success=False, next_index=hint, correlation=correlation)
+            reply = AppendReply(term=term, success=False, next_index=hint, correlation=correlation)
             replica.outbox.send(sender, reply, after)
         case InstallSnapshot(correlation=correlation):
-            refusal = SnapshotReply(term, accepted=False, next_offset=0, installed=False, correlation=correlation)
+            refusal = SnapshotReply(term=term, accepted=False, next_offset=0, installed=False, correlation=correlation)
             replica.outbox.send(sender, refusal, after)
         case _:
             assert_never(request)
@@ -175,7 +175,7 @@ def proven_commit(replica: Replica, request: AppendEntries, matched: Index) -> I
 
 def acknowledge(replica: Replica, request: AppendEntries, matched: Index, after: int) -> None:
     """Answer success up to `matched` once Persist `after` is durable."""
-    reply = AppendReply(replica.term, success=True, next_index=matched + 1, correlation=request.correlation)
+    reply = AppendReply(term=replica.term, success=True, next_index=matched + 1, correlation=request.correlation)
     replica.outbox.send(request.leader, reply, after)
 
 

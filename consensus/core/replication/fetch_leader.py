@@ -174,7 +174,13 @@ class FetchLeader:
             preferred = self._successors(successor)
             for voter in preferred:
                 correlation = replica.next_correlation()
-                end = EndQuorumEpoch(self._term, replica.server_id, preferred, correlation, replica.cluster_id)
+                end = EndQuorumEpoch(
+                    term=self._term,
+                    leader=replica.server_id,
+                    preferred=preferred,
+                    correlation=correlation,
+                    cluster_id=replica.cluster_id,
+                )
                 replica.outbox.send(voter, end)
         for parked in self._parked.values():
             refuse_fetch(replica, parked.fetch, None, RefusalReason.NOT_LEADER)
@@ -269,7 +275,7 @@ class FetchLeader:
                 self._reply(fetch)
             elif entries is None:
                 read_id = replica.applier.next_read_id()
-                replica.outbox.add(ReadEntries(read_id, first, last, limit_bytes))
+                replica.outbox.add(ReadEntries(request_id=read_id, first=first, last=last, limit_bytes=limit_bytes))
                 self._parked[fetch.replica] = Parked(fetch, replica.now, read_id)
             else:
                 self._reply(fetch, entries)
@@ -336,7 +342,9 @@ class FetchLeader:
         self._begun[correlation] = (voter, self._round_number)
         if len(self._begun) > MAX_REMEMBERED_REQUESTS:
             del self._begun[next(iter(self._begun))]
-        begin = BeginQuorumEpoch(self._term, replica.server_id, correlation, replica.cluster_id)
+        begin = BeginQuorumEpoch(
+            term=self._term, leader=replica.server_id, correlation=correlation, cluster_id=replica.cluster_id
+        )
         replica.outbox.send(voter, begin)
 
     def _endorsed(self, sender: ServerId, correlation: int) -> None:
@@ -373,5 +381,7 @@ class FetchLeader:
 
 def refuse_fetch(replica: Replica, fetch: Fetch, leader: ServerId | None, error: RefusalReason) -> None:
     """Answer a fetch with the reason why it gets nothing."""
-    reply = FetchReply(replica.term, leader, replica.applier.commit, fetch.correlation, error=error)
+    reply = FetchReply(
+        term=replica.term, leader=leader, commit=replica.applier.commit, correlation=fetch.correlation, error=error
+    )
     replica.outbox.send(fetch.replica, reply, replica.hard_state_number)

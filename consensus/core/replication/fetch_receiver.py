@@ -215,7 +215,7 @@ class FetchReceiver:
         if not self._has_leader_contact:
             self._schedule.restart(sender)
         self._role.follow(sender)
-        reply = BeginQuorumEpochReply(replica.term, sender, begin.correlation)
+        reply = BeginQuorumEpochReply(term=replica.term, leader=sender, correlation=begin.correlation)
         replica.outbox.send(sender, reply, after=replica.hard_state_number)
 
     def _end_requested(self, end: EndQuorumEpoch) -> None:
@@ -236,7 +236,9 @@ class FetchReceiver:
             self._refuse(sender, end, RefusalReason.INCONSISTENT_VOTERS)
         else:
             replica.outbox.send(
-                sender, EndQuorumEpochReply(replica.term, None, end.correlation), replica.hard_state_number
+                sender,
+                EndQuorumEpochReply(term=replica.term, leader=None, correlation=end.correlation),
+                replica.hard_state_number,
             )
             backoff_ms = succession_backoff_ms(replica, end.preferred.index(replica.server_id))
             # It campaigns now if that time has come.
@@ -352,10 +354,10 @@ def refuse(
         case FetchSnapshot():
             refuse_fetch_snapshot(replica, request, leader, error)
         case BeginQuorumEpoch(correlation=correlation):
-            reply = BeginQuorumEpochReply(replica.term, leader, correlation, error)
+            reply = BeginQuorumEpochReply(term=replica.term, leader=leader, correlation=correlation, error=error)
             replica.outbox.send(sender, reply, replica.hard_state_number)
         case EndQuorumEpoch(correlation=correlation):
-            refusal = EndQuorumEpochReply(replica.term, leader, correlation, error)
+            refusal = EndQuorumEpochReply(term=replica.term, leader=leader, correlation=correlation, error=error)
             replica.outbox.send(sender, refusal, replica.hard_state_number)
         case _:
             assert_never(request)

@@ -307,8 +307,19 @@ async def test_an_append_that_comes_again_by_another_connection_ends_a_server_of
             follower, leader = group.add("1", make), group.add("2", Make.PACKAGE)
             await group.start(follower)
             update = Entry(1, EntryKind.COMMAND, new_request_id() + b"update")
-            append = encode_request(AppendEntriesRpc(1, IDENT.encode(), leader.peer_id, 1, 0, 0, 1, (update,)))
-            taken = encode_reply(AppendEntriesResponse(1, 1, success=True))
+            append = encode_request(
+                AppendEntriesRpc(
+                    message_id=1,
+                    ident=IDENT.encode(),
+                    leader=leader.peer_id,
+                    term=1,
+                    previous_index=0,
+                    previous_term=0,
+                    commit=1,
+                    entries=(update,),
+                )
+            )
+            taken = encode_reply(AppendEntriesResponse(message_id=1, term=1, success=True))
             assert await exchange(context, follower.url, append) == taken
             await story.told(group, follower, lambda found: found["lastApplied"] == 1, "the update applied")
             # When: the append comes again by another connection, since the answer was lost with the first

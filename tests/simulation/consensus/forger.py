@@ -85,14 +85,14 @@ def _forgeries(sender: ServerId, recipient: ServerId, last: LogId, term: int) ->
     """Each message of each strategy; the wrong strategy's are dropped, like any that is implausible."""
     commit = MAX_NUMBER
     return (
-        RequestVote(term, sender, LogId(MAX_NUMBER, term), 1),
-        RequestVote(term, sender, LogId(MAX_NUMBER, term), 1, transfer=True),
-        VoteReply(term, granted=True, correlation=1),
-        AppendEntries(term, sender, last, (), commit, 1),
-        AppendReply(term, success=True, next_index=last.index + 1, correlation=1),
+        RequestVote(term=term, candidate=sender, last=LogId(MAX_NUMBER, term), correlation=1),
+        RequestVote(term=term, candidate=sender, last=LogId(MAX_NUMBER, term), correlation=1, transfer=True),
+        VoteReply(term=term, granted=True, correlation=1),
+        AppendEntries(term=term, leader=sender, previous=last, entries=(), commit=commit, correlation=1),
+        AppendReply(term=term, success=True, next_index=last.index + 1, correlation=1),
         TimeoutNow(term, sender, 1),
-        Fetch(term, sender, last, commit, 100, 1_000, 1),
-        FetchReply(term, sender, commit, 1, error=RefusalReason.NOT_LEADER),
-        BeginQuorumEpoch(term, sender, 1),
-        EndQuorumEpoch(term, sender, (recipient,), 1),
+        Fetch(term=term, replica=sender, position=last, commit=commit, max_wait_ms=100, max_bytes=1_000, correlation=1),
+        FetchReply(term=term, leader=sender, commit=commit, correlation=1, error=RefusalReason.NOT_LEADER),
+        BeginQuorumEpoch(term=term, leader=sender, correlation=1),
+        EndQuorumEpoch(term=term, leader=sender, preferred=(recipient,), correlation=1),
     )

@@ -42,7 +42,9 @@ class Keeper:
         operate(recovery.operations)
         storage = recovery.storage
         first = storage.start.index + 1
-        extents = storage.extents(ReadEntries(0, first, storage.last.index, _EVERYTHING))
+        extents = storage.extents(
+            ReadEntries(request_id=0, first=first, last=storage.last.index, limit_bytes=_EVERYTHING)
+        )
         entries = list(read_extents(self.disk, storage.binding, extents, 2**62))
         if self.rotten:
             self._checker.marks.see("rot healed or harmless")
@@ -61,7 +63,7 @@ class Keeper:
         if first > last:
             return None
         index = self._random.randint(first, last)
-        extent = storage.extents(ReadEntries(0, index, index, _EVERYTHING))[0]
+        extent = storage.extents(ReadEntries(request_id=0, first=index, last=index, limit_bytes=_EVERYTHING))[0]
         offset_bytes = extent.offset_bytes + self._random.randrange(extent.length_bytes)
         self.disk.rot(extent.file, offset_bytes, self._random)
         self.rotten = True

@@ -129,12 +129,16 @@ def _acknowledge_what_is_appended(self: Leader) -> None:
         pending = self._pending.popleft()
         self._pending_bytes -= pending.size_bytes
         position = LogId(pending.last, replica.log.term_at(pending.last) or 0)
-        replica.outbox.add(ProposalResolved(pending.proposal_id, Outcome.COMMITTED, position, replica.server_id))
+        replica.outbox.add(
+            ProposalResolved(
+                proposal_id=pending.proposal_id, outcome=Outcome.COMMITTED, position=position, leader=replica.server_id
+            )
+        )
 
 
 def _refuse_on_resignation(self: Leader) -> None:
     for pending in self._pending:
-        self._replica.outbox.add(ProposalResolved(pending.proposal_id, Outcome.NOT_LEADER))
+        self._replica.outbox.add(ProposalResolved(proposal_id=pending.proposal_id, outcome=Outcome.NOT_LEADER))
     self._pending.clear()
 
 
@@ -142,7 +146,15 @@ def _answer_only_granted_votes(self: Replica, request: RequestVote, *, granted: 
     if granted:
         after = 0 if request.pre_vote else self.hard_state_number
         self.outbox.send(
-            request.candidate, VoteReply(request.term, granted, request.correlation, request.pre_vote, error), after
+            request.candidate,
+            VoteReply(
+                term=request.term,
+                granted=granted,
+                correlation=request.correlation,
+                pre_vote=request.pre_vote,
+                error=error,
+            ),
+            after,
         )
 
 

@@ -300,7 +300,7 @@ class Nemesis:
             log_time = leader.clock_ms * LOG_TIME_UNITS + number % LOG_TIME_UNITS
             commands = (self._clients.headed(clock_entry(log_time)),)
             self._checker.proposed(number, commands)
-            leader.step(Proposed(number, commands))
+            leader.step(Proposed(proposal_id=number, commands=commands))
         self._stage.after(_CLOCK_MS, self._tell_log_time)
 
     def _ask_for_producer_id(self) -> None:
@@ -310,7 +310,7 @@ class Nemesis:
             number = self._clients.next_number()
             commands = (control_data(NEW_PRODUCER, b"", UNIX_MS + self._stage.now),)
             self._checker.proposed(number, commands)
-            leader.step(Proposed(number, commands, control=True))
+            leader.step(Proposed(proposal_id=number, commands=commands, control=True))
         self._stage.after(_PRODUCER_MS, self._ask_for_producer_id)
 
     def _change_somewhere(self) -> None:

@@ -137,7 +137,7 @@ class StateMachine:
         """Begin anew: what is to be read first."""
         self.restoring = effect.snapshot
         self._waiting.clear()
-        return ReadSnapshot(OWN_READ, effect.snapshot.last, 0, _EVERYTHING)
+        return ReadSnapshot(request_id=OWN_READ, last=effect.snapshot.last, offset=0, limit_bytes=_EVERYTHING)
 
     def restore(self, answer: SnapshotRead) -> None:
         """What was read; nothing if a newer snapshot took its place."""

@@ -52,7 +52,7 @@ _refuse_leader: Callable[..., None] = append_receiver.refuse_leader
 def _refuse_in_its_term(replica: Replica, sender: ServerId, request: AppendEntries | InstallSnapshot) -> None:
     if isinstance(request, AppendEntries):
         hint = replica.log.last_index + 1
-        reply: Any = AppendReply(replica.term, success=False, next_index=hint, correlation=request.correlation)
+        reply: Any = AppendReply(term=replica.term, success=False, next_index=hint, correlation=request.correlation)
         replica.outbox.send(sender, reply, replica.hard_state_number)
     else:
         _refuse_leader(replica, sender, request)

@@ -317,7 +317,14 @@ class ZmqSockets:
             return
         self._marks.see("repetition taken for a sign of life")
         asker, answerer = before.connection.asker, before.connection.answerer
-        sign_of_life = AppendEntries(before.rpc.term, asker, ORIGIN, (), 0, self._next_correlation())
+        sign_of_life = AppendEntries(
+            term=before.rpc.term,
+            leader=asker,
+            previous=ORIGIN,
+            entries=(),
+            commit=0,
+            correlation=self._next_correlation(),
+        )
         self._way.deliver(asker, answerer, sign_of_life)
 
     def _take_chunk(self, taken: _Taken, rpc: InstallSnapshotRpc) -> None:
@@ -406,7 +413,7 @@ class ZmqSockets:
         if not is_short:
             self._marks.see("append refused without a hint")
         hint = end + 1 if is_short else None
-        return AppendEntriesResponse(asked.message_id, asked.term, success=False, conflict_index=hint)
+        return AppendEntriesResponse(message_id=asked.message_id, term=asked.term, success=False, conflict_index=hint)
 
     def _is_whole(self, connection: _Connection, sender: ServerId, recipient: ServerId) -> bool:
         """Whether something arrives; a connection ends that cannot bring it."""

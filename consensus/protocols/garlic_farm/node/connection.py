@@ -437,7 +437,13 @@ class ServerConnection:
             return None
         leader = UNKNOWN_SERVER if answer.leader is None else integer_id(answer.leader)
         ours = self._identity().server_id or UNKNOWN_SERVER
-        return reply(ours, leader, answer.term, answer.next_index, accepted=answer.accepted)
+        return reply(
+            source=ours,
+            destination=leader,
+            term=answer.term,
+            next_index=answer.next_index,
+            accepted=answer.accepted,
+        )
 
     async def _write(self, connection: trio.CancelScope) -> None:
         while True:

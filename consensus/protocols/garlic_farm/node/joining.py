@@ -68,7 +68,9 @@ class Joining:
         if accepted and (known is None or (known.leader, known.term) != (leader, request.term)):
             known = self._invitation = _Invitation(leader, request.term)
         wanted = known.synced.index + 1 if accepted and known is not None else raft.last.index + 1
-        return wire.JoinClusterResponse(self._own_id, leader, raft.term, wanted, accepted=accepted)
+        return wire.JoinClusterResponse(
+            source=self._own_id, destination=leader, term=raft.term, next_index=wanted, accepted=accepted
+        )
 
     def sync(self, request: wire.SyncLogRequest, answered: Answered) -> Cancel:
         """A leader sends a part of its log."""
@@ -101,7 +103,9 @@ class Joining:
         if accepted:
             self._told_to_leave(request.source)
         last = self._server.describe().raft.last.index
-        return wire.LeaveClusterResponse(self._own_id, request.source, role.term, last + 1, accepted=accepted)
+        return wire.LeaveClusterResponse(
+            source=self._own_id, destination=request.source, term=role.term, next_index=last + 1, accepted=accepted
+        )
 
     def _term_before(self, request: wire.SyncLogRequest, invitation: _Invitation) -> Term | None:
         index = request.last_log_index
@@ -112,4 +116,10 @@ class Joining:
         return next((place.term for place in places if place.index == index), None)
 
     def _refused(self, request: wire.SyncLogRequest, wanted: Index) -> wire.SyncLogResponse:
-        return wire.SyncLogResponse(self._own_id, request.source, self._server.role.term, wanted, accepted=False)
+        return wire.SyncLogResponse(
+            source=self._own_id,
+            destination=request.source,
+            term=self._server.role.term,
+            next_index=wanted,
+            accepted=False,
+        )

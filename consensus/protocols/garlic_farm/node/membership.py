@@ -25,7 +25,7 @@ to join or to leave. A server whose members do not change by requests answers ea
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol, assert_never
+from typing import Protocol, TypeVar, assert_never
 
 import trio
 
@@ -45,6 +45,8 @@ from consensus.protocols.garlic_farm.wire.limits import UNKNOWN_SERVER
 from consensus.protocols.garlic_farm.wire.mapping import server_id
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, LogEntry
 from consensus.server.server import ConsensusServer
+
+_R = TypeVar("_R", wire.AddServerResponse, wire.RemoveServerResponse)
 
 _LOOK_S = 0.1
 
@@ -103,13 +105,13 @@ class MemberRequests:
         """Answer a request to add a server, mostly the asking one."""
         newcomer = _server_of(request)
         accepted = self._leads() and self._begin_to_add(newcomer)
-        return wire.AddServerResponse(*self._answer(), accepted=accepted)
+        return self._answer(wire.AddServerResponse, accepted=accepted)
 
     def remove(self, request: wire.RemoveServerRequest) -> wire.RemoveServerResponse:
         """Answer a request to remove a server."""
         leaving = server_id(_named(request).server_id)
         accepted = self._leads() and self._begin_to_remove(leaving)
-        return wire.RemoveServerResponse(*self._answer(), accepted=accepted)
+        return self._answer(wire.RemoveServerResponse, accepted=accepted)
 
     # -- checks --------------------------------------------------------------------------------------------------------
 
@@ -159,11 +161,17 @@ class MemberRequests:
     def _leads(self) -> bool:
         return self._server.role.role is Role.LEADER
 
-    def _answer(self) -> tuple[int, int, int, int]:
-        """Source, destination, term and next index of an answer: the destination names the leader."""
+    def _answer(self, kind: type[_R], *, accepted: bool) -> _R:
+        """Return an answer whose destination names the leader."""
         raft, role = self._server.describe().raft, self._server.role
         leader = UNKNOWN_SERVER if role.leader is None else integer_id(role.leader)
-        return self._own_id, leader, role.term, raft.last.index + 1
+        return kind(
+            source=self._own_id,
+            destination=leader,
+            term=role.term,
+            next_index=raft.last.index + 1,
+            accepted=accepted,
+        )
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
@@ -253,7 +261,12 @@ class MemberRequests:
         """Tell a server that it is about to be removed, if it can be reached. Its answer has no effect."""
         raft = self._server.describe().raft
         request = wire.LeaveClusterRequest(
-            self._own_id, leaving, raft.term, 0, raft.last.index, self._server.commit_index
+            source=self._own_id,
+            destination=leaving,
+            term=raft.term,
+            last_log_term=0,
+            last_log_index=raft.last.index,
+            commit_index=self._server.commit_index,
         )
         reply: wire.Reply | Lost = Lost.UNANSWERED
         with trio.move_on_after(self._options.leave_s):
@@ -348,4 +361,6 @@ def refuse(request: wire.MembershipRequest, server: ConsensusServer, own_id: int
     leader = UNKNOWN_SERVER if role.leader is None else integer_id(role.leader)
     asked_by_client = isinstance(request, wire.AddServerRequest | wire.RemoveServerRequest)
     destination = leader if asked_by_client else request.source
-    return wire.ANSWERS[type(request)](own_id, destination, role.term, last + 1, accepted=False)
+    return wire.ANSWERS[type(request)](
+        source=own_id, destination=destination, term=role.term, next_index=last + 1, accepted=False
+    )

@@ -78,15 +78,15 @@ def _decode_whole(data: bytes | bytearray, at: int, log: bytes, limits: Limits) 
     if not (applications and type_byte in _TAKE_APPLICATIONS) and not exchange.permits(entries):
         raise _wrong_entries(MessageType(type_byte))
     return exchange.request(
-        source,
-        destination,
-        checked_long(term, "term"),
-        checked_long(last_log_term, "last log term"),
-        checked_long(last_log_index, "last log index"),
-        checked_long(commit_index, "commit index"),
-        entries,
+        source=source,
+        destination=destination,
+        term=checked_long(term, "term"),
+        last_log_term=checked_long(last_log_term, "last log term"),
+        last_log_index=checked_long(last_log_index, "last log index"),
+        commit_index=checked_long(commit_index, "commit index"),
+        entries=entries,
         # Followers store what came; of a client's entries the leader makes its own.
-        log if applications and type_byte == MessageType.APPEND_ENTRIES_REQUEST else b"",
+        log=log if applications and type_byte == MessageType.APPEND_ENTRIES_REQUEST else b"",
     )
 
 
@@ -111,7 +111,11 @@ def decode_reply(data: bytes) -> Reply:
     if accepted > 1:
         raise malformed(f"a reply's accepted byte is {accepted}, neither 0 nor 1")
     return reply_class(
-        source, destination, checked_long(term, "term"), checked_long(next_index, "next index"), accepted == 1
+        source=source,
+        destination=destination,
+        term=checked_long(term, "term"),
+        next_index=checked_long(next_index, "next index"),
+        accepted=accepted == 1,
     )
 
 

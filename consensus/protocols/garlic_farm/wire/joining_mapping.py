@@ -36,13 +36,13 @@ def sync_to_wire(
     packed = entries_to_wire(append.previous.index + 1, append.entries, configuration_before)
     at, pack = append.previous, LogPack(first_offset, packed)
     return wire.SyncLogRequest(
-        model.integer_id(append.leader),
-        recipient,
-        append.term,
-        at.term,
-        at.index,
-        append.commit,
-        (LogEntry(append.term, pack),),
+        source=model.integer_id(append.leader),
+        destination=recipient,
+        term=append.term,
+        last_log_term=at.term,
+        last_log_index=at.index,
+        commit_index=append.commit,
+        entries=(LogEntry(append.term, pack),),
     )
 
 
@@ -55,7 +55,14 @@ def sync_from_wire(request: wire.SyncLogRequest, previous_term: model.Term, corr
             raise malformed("a sync log request without a log pack")
     previous = model.LogId(request.last_log_index, previous_term)
     sender = server_id(request.source)
-    return core.AppendEntries(request.term, sender, previous, entries, request.commit_index, correlation)
+    return core.AppendEntries(
+        term=request.term,
+        leader=sender,
+        previous=previous,
+        entries=entries,
+        commit=request.commit_index,
+        correlation=correlation,
+    )
 
 
 def sync_reply_to_wire(reply: core.AppendReply, asked: wire.SyncLogRequest) -> wire.SyncLogResponse:
@@ -65,7 +72,9 @@ def sync_reply_to_wire(reply: core.AppendReply, asked: wire.SyncLogRequest) -> w
     its log. So a refusal never names an index that the pack itself does not reach.
     """
     wanted = reply.next_index if reply.success else min(reply.next_index, asked.last_log_index + 1)
-    return wire.SyncLogResponse(asked.destination, asked.source, reply.term, wanted, accepted=reply.success)
+    return wire.SyncLogResponse(
+        source=asked.destination, destination=asked.source, term=reply.term, next_index=wanted, accepted=reply.success
+    )
 
 
 def invitation_to_wire(
@@ -79,4 +88,12 @@ def invitation_to_wire(
 ) -> wire.JoinClusterRequest:
     """The invitation to join `configuration`, whose place is its own index and that of the one before."""
     entry = LogEntry(term, configuration_to_wire(configuration, *place))
-    return wire.JoinClusterRequest(leader, recipient, term, 0, last, commit, (entry,))
+    return wire.JoinClusterRequest(
+        source=leader,
+        destination=recipient,
+        term=term,
+        last_log_term=0,
+        last_log_index=last,
+        commit_index=commit,
+        entries=(entry,),
+    )

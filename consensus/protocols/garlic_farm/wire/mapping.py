@@ -46,13 +46,23 @@ ConfigurationBefore = Callable[[model.Index], model.Index]
 def request_to_wire(request: core.Request, recipient: int, configuration_before: ConfigurationBefore) -> wire.Request:
     """The wire's form of a request to `recipient`."""
     match request:
-        case core.RequestVote(term, candidate, last, _, pre_vote, transfer):
+        case core.RequestVote(term=term, candidate=candidate, last=last, pre_vote=pre_vote, transfer=transfer):
             kind = (
                 wire.PreVoteRequest if pre_vote else wire.TransferVoteRequest if transfer else wire.RequestVoteRequest
             )
-            return kind(model.integer_id(candidate), recipient, term, last.term, last.index, 0)
+            return kind(
+                source=model.integer_id(candidate),
+                destination=recipient,
+                term=term,
+                last_log_term=last.term,
+                last_log_index=last.index,
+            )
         case core.TimeoutNow(term, leader, _):
-            return wire.TimeoutNowRequest(model.integer_id(leader), recipient, term, 0, 0, 0)
+            return wire.TimeoutNowRequest(
+                source=model.integer_id(leader),
+                destination=recipient,
+                term=term,
+            )
         case core.AppendEntries(previous=previous, entries=entries):
             return append_to_wire(
                 request, recipient, entries_to_wire(previous.index + 1, entries, configuration_before)
@@ -71,7 +81,14 @@ def append_to_wire(
     """The wire's form of an append whose entries have it already; `log` are their bytes if all are applications."""
     at = append.previous
     return wire.AppendEntriesRequest(
-        model.integer_id(append.leader), recipient, append.term, at.term, at.index, append.commit, entries, log
+        source=model.integer_id(append.leader),
+        destination=recipient,
+        term=append.term,
+        last_log_term=at.term,
+        last_log_index=at.index,
+        commit_index=append.commit,
+        entries=entries,
+        log=log,
     )
 
 
@@ -89,13 +106,13 @@ def _snapshot_to_wire(
     )
     entries = (LogEntry(message.term, chunk),)
     return wire.InstallSnapshotRequest(
-        model.integer_id(message.leader),
-        recipient,
-        message.term,
-        message.last.term,
-        message.last.index,
-        message.last.index,
-        entries,
+        source=model.integer_id(message.leader),
+        destination=recipient,
+        term=message.term,
+        last_log_term=message.last.term,
+        last_log_index=message.last.index,
+        commit_index=message.last.index,
+        entries=entries,
     )
 
 
@@ -105,27 +122,39 @@ def request_from_wire(request: wire.Request, correlation: int) -> core.Request:
     at = model.LogId(request.last_log_index, request.last_log_term)
     match request:
         case wire.RequestVoteRequest():
-            return core.RequestVote(request.term, sender, at, correlation)
+            return core.RequestVote(term=request.term, candidate=sender, last=at, correlation=correlation)
         case wire.PreVoteRequest():
-            return core.RequestVote(request.term, sender, at, correlation, pre_vote=True)
+            return core.RequestVote(
+                term=request.term, candidate=sender, last=at, correlation=correlation, pre_vote=True
+            )
         case wire.TransferVoteRequest():
-            return core.RequestVote(request.term, sender, at, correlation, transfer=True)
+            return core.RequestVote(
+                term=request.term, candidate=sender, last=at, correlation=correlation, transfer=True
+            )
         case wire.TimeoutNowRequest():
             return core.TimeoutNow(request.term, sender, correlation)
         case wire.AppendEntriesRequest():
             entries, log = entries_from_wire(request.entries), request.log
-            return core.AppendEntries(request.term, sender, at, entries, request.commit_index, correlation, log)
+            return core.AppendEntries(
+                term=request.term,
+                leader=sender,
+                previous=at,
+                entries=entries,
+                commit=request.commit_index,
+                correlation=correlation,
+                encoded=log,
+            )
         case wire.InstallSnapshotRequest(entries=(LogEntry(value=SnapshotSyncRequest() as chunk),)):
             _check_image(sender, chunk)
             return core.InstallSnapshot(
-                request.term,
-                sender,
-                model.LogId(chunk.last_log_index, chunk.last_log_term),
-                configuration_from_wire(chunk.configuration),
-                chunk.offset,
-                chunk.data,
-                chunk.done,
-                correlation,
+                term=request.term,
+                leader=sender,
+                last=model.LogId(chunk.last_log_index, chunk.last_log_term),
+                configuration=configuration_from_wire(chunk.configuration),
+                offset=chunk.offset,
+                data=chunk.data,
+                done=chunk.done,
+                correlation=correlation,
             )
         case _:
             raise GarlicFarmError(Fault.OUT_OF_TURN, f"a {type(request).__name__} is no message between voters")
@@ -145,15 +174,23 @@ def _check_image(sender: model.ServerId, chunk: SnapshotSyncRequest) -> None:
 def reply_to_wire(reply: core.Reply, asked: wire.Request) -> wire.Reply:
     """The wire's form of the answer to `asked`."""
     match reply:
-        case core.VoteReply(term, granted, _):
-            return wire.ANSWERS[type(asked)](asked.destination, asked.source, term, 0, accepted=granted)
+        case core.VoteReply(term=term, granted=granted):
+            return wire.ANSWERS[type(asked)](
+                source=asked.destination, destination=asked.source, term=term, next_index=0, accepted=granted
+            )
         case core.TimeoutNowReply(term, accepted, _):
-            return wire.TimeoutNowResponse(asked.destination, asked.source, term, 0, accepted=accepted)
-        case core.AppendReply(term, success, next_index, _):
-            return wire.AppendEntriesResponse(asked.destination, asked.source, term, next_index, accepted=success)
-        case core.SnapshotReply(term, accepted, next_offset, installed, _):
+            return wire.TimeoutNowResponse(
+                source=asked.destination, destination=asked.source, term=term, next_index=0, accepted=accepted
+            )
+        case core.AppendReply(term=term, success=success, next_index=next_index):
+            return wire.AppendEntriesResponse(
+                source=asked.destination, destination=asked.source, term=term, next_index=next_index, accepted=success
+            )
+        case core.SnapshotReply(term=term, accepted=accepted, next_offset=next_offset, installed=installed):
             offset = LONG_MAX if installed else next_offset
-            return wire.InstallSnapshotResponse(asked.destination, asked.source, term, offset, accepted=accepted)
+            return wire.InstallSnapshotResponse(
+                source=asked.destination, destination=asked.source, term=term, next_index=offset, accepted=accepted
+            )
         case core.FetchReply() | core.FetchSnapshotReply() | core.BeginQuorumEpochReply() | core.EndQuorumEpochReply():
             raise _no_word(reply)
         case _:
@@ -164,19 +201,25 @@ def reply_from_wire(reply: wire.Reply, asked: core.Request) -> core.Reply:
     """The core's form of the answer to `asked`, whose correlation it gets."""
     match reply, asked:
         case (wire.RequestVoteResponse(), core.RequestVote(pre_vote=False, transfer=False)):
-            return core.VoteReply(reply.term, reply.accepted, asked.correlation)
+            return core.VoteReply(term=reply.term, granted=reply.accepted, correlation=asked.correlation)
         case (wire.TransferVoteResponse(), core.RequestVote(transfer=True)):
-            return core.VoteReply(reply.term, reply.accepted, asked.correlation)
+            return core.VoteReply(term=reply.term, granted=reply.accepted, correlation=asked.correlation)
         case (wire.PreVoteResponse(), core.RequestVote(pre_vote=True)):
-            return core.VoteReply(reply.term, reply.accepted, asked.correlation, pre_vote=True)
+            return core.VoteReply(term=reply.term, granted=reply.accepted, correlation=asked.correlation, pre_vote=True)
         case (wire.TimeoutNowResponse(), core.TimeoutNow()):
             return core.TimeoutNowReply(reply.term, reply.accepted, asked.correlation)
         case (wire.AppendEntriesResponse() | wire.SyncLogResponse(), core.AppendEntries()):
-            return core.AppendReply(reply.term, reply.accepted, reply.next_index, asked.correlation)
+            return core.AppendReply(
+                term=reply.term, success=reply.accepted, next_index=reply.next_index, correlation=asked.correlation
+            )
         case (wire.InstallSnapshotResponse(), core.InstallSnapshot()):
             whole = reply.next_index == LONG_MAX or (asked.done and reply.next_index >= asked.offset + len(asked.data))
             return core.SnapshotReply(
-                reply.term, reply.accepted, reply.next_index, reply.accepted and whole, asked.correlation
+                term=reply.term,
+                accepted=reply.accepted,
+                next_offset=reply.next_index,
+                installed=reply.accepted and whole,
+                correlation=asked.correlation,
             )
         case _:
             text = f"a {type(reply).__name__} does not answer a {type(asked).__name__}"

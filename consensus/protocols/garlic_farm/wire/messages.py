@@ -65,22 +65,25 @@ class MessageType(IntEnum):
     READ_INDEX_RESPONSE = 71
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The fields that every request has. `last_log_*` is the position before the entries, or a candidate's last."""
+    """The fields of every request; those that are 0 in a client's have defaults.
 
-    source: int
-    destination: int
-    term: int
-    last_log_term: int
-    last_log_index: int
-    commit_index: int
+    `last_log_*` is the position before the entries, or a candidate's last.
+    """
+
+    source: int = 0
+    destination: int = 0
+    term: int = 0
+    last_log_term: int = 0
+    last_log_index: int = 0
+    commit_index: int = 0
     entries: tuple[WireEntry, ...] = ()
     log: bytes = field(default=b"", compare=False, repr=False)
     """The bytes of `entries`, where they are at hand and all of them are applications."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """The fields that every reply has. `destination` names the leader in types 4, 7 and 9, as far as known."""
 

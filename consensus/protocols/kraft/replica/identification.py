@@ -41,7 +41,9 @@ async def identify(
     version = connection.version_of(ApiKey.VOTE)
     if version is None or version < FIRST_PRE_VOTE_VERSION:
         return Identity.UNKNOWN
-    asked = RequestVote(epoch + 1, names.local(), ORIGIN, 0, pre_vote=True, cluster_id=cluster_id)
+    asked = RequestVote(
+        term=epoch + 1, candidate=names.local(), last=ORIGIN, correlation=0, pre_vote=True, cluster_id=cluster_id
+    )
     try:
         with trio.fail_after(timeout_s):
             answer = await connection.exchange(request_to_wire(asked, voter, names))

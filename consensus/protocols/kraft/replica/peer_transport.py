@@ -318,7 +318,7 @@ def _redirection(reply: core.Reply) -> core.Reply:
     if not isinstance(reply, core.FetchReply):
         return reply
     error = reply.error or core.RefusalReason.NOT_LEADER
-    return core.FetchReply(reply.term, reply.leader, 0, reply.correlation, error=error)
+    return core.FetchReply(term=reply.term, leader=reply.leader, commit=0, correlation=reply.correlation, error=error)
 
 
 def _nowhere() -> Sequence[Place]:

@@ -67,6 +67,7 @@ QuorumResponse = (
     | quorum.FetchSnapshotResponse
 )
 _Element = TypeVar("_Element")
+_Announced = TypeVar("_Announced", core.BeginQuorumEpochReply, core.EndQuorumEpochReply)
 ReadEntries = Callable[[bytes, LogId], tuple[Entry, ...]]
 """The entries of record batches behind a position (`entries.fetched_entries`)."""
 
@@ -211,11 +212,11 @@ def reply_to_wire(reply: core.Reply, answering: Answering, names: Names, records
             return _fetch_snapshot_response(reply, key, code, names)
         case core.VoteReply():
             return _vote_response(reply, key, code, names)
-        case core.BeginQuorumEpochReply(term):
+        case core.BeginQuorumEpochReply(term=term):
             return _begin_response(
                 term, id_of(key), code, names, _endpoints(quorum.BeginQuorumEpochResponseNodeEndpoint, key, names)
             )
-        case core.EndQuorumEpochReply(term):
+        case core.EndQuorumEpochReply(term=term):
             ended = quorum.EndQuorumEpochResponsePartition(
                 partition_index=PARTITION, error_code=code, leader_id=id_of(key), leader_epoch=term
             )
@@ -243,9 +244,9 @@ def reply_from_wire(
         case quorum.FetchSnapshotResponse(), core.FetchSnapshot():
             return _fetch_snapshot_reply(response, asked, names)
         case quorum.BeginQuorumEpochResponse(), core.BeginQuorumEpoch():
-            return core.BeginQuorumEpochReply(*_announcement_reply(response, asked, names))
+            return _announcement_reply(core.BeginQuorumEpochReply, response, asked, names)
         case quorum.EndQuorumEpochResponse(), core.EndQuorumEpoch():
-            return core.EndQuorumEpochReply(*_announcement_reply(response, asked, names))
+            return _announcement_reply(core.EndQuorumEpochReply, response, asked, names)
         case _:
             raise KafkaWireError(f"{type(response).__name__} is no answer to {type(asked).__name__}")
 
@@ -362,7 +363,7 @@ def _vote_from_wire(request: quorum.VoteRequest, correlation: int, names: Names)
     _check_log((topic.topic_name, partition.partition_index), names)
     _check_numbers(partition.replica_id, partition.replica_epoch, partition.last_offset, partition.last_offset_epoch)
     if not is_for_us(request.voter_id, partition.voter_directory_id, names):
-        denied = core.VoteReply(partition.replica_epoch, granted=False, correlation=correlation)
+        denied = core.VoteReply(term=partition.replica_epoch, granted=False, correlation=correlation)
         return Refused(_vote_response(denied, None, ErrorCode.INVALID_VOTER_KEY, names))
     return core.RequestVote(
         term=partition.replica_epoch + 1 if partition.pre_vote else partition.replica_epoch,
@@ -536,26 +537,31 @@ def _begin_response(
 
 
 def _announcement_reply(
+    kind: type[_Announced],
     response: quorum.BeginQuorumEpochResponse | quorum.EndQuorumEpochResponse,
     asked: core.BeginQuorumEpoch | core.EndQuorumEpoch,
     names: Names,
-) -> tuple[Term, ServerId | None, int, RefusalReason | None]:
-    """Term, leader, correlation and error of the reply."""
+) -> _Announced:
     if response.error_code:
-        return asked.term, None, asked.correlation, _reason(response.error_code)
+        error = _reason(response.error_code)
+        return kind(term=asked.term, leader=None, correlation=asked.correlation, error=error)
     partition: quorum.BeginQuorumEpochResponsePartition | quorum.EndQuorumEpochResponsePartition
     if isinstance(response, quorum.BeginQuorumEpochResponse):
         partition = _only(_only(response.topics).partitions)
     else:
         partition = _only(_only(response.topics).partitions)
-    leader = leader_of(partition.leader_id, names)
-    return _term(partition.leader_epoch, asked), leader, asked.correlation, _reason(partition.error_code)
+    return kind(
+        term=_term(partition.leader_epoch, asked),
+        leader=leader_of(partition.leader_id, names),
+        correlation=asked.correlation,
+        error=_reason(partition.error_code),
+    )
 
 
 def _vote_reply(response: quorum.VoteResponse, asked: core.RequestVote) -> core.VoteReply:
     if response.error_code:
         return core.VoteReply(
-            asked.term,
+            term=asked.term,
             granted=False,
             correlation=asked.correlation,
             pre_vote=asked.pre_vote,
@@ -566,7 +572,9 @@ def _vote_reply(response: quorum.VoteResponse, asked: core.RequestVote) -> core.
     granted = partition.vote_granted and error is None
     # Who grants a pre-vote is in the candidate's epoch by then; the core counts the grant for the term after it.
     term = asked.term if granted and asked.pre_vote else _term(partition.leader_epoch, asked)
-    return core.VoteReply(term, granted, asked.correlation, asked.pre_vote, error)
+    return core.VoteReply(
+        term=term, granted=granted, correlation=asked.correlation, pre_vote=asked.pre_vote, error=error
+    )
 
 
 def _fetch_reply(
@@ -575,7 +583,9 @@ def _fetch_reply(
     if response.error_code:
         told = [part.current_leader.leader_id for topic in response.responses for part in topic.partitions]
         leader = leader_of(told[0], names) if len(told) == 1 else None
-        return core.FetchReply(asked.term, leader, 0, asked.correlation, error=_reason(response.error_code))
+        return core.FetchReply(
+            term=asked.term, leader=leader, commit=0, correlation=asked.correlation, error=_reason(response.error_code)
+        )
     partition = _only(_only(response.responses).partitions)
     error = _reason(partition.error_code)
     diverging, snapshot = partition.diverging_epoch, partition.snapshot_id
@@ -600,14 +610,26 @@ def _fetch_snapshot_reply(
 ) -> core.FetchSnapshotReply:
     if response.error_code:
         return core.FetchSnapshotReply(
-            asked.term, None, asked.snapshot, asked.offset, asked.correlation, error=_reason(response.error_code)
+            term=asked.term,
+            leader=None,
+            snapshot=asked.snapshot,
+            offset=asked.offset,
+            correlation=asked.correlation,
+            error=_reason(response.error_code),
         )
     partition = _only(_only(response.topics).partitions)
     error = _reason(partition.error_code)
     leader = leader_of(partition.current_leader.leader_id, names)
     term = _term(partition.current_leader.leader_epoch, asked)
     if error is not None:
-        return core.FetchSnapshotReply(term, leader, asked.snapshot, asked.offset, asked.correlation, error=error)
+        return core.FetchSnapshotReply(
+            term=term,
+            leader=leader,
+            snapshot=asked.snapshot,
+            offset=asked.offset,
+            correlation=asked.correlation,
+            error=error,
+        )
     snapshot = partition.snapshot_id
     if min(snapshot.end_offset, snapshot.epoch, partition.size, partition.position) < 0:
         raise KafkaWireError("FetchSnapshotResponse has a place or a size that is below zero")

@@ -183,7 +183,13 @@ class _EntryStream:
             self.sign_s = now_s
             self._unconfirmed -= 1
             request = self._request
-            confirmation = EntriesRequest(request.request_id, request.ident, previous, count, offset)
+            confirmation = EntriesRequest(
+                request_id=request.request_id,
+                ident=request.ident,
+                previous_index=previous,
+                count=count,
+                snapshot_offset=offset,
+            )
             self.link.send(encode_request(confirmation))
 
     def end(self, previous: Index) -> None:
@@ -191,7 +197,11 @@ class _EntryStream:
         request = self._request
         self.link.end(request.request_id)
         if not self._is_over or self._unconfirmed + len(self._kept) > 1:
-            self.link.send(encode_request(EntriesRequest(request.request_id, request.ident, previous, 0)))
+            self.link.send(
+                encode_request(
+                    EntriesRequest(request_id=request.request_id, ident=request.ident, previous_index=previous, count=0)
+                )
+            )
 
 
 class LogReader:
@@ -240,7 +250,12 @@ class LogReader:
             await trio.lowlevel.checkpoint()
             link = await self._leader.link()
             links = self._leader.links
-            request = EntriesRequest(links.next_request_id(), self._leader.ident, self._previous, self._count)
+            request = EntriesRequest(
+                request_id=links.next_request_id(),
+                ident=self._leader.ident,
+                previous_index=self._previous,
+                count=self._count,
+            )
             return _EntryStream(link, request, self._options)
         raise NoProgressError
 

@@ -96,7 +96,11 @@ class BroadcastStateMachine:
     def _broadcast(self, last_applied: Index, entries: tuple[Entry, ...]) -> None:
         self._sent_s = trio.current_time()
         if self._term is not None:
-            self._send(encode_broadcast(StateBroadcast(self._ident, self._term, last_applied, entries)))
+            self._send(
+                encode_broadcast(
+                    StateBroadcast(ident=self._ident, term=self._term, last_applied=last_applied, entries=entries)
+                )
+            )
 
 
 def _parts(entries: tuple[Entry, ...]) -> Iterator[tuple[Entry, ...]]:
@@ -132,7 +136,7 @@ async def broadcast_log(
             await log.news()
         now = log.describe()
         if waited.cancelled_caught and now.is_leader and now.last_applied == sent:
-            send(encode_broadcast(StateBroadcast(ident, now.term, sent)))
+            send(encode_broadcast(StateBroadcast(ident=ident, term=now.term, last_applied=sent)))
 
 
 async def _broadcast_next(
@@ -146,5 +150,5 @@ async def _broadcast_next(
         return sent
     # None: they are compacted, and a subscriber reads the snapshot.
     last = sent + len(entries) if entries else now.last_applied
-    send(encode_broadcast(StateBroadcast(ident, now.term, last, entries)))
+    send(encode_broadcast(StateBroadcast(ident=ident, term=now.term, last_applied=last, entries=entries)))
     return last

@@ -219,7 +219,10 @@ class ClientEndpoint:
         match request:
             case ConfigRequest(request_id):
                 now = self._log.describe()
-                self._send(identity, ConfigReply(request_id, now.is_leader, now.leader, now.peers))
+                self._send(
+                    identity,
+                    ConfigReply(request_id=request_id, is_leader=now.is_leader, leader=now.leader, peers=now.peers),
+                )
             case LogInfoRequest():
                 self._send(identity, self._log_info(request))
             case UrlRequest(request_id):
@@ -243,16 +246,16 @@ class ClientEndpoint:
     def _log_info(self, request: LogInfoRequest) -> LogInfoReply:
         now = self._log.describe()
         return LogInfoReply(
-            request.request_id,
-            now.is_leader,
-            now.leader,
-            now.term,
-            now.first_index,
-            now.last_applied,
-            now.commit,
-            now.last_index,
-            now.snapshot_bytes,
-            now.prune_index,
+            request_id=request.request_id,
+            is_leader=now.is_leader,
+            leader=now.leader,
+            term=now.term,
+            first_index=now.first_index,
+            last_applied=now.last_applied,
+            commit=now.commit,
+            last_index=now.last_index,
+            snapshot_bytes=now.snapshot_bytes,
+            prune_index=now.prune_index,
         )
 
     def _count_ignored(self, what: str, *, taken: bool) -> None:

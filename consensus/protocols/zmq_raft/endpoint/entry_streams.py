@@ -195,7 +195,12 @@ class EntryStream:
                 self._hold(-options.message_bytes)
                 return False
             self._position += len(entries)
-            batch = EntriesBatch(self._request.request_id, self._position == self._last, self._position, entries)
+            batch = EntriesBatch(
+                request_id=self._request.request_id,
+                is_last=self._position == self._last,
+                last_index=self._position,
+                entries=entries,
+            )
             size_bytes = sum(len(entry.data) + _FRAME_BYTES for entry in entries)
             is_large = len(entries) == 1 and size_bytes > options.message_bytes
             self._send(batch, _Unconfirmed(self._position, None, size_bytes, is_large))
@@ -218,11 +223,15 @@ class EntryStream:
                 sent, offset = None, 0
                 continue
             sent, offset = chunk.last, chunk.offset + len(chunk.data)
-            place = (chunk.last.index, chunk.last.term, chunk.offset, chunk.total_bytes)
-            self._send(
-                SnapshotPiece(self._request.request_id, *place, chunk.data),
-                _Unconfirmed(self._position, offset, len(chunk.data)),
+            piece = SnapshotPiece(
+                request_id=self._request.request_id,
+                last_index=chunk.last.index,
+                last_term=chunk.last.term,
+                offset=chunk.offset,
+                total_bytes=chunk.total_bytes,
+                data=chunk.data,
             )
+            self._send(piece, _Unconfirmed(self._position, offset, len(chunk.data)))
             if offset == chunk.total_bytes:
                 return
 
@@ -316,7 +325,9 @@ class EntryStreams:
         elif request.count == 0:
             pass  # a stop that came after the end
         elif request.previous_index >= description.last_applied:
-            self._answer(identity, EntriesBatch(request.request_id, is_last=True, last_index=description.last_applied))
+            self._answer(
+                identity, EntriesBatch(request_id=request.request_id, is_last=True, last_index=description.last_applied)
+            )
         else:
             limit = description.last_applied
             last = limit if request.count is None else min(limit, request.previous_index + request.count)

@@ -336,7 +336,11 @@ class PeerTransport:
             self._router.send([seen.identity, *seen.reply])
             return
         name = member.link.peer.peer_id
-        self._hand_in(name, core.AppendEntries(term, name, ORIGIN, (), 0, next_call()), _ignore)
+        self._hand_in(
+            name,
+            core.AppendEntries(term=term, leader=name, previous=ORIGIN, entries=(), commit=0, correlation=next_call()),
+            _ignore,
+        )
 
     def _take_chunk(self, member: _Member, identity: bytes, seen: _Seen, request: InstallSnapshotRpc) -> None:
         """Hand in a chunk once the members are known."""

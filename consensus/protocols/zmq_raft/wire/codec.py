@@ -81,7 +81,9 @@ def encode_request(  # noqa: C901, PLR0911, PLR0912 - one case per request
             if not data:
                 raise ZmqRaftError("an update without data is no update")
             return [_full_id(request_id), REQUEST_UPDATE, ident, data]
-        case wire.EntriesRequest(request_id, ident, previous_index, count, offset):
+        case wire.EntriesRequest(
+            request_id=request_id, ident=ident, previous_index=previous_index, count=count, snapshot_offset=offset
+        ):
             frames = [_checked_id(request_id), REQUEST_ENTRIES, ident, uint_frame(previous_index)]
             if count is not None or offset is not None:
                 frames.append(_NO_COUNT if count is None else uint_frame(count))
@@ -98,7 +100,9 @@ def encode_request(  # noqa: C901, PLR0911, PLR0912 - one case per request
             return [_checked_id(request_id), REQUEST_LOG_INFO, ident]
         case wire.UrlRequest(request_id, ident):
             return [_checked_id(request_id), REQUEST_URL, ident]
-        case wire.CustomRequest(request_id, message_type, ident, frames_of_its_own):
+        case wire.CustomRequest(
+            request_id=request_id, message_type=message_type, ident=ident, frames=frames_of_its_own
+        ):
             if len(message_type) < 2:  # noqa: PLR2004 - one byte is the protocol's
                 raise ZmqRaftError("a message type of a service's own has two bytes at least")
             return [_checked_id(request_id), message_type, ident, *frames_of_its_own]
@@ -117,13 +121,17 @@ def decode_request(frames: Sequence[bytes], limits: Limits = DEFAULT_LIMITS) -> 
         return decode(frames, limits)
     if len(message_type) < 2:  # noqa: PLR2004 - one byte is the protocol's
         raise ZmqRaftError(f"a message of the type {message_type.hex() or 'empty'}, which the protocol does not have")
-    return wire.CustomRequest(_checked_id(frames[0]), message_type, ident, tuple(frames[_HEAD:]))
+    return wire.CustomRequest(
+        request_id=_checked_id(frames[0]), message_type=message_type, ident=ident, frames=tuple(frames[_HEAD:])
+    )
 
 
 def encode_reply(reply: wire.Reply) -> list[bytes]:  # noqa: C901, PLR0911, PLR0912 - one case per reply
     """The frames of a reply, without an identity; raises `ZmqRaftError` for what cannot be sent."""
     match reply:
-        case wire.AppendEntriesResponse(message_id, term, success, conflict_index):
+        case wire.AppendEntriesResponse(
+            message_id=message_id, term=term, success=success, conflict_index=conflict_index
+        ):
             frames = [_message_id_frame(message_id), uint_frame(term), bool_frame(success)]
             return frames if conflict_index is None else [*frames, uint_frame(conflict_index)]
         case wire.RequestVoteResponse(message_id, term, granted):
@@ -139,7 +147,7 @@ def encode_reply(reply: wire.Reply) -> list[bytes]:  # noqa: C901, PLR0911, PLR0
             return [_full_id(request_id), _FALSE, _leader_json(leader)]
         case wire.UpdateExpired(request_id):
             return [_full_id(request_id), _FALSE]
-        case wire.ConfigReply(request_id, is_leader, leader, peers):
+        case wire.ConfigReply(request_id=request_id, is_leader=is_leader, leader=leader, peers=peers):
             frames = [_checked_id(request_id), bool_frame(is_leader), _leader_json(leader)]
             return [*frames, _peers_json(peers)] if peers else frames
         case wire.UrlReply(request_id, url):
@@ -185,7 +193,9 @@ def decode_broadcast(frames: Sequence[bytes], limits: Limits = DEFAULT_LIMITS) -
     _check_count(frames, 3, "a broadcast")
     term, last_applied = read_uint(frames[1], "term"), read_uint(frames[2], "index")
     _check_ends_at(last_applied, len(frames) - 3)
-    return wire.StateBroadcast(_ident(frames[0], limits), term, last_applied, read_entries(frames[3:], limits))
+    return wire.StateBroadcast(
+        ident=_ident(frames[0], limits), term=term, last_applied=last_applied, entries=read_entries(frames[3:], limits)
+    )
 
 
 def _encode_peer_request(request: wire.PeerRequest) -> list[bytes]:
@@ -239,14 +249,30 @@ def _decode_append(frames: Sequence[bytes], limits: Limits) -> wire.AppendEntrie
     if previous_index + len(frames) - 8 > MAX_UINT:
         raise ZmqRaftError(f"{len(frames) - 8} entries behind index {previous_index} end beyond {MAX_UINT}")
     entries = read_entries(frames[8:], limits)
-    return wire.AppendEntriesRpc(message_id, frames[2], leader, term, previous_index, previous_term, commit, entries)
+    return wire.AppendEntriesRpc(
+        message_id=message_id,
+        ident=frames[2],
+        leader=leader,
+        term=term,
+        previous_index=previous_index,
+        previous_term=previous_term,
+        commit=commit,
+        entries=entries,
+    )
 
 
 def _decode_vote(frames: Sequence[bytes], limits: Limits) -> wire.RequestVoteRpc:
     _check_count(frames, 7, "RequestVote")
     term, last_index, last_term = [read_uint(frame, "position of a candidate") for frame in frames[4:7]]
     candidate = _peer_id(frames[3], limits)
-    return wire.RequestVoteRpc(_message_id(frames[0]), frames[2], candidate, term, last_index, last_term)
+    return wire.RequestVoteRpc(
+        message_id=_message_id(frames[0]),
+        ident=frames[2],
+        candidate=candidate,
+        term=term,
+        last_index=last_index,
+        last_term=last_term,
+    )
 
 
 def _decode_install(frames: Sequence[bytes], limits: Limits) -> wire.InstallSnapshotRpc:
@@ -258,7 +284,15 @@ def _decode_install(frames: Sequence[bytes], limits: Limits) -> wire.InstallSnap
     _check_chunk(offset, len(data), total_bytes)
     leader, message_id = _peer_id(frames[3], limits), _message_id(frames[0])
     return wire.InstallSnapshotRpc(
-        message_id, frames[2], leader, term, last_index, last_term, offset, total_bytes, data
+        message_id=message_id,
+        ident=frames[2],
+        leader=leader,
+        term=term,
+        last_index=last_index,
+        last_term=last_term,
+        offset=offset,
+        total_bytes=total_bytes,
+        data=data,
     )
 
 
@@ -284,11 +318,11 @@ def _decode_change(frames: Sequence[bytes], limits: Limits) -> wire.ChangeReques
 def _decode_entries_request(frames: Sequence[bytes], _limits: Limits) -> wire.EntriesRequest:
     _check_count(frames, 4, "RequestEntries")
     return wire.EntriesRequest(
-        _checked_id(frames[0]),
-        frames[2],
-        read_uint(frames[3], "previous index"),
-        read_nuint(frames[4], "count") if len(frames) > _HEAD + 1 else None,
-        _optional_uint(frames, 5, "offset"),
+        request_id=_checked_id(frames[0]),
+        ident=frames[2],
+        previous_index=read_uint(frames[3], "previous index"),
+        count=read_nuint(frames[4], "count") if len(frames) > _HEAD + 1 else None,
+        snapshot_offset=_optional_uint(frames, 5, "offset"),
     )
 
 
@@ -339,11 +373,13 @@ def _encode_change_reply(reply: wire.ChangeReply) -> list[bytes]:
 def _encode_entries_reply(reply: wire.EntriesReply) -> list[bytes]:
     request_id = _checked_id(reply.request_id)
     match reply:
-        case wire.EntriesBatch(_, is_last, last_index, entries, leader):
+        case wire.EntriesBatch(is_last=is_last, last_index=last_index, entries=entries, leader=leader):
             _check_ends_at(last_index, len(entries))
             status = uint_frame(_LAST if is_last else _MORE)
             return [request_id, status, _leader_json(leader), uint_frame(last_index), *entry_frames(entries)]
-        case wire.SnapshotPiece(_, last_index, last_term, offset, total_bytes, data):
+        case wire.SnapshotPiece(
+            last_index=last_index, last_term=last_term, offset=offset, total_bytes=total_bytes, data=data
+        ):
             _check_chunk(offset, len(data), total_bytes)
             position = json_frame([_checked(offset), _checked(total_bytes), _checked(last_term)])
             return [request_id, uint_frame(_SNAPSHOT), position, uint_frame(last_index), data]
@@ -372,7 +408,9 @@ def _decode_append_reply(frames: Sequence[bytes], _limits: Limits) -> wire.Appen
     _check_count(frames, 3, "the answer to AppendEntries")
     conflict_index = _optional_uint(frames, 3, "conflict's index")
     term, success = read_uint(frames[1], "term"), read_bool(frames[2])
-    return wire.AppendEntriesResponse(_message_id(frames[0]), term, success, conflict_index)
+    return wire.AppendEntriesResponse(
+        message_id=_message_id(frames[0]), term=term, success=success, conflict_index=conflict_index
+    )
 
 
 def _decode_vote_reply(frames: Sequence[bytes], _limits: Limits) -> wire.RequestVoteResponse:
@@ -390,7 +428,12 @@ def _decode_config_reply(frames: Sequence[bytes], limits: Limits) -> wire.Config
     _check_count(frames, 3, "the answer to RequestConfig")
     lists = [read_peers(read_json(frame, "peers", limits.max_json_bytes), limits) for frame in frames[3:4]]
     leader = _leader(frames[2], limits)
-    return wire.ConfigReply(_checked_id(frames[0]), read_bool(frames[1]), leader, lists[0] if lists else ())
+    return wire.ConfigReply(
+        request_id=_checked_id(frames[0]),
+        is_leader=read_bool(frames[1]),
+        leader=leader,
+        peers=lists[0] if lists else (),
+    )
 
 
 def _decode_update_reply(frames: Sequence[bytes], limits: Limits) -> wire.UpdateReply:
@@ -440,16 +483,40 @@ def _decode_entries_reply(frames: Sequence[bytes], limits: Limits) -> wire.Entri
             raise ZmqRaftError("the position in the snapshot is not [offset, size, term]")
         offset, total_bytes, last_term = [whole_number(each, "position in the snapshot") for each in position]
         _check_chunk(offset, len(frames[4]), total_bytes)
-        return wire.SnapshotPiece(request_id, last_index, last_term, offset, total_bytes, frames[4])
+        return wire.SnapshotPiece(
+            request_id=request_id,
+            last_index=last_index,
+            last_term=last_term,
+            offset=offset,
+            total_bytes=total_bytes,
+            data=frames[4],
+        )
     _check_ends_at(last_index, len(frames) - 4)
     leader = _leader_or_none(frames[2], limits)
-    return wire.EntriesBatch(request_id, status == _LAST, last_index, read_entries(frames[4:], limits), leader)
+    return wire.EntriesBatch(
+        request_id=request_id,
+        is_last=status == _LAST,
+        last_index=last_index,
+        entries=read_entries(frames[4:], limits),
+        leader=leader,
+    )
 
 
 def _decode_log_info_reply(frames: Sequence[bytes], limits: Limits) -> wire.LogInfoReply:
     _check_count(frames, 10, "the answer to RequestLogInfo")
-    numbers = [read_uint(frame, "number of a log") for frame in frames[3:10]]
-    return wire.LogInfoReply(_checked_id(frames[0]), read_bool(frames[1]), _leader(frames[2], limits), *numbers)
+    term, first, applied, commit, last, size, prune = [read_uint(frame, "number of a log") for frame in frames[3:10]]
+    return wire.LogInfoReply(
+        request_id=_checked_id(frames[0]),
+        is_leader=read_bool(frames[1]),
+        leader=_leader(frames[2], limits),
+        term=term,
+        first_index=first,
+        last_applied=applied,
+        commit=commit,
+        last_index=last,
+        snapshot_bytes=size,
+        prune_index=prune,
+    )
 
 
 def _decode_url_reply(frames: Sequence[bytes], limits: Limits) -> wire.UrlReply:

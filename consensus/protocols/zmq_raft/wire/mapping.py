@@ -48,18 +48,40 @@ def request_to_wire(
     Raises `ZmqRaftError` for a request that the protocol has no message for.
     """
     match request:
-        case core.AppendEntries(term, leader, previous, entries, commit):
+        case core.AppendEntries(term=term, leader=leader, previous=previous, entries=entries, commit=commit):
             return wire.AppendEntriesRpc(
-                message_id, ident, peer_id(leader), term, previous.index, previous.term, commit, entries
+                message_id=message_id,
+                ident=ident,
+                leader=peer_id(leader),
+                term=term,
+                previous_index=previous.index,
+                previous_term=previous.term,
+                commit=commit,
+                entries=entries,
             )
-        case core.RequestVote(term, candidate, last, pre_vote=False, transfer=False):
-            return wire.RequestVoteRpc(message_id, ident, peer_id(candidate), term, last.index, last.term)
+        case core.RequestVote(term=term, candidate=candidate, last=last, pre_vote=False, transfer=False):
+            return wire.RequestVoteRpc(
+                message_id=message_id,
+                ident=ident,
+                candidate=peer_id(candidate),
+                term=term,
+                last_index=last.index,
+                last_term=last.term,
+            )
         case core.InstallSnapshot(term=term, leader=leader, last=last, offset=offset, data=data):
             total_bytes = offset + len(data) if request.done else snapshot_bytes
             if not request.done and offset + len(data) >= total_bytes:
                 raise ZmqRaftError(f"a chunk that is not the last ends at {offset + len(data)} of {total_bytes} bytes")
             return wire.InstallSnapshotRpc(
-                message_id, ident, peer_id(leader), term, last.index, last.term, offset, total_bytes, data
+                message_id=message_id,
+                ident=ident,
+                leader=peer_id(leader),
+                term=term,
+                last_index=last.index,
+                last_term=last.term,
+                offset=offset,
+                total_bytes=total_bytes,
+                data=data,
             )
         case _:
             raise ZmqRaftError(f"the protocol has no message for {type(request).__name__}")
@@ -73,11 +95,16 @@ def request_from_wire(
         case wire.AppendEntriesRpc():
             previous = LogId(request.previous_index, request.previous_term)
             return core.AppendEntries(
-                request.term, request.leader, previous, request.entries, request.commit, correlation
+                term=request.term,
+                leader=request.leader,
+                previous=previous,
+                entries=request.entries,
+                commit=request.commit,
+                correlation=correlation,
             )
         case wire.RequestVoteRpc():
             last = LogId(request.last_index, request.last_term)
-            return core.RequestVote(request.term, request.candidate, last, correlation)
+            return core.RequestVote(term=request.term, candidate=request.candidate, last=last, correlation=correlation)
         case wire.InstallSnapshotRpc():
             return core.InstallSnapshot(
                 term=request.term,
@@ -99,7 +126,7 @@ def reply_to_wire(reply: core.Reply, asked: wire.PeerRequest) -> wire.PeerReply 
     Raises `ZmqRaftError` for an answer that does not belong to this request.
     """
     match reply, asked:
-        case core.VoteReply(term, granted), wire.RequestVoteRpc(message_id):
+        case core.VoteReply(term=term, granted=granted), wire.RequestVoteRpc(message_id=message_id):
             return wire.RequestVoteResponse(message_id, term, granted)
         case core.AppendReply(), wire.AppendEntriesRpc():
             return _append_reply_to_wire(reply, asked)
@@ -113,17 +140,25 @@ def reply_from_wire(reply: wire.PeerReply, asked: core.Request) -> core.Reply:
     """A peer's answer to `asked` as the core takes it; raises `ZmqRaftError` if it answers another kind of request."""
     match reply, asked:
         case wire.RequestVoteResponse(_, term, granted), core.RequestVote():
-            return core.VoteReply(term, granted, asked.correlation)
-        case wire.AppendEntriesResponse(_, term, success, conflict_index), core.AppendEntries(previous=previous):
+            return core.VoteReply(term=term, granted=granted, correlation=asked.correlation)
+        case wire.AppendEntriesResponse(term=term, success=success, conflict_index=conflict_index), core.AppendEntries(
+            previous=previous
+        ):
             if success:
                 next_index = previous.index + len(asked.entries) + 1
             else:
                 next_index = max(1, previous.index if conflict_index is None else conflict_index)
-            return core.AppendReply(term, success, next_index, asked.correlation)
+            return core.AppendReply(term=term, success=success, next_index=next_index, correlation=asked.correlation)
         case wire.InstallSnapshotResponse(_, term, wanted_offset), core.InstallSnapshot(offset=offset, data=data):
             accepted = wanted_offset is None
             next_offset = offset + len(data) if wanted_offset is None else wanted_offset
-            return core.SnapshotReply(term, accepted, next_offset, accepted and asked.done, asked.correlation)
+            return core.SnapshotReply(
+                term=term,
+                accepted=accepted,
+                next_offset=next_offset,
+                installed=accepted and asked.done,
+                correlation=asked.correlation,
+            )
         case _:
             raise _no_answer(reply, asked)
 
@@ -138,9 +173,11 @@ def _append_reply_to_wire(reply: core.AppendReply, asked: wire.AppendEntriesRpc)
         return None
     if reply.success:
         is_whole = reply.next_index - 1 >= asked.previous_index + len(asked.entries)
-        return wire.AppendEntriesResponse(asked.message_id, reply.term, success=True) if is_whole else None
+        return (
+            wire.AppendEntriesResponse(message_id=asked.message_id, term=reply.term, success=True) if is_whole else None
+        )
     hint = reply.next_index if 1 <= reply.next_index <= asked.previous_index else None
-    return wire.AppendEntriesResponse(asked.message_id, reply.term, success=False, conflict_index=hint)
+    return wire.AppendEntriesResponse(message_id=asked.message_id, term=reply.term, success=False, conflict_index=hint)
 
 
 def _snapshot_reply_to_wire(

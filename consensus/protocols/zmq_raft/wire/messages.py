@@ -36,7 +36,7 @@ class Peer:
     url: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestVoteRpc:
     """RequestVote RPC, 0x3f."""
 
@@ -57,7 +57,7 @@ class RequestVoteResponse:
     granted: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AppendEntriesRpc:
     """AppendEntries RPC, 0x2b; without entries it is a heartbeat."""
 
@@ -71,7 +71,7 @@ class AppendEntriesRpc:
     entries: tuple[Entry, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AppendEntriesResponse:
     """Answer to AppendEntries.
 
@@ -85,7 +85,7 @@ class AppendEntriesResponse:
     conflict_index: Index | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstallSnapshotRpc:
     """InstallSnapshot RPC, 0x24: the bytes from `offset` on of a snapshot of `total_bytes`."""
 
@@ -121,7 +121,7 @@ class ConfigRequest:
     ident: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigReply:
     """Answer to ConfigRequest. While the configuration changes, `peers` are those of both, old and new."""
 
@@ -233,7 +233,7 @@ class ChangeExpired:
     request_id: RequestId
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EntriesRequest:
     """RequestEntries RPC, 0x3c: what follows `previous_index`; also sent again, to confirm a message of the answer.
 
@@ -248,7 +248,7 @@ class EntriesRequest:
     snapshot_offset: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EntriesBatch:
     """Entries up to `last_index`; `is_last` ends the answer. Without entries `last_index` is what the log ends at."""
 
@@ -260,7 +260,7 @@ class EntriesBatch:
     """Frame 3 has no meaning in this answer; the package puts the leader that it follows there, null for a leader."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPiece:
     """Bytes of the snapshot that stands for all entries up to `last_index`, which is of `last_term`."""
 
@@ -288,7 +288,7 @@ class LogInfoRequest:
     ident: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogInfoReply:
     """Answer to LogInfoRequest. Up to `prune_index` no request id is fresh, so a snapshot may replace the entries."""
 
@@ -320,7 +320,7 @@ class UrlReply:
     url: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CustomRequest:
     """ClientDispatch RPC of any other type (two bytes at least), for the service's state machine."""
 
@@ -349,7 +349,7 @@ Request = PeerRequest | ClientRequest
 Reply = PeerReply | ClientReply
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateBroadcast:
     """What the leader's PUB socket sends when entries were applied, and twice a second without any.
 
