@@ -72,7 +72,7 @@ def event_text(event: TraceEvent) -> str:
 def event_sentence(event: TraceEvent) -> str:
     """What happened, with names and times of day; empty if the kind says it all."""
     try:
-        return _SENTENCES.get(event.kind, _facts_alone)(event.node, event.data)
+        return SENTENCES.get(event.kind, _facts_alone)(event.node, event.data)
     except KeyError:
         return _facts_alone(event.node, event.data)  # Of another version: its facts differ.
 
@@ -318,7 +318,7 @@ _OF_NODE: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "node-stopping": lambda _, facts: "it leaves the farm" if facts["leaving"] else "it stops",
 }
 """About the node that reports them. Kinds without a sentence of their own are not listed."""
-_SENTENCES: Final[Mapping[str, Callable[[str, Facts], str]]] = {**_OF_FARM, **_OF_NODE}
+SENTENCES: Final[Mapping[str, Callable[[str, Facts], str]]] = {**_OF_FARM, **_OF_NODE}
 OF_THE_FARM: Final = frozenset(_OF_FARM)
 
 
