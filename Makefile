@@ -69,8 +69,13 @@ build/compiled.stamp: setup.py pyproject.toml $(shell find consensus -name '*.py
 
 compiled: build/compiled.stamp
 
-test-compiled: build/compiled.stamp
+# They run again after a change of compiled sources, of tests or of the runner, and after a failure.
+COMPILED_TESTS := tests/run_compiled.py $(shell find tests/spec tests/wire tests/simulation -name '*.py')
+build/compiled-tests.stamp: build/compiled.stamp $(COMPILED_TESTS)
 	PYTHONSAFEPATH=1 PYTHONPATH=build/compiled:. $(BIN)/python -m tests.run_compiled
+	@touch $@
+
+test-compiled: build/compiled-tests.stamp
 
 # Sources, the pure wheel, with a C compiler also the wheel of this platform, which pip prefers where it fits; the Debian
 # package out of these, and the container image. DEB_PYTHON=3.13 DEB_ARCH=arm64: for another release, for another machine.
