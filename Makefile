@@ -44,14 +44,15 @@ pipeline: $(VENV)/pipeline.stamp
 run: $(VENV)/base.stamp
 	$(BIN)/garlicfarm up --servers 3 $(if $(FOR),--for $(FOR))
 
-# What needs only a processor runs on two of them; farms of real processes, and Spark, mostly wait: four files at a time.
-# tests/conftest.py tells which tests stay on one worker, and which begin. TESTS="tests/spec tests/wire" runs some of them.
+# Tests that need only a processor use two of them. Farms of real processes, and Spark, mostly wait: four files at a time.
+# tests/conftest.py names the tests that stay on one worker, and the first. TESTS="tests/spec tests/wire" runs some tests.
+WAITING_TESTS := tests/end_to_end tests/spark
 test: $(VENV)/all.stamp
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
-	$(BIN)/python -m pytest -q -n 2 -m "not processes and not spark and not soak and not interop and not packages"
-	$(BIN)/python -m pytest -q -n 4 -m "(processes or spark) and not soak"
+	$(BIN)/python -m pytest -q -n 2 -m "not soak and not interop and not packages" $(WAITING_TESTS:%=--ignore %)
+	$(BIN)/python -m pytest -q -n 4 -m "not soak and not interop" $(WAITING_TESTS)
 	@if $(CAN_COMPILE); then $(MAKE) test-compiled; else echo "no C compiler: the compiled modules are not tested"; fi
 endif
 
@@ -245,7 +246,7 @@ soak-upgrade: $(VENV)/all.stamp
 # All end-to-end stories with a watch on the event loops of their processes: a quarter of an hour. Fails for a file
 # operation, a sync, a look-up, a sleep or a step above 50 ms in a loop that tests/loop_watch/exceptions.toml does not allow.
 watch-loop: $(VENV)/all.stamp
-	$(BIN)/python -m pytest -q -m "processes and not spark and not soak and not interop" tests/end_to_end --watch-loop
+	$(BIN)/python -m pytest -q -m "not soak and not interop" tests/end_to_end --watch-loop
 
 soak-cluster: $(VENV)/all.stamp
 	$(BIN)/python -m tests.soak.pipeline_cluster $(ARGS)

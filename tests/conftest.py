@@ -10,9 +10,9 @@ A run in the background (`make test &`, `nohup`, some CI systems) inherits signa
 child process: a node that ignores SIGINT never ends. A handler, even one that does nothing, is the default in a child.
 
 Several workers share the tests by group. A file is a group, since its tests share farms and worlds that take long to
-make; so is the whole pipeline, so that one JVM starts and is warm for all but the first of its tests. Groups start in
-the order of collection, and the long ones are put first, so that none is left to run alone at the end. (`--dist
-loadgroup` would be the ordinary way; its marks have no effect with pytest 9.2.)
+make. The folder tests/spark is one group, so that its tests share one JVM. Groups start in the order of collection, and
+the long ones are put first, so that none is left to run alone at the end. (`--dist loadgroup` would be the ordinary
+way; its marks have no effect with pytest 9.2.)
 """
 
 import os
@@ -39,9 +39,9 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 settings.register_profile("garlicfarm", deadline=None, print_blob=True)
 settings.load_profile("garlicfarm")
 
-PIPELINE = "tests/pipeline"
+SPARK = "tests/spark"
 LONG_FARMS = ("keys", "survivor", "membership", "pipeline_run", "i2p_transport")
-LONG = (PIPELINE, *(f"tests/end_to_end/test_{name}.py" for name in LONG_FARMS))
+LONG = (SPARK, *(f"tests/end_to_end/test_{name}.py" for name in LONG_FARMS))
 """The groups that take longest, the longest first."""
 STARTED_TESTS = 2
 """A worker of xdist runs a test when the next one is known, so it gets more work while it has so few."""
@@ -49,7 +49,7 @@ STARTED_TESTS = 2
 
 def _group(nodeid: str) -> str:
     path = nodeid.partition("::")[0]
-    return PIPELINE if path.startswith(f"{PIPELINE}/") else path
+    return SPARK if path.startswith(f"{SPARK}/") else path
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

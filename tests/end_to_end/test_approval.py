@@ -10,8 +10,6 @@ from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, local_farm
 from tests.end_to_end.test_identities import alarms, nodes
 from tests.end_to_end.test_membership import newcomer
 
-pytestmark = pytest.mark.processes
-
 
 @pytest.fixture(scope="module")
 def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:

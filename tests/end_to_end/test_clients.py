@@ -4,14 +4,10 @@ import json
 import threading
 from collections import Counter
 
-import pytest
-
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.api.trace import TraceEvent
 from bridge.node.control.client import ControlClient
 from tests.end_to_end.farm import LEADER_BOUND_S, START_BOUND_S, Farm, Node, call
-
-pytestmark = pytest.mark.processes
 
 STREAM = 30
 

@@ -18,8 +18,6 @@ from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, exported_key,
 from tests.end_to_end.liar import Liar
 from tests.end_to_end.settings import LOOPBACK, addresses, free_port, node_toml
 
-pytestmark = pytest.mark.processes
-
 FOUNDERS = 3
 STRANGERS = (b"strang-1", b"strang-2")
 

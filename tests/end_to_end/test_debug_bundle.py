@@ -6,16 +6,12 @@ import socket
 import stat
 from pathlib import Path
 
-import pytest
-
 from bridge.node.control.access import ADMIN_TOKEN_FILE, READ_TOKEN_FILE
 from bridge.node.control.control_certificate import CERTIFICATE_FILE
 from tests.end_to_end.farm import Node, call, local_farm
 from tests.end_to_end.settings import LOOPBACK, free_port
 from tests.end_to_end.test_secrets import secrets_of
 from tests.node.test_cli_debug import contents
-
-pytestmark = pytest.mark.processes
 
 PRIVATE = ("*.key", "*.token", "*.pem", "keys")
 

@@ -25,7 +25,6 @@ from tests.loop_watch.findings import (
 )
 from tests.loop_watch.watch import ENVIRONMENT
 
-pytestmark = pytest.mark.processes
 PLANTED = """
 import os, socket, subprocess, sys, threading, time
 from pathlib import Path

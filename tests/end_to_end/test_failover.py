@@ -3,8 +3,6 @@
 import json
 import time
 
-import pytest
-
 from bridge.api.view import Phase, RaftRole
 from bridge.core.formation.member import MemberStatus
 from tests.end_to_end.farm import (
@@ -19,8 +17,6 @@ from tests.end_to_end.farm import (
 )
 from tests.end_to_end.layout import Read
 from tests.end_to_end.submitter import Submitter
-
-pytestmark = pytest.mark.processes
 
 ROUNDS_OF_KILLING_ALL = 3
 

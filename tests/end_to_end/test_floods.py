@@ -29,8 +29,6 @@ from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
 from tests.end_to_end.farm import Farm, Node, local_farm
 from tests.end_to_end.settings import LOOPBACK, addresses
 
-pytestmark = pytest.mark.processes
-
 DESCRIPTORS = 1024
 CONNECTIONS = 999
 DRIPPING = 60

@@ -34,8 +34,6 @@ from gossip.node.state_files import load_identity
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, local_farm
 from tests.end_to_end.settings import addresses
 
-pytestmark = pytest.mark.processes
-
 INVENTED = 64
 
 

@@ -6,13 +6,9 @@ import time
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from bridge.api.view import Phase, VerdictKind
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, local_farm, seeded
 from tests.end_to_end.settings import broadcast_farm, free_port
-
-pytestmark = pytest.mark.processes
 
 
 def clusters(farm: Farm) -> set[str | None]:

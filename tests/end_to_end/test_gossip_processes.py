@@ -10,8 +10,6 @@ from benchmarks.gossip_group import processes
 
 PATIENCE_S = 40.0
 
-pytestmark = pytest.mark.processes
-
 
 @pytest.mark.soak
 async def test_fifty_nodes_in_one_process_see_one_another() -> None:

@@ -164,7 +164,6 @@ def last_second(farm: Farm) -> int:
     return max((each.published_s for node in farm.nodes for each in node.published()), default=0)
 
 
-@pytest.mark.processes
 def test_nothing_that_a_member_can_say_ends_a_server_and_without_it_the_farm_goes_on(farm: Farm) -> None:
     attacked(farm, 0.03)
 

@@ -25,8 +25,6 @@ from tests.end_to_end.i2p_farm import I2pFarm
 from tests.end_to_end.settings import LOOPBACK, free_port
 from tests.i2p_proxy import I2pProxy
 
-pytestmark = pytest.mark.processes
-
 
 def statuses(view: FarmView) -> dict[str, str]:
     """How one node sees the others."""

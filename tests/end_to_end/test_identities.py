@@ -19,8 +19,6 @@ from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, local_farm, t
 from tests.end_to_end.settings import copy_of
 from tests.end_to_end.test_membership import newcomer
 
-pytestmark = pytest.mark.processes
-
 
 @pytest.fixture
 def farm(tmp_path: Path) -> Iterator[Farm]:

@@ -11,14 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from bridge.node.control.client import ControlError
 from tests.end_to_end.farm import Farm, command, local_farm, tail
 from tests.node.kraft_processes import Files
 from tests.node.test_zmq_raft_open_peer import free_peers
-
-pytestmark = pytest.mark.processes
 
 ERRORS = ("ENOSPC", "EIO", "EMFILE", "ECONNRESET")
 ROUNDS = 3

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from bridge.core.log.feature_level import SUPPORTED_LEVEL
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Exclusion
@@ -19,8 +17,6 @@ from bridge.wire.log.entries import encode
 from tests.end_to_end.farm import START_BOUND_S, Farm, call
 from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
 from tests.node.test_cli_terminals import NO_KEY, UNSTYLED, on_a_terminal
-
-pytestmark = pytest.mark.processes
 
 BOUND_S = 20.0
 EXCLUSION = encode(Exclusion(hash_of(new_demo_leaf().base64), excluded=True)).decode()

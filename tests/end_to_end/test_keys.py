@@ -40,8 +40,6 @@ from tests.end_to_end.farm import (
 from tests.end_to_end.settings import addresses, free_port, node_toml
 from tests.end_to_end.submitter import Submitter
 
-pytestmark = pytest.mark.processes
-
 
 @pytest.fixture(scope="module")
 def own_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:

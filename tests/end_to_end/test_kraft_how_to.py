@@ -16,7 +16,6 @@ from pathlib import Path
 from threading import Timer
 from typing import IO
 
-import pytest
 import trio
 
 from consensus.protocols.kafka import (
@@ -26,8 +25,6 @@ from consensus.protocols.kafka import (
 from tests.interop.kafka.jvm import listening_ports
 from tests.node.test_kafka_documents import told_apis
 from tests.processes import child
-
-pytestmark = pytest.mark.processes
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "run-a-kraft-quorum.md"
 SERVERS = (1, 2, 3, 4)

@@ -20,7 +20,6 @@ from tests.node.kraft_processes import LOOPBACK, WAIT_S, Files, ServeProcess, kr
 
 kafka = pytest.importorskip("kafka", reason="kafka-python is in the extra interop-kafka")
 pytestmark = [
-    pytest.mark.processes,
     # kafka-python leaves sockets of servers that were killed to the garbage collector.
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]

@@ -19,8 +19,6 @@ from bridge.node.control.client import ask
 from bridge.node.security.control_socket import SOCKET_NAME
 from tests.end_to_end.farm import START_BOUND_S, call, command, tail, wait_until
 
-pytestmark = pytest.mark.processes
-
 NODES = 3
 MOVE_BOUND_S = 60.0
 """Ten times what two looks at the interfaces take."""

@@ -8,15 +8,11 @@ import shutil
 import socket
 from pathlib import Path
 
-import pytest
-
 from bridge.api.view import RaftRole
 from bridge.node.security.key_files import load_farm_key, save_farm_key
 from bridge.wire.keys.farm_key import new_farm_key
 from tests.end_to_end.farm import END_BOUND_S, START_BOUND_S, Farm, call, tail
 from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
-
-pytestmark = pytest.mark.processes
 
 RECORDED = Path(__file__).parents[1] / "vectors" / "made-before"
 EXCLUDED = "4wgsjfafa5poif2bqhkzzbmj6traiolh4opliclb32ywk5frjtdq"

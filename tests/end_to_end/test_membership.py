@@ -11,8 +11,6 @@ from tests.end_to_end.farm import LEADER_BOUND_S, START_BOUND_S, Farm, Node, cal
 from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
 from tests.end_to_end.submitter import Submitter
 
-pytestmark = pytest.mark.processes
-
 GRACE_S = 3
 
 

@@ -3,11 +3,7 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.end_to_end.farm import Farm, call
-
-pytestmark = [pytest.mark.processes, pytest.mark.spark]
 
 
 def test_the_pipeline_shows_router_health_of_every_server(farm: Farm, tmp_path: Path) -> None:

@@ -27,8 +27,6 @@ from tests.end_to_end.settings import LOOPBACK, broadcast_farm, free_port
 from tests.packages import monitoring
 from tests.structure.sources import ROOT
 
-pytestmark = pytest.mark.processes
-
 PAGE = ROOT / "docs" / "how-to" / "prometheus-and-grafana.md"
 SHARED = ROOT / "deploy"
 SCRAPED_BOUND_S = 60.0

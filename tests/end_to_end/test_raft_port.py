@@ -18,8 +18,6 @@ from tests.end_to_end.raw_client import Claimed, Connection, Way, application, m
 from tests.end_to_end.settings import addresses
 from tests.end_to_end.test_membership import newcomer
 
-pytestmark = pytest.mark.processes
-
 VOTE, APPEND, CLIENT, TIMEOUT_NOW, PRE_VOTE = 1, 3, 5, 66, 64
 REPLY_BYTES = 26
 AHEAD = 1_000

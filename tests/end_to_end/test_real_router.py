@@ -24,7 +24,6 @@ from tests.node import fake_i2cp_router
 from tests.node.fake_i2cp_router import FakeRouter
 from tests.processes import END_S
 
-pytestmark = pytest.mark.processes
 PASSWORD = "a-word-that-is-nowhere-else"  # noqa: S105 - of a router that is none
 PATIENCE_S = 60.0
 

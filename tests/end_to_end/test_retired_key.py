@@ -10,8 +10,6 @@ from tests.end_to_end.farm import START_BOUND_S, Farm, Node, exported_key
 from tests.end_to_end.settings import LOOPBACK, broadcast_farm, free_port, node_toml
 from tests.end_to_end.test_keys import alarms
 
-pytestmark = pytest.mark.processes
-
 BROADCASTS_BOUND_S = 2 * START_BOUND_S
 """Three broadcasts of one member, each about 10 s after the last."""
 

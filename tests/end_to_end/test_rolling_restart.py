@@ -18,8 +18,6 @@ from tests.end_to_end.layout import Read, read_meta_lease_set
 from tests.end_to_end.submitter import Submitter
 from tests.processes import END_S
 
-pytestmark = pytest.mark.processes
-
 SERVERS = 5
 PACE = Pace.of_period(REPORTING_PERIOD_MS)
 REFRESH_S = PACE.refresh_ms * (100 + JITTER_PERCENT) / 100_000

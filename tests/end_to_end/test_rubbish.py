@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from random import Random
 
-import pytest
 import trio
 
 from bridge.api.view import FarmView
@@ -34,8 +33,6 @@ from gossip.wire.identity import Signer
 from gossip.wire.secure_codec import SECRETS_BYTES, SecureCodec
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, seeded
 from tests.end_to_end.settings import LOOPBACK, addresses
-
-pytestmark = pytest.mark.processes
 
 DATAGRAMS = 3_000
 HALF_OPEN = 10_000

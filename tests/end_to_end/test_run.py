@@ -15,8 +15,6 @@ from bridge.wire.keys.farm_key import new_farm_key
 from tests.end_to_end.farm import END_BOUND_S, START_BOUND_S, Farm, Node, call, tail
 from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
 
-pytestmark = pytest.mark.processes
-
 
 def single(directory: Path, *, gossip_port: int = 0, consensus_port: int = 0) -> Farm:
     """One node that is a farm by itself."""

@@ -5,15 +5,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from bridge.node.security.key_files import load_farm_key, load_master_key, load_signing_key
 from bridge.wire.keys.text import encode_key
 from tests.end_to_end.farm import PUBLISHER_BOUND_S, Farm, call
-
-pytestmark = pytest.mark.processes
 
 KEY_FILES = {"farm.key", "master.key", "signing.key", "identity.pem", "tls.pem", "keys"}
 """Names of files that hold a private key. Anything else in a state directory may be shown to a helper."""

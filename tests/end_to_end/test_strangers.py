@@ -3,14 +3,10 @@
 import shutil
 from pathlib import Path
 
-import pytest
-
 from bridge.api.control import SubmitOutcome
 from bridge.api.view import Phase, RaftRole
 from tests.end_to_end.farm import END_BOUND_S, START_BOUND_S, Farm, Node, exported_key, tail
 from tests.end_to_end.settings import copy_of
-
-pytestmark = pytest.mark.processes
 
 STATE = ("identity.pem", "generation", "formation.json", "raft", "tls.pem", "published")
 

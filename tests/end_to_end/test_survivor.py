@@ -12,7 +12,6 @@ from bridge.api.view import RaftRole
 from tests.end_to_end.farm import PUBLISHER_BOUND_S, START_BOUND_S, Farm, Node, call, exported_key, local_farm
 from tests.end_to_end.layout import Read
 
-pytestmark = pytest.mark.processes
 OWN_FILES = ("node.toml", "signing.key", "leaf.destination")
 
 

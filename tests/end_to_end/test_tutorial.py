@@ -15,11 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.end_to_end.farm import START_BOUND_S, wait_until
-
-pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"^```console\n(.*?)^```$", (ROOT / "docs" / "tutorial.md").read_text(), re.MULTILINE | re.DOTALL)

@@ -15,8 +15,6 @@ from tests.end_to_end.farm import START_BOUND_S, call, wait_until
 from tests.end_to_end.layout import read_meta_lease_set
 from tests.end_to_end.up_process import gone, running_up
 
-pytestmark = pytest.mark.processes
-
 
 @pytest.mark.parametrize("servers", [3, 5])
 def test_up_ends_with_0_once_a_structure_verifies_that_names_every_healthy_destination(

@@ -2,11 +2,7 @@
 
 import json
 
-import pytest
-
 from tests.end_to_end.farm import START_BOUND_S, Farm, call
-
-pytestmark = pytest.mark.processes
 
 
 def test_an_event_reaches_all_nodes_and_a_query_is_answered_by_all(farm: Farm) -> None:

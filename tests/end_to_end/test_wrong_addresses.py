@@ -4,13 +4,9 @@ import re
 import socket
 from pathlib import Path
 
-import pytest
-
 from bridge.api.control import SubmitOutcome
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, local_farm
 from tests.end_to_end.settings import LOOPBACK, free_port
-
-pytestmark = pytest.mark.processes
 
 
 def advertising(text: str, section: str, port: int) -> str:

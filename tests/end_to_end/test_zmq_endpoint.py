@@ -16,8 +16,6 @@ from consensus.protocols.zmq_raft import CurveClient, LogEntry, LogEntryKind, No
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call
 from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
 
-pytestmark = pytest.mark.processes
-
 IDENT = "reading"
 BOUND_S = 20.0
 WRITER, READER, STRANGER = (new_curve_key(name) for name in ("writer", "reader", "stranger"))

@@ -21,8 +21,6 @@ from tests.end_to_end.farm import START_BOUND_S, Node
 from tests.end_to_end.test_zmq_endpoint import BOUND_S, IDENT, READER, lone_farm
 from tests.processes import child
 
-pytestmark = pytest.mark.processes
-
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "how-to" / "read-the-log-from-node-js.md"
 PACKAGE = ROOT / "build" / "interop-zmq"

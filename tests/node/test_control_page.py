@@ -1,11 +1,8 @@
 """The page for browsers and the stream behind it: what needs a token, what is escaped, and when a stream ends."""
 
 import json
-import os
 import re
-import shutil
 import ssl
-import subprocess
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,14 +11,10 @@ from hashlib import sha256
 from pathlib import Path
 
 import msgspec
-import pytest
 import trio
 
-from bridge.api.alarms import by_gravity
 from bridge.api.control_routes import PAGE
 from bridge.api.take_over import TakeOver, last_take_over
-from bridge.api.view import AlarmView
-from bridge.node.control import page as page_module
 from bridge.node.control.access import open_remote_access
 from bridge.node.control.page import show_page
 from bridge.node.control.routes import Call, Request
@@ -29,16 +22,6 @@ from bridge.node.control.server import ControlLimits, ControlServer
 from bridge.node.settings.configuration import ControlSettings
 from gossip import Address
 from tests.node.test_control import FakeNode
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-QUIET = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update", "--ignore-certificate-errors"),
-)
-HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
-SHOWN_WITHIN_MS = 15_000
-NODE_JS = shutil.which("node")
-PAGE_FILE = Path(page_module.__file__).with_name("page.html")
 
 
 @dataclass
@@ -183,74 +166,3 @@ async def test_a_fault_in_the_midst_of_a_stream_ends_that_stream_alone(tmp_path:
         assert served.server.counters["control_internal_errors"] == 1
         async with served.asked("/v1/cluster", token=True) as stream:
             await received(stream, b"200")
-
-
-@pytest.mark.processes
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian: apt-get install chromium)")
-@pytest.mark.parametrize("width", [1280, 390])
-async def test_a_browser_shows_the_farm_and_takes_no_name_for_html(tmp_path: Path, width: int) -> None:
-    async with serving(tmp_path) as served:
-        view = served.node.current
-        members = tuple(msgspec.structs.replace(each, name=HOSTILE) for each in view.members[:1]) + view.members[1:]
-        served.node.current = msgspec.structs.replace(view, members=members)
-        served.node.events.append("alarm-raised", {"text": HOSTILE})
-        address = f"https://127.0.0.1:{served.server.remote_port}/#token={served.token}"
-        told = (f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900", "--virtual-time-budget=5000")
-        browser = await trio.run_process(
-            [str(CHROMIUM), *QUIET, *told, "--dump-dom", address],
-            capture_stdout=True,
-            capture_stderr=True,
-            check=False,
-        )
-        shown = browser.stdout.decode()
-        assert browser.returncode == 0, browser.stderr[-2000:]
-        assert view.verdict.text in shown, browser.stderr[-2000:]
-        assert "node-2" in shown
-        assert shown.count("&lt;img src=x onerror=alert(1)&gt;") >= 2
-        assert "<img" not in shown
-
-
-@pytest.mark.processes
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian: apt-get install chromium)")
-async def test_browser_shows_the_gravest_alarm_before_the_members(tmp_path: Path) -> None:
-    async with serving(tmp_path) as served:
-        kinds = ("certificate", "no-quorum")
-        alarms = by_gravity(AlarmView(kind, f"text of {kind}", "do it") for kind in kinds)
-        first, *others = served.node.current.members
-        members = (first, *(msgspec.structs.replace(each, rtt_ms=7.0, evicted=True) for each in others))
-        served.node.current = msgspec.structs.replace(served.node.current, alarms=alarms, members=members)
-        shown = await dom_of(served, tmp_path)
-    places = [shown.index(f"text of {kind}") for kind in ("no-quorum", "certificate")]
-    assert places == sorted(places)
-    assert places[1] < shown.index('id="members"')
-    assert '<li class="critical">✕ no-quorum' in shown
-    assert '<li class="warning">! certificate' in shown
-    assert "7 ms" in shown
-    assert "7.0 ms" not in shown
-    assert ">evicted<" in shown
-
-
-async def dom_of(served: Served, directory: Path) -> str:
-    """The page in a browser, once it has shown the view."""
-    address = f"https://127.0.0.1:{served.server.remote_port}/#token={served.token}"
-    options = (f"--user-data-dir={directory / 'profile'}", "--window-size=1280,900", "--virtual-time-budget=5000")
-    browser = await trio.run_process(
-        [str(CHROMIUM), *QUIET, *options, "--dump-dom", address], capture_stdout=True, capture_stderr=True
-    )
-    return browser.stdout.decode()
-
-
-@pytest.mark.processes
-@pytest.mark.skipif(NODE_JS is None, reason="node is not installed (Debian: apt-get install nodejs)")
-@pytest.mark.parametrize("answered", [True, False], ids=["stream", "no-answer"])
-def test_the_page_beside_a_silent_node_is_not_live(*, answered: bool) -> None:
-    """Given no frame for 6 s, then the page says since when; after 30 s it gives the connection up."""
-    script = Path(__file__).with_name("page_silence.js")
-    arguments = [str(NODE_JS), str(script), str(PAGE_FILE), *([] if answered else ["unanswered"])]
-    ran = subprocess.run(
-        arguments, capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "TZ": "UTC"}
-    )
-    old = "the node does not answer; what is shown is old"
-    hangs = "the node does not answer; is it stopped or overloaded?"
-    first, later = f"not live since 10:00:00: {old}", f"not live since 10:00:06: {old}"
-    assert json.loads(ran.stdout) == (["live", first, "live", later, 1] if answered else ["", hangs, hangs, 1])

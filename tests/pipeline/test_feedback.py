@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import cast
 
 import pyarrow as pa
@@ -12,22 +11,17 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from pipeline.decode.entries import UNSIGNED
-from pipeline.feedback.farms import FarmsFeedback, OneReach, Reach
 from pipeline.feedback.rows import recent
 from pipeline.feedback.submitting import Feedback, NotSubmittedError, Submitted
 from pipeline.feedback.weighing import ClockRow, FactorsRow, ReportRow, Row, Weighing
-from pipeline.run import RunSettings, await_end, prepare, start_query
 from tests.pipeline.farm_log_server import (
     EPOCH_MS,
     MadeUpLog,
     address,
     arrow_entries_of,
     destination,
-    served,
     with_proof,
 )
-
-pytestmark = pytest.mark.spark
 
 PERIOD_MS = 30_000
 LEAVES = {1: destination("one"), 2: destination("two"), 3: destination("three")}
@@ -145,35 +139,6 @@ def test_reports_for_several_masters_are_looked_at_like_those_for_one() -> None:
     assert recent(arrow_entries_of(log))[1:] == [
         ReportRow(2, log.log_time_ms, 3, 8.0, ((address("one"), True),)),
     ]
-
-
-def test_a_lagging_router_is_told_to_the_farm_once_and_with_what_was_read_before_a_restart(
-    session: SparkSession, tmp_path: Path
-) -> None:
-    told: list[str] = []
-    log = slow_farm(periods=6, slow_from=5)
-    listener = Listener(log.log_time_ms)
-    with served(log, tmp_path / "control.sock") as node:
-        source = {"node": node, "start": "19"}
-        judge = FarmsFeedback(session, OneReach(Reach(listener, source)), told.append)
-        settings = RunSettings(tmp_path / "tables", source, judge=judge.after_batch)
-        # given a batch of one single period, before which the driver looks back; when it is read
-        prepare(settings.output)
-        await_end(session, settings, lambda: start_query(session, settings, available_now=True))
-        judge.finish()
-        # then one entry says what the whole history says
-        body = listener.taken[0]["factors"]
-        assert isinstance(body, dict)
-        assert body["throughIndex"] == log.commit_index
-        assert body["formula"] == "strain-1"
-        assert body["factors"] == {address("three"): pytest.approx(1.477, abs=0.01)}
-        assert told == [f"factors of 1 leaves, made from the log up to {log.commit_index}, are entry 4711"]
-    # and the next batch, a period later, repeats nothing
-    log.tick(PERIOD_MS)
-    listener.newest_ms = log.log_time_ms
-    judge.after_batch(arrow_entries_of(log))
-    judge.finish()
-    assert len(listener.taken) == len(told) == 1
 
 
 # -- what becomes of the rows: without Spark ---------------------------------------------------------------------------

@@ -11,12 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.gold import refreshing
-from pipeline.gold.tables import FOLDED, GOLD, SPECS, WINDOWS_SPEC, Gold, last_rows
+from pipeline.gold.tables import GOLD, SPECS, WINDOWS_SPEC, Gold, last_rows
 from pipeline.gold.traces import TRACED
-from pipeline.schemas import DERIVED
 from pipeline.tables.delta import Table, stored_files, stored_rows
 from pipeline.tables.names import SALT_FILE
-from pipeline.tables.specs import BASE_SPECS, LOG
+from pipeline.tables.specs import LOG
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, arrow_entries_of
 from tests.pipeline.generated_log import generated_log
 from tests.pipeline.made_tables import gold_rows, tables_of, tables_of_entries
@@ -259,22 +258,3 @@ def test_a_farm_that_is_days_behind_has_no_file_written_anew_of_the_days_between
         assert len(kept) == 2
         assert kept <= {each.path for each in stored_files(tmp_path / name)}, name
         assert {row["farm"] for row in gold_rows(tmp_path, name)} == {ahead.cluster_id, behind.cluster_id}
-
-
-@pytest.mark.spark
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_spark_makes_the_same_rows_of_the_same_text(
-    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = generated_log(3, 0.15, 5)
-    ends = [log.commit_index // 2]
-    expected = grown(tmp_path / "duckdb", log, ends, HALF_HOUR_MS)
-    # given rows of which even a short portion is more than one machine is to ask for
-    monkeypatch.setattr(refreshing, "PORTION_ROWS", 0)
-    assert grown(tmp_path / "spark", log, ends, HALF_HOUR_MS, session) == expected
-    for name, folded in FOLDED.items():
-        rows = stored_rows(tmp_path / "spark" / folded.source, BASE_SPECS[folded.source].schema)
-        session.createDataFrame(rows).createOrReplaceTempView(folded.source)
-        session.createDataFrame([], DERIVED[name]).createOrReplaceTempView("known")
-        found = session.sql(folded.sql).toArrow().select(folded.spec.schema.names).cast(folded.spec.schema)
-        assert found.sort_by([(each, "ascending") for each in folded.spec.sorted_by]).to_pylist() == expected[name]

@@ -3,15 +3,9 @@
 import base64
 import hashlib
 import json
-import shutil
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from random import Random
 from typing import Any
-
-import pytest
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from bridge.core.log.fields import BOX_BYTES
 from bridge.core.log.records import (
@@ -30,45 +24,13 @@ from bridge.core.log.records import (
     Scope,
 )
 from bridge.wire.log.entries import encode
-from pipeline.floodfills import SPEC, closest_floodfills, keep, routing_key
-from pipeline.run import RunSettings, prepare, run_once
-from pipeline.schemas import DERIVED, ENTRIES, HISTORY, arrow_schema
-from pipeline.serve.metrics import RunMetrics
-from pipeline.source.farm import FarmDataSource
-from pipeline.source.log_client import FarmLogError
+from pipeline.schemas import DERIVED, HISTORY, arrow_schema
 from pipeline.tables.current import read
 from pipeline.tables.delta import stored_files, stored_rows
 from pipeline.tables.names import read_names
 from pipeline.tables.specs import BASE_SPECS
-from tests.pipeline.farm_log_server import MadeUpLog, entries_of, served, three_servers
-from tests.pipeline.made_tables import derived_rows, gold_rows, tables_of
-
-pytestmark = [
-    pytest.mark.spark,
-    # pyspark's own sockets to the JVM are closed by its finalizers
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
-
-Ran = tuple[MadeUpLog, Path]
-
-
-@pytest.fixture(scope="module")
-def first_run(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """A minute of a farm, read by a run that came to its end."""
-    place, log = tmp_path_factory.mktemp("run"), three_servers(minutes=1)
-    with served(log, place / "control.sock") as address:
-        run_once(session, RunSettings(place / "tables", {"node": address}))
-    return log, place / "tables"
-
-
-@pytest.fixture
-def ran(first_run: Ran, tmp_path: Path) -> Ran:
-    """A copy of it that a test may change."""
-    log, output = first_run
-    shutil.copytree(output, tmp_path / "tables")
-    return MadeUpLog(entries=[*log.entries], log_time_ms=log.log_time_ms), tmp_path / "tables"
+from tests.pipeline.farm_log_server import MadeUpLog, three_servers
+from tests.pipeline.made_tables import derived_rows, tables_of
 
 
 def history(output: Path, table: str) -> list[dict[str, Any]]:
@@ -83,18 +45,6 @@ def health_of(log: MadeUpLog, output: Path) -> list[dict[str, Any]]:
     return derived_rows(output, "router_health", 60_000)
 
 
-def test_the_source_yields_every_committed_entry_once_and_in_its_place_from_any_node_that_answers(
-    session: SparkSession, tmp_path: Path
-) -> None:
-    log = three_servers(minutes=1)
-    with served(log, tmp_path / "control.sock") as address:
-        nodes = f"{tmp_path / 'absent.sock'},{address}"
-        rows = session.read.format("farm").option("node", nodes).option("pageSize", "7").load().collect()
-    rows.sort(key=lambda row: row["index"])
-    assert [row["index"] for row in rows] == list(range(1, log.commit_index + 1))
-    assert rows == entries_of(session, log).collect()
-
-
 def test_router_health_tells_availability_and_restarts_by_window_of_log_time(tmp_path: Path) -> None:
     rows = health_of(three_servers(minutes=3), tmp_path / "tables")
     by_key = {(row["window_start"].minute, row["server_id"]): row for row in rows}
@@ -106,46 +56,6 @@ def test_router_health_tells_availability_and_restarts_by_window_of_log_time(tmp
     assert by_key[0, 2]["job_lag_p50_ms"] == 2.0
     assert by_key[0, 2]["healthy_share"] == 0.5
     assert by_key[0, 1]["healthy_share"] == 1.0
-
-
-def test_a_batch_that_is_repeated_after_a_crash_changes_no_row_and_the_next_one_takes_only_what_is_new(
-    session: SparkSession, ran: Ran, tmp_path: Path
-) -> None:
-    # given a run whose last batch was written but, by a crash, not noted as done in the checkpoint
-    log, output = ran
-    undisturbed = history(output, "reports")
-    shutil.rmtree(output / "checkpoint" / "commits")
-    # when it runs again, and there is more to read
-    log.tick(10_000)
-    log.report(1, uptime=70_000)
-    metrics = RunMetrics()
-    with served(log, tmp_path / "control.sock") as address:
-        run_once(session, RunSettings(output, {"node": address}, metrics=metrics))
-    # then each report is there once, and all entries of both batches are counted
-    assert f"garlicfarm_pipeline_entries_total {log.commit_index}.0" in metrics.exposition().decode()
-    assert stored_rows(output / "reports", BASE_SPECS["reports"].schema).num_rows == 6 * 3 + 1
-    assert [row for row in history(output, "reports") if row["index"] < log.commit_index] == (undisturbed)
-    assert [row["reports"] for row in gold_rows(output, "router_health")] == [6, 6, 6, 1]
-
-
-def test_another_farms_log_is_refused_by_a_checkpoint(ran: Ran, tmp_path: Path) -> None:
-    log, output = ran
-    (noted,) = (output / "checkpoint" / "offsets").glob("[0-9]*")
-    offset = json.loads(noted.read_text().splitlines()[-1])
-    stream = FarmDataSource({"node": str(tmp_path / "control.sock")}).streamReader(ENTRIES)
-    with served(log, tmp_path / "control.sock"):
-        assert stream.latestOffset(offset, ReadAllAvailable()) == offset
-    log.cluster_id = "ff" * 16
-    with served(log, tmp_path / "control.sock"), pytest.raises(FarmLogError, match="another output directory"):
-        stream.latestOffset(offset, ReadAllAvailable())
-
-
-def test_a_log_compacted_past_the_checkpoint_fails_loudly(session: SparkSession, ran: Ran, tmp_path: Path) -> None:
-    log, output = ran
-    compacted = MadeUpLog(first_index=log.commit_index + 50)
-    compacted.report(1, uptime=1)
-    with served(compacted, tmp_path / "control.sock") as address, pytest.raises(FarmLogError, match="compacted away"):
-        run_once(session, RunSettings(output, {"node": address}))
 
 
 def test_hostile_entries_are_quarantined_with_the_reason_and_stop_nothing(tmp_path: Path) -> None:
@@ -172,14 +82,6 @@ def test_hostile_entries_are_quarantined_with_the_reason_and_stop_nothing(tmp_pa
     assert "the limit is 65536" in reasons[7]
     assert reasons[-1] == "Expected `str` matching regex … - at `$.cost.hash`"
     assert [row["reports"] for row in health] == [6, 6, 6]
-
-
-def test_tables_whose_checkpoint_is_gone_are_not_mixed_with_new_ones(ran: Ran) -> None:
-    _, output = ran
-    prepare(output)
-    shutil.rmtree(output / "checkpoint")
-    with pytest.raises(FarmLogError, match="no checkpoint"):
-        prepare(output)
 
 
 def test_an_entry_too_old_for_the_node_to_tell_its_time_is_kept_and_in_no_window(tmp_path: Path) -> None:
@@ -296,29 +198,3 @@ def transforms_address(destination: str) -> str:
     """The b32 address, computed without the pipeline."""
     octets = base64.b64decode(destination.replace("-", "+").replace("~", "/"))
     return base64.b32encode(hashlib.sha256(octets).digest()).decode().lower().rstrip("=")
-
-
-def test_the_join_with_floodfills_is_exact_when_it_is_spread_and_its_table_for_its_owner(
-    session: SparkSession, tmp_path: Path
-) -> None:
-    random = Random(5)
-    routers = [random.randbytes(32).hex() for _ in range(300)]
-    destinations = [random.randbytes(32).hex() for _ in range(20)]
-    today = date(2026, 3, 1)
-    found = closest_floodfills(
-        session.createDataFrame([(each,) for each in [*destinations, "no hash"]], "destination STRING"),
-        session.createDataFrame([(each.upper(),) for each in routers], "router STRING"),
-        today,
-        count=3,
-    )
-    # twice: the second time instead of the first
-    keep(tmp_path, found)
-    keep(tmp_path, found)
-    assert (tmp_path / SPEC.name).stat().st_mode & 0o777 == 0o700, "it tells what pseudonyms hide"
-    rows = stored_rows(tmp_path / SPEC.name, SPEC.schema).to_pylist()
-    assert len(rows) == 20 * 3 * 3
-    for row in rows:
-        key = int.from_bytes(routing_key(bytes.fromhex(row["destination"]), row["day"]))
-        nearest = sorted((key ^ int(router, 16), router) for router in routers)
-        assert row["router"] == nearest[row["rank"] - 1][1]
-    assert {row["day"] for row in rows} == {date(2026, 2, 28), today, date(2026, 3, 2)}

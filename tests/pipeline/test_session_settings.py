@@ -1,9 +1,5 @@
 """An operator's settings of Spark count; those of the pipeline fill in what was not said."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -13,15 +9,6 @@ from pipeline.spark.session import _REPOSITORIES
 from pipeline.spark.settings import JAVA_OPTIONS, fetching, read_defaults, settings_for, told_by_operator
 
 OURS = ("-Dours=1",)
-PROGRAM = """
-import json, sys
-from pipeline.spark.session import open_session
-session = open_session(None, [("spark.app.name", "told by the command")])
-names = sys.argv[1:]
-java = session._jvm.java.lang.System
-print("FOUND " + json.dumps([session.conf.get(name) for name in names] + [java.getProperty("operator")]))
-session.stop()
-"""
 
 
 def test_what_no_operator_has_said_suits_one_small_machine_and_a_cluster_keeps_its_own_defaults() -> None:
@@ -88,23 +75,3 @@ def test_ivy_asks_maven_before_the_cache_of_a_user_that_may_have_descriptions_wi
     asked = [each.get("root") for each in root.iter("ibiblio")]
     assert asked == [None, "file:${user.home}/.m2/repository"]
     assert [each.get("name") for each in root.iter("chain")] == [each.get("defaultResolver") for each in root[:1]]
-
-
-@pytest.mark.spark
-def test_a_session_has_what_the_files_and_the_command_say(tmp_path: Path) -> None:
-    (tmp_path / "spark-defaults.conf").write_text(
-        "spark.sql.shuffle.partitions 7\nspark.driver.memory 700m\nspark.master local[1]\n"
-        "spark.app.name file\nspark.driver.extraJavaOptions -XX:+UseParallelGC -Doperator=told\n"
-    )
-    names = ("spark.master", "spark.sql.shuffle.partitions", "spark.driver.memory", "spark.app.name")
-    answer = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *names, "spark.sql.session.timeZone"],
-        env={**os.environ, "SPARK_CONF_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    (line,) = [line for line in answer.stdout.splitlines() if line.startswith("FOUND ")] or [answer.stderr]
-    found = json.loads(line.removeprefix("FOUND "))
-    assert found == ["local[1]", "7", "700m", "told by the command", "UTC", "told"]

@@ -9,13 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 from pipeline.gold import traces
 from pipeline.gold.tables import Gold
 from pipeline.gold.traces import TRACED
-from pipeline.tables.delta import Table, stored_rows
-from pipeline.tables.specs import BASE_SPECS, EVENTS_SPEC, LOG
+from pipeline.tables.delta import Table
+from pipeline.tables.specs import EVENTS_SPEC, LOG
 from tests.pipeline.made_tables import FARM, derived_rows, gold_rows, knew, wrote
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -302,34 +301,3 @@ def test_long_trace_is_taken_in_portions_with_equal_tables(tmp_path: Path, monke
     assert tables(run.output) == expected
     assert sum(map(len, events)) > 3 * 100
     assert len(sizes) > 3 * len(TRACED), "a portion is a few batches, not all"
-
-
-@pytest.mark.spark
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_spark_makes_the_same_rows_of_the_same_texts(session: SparkSession, tmp_path: Path) -> None:
-    # given what is known of the first half of the events, and the second half
-    taken = [*steps(Random(3), hours=10)]
-    half = len(taken) // 2
-    at_once(tmp_path, taken[:half])
-    known = {name: stored_rows(tmp_path / name, traced.spec.schema) for name, traced in TRACED.items()}
-    run = Run(tmp_path)
-    run.batches = {"events": 0, "reports": 0}
-    for name in run.batches:
-        run.take(name, [row for table, rows in taken[half:] for row in rows if table == name])
-    run.refresh()
-    expected = tables(tmp_path)
-    # when Spark is asked with the views that DuckDB found
-    session.createDataFrame([(FARM,)], "farm STRING").createOrReplaceTempView("current_farm")
-    sources = {"events": EVENTS_SPEC, "reports": BASE_SPECS["reports"], "members": TRACED["members"].spec}
-    for name, traced in TRACED.items():
-        for source, spec in sources.items():
-            session.createDataFrame(stored_rows(tmp_path / source, spec.schema)).createOrReplaceTempView(source)
-        if known[name].num_rows:
-            session.createDataFrame(known[name]).createOrReplaceTempView("known")
-        views, sql = traced.of_batches(0, 1)
-        for view, text in views.items():
-            session.sql(text).createOrReplaceTempView(view)
-        found = session.sql(sql).toArrow().select(traced.spec.schema.names).cast(traced.spec.schema)
-        # then the rows are the same
-        rows = found.sort_by([(each, "ascending") for each in traced.spec.sorted_by]).to_pylist()
-        assert rows == expected[name], name

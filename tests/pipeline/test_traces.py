@@ -1,14 +1,12 @@
 """The traces of nodes: read in stretches, with lives told apart and what is lost said."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -224,23 +222,3 @@ def test_where_nothing_is_there_to_be_read_there_is_no_row(tmp_path: Path) -> No
     reader = FarmEventsDataSource({"node": str(tmp_path / "absent.sock")}).reader(EVENTS)
     assert reader.partitions() == []
     assert list(reader.read(InputPartition(None))) == [], "that is what Spark asks then"
-
-
-@pytest.mark.spark
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # pyspark's own sockets are closed by its finalizers
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_spark_streams_the_events_of_every_node_and_goes_on_where_it_was(session: SparkSession, tmp_path: Path) -> None:
-    one, two = a_node_with_five_events(), a_node_with_five_events()
-    with served(one, tmp_path / "one.sock") as first, served(two, tmp_path / "two.sock") as second:
-        absent = str(tmp_path / "absent.sock")
-        for _ in range(2):
-            stream = session.readStream.format("farm_events").option("node", f"{first},{absent},{second}").load()
-            writer = stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
-            query = writer.trigger(availableNow=True).start(str(tmp_path / "events"))
-            query.awaitTermination()
-            # given a crash that left the batch without the note of its end; and something more happens
-            shutil.rmtree(tmp_path / "checkpoint" / "commits")
-            two.happen("leader-elected", term=2)
-    rows = session.read.parquet(str(tmp_path / "events")).collect()
-    assert sorted(row["cursor"] for row in rows) == sorted([1, 2, 3, 4, 5] * 2 + [6])
-    assert json.loads(next(row["data"] for row in rows if row["cursor"] == 6)) == {"term": 2}

@@ -9,7 +9,6 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSourceReader,
     EqualTo,
@@ -162,23 +161,3 @@ def test_bounds_within_bounds_hold_what_all_of_them_hold(told: list[tuple[int | 
 def test_two_filters_of_one_column_leave_what_both_leave() -> None:
     once = Wanted().of("entries", ["report", "clock"])
     assert once.of("entries", ["clock", "factors"]).entries == frozenset({"clock"})
-
-
-@pytest.mark.spark
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_spark_hands_its_filters_over_where_it_is_told_to(session: SparkSession, log: tuple[MadeUpLog, str]) -> None:
-    session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    try:
-        rows = session.read.format("farm").option("node", log[1]).option("pushFilters", "true").load()
-        early = "log_time < '2026-01-01 00:00:30'"
-        chosen = rows.where(f"index > 3 and entry = 'report' and server_id in (1, 2) and {early}")
-        assert [row["index"] for row in chosen.orderBy("index").collect()] == [
-            row["index"]
-            for row in all_rows(log[1])
-            if row["index"] > 3 and row["entry"] == "report" and row["server_id"] != 3 and row["log_time"] < HALF
-        ]
-        plan = chosen._jdf.queryExecution().executedPlan().toString()
-        assert "+- Filter" not in plan, plan
-    finally:
-        session.conf.unset("spark.sql.python.filterPushdown.enabled")

@@ -32,7 +32,7 @@ from tests.end_to_end.farm import Farm, Node, command, local_farm, tail, wait_un
 from tests.end_to_end.layout import read_meta_lease_set
 from tests.processes import END_S
 
-pytestmark = [pytest.mark.soak]
+pytestmark = pytest.mark.soak
 
 STOPPED_S, RUNNING_S = 0.6, 0.4
 LAGGING_MS = 150.0

@@ -23,7 +23,7 @@ from tests.end_to_end.test_membership import newcomer
 from tests.end_to_end.test_rolling_restart import AGE_BOUND_S, Watch
 from tests.soak.attackers import Attackers, prey_of
 
-pytestmark = [pytest.mark.processes, pytest.mark.soak]
+pytestmark = pytest.mark.soak
 
 DURATION_S = float(os.environ.get("GARLICFARM_ATTACK_S") or 600)
 KILL_EVERY_S = 45.0

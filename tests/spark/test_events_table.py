@@ -3,20 +3,15 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.lake import EventsTable
 from pipeline.schemas import EVENTS
 from pipeline.tables.delta import stored_rows
 from pipeline.tables.specs import EVENTS_SPEC
+from tests.spark import JVM_SOCKETS
 
-pytestmark = [
-    pytest.mark.spark,
-    # pyspark's own sockets to the JVM are closed by its finalizers
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = JVM_SOCKETS
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

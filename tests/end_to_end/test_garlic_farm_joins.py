@@ -3,14 +3,12 @@
 from pathlib import Path
 from random import Random
 
-import pytest
 import trio
 
 from tests.simulation.consensus.linearizability import Verdict
 from tests.simulation.garlic_farm_joins import Story
 
 
-@pytest.mark.processes
 async def test_two_servers_join_and_go_and_the_whole_history_is_linearizable(tmp_path: Path) -> None:
     """One by log packs, one by snapshot after the log was compacted."""
     with trio.fail_after(300):

@@ -17,13 +17,9 @@ from tests.pipeline.generated_log import generated_log
 from tests.pipeline.made_tables import derived, knew, tables_of, wrote
 from tests.pipeline.test_trace_tables import event
 from tests.pipeline.test_warnings import DAY_SLOTS, health_rows, rising_from, season
+from tests.spark import JVM_SOCKETS
 
-pytestmark = [
-    pytest.mark.spark,
-    # pyspark's own sockets to the JVM are closed by its finalizers
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = JVM_SOCKETS
 HALF_HOUR_MS = 1_800_000
 HOUR = timedelta(hours=1)
 SILENT_FROM_MS, SILENT_TO_MS = EPOCH_MS + 2 * HALF_HOUR_MS, EPOCH_MS + 4 * HALF_HOUR_MS

@@ -1,17 +1,12 @@
 """Spark's own word on a failure, with pages of frames, goes to a file; an operator is told the reason."""
 
-import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.spark.scratch import scratch_directory
 from pipeline.spark.session import LOG_FILE
+from tests.spark import JVM_SOCKETS
 
-pytestmark = [
-    pytest.mark.spark,
-    # pyspark's own sockets to the JVM are closed by its finalizers
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = JVM_SOCKETS
 
 
 def test_what_spark_says_of_a_failure_is_in_a_file_and_not_on_the_screen(session: SparkSession) -> None:

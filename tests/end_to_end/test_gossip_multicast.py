@@ -13,8 +13,6 @@ from contextlib import ExitStack
 
 import pytest
 
-pytestmark = pytest.mark.processes
-
 PATIENCE_S = 60
 NODE = """
 import sys, trio, gossip

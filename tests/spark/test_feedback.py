@@ -1,0 +1,45 @@
+"""Feedback after the batches of a run that Spark executes."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.feedback.farms import FarmsFeedback, OneReach, Reach
+from pipeline.run import RunSettings, await_end, prepare, start_query
+from tests.pipeline.farm_log_server import (
+    address,
+    arrow_entries_of,
+    served,
+)
+from tests.pipeline.test_feedback import PERIOD_MS, Listener, slow_farm
+from tests.spark import JVM_SOCKETS
+
+pytestmark = JVM_SOCKETS
+
+
+def test_lagging_router_is_submitted_once_across_a_restart(session: SparkSession, tmp_path: Path) -> None:
+    told: list[str] = []
+    log = slow_farm(periods=6, slow_from=5)
+    listener = Listener(log.log_time_ms)
+    with served(log, tmp_path / "control.sock") as node:
+        source = {"node": node, "start": "19"}
+        judge = FarmsFeedback(session, OneReach(Reach(listener, source)), told.append)
+        settings = RunSettings(tmp_path / "tables", source, judge=judge.after_batch)
+        # given a batch of one single period, before which the driver looks back; when it is read
+        prepare(settings.output)
+        await_end(session, settings, lambda: start_query(session, settings, available_now=True))
+        judge.finish()
+        # then one entry says what the whole history says
+        body = listener.taken[0]["factors"]
+        assert isinstance(body, dict)
+        assert body["throughIndex"] == log.commit_index
+        assert body["formula"] == "strain-1"
+        assert body["factors"] == {address("three"): pytest.approx(1.477, abs=0.01)}
+        assert told == [f"factors of 1 leaves, made from the log up to {log.commit_index}, are entry 4711"]
+    # and the next batch, a period later, repeats nothing
+    log.tick(PERIOD_MS)
+    listener.newest_ms = log.log_time_ms
+    judge.after_batch(arrow_entries_of(log))
+    judge.finish()
+    assert len(listener.taken) == len(told) == 1

@@ -1,0 +1,120 @@
+"""A run of the pipeline reads a log through a control endpoint and keeps its tables exactly once."""
+
+import json
+import shutil
+from datetime import date
+from pathlib import Path
+from random import Random
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from pipeline.floodfills import SPEC, closest_floodfills, keep, routing_key
+from pipeline.run import RunSettings, prepare, run_once
+from pipeline.schemas import ENTRIES
+from pipeline.serve.metrics import RunMetrics
+from pipeline.source.farm import FarmDataSource
+from pipeline.source.log_client import FarmLogError
+from pipeline.tables.delta import stored_rows
+from pipeline.tables.specs import BASE_SPECS
+from tests.pipeline.farm_log_server import MadeUpLog, served, three_servers
+from tests.pipeline.made_tables import gold_rows
+from tests.pipeline.test_pipeline_tables import history
+from tests.spark import JVM_SOCKETS
+
+pytestmark = JVM_SOCKETS
+
+
+Ran = tuple[MadeUpLog, Path]
+
+
+@pytest.fixture(scope="module")
+def first_run(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """A minute of a farm, read by a run that came to its end."""
+    place, log = tmp_path_factory.mktemp("run"), three_servers(minutes=1)
+    with served(log, place / "control.sock") as address:
+        run_once(session, RunSettings(place / "tables", {"node": address}))
+    return log, place / "tables"
+
+
+@pytest.fixture
+def ran(first_run: Ran, tmp_path: Path) -> Ran:
+    """A copy of it that a test may change."""
+    log, output = first_run
+    shutil.copytree(output, tmp_path / "tables")
+    return MadeUpLog(entries=[*log.entries], log_time_ms=log.log_time_ms), tmp_path / "tables"
+
+
+def test_a_batch_that_is_repeated_after_a_crash_changes_no_row_and_the_next_one_takes_only_what_is_new(
+    session: SparkSession, ran: Ran, tmp_path: Path
+) -> None:
+    # given a run whose last batch was written but, by a crash, not noted as done in the checkpoint
+    log, output = ran
+    undisturbed = history(output, "reports")
+    shutil.rmtree(output / "checkpoint" / "commits")
+    # when it runs again, and there is more to read
+    log.tick(10_000)
+    log.report(1, uptime=70_000)
+    metrics = RunMetrics()
+    with served(log, tmp_path / "control.sock") as address:
+        run_once(session, RunSettings(output, {"node": address}, metrics=metrics))
+    # then each report is there once, and all entries of both batches are counted
+    assert f"garlicfarm_pipeline_entries_total {log.commit_index}.0" in metrics.exposition().decode()
+    assert stored_rows(output / "reports", BASE_SPECS["reports"].schema).num_rows == 6 * 3 + 1
+    assert [row for row in history(output, "reports") if row["index"] < log.commit_index] == (undisturbed)
+    assert [row["reports"] for row in gold_rows(output, "router_health")] == [6, 6, 6, 1]
+
+
+def test_another_farms_log_is_refused_by_a_checkpoint(ran: Ran, tmp_path: Path) -> None:
+    log, output = ran
+    (noted,) = (output / "checkpoint" / "offsets").glob("[0-9]*")
+    offset = json.loads(noted.read_text().splitlines()[-1])
+    stream = FarmDataSource({"node": str(tmp_path / "control.sock")}).streamReader(ENTRIES)
+    with served(log, tmp_path / "control.sock"):
+        assert stream.latestOffset(offset, ReadAllAvailable()) == offset
+    log.cluster_id = "ff" * 16
+    with served(log, tmp_path / "control.sock"), pytest.raises(FarmLogError, match="another output directory"):
+        stream.latestOffset(offset, ReadAllAvailable())
+
+
+def test_a_log_compacted_past_the_checkpoint_fails_loudly(session: SparkSession, ran: Ran, tmp_path: Path) -> None:
+    log, output = ran
+    compacted = MadeUpLog(first_index=log.commit_index + 50)
+    compacted.report(1, uptime=1)
+    with served(compacted, tmp_path / "control.sock") as address, pytest.raises(FarmLogError, match="compacted away"):
+        run_once(session, RunSettings(output, {"node": address}))
+
+
+def test_tables_whose_checkpoint_is_gone_are_not_mixed_with_new_ones(ran: Ran) -> None:
+    _, output = ran
+    prepare(output)
+    shutil.rmtree(output / "checkpoint")
+    with pytest.raises(FarmLogError, match="no checkpoint"):
+        prepare(output)
+
+
+def test_the_join_with_floodfills_is_exact_when_it_is_spread_and_its_table_for_its_owner(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    random = Random(5)
+    routers = [random.randbytes(32).hex() for _ in range(300)]
+    destinations = [random.randbytes(32).hex() for _ in range(20)]
+    today = date(2026, 3, 1)
+    found = closest_floodfills(
+        session.createDataFrame([(each,) for each in [*destinations, "no hash"]], "destination STRING"),
+        session.createDataFrame([(each.upper(),) for each in routers], "router STRING"),
+        today,
+        count=3,
+    )
+    # twice: the second time instead of the first
+    keep(tmp_path, found)
+    keep(tmp_path, found)
+    assert (tmp_path / SPEC.name).stat().st_mode & 0o777 == 0o700, "it tells what pseudonyms hide"
+    rows = stored_rows(tmp_path / SPEC.name, SPEC.schema).to_pylist()
+    assert len(rows) == 20 * 3 * 3
+    for row in rows:
+        key = int.from_bytes(routing_key(bytes.fromhex(row["destination"]), row["day"]))
+        nearest = sorted((key ^ int(router, 16), router) for router in routers)
+        assert row["router"] == nearest[row["rank"] - 1][1]
+    assert {row["day"] for row in rows} == {date(2026, 2, 28), today, date(2026, 3, 2)}

@@ -1,0 +1,36 @@
+"""A session of Spark in a process of its own has the settings of the operator."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import json, sys
+from pipeline.spark.session import open_session
+session = open_session(None, [("spark.app.name", "told by the command")])
+names = sys.argv[1:]
+java = session._jvm.java.lang.System
+print("FOUND " + json.dumps([session.conf.get(name) for name in names] + [java.getProperty("operator")]))
+session.stop()
+"""
+
+
+def test_session_has_the_settings_of_files_and_of_the_command(tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text(
+        "spark.sql.shuffle.partitions 7\nspark.driver.memory 700m\nspark.master local[1]\n"
+        "spark.app.name file\nspark.driver.extraJavaOptions -XX:+UseParallelGC -Doperator=told\n"
+    )
+    names = ("spark.master", "spark.sql.shuffle.partitions", "spark.driver.memory", "spark.app.name")
+    answer = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *names, "spark.sql.session.timeZone"],
+        env={**os.environ, "SPARK_CONF_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    (line,) = [line for line in answer.stdout.splitlines() if line.startswith("FOUND ")] or [answer.stderr]
+    found = json.loads(line.removeprefix("FOUND "))
+    assert found == ["local[1]", "7", "700m", "told by the command", "UTC", "told"]
