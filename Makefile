@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # The limits of a test that is no part of `make test`; pyproject.toml has the others.
 HOURS := --timeout 3600 -o faulthandler_timeout=4000
 
-.PHONY: run requirements test compiled test-compiled dist test-packages soak soak-upgrade soak-kills soak-cluster watch-loop check interop interop-zmq interop-kafka bench \
+.PHONY: run requirements test test-waiting compiled test-compiled dist test-packages soak soak-upgrade soak-kills soak-cluster watch-loop check interop interop-zmq interop-kafka bench \
 	simulate simulate-large pipeline docs gallery reference clean
 
 $(BIN)/python:
@@ -52,9 +52,13 @@ ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
 	$(BIN)/python -m pytest -q -n 2 -m "not soak and not interop and not packages" $(WAITING_TESTS:%=--ignore %)
-	$(BIN)/python -m pytest -q -n 4 -m "not soak and not interop" $(WAITING_TESTS)
-	@if $(CAN_COMPILE); then $(MAKE) test-compiled; else echo "no C compiler: the compiled modules are not tested"; fi
+	@if $(CAN_COMPILE); then $(MAKE) -j 2 test-waiting compiled && $(MAKE) test-compiled; \
+	else $(MAKE) test-waiting && echo "no C compiler: the compiled modules are not tested"; fi
 endif
+
+# While these wait, `make test` compiles.
+test-waiting: $(VENV)/all.stamp
+	$(BIN)/python -m pytest -q -n 4 -m "not soak and not interop" $(WAITING_TESTS)
 
 # The wheel of this platform with mypyc's modules (setup.py), unpacked aside: about a minute of one processor after a
 # change of what is compiled. Packages without compiled modules are taken from this tree.
@@ -63,7 +67,7 @@ CAN_COMPILE = command -v $(CC) >/dev/null && test -e \
 WHEEL := $(PIP) wheel --no-deps --no-build-isolation
 build/compiled.stamp: setup.py pyproject.toml $(shell find consensus -name '*.py') | $(VENV)/all.stamp
 	rm -rf build/compiled build/compiled-wheel
-	GARLICFARM_COMPILED=1 $(WHEEL) -w build/compiled-wheel .
+	GARLICFARM_COMPILED=1 nice $(WHEEL) -w build/compiled-wheel .
 	$(PIP) install --no-deps --target build/compiled build/compiled-wheel/*.whl
 	rm -rf build/compiled/bin build/compiled/bridge build/compiled/gossip build/compiled/pipeline
 	@touch $@
