@@ -1,6 +1,7 @@
 """Settings of all tests: what is judged, what child processes find, and which tests stay on one worker.
 
-Hypothesis judges what is right, never how long it took on a busy machine.
+Hypothesis judges what is right, never how long it took on a busy machine. It plays a quarter of its examples here and
+all in `make soak`, which selects these tests. A test that declares its own number keeps it.
 
 Processes that the tests start find the project compiled, also where the environment asks Python to keep no compiled
 modules. Each node of a farm would otherwise compile some three hundred modules before its first step, which takes as
@@ -21,11 +22,12 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
+from tests.effort import EXAMPLES, IS_SOAK
 from tests.loop_watch.findings import described, findings_in, not_allowed, watched_environment
 from tests.loop_watch.watch import ENVIRONMENT
 
@@ -36,7 +38,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)
 
-settings.register_profile("garlicfarm", deadline=None, print_blob=True)
+settings.register_profile("garlicfarm", deadline=None, print_blob=True, max_examples=EXAMPLES)
 settings.load_profile("garlicfarm")
 
 SPARK = "tests/spark"
@@ -52,9 +54,13 @@ def _group(nodeid: str) -> str:
     return SPARK if path.startswith(f"{SPARK}/") else path
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long groups first; the order within a group stays."""
+    """Put the long groups first, the order within a group stays; mark searches by Hypothesis for `make soak`."""
     items.sort(key=lambda item: LONG.index(group) if (group := _group(item.nodeid)) in LONG else len(LONG))
+    for item in items if IS_SOAK else ():
+        if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
+            item.add_marker(pytest.mark.search)
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types

@@ -10,6 +10,8 @@ import pytest
 
 IS_SOAK = os.environ.get("GARLICFARM_SOAK") == "1"
 SEEDS = 8
+EXAMPLES = 100 if IS_SOAK else 25
+"""Of a test by Hypothesis that declares no number."""
 
 
 def over_seeds(many: int) -> pytest.MarkDecorator:
