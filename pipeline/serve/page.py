@@ -94,7 +94,7 @@ def _long(cell: object) -> str:
 
 def cut(shown: int, total: int, what: str, which: str) -> str:
     """What a section left out, if it did."""
-    return f'<p class="how">{shown:,} of {total:,} {what} shown, {escape(which)}.</p>' if total > shown else ""
+    return f'<p class="how">{shown:,} of {total:,} {escape(what)} shown, {escape(which)}.</p>' if total > shown else ""
 
 
 def maybe(value: Any, told: Callable[[Any], str]) -> str | None:

@@ -271,6 +271,10 @@ def test_tables_without_a_report_give_no_verdict(tmp_path: Path) -> None:
     assert verdict(made(tmp_path))[0] == "Nothing is known yet: no server has reported"
 
 
+def test_what_a_page_cuts_is_escaped() -> None:
+    assert "<b>" not in parts.cut(1, 2, "<b>rows", "the <b>newest")
+
+
 # -- the worst first, and what is cut is told --------------------------------------------------------------------------
 
 
