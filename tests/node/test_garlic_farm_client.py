@@ -107,7 +107,7 @@ async def test_a_busy_leader_is_asked_again_and_no_other_server(stage: Stage, au
     client = await client_of(stage)
     await client.submit([])
     before = len(alice.handler.asked_by_clients) + len(bob.handler.asked_by_clients)
-    carol.handler.client_answer = lambda _: ClientAnswer(accepted=False, leader=CAROL, next_index=0, term=1)
+    carol.handler.client_answer = lambda _: ClientAnswer(busy=True, term=1)
     submission = await client.submit([b"x"], patience_s=3)
     assert submission.outcome is Outcome.BUSY
     assert "server 3 leads and is busy" in submission.reason

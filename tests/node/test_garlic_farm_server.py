@@ -197,9 +197,7 @@ async def test_a_follower_names_the_leader_as_destination(stage: Stage, leader: 
 
 
 async def test_a_busy_leader_refuses_with_its_own_id(stage: Stage) -> None:
-    stage.add(Host(BOB)).handler.client_answer = lambda _: ClientAnswer(
-        accepted=False, leader=BOB, next_index=0, term=1
-    )
+    stage.add(Host(BOB)).handler.client_answer = lambda _: ClientAnswer(busy=True, term=1)
     dialed = await dial(stage, None)
     await dialed.stream.send_all(encode_request(CLIENT))
     assert await replies(dialed, 1) == [

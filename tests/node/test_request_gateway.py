@@ -149,7 +149,7 @@ def gateway(server: Server) -> RequestGateway:
         ),
         (
             ProposalResolved(proposal_id=0, outcome=Outcome.BUSY, leader=OWN),
-            ClientAnswer(accepted=False, leader=OWN, next_index=0, term=1),
+            ClientAnswer(busy=True, term=1),
         ),
         (ProposalResolved(proposal_id=0, outcome=Outcome.UNKNOWN), None),
     ],

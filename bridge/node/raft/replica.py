@@ -297,7 +297,7 @@ class RequestGateway:
 
 
 def _no_leader_known(answered: Callable[[ClientAnswer | None], None]) -> Cancel:
-    answered(ClientAnswer(accepted=False, leader=None, next_index=0, term=0))
+    answered(ClientAnswer(term=0))
     return nothing_to_cancel
 
 

@@ -51,19 +51,17 @@ class ClientRequests:
         if not commands:
             answered(self._who_leads())
             return nothing_to_cancel
-        server, own_id, sessioned = self._server, self._own_id, self._sessioned
-        wanted = _Wanted(answered)
+        server, sessioned = self._server, self._sessioned
+        callback = _AnswerCallback(answered)
         try:
             if sessioned is None:
-                return server.submit(
-                    commands, lambda found: answered(client_answer(found, server.role, own_id))
-                ).abandon
-            proposal = server.submit(commands, lambda found: self._found(found, sessioned, commands, wanted))
+                return server.submit(commands, lambda found: answered(client_answer(found, server.role))).abandon
+            proposal = server.submit(commands, lambda found: self._found(found, sessioned, commands, callback))
         except ValueError as error:
             raise GarlicFarmError(Fault.TOO_LARGE, str(error)) from error
 
         def cancel() -> None:
-            wanted.answered = None
+            callback.answered = None
             proposal.abandon()
 
         return cancel
@@ -75,8 +73,7 @@ class ClientRequests:
             number = server.ask_read(lambda found: answered(self._read_answer(found)))
         except ServerBusyError:
             role = self._server.role
-            leader = self._own_id if role.role is Role.LEADER else role.leader
-            answered(ClientAnswer(accepted=False, leader=leader, next_index=0, term=role.term))
+            answered(ClientAnswer(leader=role.leader, busy=role.role is Role.LEADER, term=role.term))
             return nothing_to_cancel
         except ServerStoppedError as error:
             raise GarlicFarmError(Fault.BUSY, str(error)) from error
@@ -96,16 +93,20 @@ class ClientRequests:
         return ClientAnswer(accepted=leads, leader=role.leader, next_index=following, term=role.term)
 
     def _found(
-        self, found: ProposalResolved, sessioned: ExecutedRequests, commands: tuple[bytes, ...], wanted: "_Wanted"
+        self,
+        found: ProposalResolved,
+        sessioned: ExecutedRequests,
+        commands: tuple[bytes, ...],
+        callback: "_AnswerCallback",
     ) -> None:
-        answer = client_answer(found, self._server.role, self._own_id)
+        answer = client_answer(found, self._server.role)
         committed = answer is not None and found.outcome is Outcome.COMMITTED
         named = [command for command in commands if committed and sessioned.request_of(command) is not None]
         if answer is None or not named:
-            wanted.give(answer)
+            callback.give(answer)
             return
         if self._waiting >= WAITING_MAX:
-            wanted.give(None)
+            callback.give(None)
             return
 
         def applied() -> None:
@@ -113,15 +114,14 @@ class ClientRequests:
             # The number of a request may depend on entries that have been applied in the meantime.
             requests = map(sessioned.request_of, named)
             executed = all(request is not None and sessioned.was_executed(request) for request in requests)
-            wanted.give(answer if executed else self._expired(answer))
+            callback.give(answer if executed else self._expired(answer))
 
         self._waiting += 1
         self._server.applying.when_applied(answer.next_index - 1, applied)
 
-    def _expired(self, answer: ClientAnswer) -> ClientAnswer:
-        return ClientAnswer(
-            accepted=False, leader=self._own_id, next_index=answer.next_index, term=answer.term, expired=True
-        )
+    @staticmethod
+    def _expired(answer: ClientAnswer) -> ClientAnswer:
+        return ClientAnswer(next_index=answer.next_index, term=answer.term, expired=True)
 
     def _read_answer(self, found: ReadReady | ReadRefused | None) -> ClientAnswer | None:
         term = self._server.role.term
@@ -129,16 +129,16 @@ class ClientRequests:
             case ReadReady(_, index):
                 return ClientAnswer(accepted=True, leader=self._own_id, next_index=index + 1, term=term)
             case ReadRefused(_, ReadRefusal.NOT_LEADER, leader):
-                return ClientAnswer(accepted=False, leader=leader, next_index=0, term=term)
+                return ClientAnswer(leader=leader, term=term)
             case ReadRefused():
-                return ClientAnswer(accepted=False, leader=self._own_id, next_index=0, term=term)
+                return ClientAnswer(busy=True, term=term)
             case None:
                 return None
             case _:
                 assert_never(found)
 
 
-class _Wanted:
+class _AnswerCallback:
     """The callback for an answer, until the request is cancelled."""
 
     def __init__(self, answered: Answered) -> None:

@@ -22,8 +22,8 @@ and the incident says why. Each request must be allowed for the role that the co
 proven id. A connection without a proven identity is a client: it may submit entries, read, and ask to be added. Only
 servers vote, append and invite. Only the server itself may ask to be removed.
 A client is also disconnected if the outcome of its entry is unknown: this protocol has no other honest answer. The same
-holds for a client whose session has expired, unless the handshake agreed on the extension that reports it: accepted 0
-with this server as the leader, as for "busy", and a next index beyond the refused entry.
+holds for a client whose session has expired, unless the handshake agreed on the extension that reports it. Busy and
+expired name this server as the leader on the wire; expired also has a next index beyond the refused entry.
 """
 
 from collections import deque
@@ -65,32 +65,33 @@ _FROM_CLIENTS = (wire.ClientRequest, wire.ReadIndexRequest, wire.AddServerReques
 """Requests that need no server id of the sender or of the recipient."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientAnswer:
     """The answer to a client.
 
     Accepted: committed, or, if it sent nothing, that this server leads; `next_index` is one beyond its last entry.
-    Not accepted: `leader` is the server to ask instead; its own id means that it leads and is busy. `expired`: an
-    entry was committed, and the table of sessions has refused it.
+    Not accepted: `leader` is the server to send to instead, as far as known. `busy`: this server can take the request
+    later. `expired`: an entry was committed, and the table of sessions has refused it.
     """
 
-    accepted: bool
-    leader: ServerId | None
-    next_index: Index
     term: Term
+    accepted: bool = False
+    leader: ServerId | None = None
+    next_index: Index = 0
+    busy: bool = False
     expired: bool = False
 
 
-def client_answer(found: ProposalResolved, role: RoleChanged, own_id: int) -> ClientAnswer | None:
-    """The answer of server `own_id` for the end of a proposal; None: the outcome is unknown, so the connection ends."""
+def client_answer(found: ProposalResolved, role: RoleChanged) -> ClientAnswer | None:
+    """Return the answer for the end of a proposal; None: the outcome is unknown, so the connection ends."""
     match found.outcome:
         case Outcome.COMMITTED:
             at = found.position or LogId(0, role.term)
             return ClientAnswer(accepted=True, leader=role.leader, next_index=at.index + 1, term=at.term)
         case Outcome.NOT_LEADER:
-            return ClientAnswer(accepted=False, leader=found.leader, next_index=0, term=role.term)
+            return ClientAnswer(leader=found.leader, term=role.term)
         case Outcome.BUSY:
-            return ClientAnswer(accepted=False, leader=own_id, next_index=0, term=role.term)
+            return ClientAnswer(busy=True, term=role.term)
         case Outcome.UNKNOWN:
             return None
 
@@ -376,8 +377,8 @@ class ServerConnection:
                 commands = commands_from_wire(request)
                 if self._quota is not None and not self._quota.take(commands, trio.current_time()):
                     self._metrics.count("client-requests-beyond-quota")
-                    busy = ClientAnswer(accepted=False, leader=self._own_server_id(), next_index=0, term=0)
-                    self._settle(slot, self._client_reply(wire.AppendEntriesResponse, busy))
+                    busy = self._client_reply(wire.AppendEntriesResponse, ClientAnswer(busy=True, term=0))
+                    self._settle(slot, busy)
                     return nothing_to_cancel
                 return self._handler.client_request(
                     commands,
@@ -398,10 +399,6 @@ class ServerConnection:
             case _:
                 text = f"a {type(request).__name__}, which this server does not answer"
                 raise GarlicFarmError(Fault.OUT_OF_TURN, text)
-
-    def _own_server_id(self) -> int | None:
-        own_id = self._identity().server_id
-        return None if own_id is None else own_id
 
     def _settle(self, slot: _Slot, reply: wire.Reply | None) -> None:
         """Store the slot's reply; without one the connection ends at this slot's turn."""
@@ -435,11 +432,11 @@ class ServerConnection:
     def _client_reply(self, reply: type[wire.Reply], answer: ClientAnswer | None) -> wire.Reply | None:
         if answer is None or (answer.expired and Extension.SESSIONS not in self._upgraded.extensions):
             return None
-        leader = UNKNOWN_SERVER if answer.leader is None else integer_id(answer.leader)
         ours = self._identity().server_id or UNKNOWN_SERVER
+        leader = UNKNOWN_SERVER if answer.leader is None else integer_id(answer.leader)
         return reply(
             source=ours,
-            destination=leader,
+            destination=ours if answer.busy or answer.expired else leader,
             term=answer.term,
             next_index=answer.next_index,
             accepted=answer.accepted,
