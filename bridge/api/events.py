@@ -1,7 +1,7 @@
 """The kinds of events: the facts that report a change, the sentence, and events of several nodes as one story.
 
     Change     ──▶ change_event     kind and facts
-    TraceEvent ──▶ event_sentence   "node-2 is to publish hakketfo….b32.i2p, after node-3"
+    TraceEvent ──▶ event_sentence   "node-2 will publish hakketfo….b32.i2p, after node-3"
                ──▶ event_text       the same behind its kind, as a line of the log has it
     events of several nodes ──▶ StoryTeller ──▶ each fact once
 
@@ -154,7 +154,7 @@ def _chosen(_: str, facts: Facts) -> str:
     after = "" if facts.get("previous") is None else f", after {_server(facts, 'previous', 'previousName')}"
     if facts["server"] is None:
         return f"no server can publish {_address(facts['master'])}{after}"
-    return f"{_server(facts)} is to publish {_address(facts['master'])}{after}"
+    return f"{_server(facts)} will publish {_address(facts['master'])}{after}"
 
 
 def _leads(node: str, facts: Facts) -> str:
@@ -243,7 +243,7 @@ _OF_FARM: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "member-left": _member("has left"),
     "publisher-chosen": _chosen,
     "publication-accepted": lambda _, facts: f"{_server(facts)} may publish the structure of {_clock(facts['second'])}",
-    "publication-refused": lambda _, facts: f"that of {_server(facts)}: {_clocks(facts['reason'])}",
+    "publication-refused": lambda _, facts: f"from {_server(facts)}: {_clocks(facts['reason'])}",
     "publication-forced": _facts_alone,
     "server-admitted": lambda _, facts: f"{facts['name'] or facts['id']} is server {facts['server']}",
     "server-forgotten": lambda _, facts: f"{_server(facts)} has been silent for long",
@@ -253,7 +253,7 @@ _OF_FARM: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "admission-refused": _facts_alone,
     "level-raised": lambda _, facts: f"the feature level is {facts['level']}",
     "level-refused": _facts_alone,
-    "clock-off": lambda _, facts: f"the clock of {_server(facts)} is off by {facts['offsetMs']} ms",
+    "clock-off": lambda _, facts: f"the clock of {_server(facts)} differs by {facts['offsetMs']} ms",
     "clock-bounded": _facts_alone,
     "log-time-corrected": _facts_alone,
     "second-forgotten": _facts_alone,
@@ -280,8 +280,8 @@ _OF_NODE: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "verdict-changed": lambda _, facts: str(facts["text"]),
     "alarm-raised": lambda _, facts: f"{facts['alarm']}: {facts['text']}",
     "alarm-cleared": lambda _, facts: f"{facts['alarm']} is over",
-    "leader-unknown": lambda _, facts: f"it knows no leader in term {facts['term']}",
-    "election-started": lambda _, facts: f"it stands for election in term {facts['term']}",
+    "leader-unknown": lambda _, facts: f"it does not know a leader in term {facts['term']}",
+    "election-started": lambda _, facts: f"it is a candidate in term {facts['term']}",
     "leadership-handed-over": lambda _, facts: f"to {_server(facts, 'leader', 'leaderName')}, in term {facts['term']}",
     "published": lambda _, facts: f"the structure of {_clock(facts['second'])}, with {facts['entries']} entries",
     "publish-failed": lambda _, facts: (
@@ -294,12 +294,12 @@ _OF_NODE: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "connection-restored": lambda _, facts: f"{facts['text']} after {facts['failures']} failures",
     "node-started": lambda _, facts: f"with pid {facts['pid']}{_again(facts['generation'])}{_addresses(facts)}",
     "founding-promised": lambda _, facts: f"it promises to create a farm of {facts['founders']} nodes",
-    "founding-ignored": lambda _, facts: f"that of {facts['id']}, of cluster {facts['cluster']}",
+    "founding-ignored": lambda _, facts: f"from {facts['id']}, of cluster {facts['cluster']}",
     "farm-founded": _in_cluster("of cluster"),
     "farm-known": lambda _, facts: f"it has discovered cluster {facts['cluster']}",
-    "farm-resumed": _in_cluster("it goes on in cluster"),
+    "farm-resumed": _in_cluster("it continues in cluster"),
     "admitted": _in_cluster("it belongs to cluster"),
-    "raft-id-corrected": _in_cluster("it goes on in cluster"),
+    "raft-id-corrected": _in_cluster("it continues in cluster"),
     "user-event": lambda _, facts: _message(facts),
     "query": lambda _, facts: f"{_message(facts)} ({'answered' if facts['answered'] else 'it knows no answer'})",
     "control-certificate-renewed": lambda _, facts: f"clients that compare it need the new {facts['file']}",

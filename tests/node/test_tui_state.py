@@ -267,9 +267,9 @@ def test_the_publisher_chosen_last_counts_and_a_follower_tells_what_the_log_lets
         event(1_700, "publication-accepted", server=3, name="node-3", second=5),
     ]
     assert [step.detail for step in last_take_over(events)] == [
-        "node-2: it knows no leader in term 2",
+        "node-2: it does not know a leader in term 2",
         "node-3 leads in term 3",
-        "node-3 is to publish abc.b32.i2p",
+        "node-3 will publish abc.b32.i2p",
         "node-3 may publish the structure of 00:00:05",
     ]
 

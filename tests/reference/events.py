@@ -11,10 +11,10 @@ Each node keeps its latest events and writes them to its log. `garlicfarm events
 `GET /v1/events` returns them as JSON ([control-endpoint.md](control-endpoint.md)). An event has a kind, the facts as
 key and value, and a sentence.
 
-In the sentences below, the key of a fact stands for its value, and every optional part is present. A kind without a
-sentence, or one that is not listed, is printed with its facts. An event that is marked `!` is a warning: something
-failed or was refused, or an alarm was raised. The node's log shows it with the level WARNING. `verdict-changed` is a
-warning unless the verdict is `ok`.
+In the sentences below, the key of a fact represents its value, and every optional part is present. An event without a
+sentence, or of an unlisted kind, is printed with its facts. The mark `!` shows a warning: an action failed or was
+refused, or an alarm was raised. The node's log has it with the level WARNING. `verdict-changed` is a warning unless the
+verdict is `ok`.
 """
 FARM = """
 ## About the farm

@@ -33,7 +33,7 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
     [
         (
             event("publisher-chosen", server=2, name="node-2", previous=3, previousName="node-3", master=MASTER),
-            "node-2 is to publish hakketfo3r2m….b32.i2p, after node-3",
+            "node-2 will publish hakketfo3r2m….b32.i2p, after node-3",
         ),
         (
             event("publisher-chosen", server=None, previous=3, previousName="node-3", master=MASTER),
@@ -45,7 +45,7 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
         ),
         (
             event("publication-refused", server=1, name="node-1", reason="node-1 is not the publisher; no server is"),
-            "that of node-1: node-1 is not the publisher; no server is",
+            "from node-1: node-1 is not the publisher; no server is",
         ),
         (
             event(
@@ -53,7 +53,7 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
                 server=1,
                 reason="second 1795352222 is not after 1795352333, which was accepted before",
             ),
-            "that of server 1: second 12:57:02 is not after 12:58:53, which was accepted before",
+            "from server 1: second 12:57:02 is not after 12:58:53, which was accepted before",
         ),
         (
             event("exclusion-changed", leaf=MASTER.removesuffix(".b32.i2p"), excluded=True),
