@@ -65,8 +65,10 @@ class ServerParts:
     leader_records: LeaderRecords | None = None
     """Records of the protocol in the entries that a new leader appends."""
     node_id: bytes | None = None
-    """The owner of the directory, 8 bytes; None: derived from `server_id`. Another owner is refused, as are a second
-    process and a copy of the directory in another place."""
+    """The owner of the directory, 8 bytes; None: derived from `server_id`.
+
+    The storage refuses another owner, a second process, and a copy of the directory in another place.
+    """
     generation: int | None = None
     """A number that the caller stores elsewhere and increments before each start; None: the storage counts its starts.
 
