@@ -59,7 +59,7 @@ from .core.model import (
 from .core.options import Options as Options, PolicyTimes as PolicyTimes, i2p as i2p, lan as lan, local as local
 from .core.raft import Raft as Raft
 from .core.replica import TERM_STEP_MAX as TERM_STEP_MAX
-from .core.status import Description as Description, FollowerProgress as FollowerProgress
+from .core.status import FollowerProgress as FollowerProgress, RaftDescription as RaftDescription
 from .server.block_nursery import block_nursery as block_nursery, single_errors as single_errors
 from .server.errors import (
     HaltedError as HaltedError,

@@ -54,8 +54,7 @@ from bridge.core.publishing.candidates import Candidate, candidates_of
 from bridge.core.publishing.lease_set import LeafEntry, is_healthy, leaf_load
 from bridge.core.publishing.publication import Pace, PlannedPublication, lease_set_entries
 from bridge.core.state.farm_state import FarmState, FarmTuning, MasterState, ServerState
-from consensus import Description as RaftDescription
-from consensus import ServerId, integer_id
+from consensus import RaftDescription, ServerId, integer_id
 from gossip import Address, Member, NodeId, OtherFarm, Status
 from gossip import Description as GossipDescription
 

@@ -95,7 +95,7 @@ from consensus.core.replication.fetch_receiver import FetchReceiver
 from consensus.core.replication.port import Replication
 from consensus.core.roles import Follower, ServerRole
 from consensus.core.snapshots import SnapshotReceiver, snapshot_taken, take_snapshot
-from consensus.core.status import Description, Outline
+from consensus.core.status import RaftDescription, SoftState
 from consensus.core.transfer import LeadershipTransfers
 from consensus.core.validation import implausible
 
@@ -158,10 +158,10 @@ class Raft:
             invariants.check_all(replica, self._role.as_leader)
         return replica.outbox.drain()
 
-    def describe(self, now: Milliseconds = 0) -> Description:
+    def describe(self, now: Milliseconds = 0) -> RaftDescription:
         """This replica as plain data. Ages count to `now`, or to the last step if that was later."""
         replica, leader = self._replica, self._role.as_leader
-        return Description(
+        return RaftDescription(
             server_id=replica.server_id,
             role=self._announced.role,
             term=replica.term,
@@ -184,10 +184,10 @@ class Raft:
             dropped=tuple(sorted(replica.dropped.items())),
         )
 
-    def outline(self) -> Outline:
+    def soft_state(self) -> SoftState:
         """What is asked for with every message; the values are those of `describe`."""
         log, announced = self._replica.log, self._announced
-        return Outline(
+        return SoftState(
             role=announced.role,
             term=self._replica.term,
             leader=announced.leader,

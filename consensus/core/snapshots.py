@@ -255,7 +255,7 @@ class IncomingSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotChunk:
+class ReceivedChunk:
     """A chunk of the snapshot of `last` from the leader of our term."""
 
     term: Term
@@ -289,7 +289,7 @@ class SnapshotReceiver:
         self.abandon()
         self.incoming = IncomingSnapshot(term, leader, last)
 
-    def receive(self, chunk: SnapshotChunk) -> None:
+    def receive(self, chunk: ReceivedChunk) -> None:
         """A chunk from the leader of our term."""
         if self._is_superfluous(chunk.last):
             self.abandon()
@@ -346,7 +346,7 @@ class SnapshotReceiver:
         self._replica.applier.commit_up_to(last.index)
         self._answer_installed(leader, correlation, 0, self._replica.log.writing_number)
 
-    def _problem_of(self, incoming: IncomingSnapshot, chunk: SnapshotChunk) -> str | None:
+    def _problem_of(self, incoming: IncomingSnapshot, chunk: ReceivedChunk) -> str | None:
         if chunk.offset != incoming.received or incoming.check_id is not None:
             return "snapshot chunk at another offset than is wanted"
         if incoming.number > self._replica.durable_number:
@@ -357,7 +357,7 @@ class SnapshotReceiver:
             return "snapshot chunk while the disk is full"
         return None
 
-    def _store(self, incoming: IncomingSnapshot, chunk: SnapshotChunk) -> None:
+    def _store(self, incoming: IncomingSnapshot, chunk: ReceivedChunk) -> None:
         replica = self._replica
         stored = StoreChunk(chunk.last, chunk.offset, chunk.data)
         incoming.number = replica.outbox.stage_snapshot(stored)

@@ -45,8 +45,8 @@ class ChangeProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
-    """What answers to other servers and to clients say of a replica: found at once, while a `Description` is made."""
+class SoftState:
+    """The role, term and leader for replies: cheap, compared with a `RaftDescription`."""
 
     role: Role
     term: Term
@@ -58,7 +58,7 @@ class Outline:
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class RaftDescription:
     """One replica at one moment. `followers` is empty unless it leads; `dropped` counts what was ignored, by reason."""
 
     server_id: ServerId

@@ -71,7 +71,7 @@ from consensus.core.features import Extensions, Strategy
 from consensus.core.messages import AppendEntries, FetchReply, Message, Reply, Request
 from consensus.core.model import Configuration, Entry, Index, LogId, Server, ServerId, SnapshotDescription
 from consensus.core.raft import Raft
-from consensus.core.status import Outline
+from consensus.core.status import SoftState
 from consensus.server.applying import Applying
 from consensus.server.batching import Batches, Proposal, ProposalLimit
 from consensus.server.callbacks import log_failure, run_callback
@@ -419,9 +419,9 @@ class ConsensusServer:
         """
         return await self.applying.wait_applied(index)
 
-    def outline(self) -> Outline:
+    def soft_state(self) -> SoftState:
         """The core in a few words, for answers: asked with every message."""
-        return self._core.outline()
+        return self._core.soft_state()
 
     def divergence(self, other: LogId) -> LogId:
         """The newest place at or before `other` where a log that ends with `other` may agree with this one.

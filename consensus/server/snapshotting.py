@@ -24,7 +24,7 @@ from consensus.core.effects import TakeSnapshot
 from consensus.core.events import SnapshotTaken, SnapshotWanted
 from consensus.core.model import Index, SnapshotDescription
 from consensus.core.replication.progress import ProgressState
-from consensus.core.status import Description
+from consensus.core.status import RaftDescription
 from consensus.server.applying import Applying
 from consensus.server.errors import ServerStoppedError
 from consensus.server.event_loop import now_ms
@@ -53,7 +53,7 @@ class Snapshotting:
         keep_from: Callable[[], Index],
         step: Callable[[SnapshotWanted | SnapshotTaken], None],
         write_aside: Callable[[SnapshotWrite], None],
-        describe: Callable[[], Description],
+        describe: Callable[[], RaftDescription],
     ) -> None:
         self._step = step
         self._write_aside = write_aside

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from consensus.core.effects import ConfigurationChanged, RoleChanged
 from consensus.core.model import Index, ServerId
-from consensus.core.status import Description
+from consensus.core.status import RaftDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ Notice = RoleChanged | ConfigurationChanged | DiskFull | ContentRejected
 class ServerDescription:
     """The core's description, and what only the shell knows. Counts are since the process began."""
 
-    raft: Description
+    raft: RaftDescription
     applied: Index
     durable: Index
     hard_state_durable: bool

@@ -173,9 +173,9 @@ class StageServer:
 
     def describe(self) -> StageDescription:
         """The configuration, of three at first, and how far the log goes."""
-        return StageDescription(self.outline(), applied=self.applied_index)
+        return StageDescription(self.soft_state(), applied=self.applied_index)
 
-    def outline(self) -> StageDescription:
+    def soft_state(self) -> StageDescription:
         """The part about the log."""
         last = len(self.stage.log)
         start = ORIGIN if self.snapshot is None else self.snapshot.last

@@ -9,7 +9,7 @@ import trio
 from bridge.cli.kraft.metrics import PREFIX, STATE, TEXTS, exposition, serve_metrics
 from consensus.core.effects import Apply, Effect, Persist, Role, RoleChanged
 from consensus.core.model import Configuration, Entry, EntryKind, HardState, LogId, ReplicaKey, Server
-from consensus.core.status import Description
+from consensus.core.status import RaftDescription
 from consensus.protocols.kraft.replica.metrics import (
     SAMPLE_S,
     STATES,
@@ -169,9 +169,9 @@ def test_an_event_loop_that_sleeps_is_idle() -> None:
     assert trio.run(run) > 0.5
 
 
-def described(of: Role, voters: tuple[Server, ...]) -> Description:
+def described(of: Role, voters: tuple[Server, ...]) -> RaftDescription:
     """Replica 1 at one moment."""
-    return Description(
+    return RaftDescription(
         server_id=ReplicaKey(1),
         role=of,
         term=7,

@@ -135,7 +135,7 @@ class Quorum:
             server,
             names,
             batches_for_replicas,
-            AnsweringLeader(server.outline).now,
+            AnsweringLeader(server.soft_state).now,
             ends_batch=lambda entry: not goes_on(entry),
         )
         listener = KafkaListener((service,), ListenerOptions())

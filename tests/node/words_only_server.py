@@ -22,7 +22,7 @@ from consensus.protocols.garlic_farm.wire.nonces import NonceBook
 from consensus.protocols.garlic_farm.wire.peers import ListedPeers
 from consensus.protocols.garlic_farm.wire.proof import tls_channel
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator, Refused, UpgradeServer
+from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator, RefusedUpgrade, UpgradeServer
 from consensus.protocols.garlic_farm.wire.values import (
     Configuration,
     LogEntry,
@@ -117,7 +117,7 @@ class WordsOnlyServer:
         while verdict is None:
             verdict = upgrade.receive(bytes(await stream.receive_some(4096)), now_ms())
         await stream.send_all(verdict.response)
-        if isinstance(verdict, Refused):
+        if isinstance(verdict, RefusedUpgrade):
             await stream.aclose()
             return
         reader = RequestReader()

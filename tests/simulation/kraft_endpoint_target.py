@@ -139,7 +139,7 @@ class _StandingServer:
     def describe(self) -> Any:
         return SimpleNamespace(raft=self._raft)
 
-    def outline(self) -> Any:
+    def soft_state(self) -> Any:
         return self._raft
 
     async def change_configuration(self, voters: tuple[Server, ...], *, head: bytes) -> ConfigurationResolved:

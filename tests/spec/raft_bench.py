@@ -13,7 +13,7 @@ from consensus.core.messages import AppendEntries, AppendReply, Message, Request
 from consensus.core.model import ORIGIN, Configuration, Entry, HardState, LogId, Server, ServerId
 from consensus.core.options import Options, lan
 from consensus.core.raft import Raft
-from consensus.core.status import Description
+from consensus.core.status import RaftDescription
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class Bench:
                 self.step(PeerExtensions(number, Extensions(pre_vote=pre_vote, configurations=extended)))
 
     @property
-    def about(self) -> Description:
+    def about(self) -> RaftDescription:
         """The replica's description."""
         return self.raft.describe()
 

@@ -30,8 +30,7 @@ from bridge.core.state.farm_state import Choice, FarmTuning
 from consensus.core.effects import Role
 from consensus.core.model import ORIGIN, Configuration, LogId, Server
 from consensus.core.replication.progress import ProgressState
-from consensus.core.status import Description as RaftDescription
-from consensus.core.status import FollowerProgress
+from consensus.core.status import FollowerProgress, RaftDescription
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.membership import Description as GossipDescription
 from gossip.core.membership import Member

@@ -16,7 +16,7 @@ MODULES = (
     "consensus/core/effects.py",
     "consensus/protocols/*/wire/messages*.py",
 )
-TABLE_ROWS = ("Exchange",)
+TABLE_ROWS = ("MessageKind",)
 """Rows of a table of messages; they are no messages."""
 
 

@@ -11,8 +11,8 @@ from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.peers import Claim, ListedPeers
 from consensus.protocols.garlic_farm.wire.proof import (
     ConnectionRole,
-    Direction,
     Proof,
+    ProofDirection,
     Transcript,
     i2p_channel,
     parse_proof,
@@ -22,7 +22,7 @@ from consensus.protocols.garlic_farm.wire.proof import (
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PUBLIC = KEY.public_key().public_bytes_raw()
 TRANSCRIPT = Transcript(
-    direction=Direction.REQUEST,
+    direction=ProofDirection.REQUEST,
     role=ConnectionRole.SERVER,
     own_id=1,
     other_id=2,
@@ -37,7 +37,7 @@ TRANSCRIPT = Transcript(
     introductions=("first", "second"),
 )
 OTHER: dict[str, Any] = {
-    "direction": Direction.ANSWER,
+    "direction": ProofDirection.ANSWER,
     "role": ConnectionRole.CLIENT,
     "own_id": 3,
     "other_id": None,

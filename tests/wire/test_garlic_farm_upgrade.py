@@ -43,7 +43,7 @@ from consensus.protocols.garlic_farm.wire.upgrade_client import (
 )
 from consensus.protocols.garlic_farm.wire.upgrade_server import (
     Authenticator,
-    Refused,
+    RefusedUpgrade,
     Upgraded,
     UpgradeResult,
     UpgradeServer,
@@ -134,7 +134,7 @@ def test_the_first_request_is_the_documents_and_asks_to_close() -> None:
 def test_request_1_is_answered_by_a_digest_challenge_and_request_2_by_101() -> None:
     farm, session = Farm(), Session()
     first = farm.answer(UpgradeClient(caller(), session, "h", farm.now_ms, channel=CHANNEL).request())
-    assert isinstance(first, Refused)
+    assert isinstance(first, RefusedUpgrade)
     assert status(first) == 401
     assert b"\r\nConnection: close\r\n" in first.response
     assert first.response.count(b"WWW-Authenticate: Digest ") == 2
@@ -217,7 +217,7 @@ def test_an_expired_nonce_is_stale_and_leads_to_a_new_one() -> None:
     farm.now_ms += LIFETIME_MS
     verdict = farm.answer(request)
     assert status(verdict) == 401
-    assert isinstance(verdict, Refused)
+    assert isinstance(verdict, RefusedUpgrade)
     assert b"stale=true" in verdict.response
     assert verdict.fault is None, "a peer that comes back after hours is no incident"
     session.learned_ms = farm.now_ms
@@ -236,7 +236,7 @@ def test_a_server_that_restarted_asks_for_a_new_nonce_and_not_for_a_password() -
         "farm", PASSWORDS.get, restarted.nonces, lambda: restarted.identity, peers=BOB
     )
     verdict = restarted.answer(authorized(first, session))
-    assert isinstance(verdict, Refused)
+    assert isinstance(verdict, RefusedUpgrade)
     assert verdict.fault is None, "a restart is no incident"
     assert connect(restarted, caller(), session) == Challenged()
     assert isinstance(connect(restarted, caller(), session), Switched)
@@ -247,7 +247,7 @@ def test_a_request_that_was_recorded_and_sent_again_is_refused() -> None:
     request = authorized(farm, session)
     assert isinstance(farm.answer(request), Upgraded)
     again = farm.answer(request)
-    assert isinstance(again, Refused)
+    assert isinstance(again, RefusedUpgrade)
     assert status(again) == 401
     assert again.fault is Fault.REPLAYED
     assert "sent before" in again.text
@@ -257,7 +257,7 @@ def test_a_nonce_count_that_went_back_is_refused() -> None:
     farm, session = Farm(), Session()
     first, second = authorized(farm, session), authorized(farm, session)
     assert isinstance(farm.answer(second), Upgraded)
-    assert isinstance(farm.answer(first), Refused)
+    assert isinstance(farm.answer(first), RefusedUpgrade)
 
 
 def test_nonces_forgotten_for_lack_of_room_are_not_valid_again() -> None:
@@ -269,7 +269,7 @@ def test_nonces_forgotten_for_lack_of_room_are_not_valid_again() -> None:
         assert isinstance(farm.answer(request), Upgraded)
         recorded.append(request)
         assert farm.nonces.in_use <= 8
-    assert all(isinstance(farm.answer(request), Refused) for request in recorded)
+    assert all(isinstance(farm.answer(request), RefusedUpgrade) for request in recorded)
 
 
 def test_a_challenge_alone_takes_no_memory() -> None:
@@ -295,7 +295,7 @@ def test_a_wrong_password_is_refused_without_stale_and_says_what_to_do() -> None
 def test_the_server_counts_wrong_credentials(who: Caller) -> None:
     farm, session = Farm(), Session()
     verdict = farm.answer(authorized(farm, session, who))
-    assert isinstance(verdict, Refused)
+    assert isinstance(verdict, RefusedUpgrade)
     assert status(verdict) == 401
     assert verdict.fault is Fault.WRONG_CREDENTIALS
     assert b"stale" not in verdict.response
@@ -330,7 +330,7 @@ def test_any_other_path_gets_one_fixed_404_that_says_nothing(line: str) -> None:
 
 def test_a_wrong_method_on_the_right_path_is_told_as_that_and_as_no_other_version() -> None:
     verdict = Farm().answer(b"POST /GarlicFarm/farm/1/websocket HTTP/1.1\r\nHost: h\r\n\r\n")
-    assert isinstance(verdict, Refused)
+    assert isinstance(verdict, RefusedUpgrade)
     assert verdict.fault is Fault.WRONG_METHOD
     assert verdict.text == "asked with the method 'POST', while a handshake begins with GET"
 
@@ -344,7 +344,7 @@ def test_a_member_of_another_cluster_is_refused_by_both_sides() -> None:
     farm, session = Farm(), Session()
     other = caller(identity=Identity("cluster-b", 1))
     verdict = farm.answer(authorized(farm, session, other))
-    assert isinstance(verdict, Refused)
+    assert isinstance(verdict, RefusedUpgrade)
     assert status(verdict) == 409
     assert verdict.fault is Fault.WRONG_CLUSTER
     with pytest.raises(GarlicFarmError, match="belongs to cluster cluster-a, this one to cluster-b") as refusal:
@@ -463,7 +463,7 @@ def test_heads_that_never_end_are_cut_off() -> None:
         verdict = server.receive(b"X-%d: %d\r\n" % (number, number), farm.now_ms)
         if verdict is not None:
             break
-    assert isinstance(verdict, Refused)
+    assert isinstance(verdict, RefusedUpgrade)
     assert number * 10 < HEAD_BYTES_MAX
     whole = b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"x" * HEAD_BYTES_MAX + b"\r\n\r\n"
     assert status(farm.answer(whole)) == 431
@@ -559,9 +559,9 @@ def handshake(farm: Farm, who: Caller, called: int | None = 2, channel: str = CH
     return client.request(), client
 
 
-def refused(farm: Farm, request: bytes) -> Refused:
+def refused(farm: Farm, request: bytes) -> RefusedUpgrade:
     verdict = farm.answer(request)
-    assert isinstance(verdict, Refused)
+    assert isinstance(verdict, RefusedUpgrade)
     assert status(verdict) == 403
     assert verdict.fault is not None
     assert f"X-Garlic-Refusal: {verdict.fault.value}\r\n".encode() in verdict.response
@@ -720,6 +720,6 @@ def test_admissions_travel_in_both_directions_within_their_bounds() -> None:
     for more in (line, b"X-Garlic-Admission: bad*\r\n", b"\r\n".join([b"X-Garlic-Admission: AAAA"] * 17)):
         request, _ = handshake(farm, caller())
         verdict = farm.answer(request.replace(b"X-Garlic-Peer", more.strip() + b"\r\nX-Garlic-Peer", 1))
-        assert (status(verdict), isinstance(verdict, Refused) and verdict.fault) == (400, Fault.MALFORMED)
+        assert (status(verdict), isinstance(verdict, RefusedUpgrade) and verdict.fault) == (400, Fault.MALFORMED)
     many = [word for _, word in admission_headers([b"x"] * 40 + [b"y" * 4_000])]
     assert len(many) == ADMISSIONS_MAX

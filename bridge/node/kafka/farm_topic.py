@@ -98,7 +98,7 @@ class FarmTopic:
             )
         own_id, cluster_id = farm.replica.server_id, farm.known.founding.cluster_id
         server = farm.replica.server
-        raft, applied, role = server.outline(), server.applied_index, server.role
+        raft, applied, role = server.soft_state(), server.applied_index, server.role
         start, end = self._bounds(farm)
         return TopicState(
             name=settings.topic,
@@ -191,7 +191,7 @@ class FarmTopic:
     def _bounds(self, farm: FoundedFarm) -> tuple[int, int]:
         """Log start offset and high watermark; the latter may lie before the former while a snapshot is restored."""
         server = farm.replica.server
-        start, applied = server.outline().log_start.index, server.applied_index
+        start, applied = server.soft_state().log_start.index, server.applied_index
         if self._settings.control_records or applied < start:
             return start, applied
         return start, max(start, min(applied, farm.applied_state.last_for_readers))

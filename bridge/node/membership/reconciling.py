@@ -46,8 +46,8 @@ from bridge.wire.membership.metadata import ADMISSIONS_LIMIT
 from consensus import (
     ChangeOutcome,
     ChangeRefusal,
-    Description,
     Outcome,
+    RaftDescription,
     Server,
     ServerBusyError,
     ServerStoppedError,
@@ -241,7 +241,7 @@ def settings_of(consensus: ConsensusSettings, expect: int, period_ms: int) -> Re
     )
 
 
-def group_of(raft: Description, answered_within_ms: int) -> Group:
+def group_of(raft: RaftDescription, answered_within_ms: int) -> Group:
     """The group as its leader's core describes it."""
     answering = {
         integer_id(each.server_id): each.match

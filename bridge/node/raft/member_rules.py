@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from bridge.core.formation.founding import Founding
 from bridge.node.raft.applied_state import AppliedState
 from bridge.node.settings.timing import Profile
-from consensus import Configuration, ConsensusServer, Description, Server, ServerId
+from consensus import Configuration, ConsensusServer, RaftDescription, Server, ServerId
 from consensus.protocols.garlic_farm import MembershipOptions, PeerAddress
 
 
@@ -25,7 +25,7 @@ class FarmMemberRules:
     """The rules of one farm; `expect` and `voters_max` as in its settings, `removed` as in its log."""
 
     resolve: Callable[[ServerId], PeerAddress | None]
-    describe: Callable[[], Description]
+    describe: Callable[[], RaftDescription]
     removed: Callable[[], Collection[int]]
     expect: int
     voters_max: int

@@ -118,7 +118,7 @@ class AppendLeader:
         if request is None:
             replica.dropped["stale or foreign append reply"] += 1
             return
-        tracker.heard(progress)
+        tracker.note_contact(progress)
         tracker.confirmed(progress, request.round_number)
         if self._is_late(progress, message.correlation):
             if message.success:
@@ -246,7 +246,7 @@ class AppendLeader:
                 progress.match,
                 progress.next,
                 len(progress.in_flight),
-                now - progress.contact_ms if progress.heard else None,
+                now - progress.contact_ms if progress.has_replied else None,
                 progress.state,
                 self._followers[peer].caught_up_ago_ms(now),
             )
@@ -294,7 +294,7 @@ class AppendLeader:
         if transfer is None or not transfer.is_answered_by(message.correlation):
             replica.dropped["stale or foreign snapshot reply"] += 1
             return
-        tracker.heard(progress)
+        tracker.note_contact(progress)
         tracker.confirmed(progress, transfer.round_number)
         if self._is_late(progress, message.correlation):
             transfer.answered(replica, message)

@@ -33,7 +33,7 @@ from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot,
 from consensus.core.model import Index, LogId, ServerId, Term
 from consensus.core.replica import Replica
 from consensus.core.roles import ServerRole
-from consensus.core.snapshots import SnapshotChunk, SnapshotReceiver
+from consensus.core.snapshots import ReceivedChunk, SnapshotReceiver
 
 
 class AppendReceiver:
@@ -53,7 +53,7 @@ class AppendReceiver:
             case AppendEntries():
                 append(self._replica, request)
             case InstallSnapshot():
-                chunk = SnapshotChunk(
+                chunk = ReceivedChunk(
                     term=request.term,
                     leader=request.leader,
                     last=request.last,

@@ -106,7 +106,7 @@ class FetchLeader:
         """Tell servers that joined which one leads: a newcomer knows of no voter that it could ask."""
         for peer, progress in self._followers.items():
             self._observers.pop(peer, None)
-            if not progress.heard and progress.announced_ms is None:
+            if not progress.has_replied and progress.announced_ms is None:
                 self._announce(peer, progress)
 
     def committed(self) -> None:
@@ -261,7 +261,7 @@ class FetchLeader:
         progress = self._followers.get(peer)
         if progress is not None:
             progress.announced_ms = None
-            self._tracker.heard(progress)
+            self._tracker.note_contact(progress)
 
     def _serve(self, fetch: Fetch) -> None:
         """Answer a fetch whose position lies in our log, now or later."""
@@ -303,7 +303,7 @@ class FetchLeader:
                 self._replica.dropped["observer beyond the number that is remembered"] += 1
                 return
             del observers[silent]
-        observers.setdefault(peer, Progress(1, heard=True)).contact_ms = now
+        observers.setdefault(peer, Progress(1, has_replied=True)).contact_ms = now
 
     def _reply(
         self,
@@ -366,7 +366,7 @@ class FetchLeader:
 
     def _describe(self, peer: ServerId, progress: Progress, now: Milliseconds) -> FollowerProgress:
         options, match = self._replica.options, progress.match
-        ago_ms = now - progress.contact_ms if progress.heard else None
+        ago_ms = now - progress.contact_ms if progress.has_replied else None
         if ago_ms is None:
             state = ProgressState.PROBING
         elif progress.state is ProgressState.SNAPSHOT:

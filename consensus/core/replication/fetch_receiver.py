@@ -49,7 +49,7 @@ from consensus.core.replica import Replica
 from consensus.core.replication.fetch_leader import refuse_fetch
 from consensus.core.replication.fetch_schedule import FetchSchedule, PendingFetch
 from consensus.core.roles import ServerRole
-from consensus.core.snapshots import SnapshotChunk, SnapshotReceiver, refuse_fetch_snapshot
+from consensus.core.snapshots import ReceivedChunk, SnapshotReceiver, refuse_fetch_snapshot
 
 
 def still_answers(last: LogId, pending: PendingFetch) -> bool:
@@ -113,7 +113,7 @@ def take_chunk(replica: Replica, snapshots: SnapshotReceiver, pending: PendingFe
     if not reply.data and not done:
         replica.dropped["empty chunk of a snapshot"] += 1
         return False
-    chunk = SnapshotChunk(
+    chunk = ReceivedChunk(
         term=reply.term,
         leader=pending.target,
         last=reply.snapshot,

@@ -78,8 +78,8 @@ class Progress:
     contact_ms: Milliseconds = 0
     advanced_ms: Milliseconds = 0
     """When it last got further: `match` rose, or it took a chunk of a snapshot."""
-    heard: bool = False
-    """Whether it spoke in this term; until then `contact_ms` is when the leader began."""
+    has_replied: bool = False
+    """True if it has sent a message in this term; until then `contact_ms` is when the leader began."""
     match: Index = 0
     round_number: int = 0
     """The newest round of `confirm` in which it answered."""
@@ -338,9 +338,9 @@ class ProgressTracker:
         """Something will be due at this time."""
         self.wake_ms = min(self.wake_ms, due_ms)
 
-    def heard(self, progress: Progress) -> None:
+    def note_contact(self, progress: Progress) -> None:
         """The follower spoke in our term just now: it counts for check-quorum."""
-        progress.contact_ms, progress.heard = self._replica.now, True
+        progress.contact_ms, progress.has_replied = self._replica.now, True
 
     def confirmed(self, progress: Progress, round_number: int) -> None:
         """The follower answered, in our term, a request that was sent in this round of `confirm` or later."""

@@ -88,7 +88,7 @@ def make_node(server_id: ServerId, configuration: Configuration, core: Raft, ran
     names.change(core.describe().configuration, ())
     return KafkaNode(
         names,
-        QuorumReplies(names, batches_for_replicas, AnsweringLeader(core.outline).now),
+        QuorumReplies(names, batches_for_replicas, AnsweringLeader(core.soft_state).now),
         KraftTransport(names, fetched_entries, retry=_RETRY, random=random),
     )
 

@@ -34,7 +34,7 @@ def _always_told(_self: Answering, _term: Term, commit: Index) -> int:
 
 def _as_the_server_knows_now(self: AnsweringLeader) -> Answering:
     answering = _now(self)
-    knows = self._outline().commit_index >= self._began.index
+    knows = self._soft_state().commit_index >= self._began.index
     return replace(answering, began=None) if knows else answering
 
 

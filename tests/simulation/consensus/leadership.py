@@ -33,7 +33,7 @@ from consensus.core.messages import (
     VoteReply,
 )
 from consensus.core.model import Configuration, Index, ServerId, Term
-from consensus.core.status import Description
+from consensus.core.status import RaftDescription
 from tests.simulation.consensus.checker import ViolationError
 from tests.simulation.consensus.machine import Life, Machine
 from tests.simulation.consensus.profile import Profile
@@ -181,7 +181,7 @@ class Leadership:
             raise ViolationError(f"check-quorum: server {server} leads, and no majority spoke to it since {heard_ms}")
         self._check_stuck(server, leader_term, about, now)
 
-    def _check_stuck(self, server: ServerId, leader_term: _LeaderTerm, about: Description, now: int) -> None:
+    def _check_stuck(self, server: ServerId, leader_term: _LeaderTerm, about: RaftDescription, now: int) -> None:
         if not about.pending_proposals:
             leader_term.wanted, leader_term.moved_ms = None, now
             return

@@ -41,7 +41,7 @@ def _count_what_was_not_sent(self: AppendLeader, peer: ServerId, correlation: in
     progress = self._followers.get(peer)
     request = None if progress is None else progress.in_flight.get(correlation)
     if progress is not None and request is not None:
-        self._tracker.heard(progress)
+        self._tracker.note_contact(progress)
         self._tracker.confirmed(progress, request.round_number)
     _not_sent(self, peer, correlation, next_index)
 

@@ -140,7 +140,7 @@ class GarlicFarmClient:
 
     async def _try(self, data: bytes, needed: Extension | None, attempt: "_Attempt") -> None:
         server = self._preferred
-        attempt.asked = server
+        attempt.target = server
         try:
             connection = await self._connection_to(server)
         except GarlicFarmError as error:
@@ -207,7 +207,7 @@ class _Attempt:
     position: LogId | None = None
     leader: int | None = None
     reason: str = "no server was asked yet"
-    asked: int | None = None
+    target: int | None = None
     under_way: bool = False
     pause: bool = False
     doubtful: bool = False
@@ -228,12 +228,12 @@ class _Attempt:
     def answered(self, answer: wire.Reply | Lost) -> None:
         match answer:
             case Lost.QUEUE_FULL:
-                self.failed(f"too many requests wait for server {self.asked}", Outcome.BUSY)
+                self.failed(f"too many requests wait for server {self.target}", Outcome.BUSY)
             case Lost.UNSENT:
-                self.failed(f"the connection to server {self.asked} ended before the request was sent")
+                self.failed(f"the connection to server {self.target} ended before the request was sent")
             case Lost.UNANSWERED:
                 self.failed(
-                    f"server {self.asked} closed the connection without a reply: the entry may be committed or not",
+                    f"server {self.target} closed the connection without a reply: the entry may be committed or not",
                     Outcome.UNKNOWN,
                 )
             case wire.Reply() if answer.accepted:
@@ -256,7 +256,7 @@ class _Attempt:
 
     def submission(self) -> Submission:
         if self.under_way:
-            return Submission(Outcome.UNKNOWN, None, self.leader, f"server {self.asked} has not answered in time")
+            return Submission(Outcome.UNKNOWN, None, self.leader, f"server {self.target} has not answered in time")
         if self.expired:
             return Submission(Outcome.UNKNOWN, None, self.leader, self.reason, expired=True)
         if self.doubtful and self.outcome is not Outcome.COMMITTED:

@@ -39,7 +39,7 @@ from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
 from consensus.protocols.garlic_farm.wire.peers import Claim, ProvenPeer
 from consensus.protocols.garlic_farm.wire.proof import i2p_channel, tls_channel
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator, Refused, Upgraded, UpgradeServer
+from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator, RefusedUpgrade, Upgraded, UpgradeServer
 from consensus.server.event_loop import now_ms
 
 _READ_BYTES = 16 * 1024
@@ -371,19 +371,19 @@ class GarlicFarmServer:
 
     async def _handshake(self, stream: trio.abc.Stream, source: str, channel: str) -> Upgraded | None:
         upgrade = UpgradeServer(self._authenticator, channel)
-        verdict, heard = None, False
+        verdict, has_received = None, False
         while verdict is None:
             data = bytes(await stream.receive_some(_READ_BYTES))
-            if not data and not heard and isinstance(stream, TlsStream):
+            if not data and not has_received and isinstance(stream, TlsStream):
                 text = (
                     f"{source} hung up after TLS without a word: it may not accept this node's certificate; if it is "
                     "a server of the farm, its own alarms say why"
                 )
                 self._metrics.incident(Fault.DISTRUSTED, source, text)
                 return None
-            heard = True
+            has_received = True
             verdict = upgrade.receive(data, now_ms())
-        if isinstance(verdict, Refused):
+        if isinstance(verdict, RefusedUpgrade):
             if verdict.fault is None:
                 self._metrics.count("challenges")
             else:

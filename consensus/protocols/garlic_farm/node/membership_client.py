@@ -28,7 +28,7 @@ _LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MembershipAnswer:
     """The answer to a request: begun, or the reason why not."""
 
     begun: bool
@@ -43,7 +43,7 @@ _ONLY_ITSELF: Final = (
 """Why a request to remove a server is not answered, and what removes it."""
 
 
-async def ask_to_add(client: GarlicFarmClient, server: ClusterServer, *, patience_s: float = 10.0) -> Asked:
+async def ask_to_add(client: GarlicFarmClient, server: ClusterServer, *, patience_s: float = 10.0) -> MembershipAnswer:
     """Ask the leader to add `server`, which must listen at its endpoint."""
     return await _ask(
         client,
@@ -54,7 +54,7 @@ async def ask_to_add(client: GarlicFarmClient, server: ClusterServer, *, patienc
     )
 
 
-async def ask_to_remove(client: GarlicFarmClient, server: int, *, patience_s: float = 10.0) -> Asked:
+async def ask_to_remove(client: GarlicFarmClient, server: int, *, patience_s: float = 10.0) -> MembershipAnswer:
     """Ask the leader to remove `server`. A leader of ours takes this from that server only; see `_ONLY_ITSELF`."""
     named = LogEntry(0, ClusterServer(server, None))
     return await _ask(
@@ -87,25 +87,27 @@ async def join(
             await trio.sleep(_LOOK_S)
 
 
-async def _ask(client: GarlicFarmClient, request: wire.Request, patience_s: float, hint: str = "") -> Asked:
+async def _ask(client: GarlicFarmClient, request: wire.Request, patience_s: float, hint: str = "") -> MembershipAnswer:
     """Find the leader and ask it; if it does not lead any more, find the next one.
 
     `hint` is a reason for which a leader ends the connection.
     """
-    asked = Asked(begun=False, leader=None, reason=f"no leader was found within {patience_s:g} s")
+    asked = MembershipAnswer(begun=False, leader=None, reason=f"no leader was found within {patience_s:g} s")
     with trio.move_on_after(patience_s):
         while not asked.begun:
             found = await client.submit((), patience_s=patience_s)
             if found.outcome is not Outcome.COMMITTED or found.leader is None:
-                return Asked(begun=False, leader=found.leader, reason=found.reason)
+                return MembershipAnswer(begun=False, leader=found.leader, reason=found.reason)
             try:
                 reply = await client.call(integer_id(found.leader), request)
             except GarlicFarmError as error:
-                return Asked(begun=False, leader=found.leader, reason=str(error))
+                return MembershipAnswer(begun=False, leader=found.leader, reason=str(error))
             if isinstance(reply, Lost):
-                return Asked(begun=False, leader=found.leader, reason=f"the connection ended without an answer{hint}")
+                return MembershipAnswer(
+                    begun=False, leader=found.leader, reason=f"the connection ended without an answer{hint}"
+                )
             if reply.accepted or reply.destination == reply.source:
                 reason = "" if reply.accepted else f"server {reply.source} leads and refused; its log says why"
-                return Asked(reply.accepted, found.leader, reason)
+                return MembershipAnswer(reply.accepted, found.leader, reason)
             await trio.sleep(_ELECTION_PAUSE_S)
     return asked

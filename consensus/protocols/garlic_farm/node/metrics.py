@@ -17,7 +17,7 @@ from consensus.server.histogram import Histogram
 
 _REPEAT_AFTER_S = 10.0
 _REMEMBERED_MAX = 1024
-_TOLD_PER_FAULT_MAX = 5
+_REPORTED_PER_FAULT_MAX = 5
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class _Period:
     """How many incidents of one fault were reported since `began_s`, and left out since the last report."""
 
     began_s: float
-    told: int = 0
+    reported: int = 0
     left_out: int = 0
 
 
@@ -54,7 +54,7 @@ class Metrics:
         """From a request to another server until its answer."""
         self.connected = on_connected
         self._on_incident = on_incident
-        self._told_at: dict[tuple[Fault, str], float] = {}
+        self._reported_at: dict[tuple[Fault, str], float] = {}
         self._periods: dict[Fault, _Period] = {}
 
     def count(self, name: str) -> None:
@@ -69,24 +69,24 @@ class Metrics:
         """Count a fault, and report it unless the same one was reported a moment ago."""
         self.counts[fault.value] += 1
         now = trio.current_time()
-        told_at = self._told_at.get((fault, peer))
+        reported_at = self._reported_at.get((fault, peer))
         period = self._period(fault, now)
-        again = told_at is not None and now - told_at < _REPEAT_AFTER_S
-        if again or (not ours and period.told >= _TOLD_PER_FAULT_MAX):
+        again = reported_at is not None and now - reported_at < _REPEAT_AFTER_S
+        if again or (not ours and period.reported >= _REPORTED_PER_FAULT_MAX):
             period.left_out += not ours
             return
         if not ours:
-            period.told += 1
+            period.reported += 1
             if period.left_out:
                 text = f"{text} ({period.left_out} more incidents of this kind were left out)"
                 period.left_out = 0
-        if len(self._told_at) >= _REMEMBERED_MAX:
-            self._told_at.clear()
-        self._told_at[fault, peer] = now
+        if len(self._reported_at) >= _REMEMBERED_MAX:
+            self._reported_at.clear()
+        self._reported_at[fault, peer] = now
         self._on_incident(Incident(fault, peer, text, ours))
 
     def _period(self, fault: Fault, now: float) -> _Period:
         period = self._periods.setdefault(fault, _Period(now))
         if now - period.began_s >= _REPEAT_AFTER_S:
-            period.began_s, period.told = now, 0
+            period.began_s, period.reported = now, 0
         return period

@@ -250,7 +250,7 @@ MembershipRequest = AddServerRequest | RemoveServerRequest | SyncLogRequest | Jo
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class MessageKind:
     """A kind of request: what it may carry and how it is answered."""
 
     request: type[Request]
@@ -287,33 +287,33 @@ def _single_server(*, endpoint: bool) -> Callable[[tuple[WireEntry, ...]], bool]
 
 
 _TYPE = MessageType
-EXCHANGES: dict[MessageType, Exchange] = {
-    _TYPE.REQUEST_VOTE_REQUEST: Exchange(RequestVoteRequest, RequestVoteResponse, "no log entry", _none),
-    _TYPE.APPEND_ENTRIES_REQUEST: Exchange(
+EXCHANGES: dict[MessageType, MessageKind] = {
+    _TYPE.REQUEST_VOTE_REQUEST: MessageKind(RequestVoteRequest, RequestVoteResponse, "no log entry", _none),
+    _TYPE.APPEND_ENTRIES_REQUEST: MessageKind(
         AppendEntriesRequest,
         AppendEntriesResponse,
         "application and configuration entries only",
         _of_a_log,
     ),
-    _TYPE.CLIENT_REQUEST: Exchange(ClientRequest, AppendEntriesResponse, "application entries only", _applications),
-    _TYPE.ADD_SERVER_REQUEST: Exchange(
+    _TYPE.CLIENT_REQUEST: MessageKind(ClientRequest, AppendEntriesResponse, "application entries only", _applications),
+    _TYPE.ADD_SERVER_REQUEST: MessageKind(
         AddServerRequest, AddServerResponse, "one cluster server with its endpoint", _single_server(endpoint=True)
     ),
-    _TYPE.REMOVE_SERVER_REQUEST: Exchange(
+    _TYPE.REMOVE_SERVER_REQUEST: MessageKind(
         RemoveServerRequest, RemoveServerResponse, "one cluster server, the id alone", _single_server(endpoint=False)
     ),
-    _TYPE.SYNC_LOG_REQUEST: Exchange(SyncLogRequest, SyncLogResponse, "one log pack", _single(LogPack)),
-    _TYPE.JOIN_CLUSTER_REQUEST: Exchange(
+    _TYPE.SYNC_LOG_REQUEST: MessageKind(SyncLogRequest, SyncLogResponse, "one log pack", _single(LogPack)),
+    _TYPE.JOIN_CLUSTER_REQUEST: MessageKind(
         JoinClusterRequest, JoinClusterResponse, "one configuration", _single(Configuration)
     ),
-    _TYPE.LEAVE_CLUSTER_REQUEST: Exchange(LeaveClusterRequest, LeaveClusterResponse, "no log entry", _none),
-    _TYPE.INSTALL_SNAPSHOT_REQUEST: Exchange(
+    _TYPE.LEAVE_CLUSTER_REQUEST: MessageKind(LeaveClusterRequest, LeaveClusterResponse, "no log entry", _none),
+    _TYPE.INSTALL_SNAPSHOT_REQUEST: MessageKind(
         InstallSnapshotRequest, InstallSnapshotResponse, "one snapshot chunk", _single(SnapshotSyncRequest)
     ),
-    _TYPE.PRE_VOTE_REQUEST: Exchange(PreVoteRequest, PreVoteResponse, "no log entry", _none),
-    _TYPE.TIMEOUT_NOW_REQUEST: Exchange(TimeoutNowRequest, TimeoutNowResponse, "no log entry", _none),
-    _TYPE.TRANSFER_VOTE_REQUEST: Exchange(TransferVoteRequest, TransferVoteResponse, "no log entry", _none),
-    _TYPE.READ_INDEX_REQUEST: Exchange(ReadIndexRequest, ReadIndexResponse, "no log entry", _none),
+    _TYPE.PRE_VOTE_REQUEST: MessageKind(PreVoteRequest, PreVoteResponse, "no log entry", _none),
+    _TYPE.TIMEOUT_NOW_REQUEST: MessageKind(TimeoutNowRequest, TimeoutNowResponse, "no log entry", _none),
+    _TYPE.TRANSFER_VOTE_REQUEST: MessageKind(TransferVoteRequest, TransferVoteResponse, "no log entry", _none),
+    _TYPE.READ_INDEX_REQUEST: MessageKind(ReadIndexRequest, ReadIndexResponse, "no log entry", _none),
 }
 
 REPLY_TYPES: dict[type[Reply], MessageType] = {

@@ -64,7 +64,7 @@ class ConnectionRole(Enum):
     CLIENT = "client"
 
 
-class Direction(Enum):
+class ProofDirection(Enum):
     """Which half of the handshake is signed. A proof of the one never serves as a proof of the other."""
 
     REQUEST = "request"
@@ -98,7 +98,7 @@ class Proof:
 class Transcript:
     """All that a proof is about; every field as it stands in the headers, "" where there is none."""
 
-    direction: Direction
+    direction: ProofDirection
     role: ConnectionRole
     own_id: int | None
     """The Raft id of the side that signs."""

@@ -32,8 +32,8 @@ from consensus.protocols.garlic_farm.wire.limits import ID_MAX
 from consensus.protocols.garlic_farm.wire.proof import (
     PROOF_HEADER,
     ConnectionRole,
-    Direction,
     Proof,
+    ProofDirection,
     Transcript,
     parse_proof,
 )
@@ -107,7 +107,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class HandshakeExchange:
     """What both proofs of one handshake cover, beside the signer."""
 
     authorization: Authorization
@@ -115,7 +115,7 @@ class Exchange:
     offered: str
 
     def signed_by(
-        self, signer: Identity, other_id: int | None, direction: Direction, role: ConnectionRole, chosen: str = ""
+        self, signer: Identity, other_id: int | None, direction: ProofDirection, role: ConnectionRole, chosen: str = ""
     ) -> Transcript:
         """What `signer` signs, which takes the other side for server `other_id`."""
         return Transcript(

@@ -29,7 +29,7 @@ from consensus.protocols.garlic_farm.wire.digest import (
 )
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError, malformed, too_large
 from consensus.protocols.garlic_farm.wire.peers import Claim, PeerDirectory, ProvenPeer
-from consensus.protocols.garlic_farm.wire.proof import PROOF_HEADER, ConnectionRole, Direction, Proof
+from consensus.protocols.garlic_farm.wire.proof import PROOF_HEADER, ConnectionRole, Proof, ProofDirection
 from consensus.protocols.garlic_farm.wire.proxy import PROXY_AUTHENTICATION_REQUIRED, Via, unreachable_through_proxy
 from consensus.protocols.garlic_farm.wire.upgrade import (
     EXTENSION_SETS,
@@ -37,8 +37,8 @@ from consensus.protocols.garlic_farm.wire.upgrade import (
     PEER_HEADER,
     REFUSAL_HEADER,
     VERSION,
-    Exchange,
     Extension,
+    HandshakeExchange,
     Headers,
     Identity,
     accept_token,
@@ -217,13 +217,13 @@ class UpgradeClient:
         called = [] if self._called is None else [(PEER_HEADER, str(self._called))]
         if peers is None:
             return called
-        transcript = self._exchange(authorization).signed_by(ours, self._called, Direction.REQUEST, role)
+        transcript = self._exchange(authorization).signed_by(ours, self._called, ProofDirection.REQUEST, role)
         proof = Proof(role, peers.public_key, peers.sign(transcript.signed_bytes()))
         shown = [] if ours.server_id is None else admission_headers(peers.admissions())
         return [*called, (PROOF_HEADER, proof.header()), *shown]
 
-    def _exchange(self, authorization: Authorization) -> Exchange:
-        return Exchange(authorization, self._channel, ", ".join(self._caller.offered))
+    def _exchange(self, authorization: Authorization) -> HandshakeExchange:
+        return HandshakeExchange(authorization, self._channel, ", ".join(self._caller.offered))
 
     def _authorization(self) -> Authorization:
         challenge = self._session.challenge
@@ -295,7 +295,7 @@ class UpgradeClient:
             text = "the server knows the password and proves no identity: it is none of this farm's servers"
             raise GarlicFarmError(Fault.UNPROVEN, text)
         role, own_id = proof.role, self._ours.server_id
-        if not proof.holds(self._exchange(authorization).signed_by(peer, own_id, Direction.ANSWER, role, chosen)):
+        if not proof.holds(self._exchange(authorization).signed_by(peer, own_id, ProofDirection.ANSWER, role, chosen)):
             raise GarlicFarmError(
                 Fault.UNPROVEN,
                 "the server's proof of its identity does not hold for this connection: an attacker relays or"

@@ -22,13 +22,13 @@ from consensus.protocols.garlic_farm.wire.digest import Algorithm, Authorization
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.nonces import NonceBook
 from consensus.protocols.garlic_farm.wire.peers import PeerDirectory, ProvenPeer, Refusal
-from consensus.protocols.garlic_farm.wire.proof import PROOF_HEADER, ConnectionRole, Direction, Proof
+from consensus.protocols.garlic_farm.wire.proof import PROOF_HEADER, ConnectionRole, Proof, ProofDirection
 from consensus.protocols.garlic_farm.wire.upgrade import (
     EXTENSION_SETS,
     HEAD_BYTES_MAX,
     REFUSAL_HEADER,
-    Exchange,
     Extension,
+    HandshakeExchange,
     Headers,
     Identity,
     accept_token,
@@ -48,7 +48,7 @@ _OFFERED = (Algorithm.MD5, Algorithm.SHA_256)
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedUpgrade:
     """Send `response` and close. `fault` and `text` are for the counters and the operator."""
 
     response: bytes
@@ -69,7 +69,7 @@ class Upgraded:
     """The proven identity; None: the peer has proven no more than the password."""
 
 
-UpgradeResult = Refused | Upgraded
+UpgradeResult = RefusedUpgrade | Upgraded
 
 
 class Authenticator:
@@ -138,7 +138,7 @@ class UpgradeServer:
             if event is h11.NEED_DATA and data:
                 return None
             if not isinstance(event, h11.Request):
-                return Refused(b"", Fault.MALFORMED, "the connection ended before a whole request")
+                return RefusedUpgrade(b"", Fault.MALFORMED, "the connection ended before a whole request")
             if self._received_bytes - len(self._http.trailing_data[0]) > HEAD_BYTES_MAX:
                 return self._refuse(431, Fault.TOO_LARGE, f"a request head of more than {HEAD_BYTES_MAX} bytes")
             return self._decide(event, now_ms)
@@ -206,7 +206,7 @@ class UpgradeServer:
                 Fault.UNPROVEN,
                 f"{claimed} without a proof: its sender knows the farm's password and shows no identity",
             )
-        transcript = self._exchange(headers, authorization).signed_by(peer, called, Direction.REQUEST, proof.role)
+        transcript = self._exchange(headers, authorization).signed_by(peer, called, ProofDirection.REQUEST, proof.role)
         if not proof.holds(transcript):
             return Refusal(
                 Fault.UNPROVEN,
@@ -220,8 +220,8 @@ class UpgradeServer:
         proven = ProvenPeer(proof.role, proof.public_key, peer.server_id, headers.admissions())
         return self._authenticator.peers.judge(proven.claim) or proven
 
-    def _exchange(self, headers: Headers, authorization: Authorization) -> Exchange:
-        return Exchange(authorization, self._channel, headers.offered())
+    def _exchange(self, headers: Headers, authorization: Authorization) -> HandshakeExchange:
+        return HandshakeExchange(authorization, self._channel, headers.offered())
 
     def _accept(
         self,
@@ -240,7 +240,7 @@ class UpgradeServer:
         if chosen is not None:
             response.append(("Sec-WebSocket-Protocol", chosen))
         role, exchange = ConnectionRole.SERVER, self._exchange(headers, authorization)
-        transcript = exchange.signed_by(ours, peer.server_id, Direction.ANSWER, role, chosen or "")
+        transcript = exchange.signed_by(ours, peer.server_id, ProofDirection.ANSWER, role, chosen or "")
         proof = Proof(role, peers.public_key, peers.sign(transcript.signed_bytes()))
         response += [(PROOF_HEADER, proof.header()), *admission_headers(peers.admissions())]
         data = self._http.send(
@@ -250,13 +250,13 @@ class UpgradeServer:
         trailing = self._http.trailing_data[0]
         return Upgraded(data or b"", trailing, authorization.user, peer, extensions, proven)
 
-    def _challenge(self, now_ms: int, fault: Fault | None, text: str, *, stale: bool = False) -> Refused:
+    def _challenge(self, now_ms: int, fault: Fault | None, text: str, *, stale: bool = False) -> RefusedUpgrade:
         return self._refuse(401, fault, text, self._authenticator.challenges(now_ms, stale=stale))
 
     def _refuse(
         self, status: int, fault: Fault | None, text: str, headers: list[tuple[str, str]] | None = None
-    ) -> Refused:
-        return Refused(_plain_response(status, headers or []), fault, text)
+    ) -> RefusedUpgrade:
+        return RefusedUpgrade(_plain_response(status, headers or []), fault, text)
 
 
 def _explained(method: str, asked: str, own: str) -> tuple[Fault, str]:

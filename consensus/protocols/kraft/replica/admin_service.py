@@ -85,7 +85,7 @@ class AdminService:
         self._is_dynamic = is_dynamic
         self._may_change = may_change
         self._registration_pause_s = registration_pause_s
-        self._answering = AnsweringLeader(server.outline)
+        self._answering = AnsweringLeader(server.soft_state)
 
     def apis(self) -> Mapping[int, ServedApi]:
         """See `Service.apis`."""

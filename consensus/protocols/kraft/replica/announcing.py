@@ -26,7 +26,7 @@ import trio
 
 from consensus.core.effects import Role
 from consensus.core.model import Configuration, Index, Server
-from consensus.core.status import Description
+from consensus.core.status import RaftDescription
 from consensus.protocols.kafka.connections.connection import (
     ConnectionOptions,
     KafkaConnectionError,
@@ -109,11 +109,11 @@ class Announcing:
             elif self._settings.auto_join and not self._has_voted:
                 await self._join(raft)
 
-    def _own(self, raft: Description) -> Server | None:
+    def _own(self, raft: RaftDescription) -> Server | None:
         own = self._names.local()
         return next((each for each in raft.configuration.voters if each.server_id == own), None)
 
-    def _remember(self, raft: Description) -> None:
+    def _remember(self, raft: RaftDescription) -> None:
         """Note that this server is a voter, once no other leader can take that back."""
         if self._own(raft) is None:
             self._named_by = None
@@ -122,7 +122,7 @@ class Announcing:
             self._named_by = raft.last.index
         self._has_voted = self._has_voted or raft.commit_index >= self._named_by
 
-    async def _announce(self, raft: Description, found: Server) -> None:
+    async def _announce(self, raft: RaftDescription, found: Server) -> None:
         if raft.role is Role.LEADER:
             reason = await self._objection(raft.configuration)
             if reason is None:
@@ -164,7 +164,7 @@ class Announcing:
             self._reported = refused
             self._observe(refused)
 
-    async def _join(self, raft: Description) -> None:
+    async def _join(self, raft: RaftDescription) -> None:
         request = admin.AddRaftVoterRequest(
             cluster_id=self._cluster_id,
             timeout_ms=self._settings.request_timeout_ms,
@@ -198,7 +198,7 @@ class Announcing:
         )
 
     async def _ask(
-        self, raft: Description, request: admin.AddRaftVoterRequest | admin.UpdateRaftVoterRequest
+        self, raft: RaftDescription, request: admin.AddRaftVoterRequest | admin.UpdateRaftVoterRequest
     ) -> admin.AddRaftVoterResponse | admin.UpdateRaftVoterResponse | None:
         """The leader's answer; None: there is no leader, or none came. The leader connects twice as long as we wait."""
         if raft.leader is None:

@@ -91,11 +91,11 @@ class LogTopic:
         self._ready_term = -1
         self._writers: dict[int, str] = {}
         """The first user that wrote under a producer id without an owner."""
-        self._times = TimeIndex(server.read, lambda: (server.outline().log_start.index, server.commit_index))
+        self._times = TimeIndex(server.read, lambda: (server.soft_state().log_start.index, server.commit_index))
 
     def state(self) -> TopicState:
         """See `ServedTopic.state`."""
-        raft, role = self._server.outline(), self._server.role
+        raft, role = self._server.soft_state(), self._server.role
         nodes = [server.server_id for server in raft.configuration.voters]
         found = [(key, self._names.endpoint(key)) for key in nodes if isinstance(key, ReplicaKey)]
         leader_id, topic = _id_of(role.leader), self._names.topic()
@@ -201,7 +201,7 @@ class LogTopic:
         return None
 
     def _check(self, offset: int) -> None:
-        start, end = self._server.outline().log_start.index, self._server.commit_index
+        start, end = self._server.soft_state().log_start.index, self._server.commit_index
         if not start <= offset <= end:
             raise OffsetOutOfRangeError(f"offset {offset} is not between {start} and {end}")
 

@@ -29,7 +29,7 @@ import trio
 
 from consensus.core.effects import Apply, Effect, Persist, Role, RoleChanged
 from consensus.core.model import Index, ReplicaKey
-from consensus.core.status import Description
+from consensus.core.status import RaftDescription
 from consensus.protocols.kraft.replica.quorum_names import QuorumNames
 from consensus.protocols.kraft.wire.replica_names import replica
 
@@ -222,7 +222,7 @@ class PollIdle(trio.abc.Instrument):
 
 
 def figures_of(
-    raft: Description, high_watermark: int, names: QuorumNames, measured: QuorumMeasurements, idle: PollIdle
+    raft: RaftDescription, high_watermark: int, names: QuorumNames, measured: QuorumMeasurements, idle: PollIdle
 ) -> QuorumFigures:
     """All metrics of a server, now."""
     own = raft.server_id

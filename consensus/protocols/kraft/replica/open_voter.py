@@ -317,7 +317,7 @@ class _VoterParts:
             server,
             self.names,
             batches_for_replicas,
-            AnsweringLeader(server.outline).now,
+            AnsweringLeader(server.soft_state).now,
             learned=self.names.learned,
             ends_batch=lambda entry: not goes_on(entry),
         )

@@ -36,7 +36,7 @@ import trio
 from consensus.core import messages as core
 from consensus.core.effects import Role
 from consensus.core.model import Entry, Index, LogId, ServerId
-from consensus.core.status import Outline
+from consensus.core.status import SoftState
 from consensus.protocols.kafka.connections.service import Caller, ServedApi, Service
 from consensus.protocols.kafka.wire import messages_clients as clients
 from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
@@ -81,13 +81,13 @@ def _ends_batch(_entry: Entry) -> bool:
 class AnsweringLeader:
     """What answers tell of the server. A new leader's high watermark counts once it committed what it began with."""
 
-    def __init__(self, outline: Callable[[], Outline]) -> None:
-        self._outline = outline
+    def __init__(self, soft_state: Callable[[], SoftState]) -> None:
+        self._soft_state = soft_state
         self._began = LogId(0, -1)
 
     def now(self) -> Answering:
         """At this moment."""
-        raft = self._outline()
+        raft = self._soft_state()
         if raft.role is Role.LEADER and raft.term != self._began.term:
             self._began = LogId(raft.last.index, raft.term)
         return Answering(raft.leader, raft.log_start.index, raft.term, self._began)
