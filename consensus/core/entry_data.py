@@ -40,17 +40,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, assert_never
 
-from consensus.core.model import (
-    Configuration,
-    Entry,
-    EntryKind,
-    NoOp,
-    ReplicaKey,
-    Server,
-    ServerId,
-    Term,
-    possible_id,
-)
+from consensus.core.model import Configuration, Entry, EntryKind, NoOp, ReplicaKey, Server, ServerId, Term, possible_id
 
 ENTRY_HEAD: Final = struct.Struct(">QBI")
 _KINDS: Final = {kind.value: kind for kind in EntryKind}

@@ -23,14 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
-from consensus.core.effects import (
-    Outcome,
-    ProposalAccepted,
-    ProposalResolved,
-    ReadReady,
-    ReadRefusal,
-    ReadRefused,
-)
+from consensus.core.effects import Outcome, ProposalAccepted, ProposalResolved, ReadReady, ReadRefusal, ReadRefused
 from consensus.core.entry_data import configuration_entry, encode_group, no_op_entry
 from consensus.core.events import ChangeConfiguration, Proposed
 from consensus.core.features import FirstEntries

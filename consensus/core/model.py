@@ -164,10 +164,7 @@ def possible_ids(*configurations: Configuration) -> bool:
 
 def names_each_once(configuration: Configuration) -> bool:
     """Whether no server stands twice among the members of C_new, or twice in C_old."""
-    lists = (
-        (*configuration.voters, *configuration.learners),
-        configuration.old_voters,
-    )
+    lists = ((*configuration.voters, *configuration.learners), configuration.old_voters)
     return all(len({server.server_id for server in servers}) == len(servers) for servers in lists)
 
 

@@ -18,16 +18,7 @@ back, one `ReadEntries` at a time; while a read is under way nothing newer is ap
 from collections import Counter
 from random import Random
 
-from consensus.core.effects import (
-    Apply,
-    Effect,
-    Install,
-    Persist,
-    ReadEntries,
-    Restore,
-    Send,
-    SnapshotChange,
-)
+from consensus.core.effects import Apply, Effect, Install, Persist, ReadEntries, Restore, Send, SnapshotChange
 from consensus.core.features import NO_EXTENSIONS, Extensions, Features, LeaderRecords
 from consensus.core.log import Log, RecoveredLog, entry_bytes
 from consensus.core.messages import AppendReply, Message, RefusalReason, RequestVote, VoteReply

@@ -103,10 +103,7 @@ class GarlicFarmClient:
     ) -> Submission:
         """Append `commands`, in order, in one request; without any, only find the leader."""
         data = encode_request(
-            wire.ClientRequest(
-                entries=tuple(Entry.command(0, command) for command in commands),
-            ),
-            self._limits,
+            wire.ClientRequest(entries=tuple(Entry.command(0, command) for command in commands)), self._limits
         )
         return await self._submit(data, None, patience_s, repeat_unknown=repeat_unknown)
 
@@ -115,10 +112,7 @@ class GarlicFarmClient:
 
         Nothing is written into the log. A server that did not agree on this extension is not asked.
         """
-        data = encode_request(
-            wire.ReadIndexRequest(),
-            self._limits,
-        )
+        data = encode_request(wire.ReadIndexRequest(), self._limits)
         return await self._submit(data, Extension.READ_INDEX, patience_s, repeat_unknown=True)
 
     async def call(self, server: int, request: wire.Request) -> wire.Reply | Lost:

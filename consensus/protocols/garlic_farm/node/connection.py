@@ -381,8 +381,7 @@ class ServerConnection:
                     self._settle(slot, busy)
                     return nothing_to_cancel
                 return self._handler.client_request(
-                    commands,
-                    lambda answer: self._settle(slot, self._client_reply(wire.AppendEntriesResponse, answer)),
+                    commands, lambda answer: self._settle(slot, self._client_reply(wire.AppendEntriesResponse, answer))
                 )
             case wire.ReadIndexRequest():
                 return self._handler.read_index(

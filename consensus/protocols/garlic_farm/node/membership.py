@@ -166,11 +166,7 @@ class MemberRequests:
         raft, role = self._server.describe().raft, self._server.role
         leader = UNKNOWN_SERVER if role.leader is None else integer_id(role.leader)
         return kind(
-            source=self._own_id,
-            destination=leader,
-            term=role.term,
-            next_index=raft.last.index + 1,
-            accepted=accepted,
+            source=self._own_id, destination=leader, term=role.term, next_index=raft.last.index + 1, accepted=accepted
         )
 
     # -- changes -------------------------------------------------------------------------------------------------------

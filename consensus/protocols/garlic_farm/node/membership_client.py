@@ -45,24 +45,13 @@ _ONLY_ITSELF: Final = (
 
 async def ask_to_add(client: GarlicFarmClient, server: ClusterServer, *, patience_s: float = 10.0) -> MembershipAnswer:
     """Ask the leader to add `server`, which must listen at its endpoint."""
-    return await _ask(
-        client,
-        wire.AddServerRequest(
-            entries=(LogEntry(0, server),),
-        ),
-        patience_s,
-    )
+    return await _ask(client, wire.AddServerRequest(entries=(LogEntry(0, server),)), patience_s)
 
 
 async def ask_to_remove(client: GarlicFarmClient, server: int, *, patience_s: float = 10.0) -> MembershipAnswer:
     """Ask the leader to remove `server`. A leader of ours takes this from that server only; see `_ONLY_ITSELF`."""
     named = LogEntry(0, ClusterServer(server, None))
-    return await _ask(
-        client,
-        wire.RemoveServerRequest(entries=(named,)),
-        patience_s,
-        _ONLY_ITSELF,
-    )
+    return await _ask(client, wire.RemoveServerRequest(entries=(named,)), patience_s, _ONLY_ITSELF)
 
 
 async def join(

@@ -24,10 +24,7 @@ from consensus.protocols.garlic_farm.wire.values import LogEntry, LogPack
 
 
 def sync_to_wire(
-    append: core.AppendEntries,
-    recipient: int,
-    configuration_before: ConfigurationBefore,
-    first_offset: int = 0,
+    append: core.AppendEntries, recipient: int, configuration_before: ConfigurationBefore, first_offset: int = 0
 ) -> wire.SyncLogRequest:
     """The entries of an append, as the log pack that a newcomer gets in its place.
 

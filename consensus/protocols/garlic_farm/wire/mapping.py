@@ -58,11 +58,7 @@ def request_to_wire(request: core.Request, recipient: int, configuration_before:
                 last_log_index=last.index,
             )
         case core.TimeoutNow(term, leader, _):
-            return wire.TimeoutNowRequest(
-                source=model.integer_id(leader),
-                destination=recipient,
-                term=term,
-            )
+            return wire.TimeoutNowRequest(source=model.integer_id(leader), destination=recipient, term=term)
         case core.AppendEntries(previous=previous, entries=entries):
             return append_to_wire(
                 request, recipient, entries_to_wire(previous.index + 1, entries, configuration_before)

@@ -290,10 +290,7 @@ _TYPE = MessageType
 EXCHANGES: dict[MessageType, MessageKind] = {
     _TYPE.REQUEST_VOTE_REQUEST: MessageKind(RequestVoteRequest, RequestVoteResponse, "no log entry", _none),
     _TYPE.APPEND_ENTRIES_REQUEST: MessageKind(
-        AppendEntriesRequest,
-        AppendEntriesResponse,
-        "application and configuration entries only",
-        _of_a_log,
+        AppendEntriesRequest, AppendEntriesResponse, "application and configuration entries only", _of_a_log
     ),
     _TYPE.CLIENT_REQUEST: MessageKind(ClientRequest, AppendEntriesResponse, "application entries only", _applications),
     _TYPE.ADD_SERVER_REQUEST: MessageKind(

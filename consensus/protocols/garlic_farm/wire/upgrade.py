@@ -208,10 +208,7 @@ class Headers:
         if lease is not None and not _LEASE.fullmatch(lease):
             raise malformed(f"{LEASE_HEADER} is not a number of milliseconds of at most nine digits")
         return Identity(
-            cluster_id,
-            self._id(SERVER_HEADER),
-            None if lease is None else int(lease),
-            self._introductions(),
+            cluster_id, self._id(SERVER_HEADER), None if lease is None else int(lease), self._introductions()
         )
 
     def called(self) -> int | None:

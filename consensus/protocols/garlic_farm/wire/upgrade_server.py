@@ -203,8 +203,7 @@ class UpgradeServer:
             if peer.server_id is None:
                 return None
             return Refusal(
-                Fault.UNPROVEN,
-                f"{claimed} without a proof: its sender knows the farm's password and shows no identity",
+                Fault.UNPROVEN, f"{claimed} without a proof: its sender knows the farm's password and shows no identity"
             )
         transcript = self._exchange(headers, authorization).signed_by(peer, called, ProofDirection.REQUEST, proof.role)
         if not proof.holds(transcript):
