@@ -20,18 +20,15 @@ from .core.effects import (
 )
 from .core.entry_data import (
     configuration_entry as configuration_entry,
-    configuration_head as configuration_head,
     decode_configuration as decode_configuration,
     decode_no_op as decode_no_op,
     encode_configuration as encode_configuration,
     no_op_entry as no_op_entry,
-    no_op_head as no_op_head,
 )
 from .core.features import (
     GARLIC_FARM as GARLIC_FARM,
     KRAFT as KRAFT,
     KRAFT_STATIC as KRAFT_STATIC,
-    ZMQ_RAFT as ZMQ_RAFT,
     Extensions as Extensions,
     Features as Features,
     LeaderRecords as LeaderRecords,

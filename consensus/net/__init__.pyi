@@ -12,7 +12,6 @@ from .tls import (
     CertificateError as CertificateError,
     NodeCertificate as NodeCertificate,
     authority_context as authority_context,
-    client_context as client_context,
     connection_failure as connection_failure,
     load_or_create_certificate as load_or_create_certificate,
     operators_certificate as operators_certificate,

@@ -5,10 +5,7 @@ from .client import (
     Submitter as Submitter,
 )
 from .dedup_state_machine import (
-    OPENING_ENTRY as OPENING_ENTRY,
     DedupStateMachine as DedupStateMachine,
-    clock_entry as clock_entry,
-    request_entry as request_entry,
 )
 from .log_time_clock import SessionClock as SessionClock
 from .request_numbers import RequestNumbers as RequestNumbers

@@ -1,7 +1,6 @@
 from .directory import (
     Directory as Directory,
     OutOfSpaceError as OutOfSpaceError,
-    ThreadedDisk as ThreadedDisk,
     check_place as check_place,
     open_directory as open_directory,
 )

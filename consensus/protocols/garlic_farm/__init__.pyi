@@ -44,17 +44,13 @@ from .wire.peers import (
     Refusal as Refusal,
 )
 from .wire.proof import (
-    SIGNATURE_BYTES as SIGNATURE_BYTES,
     ConnectionRole as ConnectionRole,
     is_of_small_order as is_of_small_order,
-    tls_channel as tls_channel,
 )
 from .wire.proxy import ProxyMode as ProxyMode
 from .wire.upgrade import ADMISSIONS_MAX as ADMISSIONS_MAX, INTRODUCTIONS_MAX as INTRODUCTIONS_MAX, Identity as Identity
 from .wire.upgrade_client import (
     Caller as Caller,
     Session as Session,
-    Switched as Switched,
-    UpgradeClient as UpgradeClient,
 )
-from .wire.upgrade_server import Authenticator as Authenticator, Upgraded as Upgraded, UpgradeServer as UpgradeServer
+from .wire.upgrade_server import Authenticator as Authenticator

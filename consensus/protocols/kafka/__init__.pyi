@@ -1,6 +1,5 @@
 from .connections.connection import (
     ConnectionOptions as ConnectionOptions,
-    KafkaConnection as KafkaConnection,
     KafkaConnectionError as KafkaConnectionError,
     connect as connect,
     open_connection as open_connection,
@@ -18,7 +17,6 @@ from .connections.security import (
 from .connections.service import (
     AskElsewhereError as AskElsewhereError,
     Caller as Caller,
-    ServedApi as ServedApi,
     Service as Service,
 )
 from .groups.coordinator import GroupOptions as GroupOptions
@@ -41,12 +39,10 @@ from .topic.served_topic import (
     Produced as Produced,
     ProduceRefusedError as ProduceRefusedError,
     ProducerId as ProducerId,
-    ServedTopic as ServedTopic,
     TopicState as TopicState,
 )
 from .wire.apis import (
     ErrorCode as ErrorCode,
-    error_name as error_name,
 )
 from .wire.limits import (
     DEFAULT_LIMITS as DEFAULT_LIMITS,
@@ -60,7 +56,6 @@ from .wire.record_batches import (
     encode_tails as encode_tails,
 )
 from .wire.records import (
-    Compression as Compression,
     Record as Record,
     RecordBatch as RecordBatch,
 )
@@ -68,7 +63,6 @@ from .wire.scram import (
     Credentials as Credentials,
     Mechanism as Mechanism,
     ScramCredential as ScramCredential,
-    ScramUsers as ScramUsers,
     UnknownUsers as UnknownUsers,
     scram_credential as scram_credential,
 )

@@ -49,11 +49,3 @@ from .replica.open_voter import (
     VoterOptions as VoterOptions,
     open_voter as open_voter,
 )
-from .replica.peer_transport import (
-    KraftTransport as KraftTransport,
-    RetryTimes as RetryTimes,
-)
-from .replica.quorum_service import (
-    FetchDispatch as FetchDispatch,
-    QuorumService as QuorumService,
-)
