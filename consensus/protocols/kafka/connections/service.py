@@ -58,4 +58,8 @@ class Service(Protocol):
         """By API key. Asked when the listener opens, and for each ApiVersions request: a service may close an API."""
 
     def features(self) -> Mapping[str, tuple[int, int, int | None]]:
-        """Of each feature the lowest and highest supported level, and the finalized one if it is: `kraft.version`."""
+        """Return the lowest and highest supported level of each feature, and the finalized one if it is.
+
+        Only a quorum has features, such as `kraft.version`.
+        """
+        return {}

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import trio
 
-from consensus.protocols.kafka.connections.service import Answer, Caller, ServedApi
+from consensus.protocols.kafka.connections.service import Answer, Caller, ServedApi, Service
 from consensus.protocols.kafka.groups.coordinator import GroupCoordinator, GroupOptions
 from consensus.protocols.kafka.groups.group import Assigned, Group, GroupState, Joined, Joining, MemberRef, Refused
 from consensus.protocols.kafka.topic.served_topic import (
@@ -62,7 +62,7 @@ _COMMIT_ERRORS: Final = {
 """What the topic says of producing, in the words of groups."""
 
 
-class GroupService:
+class GroupService(Service):
     """Answers consumer groups of one topic. A `Service` of a listener."""
 
     def __init__(self, topic: ServedTopic, options: GroupOptions | None = None) -> None:
@@ -87,10 +87,6 @@ class GroupService:
     def apis(self) -> Mapping[int, ServedApi]:
         """Return the APIs of groups if the topic keeps offsets; otherwise only the list of groups, which is empty."""
         return {key: self._apis[key] for key in self._apis if self._topic.groups() is not None or key in _ALWAYS}
-
-    def features(self) -> Mapping[str, tuple[int, int, int | None]]:
-        """None."""
-        return {}
 
     async def find_coordinator(
         self, request: groups.FindCoordinatorRequest, caller: Caller

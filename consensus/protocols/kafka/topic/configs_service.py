@@ -16,7 +16,7 @@ from typing import Final
 
 import trio
 
-from consensus.protocols.kafka.connections.service import Caller, ServedApi
+from consensus.protocols.kafka.connections.service import Caller, ServedApi, Service
 from consensus.protocols.kafka.topic.served_topic import ServedTopic, TopicState
 from consensus.protocols.kafka.wire import messages_admin as admin
 from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
@@ -46,7 +46,7 @@ _DEFAULT: Final = 5
 _Settings = Mapping[str, tuple[str, _Type]]
 
 
-class ConfigsService:
+class ConfigsService(Service):
     """A `Service` that answers DescribeConfigs for one topic and for this server."""
 
     def __init__(self, topic: ServedTopic, *, max_request_bytes: int, has_server_time: bool) -> None:
@@ -58,10 +58,6 @@ class ConfigsService:
     def apis(self) -> Mapping[int, ServedApi]:
         """DescribeConfigs."""
         return {ApiKey.DESCRIBE_CONFIGS: ServedApi(*VERSIONS[ApiKey.DESCRIBE_CONFIGS], self.describe_configs)}
-
-    def features(self) -> Mapping[str, tuple[int, int, int | None]]:
-        """No features."""
-        return {}
 
     async def describe_configs(
         self, request: admin.DescribeConfigsRequest, caller: Caller

@@ -31,7 +31,7 @@ from typing import Final
 
 import trio
 
-from consensus.protocols.kafka.connections.service import Answer, Caller, ServedApi
+from consensus.protocols.kafka.connections.service import Answer, Caller, ServedApi, Service
 from consensus.protocols.kafka.topic.served_topic import MAX_OFFSET, OffsetOutOfRangeError, ServedTopic, TopicState
 from consensus.protocols.kafka.wire import messages_admin as admin
 from consensus.protocols.kafka.wire import messages_clients as clients
@@ -48,7 +48,7 @@ _MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 """Of a Fetch, whatever the client asks for."""
 
 
-class ConsumerService:
+class ConsumerService(Service):
     """Answers consumers from one topic. A `Service` of a listener."""
 
     def __init__(self, topic: ServedTopic, *, describes_cluster: bool = True) -> None:
@@ -67,10 +67,6 @@ class ConsumerService:
     def apis(self) -> Mapping[int, ServedApi]:
         """All of them; DescribeCluster unless another service has it."""
         return self._apis
-
-    def features(self) -> Mapping[str, tuple[int, int, int | None]]:
-        """None."""
-        return {}
 
     async def metadata(self, request: clients.MetadataRequest, caller: Caller) -> clients.MetadataResponse:
         """The brokers, and the topic with its leader."""

@@ -26,7 +26,7 @@ from typing import Final
 import trio
 
 from consensus.protocols.kafka.connections.connection import KafkaConnectionError
-from consensus.protocols.kafka.connections.service import Caller, ServedApi
+from consensus.protocols.kafka.connections.service import Caller, ServedApi, Service
 from consensus.protocols.kafka.topic.served_topic import Produced, ProduceRefusedError, ServedTopic, TopicState
 from consensus.protocols.kafka.wire import messages_clients as clients
 from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
@@ -46,7 +46,7 @@ Forward = Callable[[clients.InitProducerIdRequest], Awaitable[clients.InitProduc
 """Raises `KafkaConnectionError`."""
 
 
-class ProduceService:
+class ProduceService(Service):
     """Takes the records of clients into one topic. A `Service` of a listener."""
 
     def __init__(self, topic: ServedTopic, forward: Forward | None = None) -> None:
@@ -60,10 +60,6 @@ class ProduceService:
             ApiKey.PRODUCE: ServedApi(*VERSIONS[ApiKey.PRODUCE], self.produce),
             ApiKey.INIT_PRODUCER_ID: ServedApi(*VERSIONS[ApiKey.INIT_PRODUCER_ID], self.init_producer_id),
         }
-
-    def features(self) -> Mapping[str, tuple[int, int, int | None]]:
-        """None."""
-        return {}
 
     async def produce(self, request: clients.ProduceRequest, caller: Caller) -> clients.ProduceResponse | None:
         """Have batches committed, one after the other."""

@@ -25,7 +25,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from consensus.protocols.kafka.connections.service import AskElsewhereError, Caller, ServedApi
+from consensus.protocols.kafka.connections.service import AskElsewhereError, Caller, ServedApi, Service
 from consensus.protocols.kafka.wire import messages_admin as admin
 from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
 from consensus.protocols.kafka.wire.limits import NO_REPLICA, PARTITION, TOPIC_NAME
@@ -85,7 +85,7 @@ class ReplicaTimes(Generic[K]):
         return self._told
 
 
-class QuorumViewService:
+class QuorumViewService(Service):
     """A `Service` that answers DescribeQuorum. `describe` gives the quorum now, `unix_ms` the machine's clock."""
 
     def __init__(self, describe: Callable[[], QuorumView], unix_ms: Callable[[], int]) -> None:
@@ -95,10 +95,6 @@ class QuorumViewService:
     def apis(self) -> Mapping[int, ServedApi]:
         """DescribeQuorum."""
         return {ApiKey.DESCRIBE_QUORUM: ServedApi(*VERSIONS[ApiKey.DESCRIBE_QUORUM], self.describe_quorum)}
-
-    def features(self) -> Mapping[str, tuple[int, int, int | None]]:
-        """None."""
-        return {}
 
     async def describe_quorum(
         self, request: admin.DescribeQuorumRequest, caller: Caller
