@@ -19,6 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import fields
 from importlib import import_module
 from random import Random
 from typing import Any
@@ -65,6 +66,11 @@ LAYOUTS = {"base": BASE, "here": HERE}
 Step = Callable[[Any, int], list[Any]]
 Work = list[tuple[Step, Any]]
 Run = Callable[[str, Work, int], list[list[Any]]]
+
+
+def made(message: Any, *values: object) -> Any:
+    """Return a message with values for its first fields: some trees take them by keyword only."""
+    return message(**dict(zip((each.name for each in fields(message)), values, strict=False)))
 
 
 class Names:
@@ -117,9 +123,9 @@ class Group:
                 return
             acting, effect = waiting.pop(0)
             if isinstance(effect, self._names.Persist):
-                found, event = acting, self._names.Persisted(effect.number)
+                found, event = acting, made(self._names.Persisted, effect.number)
             elif isinstance(effect, self._names.Send):
-                found, event = effect.recipient, self._names.Received(acting, effect.message)
+                found, event = effect.recipient, made(self._names.Received, acting, effect.message)
             else:
                 continue
             waiting += [(found, each) for each in self.replicas[found].step(event, self.now)]
@@ -127,12 +133,14 @@ class Group:
 
     def written(self, effects: list[Any]) -> Any:
         """The event that the last of these writes is durable."""
-        return self._names.Persisted(max(each.number for each in effects if isinstance(each, self._names.Persist)))
+        return made(
+            self._names.Persisted, max(each.number for each in effects if isinstance(each, self._names.Persist))
+        )
 
     def sent(self, sender: int, effects: list[Any]) -> dict[int, Any]:
         """For each recipient the event that the message has come."""
         return {
-            each.recipient: self._names.Received(sender, each.message)
+            each.recipient: made(self._names.Received, sender, each.message)
             for each in effects
             if isinstance(each, self._names.Send)
         }
@@ -154,7 +162,7 @@ class Rounds:
         of = f"{entries} {'entry' if entries == 1 else 'entries'}"
         groups, leaders = self.groups, [group.leader for group in self.groups]
         now = groups[0].now = max(group.now for group in groups) + 1
-        proposed = [self._names.Proposed(self._proposal, (VALUE,) * entries) for _ in groups]
+        proposed = [made(self._names.Proposed, self._proposal, (VALUE,) * entries) for _ in groups]
         found = run(f"leader: proposal of {of}", _work(leaders, proposed), now)
         written = [group.written(effects) for group, effects in zip(groups, found, strict=True)]
         sent = [group.sent(1, effects) for group, effects in zip(groups, found, strict=True)]

@@ -1,3 +1,4 @@
+from .core.drops import Drop as Drop
 from .core.effects import (
     ChangeOutcome as ChangeOutcome,
     ChangeRefusal as ChangeRefusal,
@@ -80,6 +81,11 @@ from .server.opening import open_server as open_server
 from .server.opening import prepare_server as prepare_server
 from .server.options import ServerOptions as ServerOptions
 from .server.server import ConsensusServer as ConsensusServer
-from .server.status import ContentRejected as ContentRejected, DiskFull as DiskFull, Notice as Notice
+from .server.status import (
+    ContentRejected as ContentRejected,
+    DiskFull as DiskFull,
+    Notice as Notice,
+    ShellDrop as ShellDrop,
+)
 from .storage.disk import StorageError as StorageError
 from .storage.planner import StorageOptions as StorageOptions

@@ -27,6 +27,7 @@ The vote itself is durable before its answer leaves: otherwise a crash and resta
 from dataclasses import dataclass, field
 
 from consensus.core import quorum
+from consensus.core.drops import Drop
 from consensus.core.messages import RefusalReason, RequestVote, VoteReply
 from consensus.core.model import HardState, LogId, Milliseconds, ServerId, Term
 from consensus.core.quorum import VoteResult
@@ -100,7 +101,7 @@ class Candidate:
     def receive(self, replica: Replica, sender: ServerId, reply: VoteReply) -> None:
         """Count an answer to this round's question, once per voter."""
         if self.asked.get(sender) != reply.correlation or reply.pre_vote != self.pre_vote:
-            replica.dropped["stale or foreign vote reply"] += 1
+            replica.dropped[Drop.STALE_VOTE_REPLY] += 1
             return
         del self.asked[sender]
         self.votes[sender] = reply.granted

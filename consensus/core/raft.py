@@ -28,6 +28,7 @@ from random import Random
 from typing import assert_never
 
 from consensus.core import election, invariants
+from consensus.core.drops import Drop
 from consensus.core.effects import (
     ChangeOutcome,
     ChangeRefusal,
@@ -206,7 +207,7 @@ class Raft:
             case Received(sender, message):
                 self._receive(sender, message)
             case Rejected(sender, append):
-                self._replica.dropped["append that the state machine cannot take"] += 1
+                self._replica.dropped[Drop.APPEND_REJECTED_BY_STATE_MACHINE] += 1
                 refuse_leader(self._replica, sender, append)
             case DeadlineReached():
                 self._role.expire()
@@ -294,8 +295,8 @@ class Raft:
     def _replied(self, sender: ServerId, reply: Reply) -> None:
         replica = self._replica
         if sender not in replica.voters and not self._takes_reply_of_outsider(sender, reply):
-            stranger = "without a vote" if sender in replica.members else "outside the configuration"
-            replica.dropped[f"reply from a server {stranger}"] += 1
+            is_member = sender in replica.members
+            replica.dropped[Drop.REPLY_OF_NON_VOTER if is_member else Drop.REPLY_OF_NON_MEMBER] += 1
             return
         if reply.term != replica.term and not self._takes_term_of(reply):
             return
@@ -308,7 +309,7 @@ class Raft:
             case TimeoutNowReply():
                 self._transfers.replied(sender, reply)
             case _:
-                replica.dropped["reply that no request waits for"] += 1
+                replica.dropped[Drop.UNMATCHED_REPLY] += 1
 
     def _takes_term_of(self, reply: Reply) -> bool:
         """A reply of another term than ours: whether it may still mean something."""
@@ -317,7 +318,7 @@ class Raft:
         if not self._role.check_term(reply.term):
             return False
         if reply.term < self._replica.term and not (isinstance(reply, VoteReply) and not reply.granted):
-            self._replica.dropped["reply of an older term"] += 1
+            self._replica.dropped[Drop.OLDER_TERM_REPLY] += 1
             return False
         return True
 
@@ -413,17 +414,17 @@ class Raft:
             case EntriesRead(request_id, first, entries):
                 applied = replica.applier.entries_read(request_id, first, entries)
                 if not applied and (replication is None or not replication.entries_read(answer)):
-                    replica.dropped["entries read for no request"] += 1
+                    replica.dropped[Drop.UNMATCHED_ENTRIES_READ] += 1
             case SnapshotWanted(index):
                 take_snapshot(replica, index)
             case SnapshotTaken(snapshot, first_kept):
                 snapshot_taken(replica, snapshot, first_kept)
             case SnapshotRead():
                 if replication is None or not replication.snapshot_read(answer):
-                    replica.dropped["snapshot read for no request"] += 1
+                    replica.dropped[Drop.UNMATCHED_SNAPSHOT_READ] += 1
             case SnapshotChecked():
                 if not self._snapshots.checked(answer):
-                    replica.dropped["snapshot checked for no request"] += 1
+                    replica.dropped[Drop.UNMATCHED_SNAPSHOT_CHECK] += 1
             case _:
                 assert_never(answer)
 

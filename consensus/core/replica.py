@@ -18,6 +18,7 @@ back, one `ReadEntries` at a time; while a read is under way nothing newer is ap
 from collections import Counter
 from random import Random
 
+from consensus.core.drops import Drop
 from consensus.core.effects import Apply, Effect, Install, Persist, ReadEntries, Restore, Send, SnapshotChange
 from consensus.core.features import NO_EXTENSIONS, Extensions, Features, LeaderRecords
 from consensus.core.log import Log, RecoveredLog, entry_bytes
@@ -228,7 +229,7 @@ class Replica:
         self.extensions_of: dict[ServerId, Extensions] = {}
         self.durable_number = 0
         self.disk_full = False
-        self.dropped: Counter[str] = Counter()
+        self.dropped: Counter[Drop] = Counter()
         self._correlation = random.randrange(2**32)
         self._use_configuration()
 
@@ -277,7 +278,7 @@ class Replica:
         if peer in self.extensions_of or len(self.extensions_of) < _MAX_KNOWN_PEERS:
             self.extensions_of[peer] = extensions
         else:
-            self.dropped["extensions of too many peers"] += 1
+            self.dropped[Drop.TOO_MANY_PEER_EXTENSIONS] += 1
 
     def lacks_pre_vote(self, peer: ServerId) -> bool:
         """Whether the protocol or the handshake with `peer` rules pre-vote requests out."""

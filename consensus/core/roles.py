@@ -21,6 +21,7 @@ it and refuses the message that carried it (`Replica.adopt_term`).
 from dataclasses import dataclass
 
 from consensus.core import election
+from consensus.core.drops import Drop
 from consensus.core.effects import Role
 from consensus.core.election import Candidate
 from consensus.core.features import Strategy
@@ -90,7 +91,7 @@ class ServerRole:
             replica.adopt_term(term, of_a_leader=of_a_leader)
             self.become_follower()
         if term > replica.term:
-            replica.dropped["term too far ahead to be adopted at once"] += 1
+            replica.dropped[Drop.TERM_TOO_FAR_AHEAD] += 1
             return False
         return True
 
@@ -115,7 +116,7 @@ class ServerRole:
         replica = self._replica
         if not 0 < replica.term < term or replica.may_lead(claimant) or not self.sticks_to_leader():
             return False
-        replica.dropped["leader outside the configuration, in a later term than the leader that is heard"] += 1
+        replica.dropped[Drop.OUTSIDE_LEADER_OF_LATER_TERM] += 1
         return True
 
     def follow(self, leader: ServerId) -> None:

@@ -40,6 +40,7 @@ leader's rotten file can replace a good log by a bad snapshot.
 
 from dataclasses import dataclass, field
 
+from consensus.core.drops import Drop
 from consensus.core.effects import CheckSnapshot, Compact, ReadSnapshot, StoreChunk, TakeSnapshot
 from consensus.core.events import SnapshotChecked, SnapshotRead
 from consensus.core.features import Strategy
@@ -58,7 +59,7 @@ def take_snapshot(replica: Replica, index: Index) -> None:
     term = log.term_at(index)
     covered = log.snapshot.last.index if log.snapshot is not None else 0
     if not covered < index <= replica.applier.applied or term is None:
-        replica.dropped["snapshot wanted of what is covered already or not applied yet"] += 1
+        replica.dropped[Drop.UNNEEDED_SNAPSHOT_REQUEST] += 1
         return
     replica.outbox.add(TakeSnapshot(LogId(index, term), log.configuration_at(index)))
 
@@ -68,7 +69,7 @@ def snapshot_taken(replica: Replica, snapshot: SnapshotDescription, first_kept: 
     log = replica.log
     if (log.snapshot is not None and snapshot.last.index <= log.snapshot.last.index) or not log.matches(snapshot.last):
         # The leader's snapshot came in between.
-        replica.dropped["snapshot taken of what is covered already"] += 1
+        replica.dropped[Drop.UNNEEDED_SNAPSHOT] += 1
         return
     kept = max(log.start.index + 1, min(first_kept, snapshot.last.index + 1, log.durable_index + 1))
     log.compact(snapshot, kept)
@@ -317,10 +318,10 @@ class SnapshotReceiver:
         self.incoming = None
         snapshot = event.snapshot
         if snapshot is None or snapshot.last != incoming.last:
-            replica.dropped["snapshot that failed its checksums"] += 1
+            replica.dropped[Drop.SNAPSHOT_CHECKSUM] += 1
             self._refuse(incoming.leader, incoming.correlation, 0)
         elif event.objection is not None:
-            replica.dropped["snapshot that the state machine cannot take"] += 1
+            replica.dropped[Drop.SNAPSHOT_REJECTED_BY_STATE_MACHINE] += 1
             self._refuse(incoming.leader, incoming.correlation, 0)
         elif incoming.term != replica.term:
             # Another server leads by now, or we ask to: the next leader decides what we lack.
@@ -346,15 +347,15 @@ class SnapshotReceiver:
         self._replica.applier.commit_up_to(last.index)
         self._answer_installed(leader, correlation, 0, self._replica.log.writing_number)
 
-    def _problem_of(self, incoming: IncomingSnapshot, chunk: ReceivedChunk) -> str | None:
+    def _problem_of(self, incoming: IncomingSnapshot, chunk: ReceivedChunk) -> Drop | None:
         if chunk.offset != incoming.received or incoming.check_id is not None:
-            return "snapshot chunk at another offset than is wanted"
+            return Drop.SNAPSHOT_CHUNK_OFFSET
         if incoming.number > self._replica.durable_number:
-            return "snapshot chunk while the one before is being written"
+            return Drop.SNAPSHOT_CHUNK_TOO_EARLY
         if chunk.offset + len(chunk.data) > self._replica.options.max_snapshot_bytes:
-            return "snapshot beyond the size that is allowed"
+            return Drop.SNAPSHOT_TOO_LARGE
         if self._replica.disk_full:
-            return "snapshot chunk while the disk is full"
+            return Drop.SNAPSHOT_CHUNK_DISK_FULL
         return None
 
     def _store(self, incoming: IncomingSnapshot, chunk: ReceivedChunk) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from consensus.core.drops import Drop
 from consensus.core.effects import Role
 from consensus.core.features import Extensions
 from consensus.core.model import Configuration, Index, LogId, Milliseconds, ServerId, SnapshotDescription, Term
@@ -84,4 +85,4 @@ class RaftDescription:
     """The server to which leadership is being handed."""
     extensions: tuple[tuple[ServerId, Extensions], ...]
     """What the handshakes settled: what each peer understands beyond the protocol."""
-    dropped: tuple[tuple[str, int], ...]
+    dropped: tuple[tuple[Drop, int], ...]

@@ -18,6 +18,7 @@ The outcome is known when a server leads. So a transfer outlives the leader's te
 
 from dataclasses import dataclass, field
 
+from consensus.core.drops import Drop
 from consensus.core.effects import Outcome, ProposalResolved, TransferEnded, TransferOutcome
 from consensus.core.events import Proposed, TransferLeadership
 from consensus.core.leader import Leader
@@ -112,7 +113,7 @@ class LeadershipTransfers:
         """The target accepted TimeoutNow or refused it; either way it need not be repeated."""
         transfer = self._transfer
         if transfer is None or (sender, reply.correlation) != (transfer.target, transfer.correlation):
-            self._replica.dropped["stale or foreign answer to a transfer"] += 1
+            self._replica.dropped[Drop.STALE_TRANSFER_REPLY] += 1
             return
         transfer.correlation = None
         if not reply.accepted:

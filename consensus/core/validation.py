@@ -8,6 +8,7 @@ Impossible terms are refused here, so they are never adopted.
 
 from typing import assert_never, get_args
 
+from consensus.core.drops import Drop
 from consensus.core.entry_data import EntryDataError, decode_configuration, decode_no_op
 from consensus.core.features import Features, Strategy
 from consensus.core.messages import (
@@ -48,24 +49,26 @@ from consensus.core.model import (
 _OF_FETCHES = frozenset(get_args(FetchMessage))
 _OF_APPENDS = frozenset(get_args(AppendRequest | AppendAnswer))
 _MAX_NAMED_SERVERS = 1024
+_OF_APPEND_ENTRIES = (Drop.APPEND_TERM_ORDER, Drop.APPEND_COMMAND_HEAD)
+_OF_FETCHED_ENTRIES = (Drop.FETCH_REPLY_TERM_ORDER, Drop.FETCH_REPLY_COMMAND_HEAD)
 
 
-def implausible(server_id: ServerId, sender: ServerId, message: Message, features: Features) -> str | None:
-    """What is wrong with the message, in the words of the counter; None if nothing is."""
+def implausible(server_id: ServerId, sender: ServerId, message: Message, features: Features) -> Drop | None:
+    """Return the reason to drop the message; None if it is plausible."""
     if sender == server_id:
-        return "message in our own name"
+        return Drop.OWN_NAME
     if not 0 <= message.term <= MAX_NUMBER:
-        return "term out of range"
+        return Drop.TERM_RANGE
     if type(message) in (_OF_FETCHES if features.replication is Strategy.APPEND else _OF_APPENDS):
-        return "message of the other strategy"
+        return Drop.OTHER_STRATEGY
     return _fault(sender, message, features)
 
 
-def _fault(sender: ServerId, message: Message, features: Features) -> str | None:
-    fault: str | None = None
+def _fault(sender: ServerId, message: Message, features: Features) -> Drop | None:
+    fault: Drop | None = None
     match message:
         case AppendReply(next_index=next_index):
-            fault = None if 1 <= next_index <= MAX_NUMBER else "append reply out of range"
+            fault = None if 1 <= next_index <= MAX_NUMBER else Drop.APPEND_REPLY_RANGE
         case AppendEntries():
             fault = _fault_of_append(sender, message, features)
         case RequestVote():
@@ -73,9 +76,9 @@ def _fault(sender: ServerId, message: Message, features: Features) -> str | None
         case InstallSnapshot():
             fault = _fault_of_snapshot(sender, message)
         case SnapshotReply(next_offset=next_offset):
-            fault = None if 0 <= next_offset <= MAX_NUMBER else "snapshot reply out of range"
+            fault = None if 0 <= next_offset <= MAX_NUMBER else Drop.SNAPSHOT_REPLY_RANGE
         case TimeoutNow(leader=leader):
-            fault = None if leader == sender else "transfer in another's name"
+            fault = None if leader == sender else Drop.TRANSFER_IN_OTHER_NAME
         case VoteReply() | TimeoutNowReply():
             pass
         case _:
@@ -83,8 +86,8 @@ def _fault(sender: ServerId, message: Message, features: Features) -> str | None
     return fault
 
 
-def _fault_of_fetches(sender: ServerId, message: FetchMessage, features: Features) -> str | None:
-    fault: str | None = None
+def _fault_of_fetches(sender: ServerId, message: FetchMessage, features: Features) -> Drop | None:
+    fault: Drop | None = None
     match message:
         case Fetch():
             fault = _fault_of_fetch(sender, message)
@@ -93,7 +96,7 @@ def _fault_of_fetches(sender: ServerId, message: FetchMessage, features: Feature
         case FetchSnapshot() | FetchSnapshotReply():
             fault = _fault_of_chunks(sender, message)
         case BeginQuorumEpoch(leader=leader) | EndQuorumEpoch(leader=leader):
-            fault = None if leader == sender else "announcement in another's name"
+            fault = None if leader == sender else Drop.ANNOUNCEMENT_IN_OTHER_NAME
         case BeginQuorumEpochReply() | EndQuorumEpochReply():
             pass
         case _:
@@ -101,106 +104,107 @@ def _fault_of_fetches(sender: ServerId, message: FetchMessage, features: Feature
     return fault
 
 
-def _fault_of_vote(sender: ServerId, request: RequestVote) -> str | None:
+def _fault_of_vote(sender: ServerId, request: RequestVote) -> Drop | None:
     if request.candidate != sender:
-        return "vote request in another's name"
+        return Drop.VOTE_REQUEST_IN_OTHER_NAME
     if not _possible_position(request.last) or request.last.term > request.term:
-        return "vote request with an impossible position"
+        return Drop.VOTE_REQUEST_POSITION
     return None
 
 
-def _fault_of_append(sender: ServerId, append: AppendEntries, features: Features) -> str | None:
+def _fault_of_append(sender: ServerId, append: AppendEntries, features: Features) -> Drop | None:
     if append.leader != sender:
-        return "append in another's name"
+        return Drop.APPEND_IN_OTHER_NAME
     if not _possible_position(append.previous) or append.previous.index + len(append.entries) > MAX_NUMBER:
-        return "append at an impossible position"
+        return Drop.APPEND_POSITION
     if not 0 <= append.commit <= MAX_NUMBER:
-        return "commit index out of range"
+        return Drop.COMMIT_RANGE
     if append.term == 0:
-        return "append with terms out of order"
-    return _fault_of_entries("append", append.previous.term, append.entries, append.term, features)
+        return Drop.APPEND_TERM_ORDER
+    return _fault_of_entries(_OF_APPEND_ENTRIES, append.previous.term, append.entries, append.term, features)
 
 
-def _fault_of_chunks(sender: ServerId, message: FetchSnapshot | FetchSnapshotReply) -> str | None:
+def _fault_of_chunks(sender: ServerId, message: FetchSnapshot | FetchSnapshotReply) -> Drop | None:
     if not _possible_position(message.snapshot) or not 0 <= message.offset <= MAX_NUMBER:
-        return "impossible place in a snapshot"
+        return Drop.SNAPSHOT_POSITION
     match message:
         case FetchSnapshot():
             if message.replica != sender:
-                return "fetch in another's name"
+                return Drop.FETCH_IN_OTHER_NAME
             if not 0 < message.max_bytes <= MAX_NUMBER:
-                return "fetch with numbers out of range"
+                return Drop.FETCH_RANGE
         case FetchSnapshotReply(error=None):
             if not message.offset + len(message.data) <= message.size_bytes <= MAX_NUMBER:
-                return "chunk beyond the end of its snapshot"
+                return Drop.CHUNK_BEYOND_SNAPSHOT
         case FetchSnapshotReply():
             pass
     return None
 
 
-def _fault_of_fetch(sender: ServerId, fetch: Fetch) -> str | None:
+def _fault_of_fetch(sender: ServerId, fetch: Fetch) -> Drop | None:
     if fetch.replica != sender:
-        return "fetch in another's name"
+        return Drop.FETCH_IN_OTHER_NAME
     if not _possible_position(fetch.position) or fetch.position.term > fetch.term:
-        return "fetch from an impossible position"
+        return Drop.FETCH_POSITION
     if not all(0 <= number <= MAX_NUMBER for number in (fetch.commit, fetch.max_wait_ms, fetch.max_bytes)):
-        return "fetch with numbers out of range"
+        return Drop.FETCH_RANGE
     return None
 
 
-def _fault_of_fetch_reply(reply: FetchReply, features: Features) -> str | None:
+def _fault_of_fetch_reply(reply: FetchReply, features: Features) -> Drop | None:
     if not 0 <= reply.commit <= MAX_NUMBER:
-        return "commit index out of range"
+        return Drop.COMMIT_RANGE
     if reply.diverging is not None and not _possible_position(reply.diverging):
-        return "fetch reply with an impossible divergence"
+        return Drop.FETCH_REPLY_DIVERGENCE
     if reply.snapshot is not None and (reply.snapshot.index == 0 or not _possible_position(reply.snapshot)):
-        return "fetch reply with an impossible snapshot"
+        return Drop.FETCH_REPLY_SNAPSHOT
     said = (reply.entries != (), reply.diverging is not None, reply.snapshot is not None, reply.error is not None)
     if sum(said) > 1:
-        return "fetch reply that says two things at once"
-    return _fault_of_entries("fetch reply", 0, reply.entries, reply.term, features)
+        return Drop.AMBIGUOUS_FETCH_REPLY
+    return _fault_of_entries(_OF_FETCHED_ENTRIES, 0, reply.entries, reply.term, features)
 
 
 def _fault_of_entries(
-    message: str, previous: Term, entries: tuple[Entry, ...], latest: Term, features: Features
-) -> str | None:
+    reasons: tuple[Drop, Drop], previous: Term, entries: tuple[Entry, ...], latest: Term, features: Features
+) -> Drop | None:
     """Terms must rise from that of the entry before to the sender's, and what is not a command must be readable."""
+    wrong_order, wrong_command = reasons
     earlier, head_bytes = previous, features.command_head_bytes
     for entry in entries:
         term = entry.term
         if term < earlier or term == 0:
-            return f"{message} with terms out of order"
+            return wrong_order
         earlier = term
         if entry.kind != COMMAND:
             fault = _fault_of_data(entry, features)
             if fault is not None:
                 return fault
         elif head_bytes and len(entry.data) <= head_bytes:
-            return f"{message} with a command that lacks its head or has nothing behind it"
+            return wrong_command
     if earlier > latest:
-        return f"{message} with terms out of order"
+        return wrong_order
     return None
 
 
-def _fault_of_data(entry: Entry, features: Features) -> str | None:
+def _fault_of_data(entry: Entry, features: Features) -> Drop | None:
     if entry.kind == EntryKind.CONTROL and not features.control_records:
-        return "control record, which the protocol does not have"
+        return Drop.UNSUPPORTED_CONTROL_RECORD
     if entry.kind == EntryKind.CONFIGURATION and not _is_possible_configuration(entry.data):
-        return "append with an impossible configuration"
+        return Drop.ENTRY_CONFIGURATION
     if entry.kind == EntryKind.NO_OP and not _is_possible_no_op(entry.data):
-        return "entry with an impossible no-op"
+        return Drop.ENTRY_NO_OP
     return None
 
 
-def _fault_of_snapshot(sender: ServerId, chunk: InstallSnapshot) -> str | None:
+def _fault_of_snapshot(sender: ServerId, chunk: InstallSnapshot) -> Drop | None:
     if chunk.leader != sender:
-        return "snapshot in another's name"
+        return Drop.SNAPSHOT_IN_OTHER_NAME
     if not _possible_position(chunk.last) or not chunk.last.index or chunk.last.term > chunk.term:
-        return "snapshot of an impossible position"
+        return Drop.SNAPSHOT_OF_POSITION
     if not 0 <= chunk.offset <= MAX_NUMBER - len(chunk.data) or not (chunk.data or chunk.done):
-        return "snapshot chunk out of range"
+        return Drop.SNAPSHOT_CHUNK_RANGE
     if not possible_configuration(chunk.configuration):
-        return "snapshot with an impossible configuration"
+        return Drop.SNAPSHOT_CONFIGURATION
     return None
 
 

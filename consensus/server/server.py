@@ -84,7 +84,7 @@ from consensus.server.mailbox import JobBlocked, JobDone, Mailbox, Urgent
 from consensus.server.options import ServerOptions
 from consensus.server.pending_calls import Awaited, PendingCalls
 from consensus.server.snapshotting import Snapshotting
-from consensus.server.status import ContentRejected, DiskFull, Notice, ServerDescription
+from consensus.server.status import ContentRejected, DiskFull, Notice, ServerDescription, ShellDrop
 from consensus.server.storage_reads import StorageReads
 from consensus.storage.directory import OutOfSpaceError
 from consensus.storage.disk import DiskHangsError
@@ -178,7 +178,7 @@ class ConsensusServer:
             disk, self._job_done, self._job_blocked, lambda: self._set_disk_full(full=False), options.full_disk_retry_ms
         )
         self._disk_full = self._disk_hangs = False
-        self._dropped: Counter[str] = Counter()
+        self._dropped: Counter[ShellDrop] = Counter()
         description = core.describe()
         self._own_id = description.server_id
         self._role = RoleChanged(description.role, description.term, description.leader)
@@ -295,7 +295,7 @@ class ConsensusServer:
                 event = Rejected(sender, request)
             self._put_call(request.correlation, event)
         except ServerBusyError:
-            self._dropped["request refused as busy"] += 1
+            self._dropped[ShellDrop.REQUEST_BUSY] += 1
             raise
 
     def forget(self, number: int) -> None:
@@ -305,24 +305,24 @@ class ConsensusServer:
     def deliver_reply(self, sender: ServerId, reply: Reply) -> None:
         """A peer answered a request of this server. Dropped and counted if too much waits."""
         if isinstance(reply, FetchReply) and reply.entries and self._rejects(sender, reply.entries):
-            self._dropped["fetch reply that the state machine cannot take"] += 1
+            self._dropped[ShellDrop.FETCH_REPLY_REJECTED_BY_STATE_MACHINE] += 1
         elif not self._mailbox.put(Received(sender, reply)):
-            self._dropped["reply dropped for want of room"] += 1
+            self._dropped[ShellDrop.REPLY_QUEUE_FULL] += 1
 
     def append_not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
         """The transport kept back an append, because the peer lacks the entries from `next_index` on."""
         if not self._mailbox.put(AppendNotSent(peer, correlation, next_index)):
-            self._dropped["notice of an append not sent dropped for want of room"] += 1
+            self._dropped[ShellDrop.APPEND_NOT_SENT_QUEUE_FULL] += 1
 
     def answer_arriving(self, peer: ServerId, correlation: int) -> None:
         """Bytes of the answer to a request of this server have arrived, which is not complete yet."""
         if not self._mailbox.put(AnswerArriving(peer, correlation)):
-            self._dropped["notice of an arriving answer dropped for want of room"] += 1
+            self._dropped[ShellDrop.ANSWER_ARRIVING_QUEUE_FULL] += 1
 
     def peer_connected(self, peer: ServerId, extensions: Extensions) -> None:
         """A connection to `peer` is up. Dropped and counted if too much waits."""
         if not self._mailbox.put(PeerExtensions(peer, extensions)):
-            self._dropped["handshake dropped for want of room"] += 1
+            self._dropped[ShellDrop.HANDSHAKE_QUEUE_FULL] += 1
 
     async def read_barrier(self) -> Index:
         """Wait until this server's state machine has taken every write acknowledged before the call; returns its index.
@@ -526,7 +526,7 @@ class ConsensusServer:
         if overloaded and role.role is not Role.LEADER:
             return ProposalResolved(proposal_id=0, outcome=Outcome.NOT_LEADER, leader=role.leader)
         if overloaded or not self._proposal_limit.allows(size_bytes):
-            self._dropped["proposal refused as busy"] += 1
+            self._dropped[ShellDrop.PROPOSAL_BUSY] += 1
             return ProposalResolved(proposal_id=0, outcome=Outcome.BUSY, leader=role.leader)
         return None
 

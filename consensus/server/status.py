@@ -2,9 +2,28 @@
 
 from dataclasses import dataclass
 
+from consensus.core.drops import CountedReason
 from consensus.core.effects import ConfigurationChanged, RoleChanged
 from consensus.core.model import Index, ServerId
 from consensus.core.status import RaftDescription
+
+
+class ShellDrop(CountedReason):
+    """Messages and requests that do not reach Raft."""
+
+    ANSWER_ARRIVING_QUEUE_FULL = (
+        "answer_arriving_queue_full",
+        "notices of arriving replies when too many wait",
+    )
+    APPEND_NOT_SENT_QUEUE_FULL = "append_not_sent_queue_full", "notices of unsent appends dropped because too many wait"
+    FETCH_REPLY_REJECTED_BY_STATE_MACHINE = (
+        "fetch_reply_rejected_by_state_machine",
+        "fetch replies whose entries the state machine rejects",
+    )
+    HANDSHAKE_QUEUE_FULL = "handshake_queue_full", "handshakes dropped because too many wait"
+    PROPOSAL_BUSY = "proposal_busy", "proposals refused because too many wait"
+    REPLY_QUEUE_FULL = "reply_queue_full", "replies dropped because too many wait"
+    REQUEST_BUSY = "request_busy", "requests refused because too many wait"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +66,4 @@ class ServerDescription:
     restores: int
     log_bytes: int
     """Of the log that the snapshot does not cover."""
-    dropped: tuple[tuple[str, int], ...]
+    dropped: tuple[tuple[ShellDrop, int], ...]

@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.testing
 
+from consensus.core.drops import Drop
 from consensus.core.effects import Outcome, ProposalResolved, Role
 from consensus.core.messages import RequestVote, VoteReply
 from consensus.core.model import Entry, Index, LogId, ServerId
@@ -291,7 +292,7 @@ async def test_another_server_leads_while_the_disk_of_the_old_leader_is_full_and
         for number in range(20):
             assert (await leader.server.propose((b"meanwhile %d" % number,))).outcome is Outcome.COMMITTED
         assert full.server.role.role is Role.FOLLOWER
-        assert dict(full.server.describe().raft.dropped).get("append while the disk is full", 0) > 0
+        assert dict(full.server.describe().raft.dropped).get(Drop.APPEND_DISK_FULL, 0) > 0
         full.disk.full = False
         await until(lambda: full.applied == leader.applied and b"meanwhile 19" in data(full))
         assert full.notices.count(DiskFull(full=False)) == 1

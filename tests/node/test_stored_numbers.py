@@ -43,7 +43,7 @@ WRITERS = {
     "bridge/node/offline/recovering.py": "formation.json, the storage",
     "bridge/node/offline/stored_farm_writer.py": "formation.json, the storage",
     "bridge/node/raft/commit_store.py": "committed.json",
-    "bridge/node/raft/replica.py": "a note for people, never read",
+    "bridge/node/raft/storage_note.py": "raft-made, whose Raft id has at most ten digits",
     "bridge/node/router/router.py": "signed structures, never read",
     "bridge/node/security/key_files.py": "farm key; the other key files hold an operator's numbers",
     "bridge/node/tasks/published_store.py": "published.json",

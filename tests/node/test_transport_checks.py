@@ -8,7 +8,7 @@ import pytest
 
 from bridge.api.alarms import CERTIFICATE, CONTROL_CERTIFICATE
 from bridge.api.outputs import CheckResult
-from bridge.node.doctor import transport_checks as transport_checks_module
+from bridge.node import client_endpoints
 from bridge.node.doctor.transport_checks import transport_checks
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
@@ -118,7 +118,7 @@ def test_an_endpoint_for_zmq_clients_needs_the_extra_and_a_list_that_can_be_read
     assert "line 1: expected NAME KEY" in found[1]
     private(keys, f"reader {to_z85(bytes(32))} submit")
     assert "1 listed keys may write" in checked(tmp_path, f'{listen}write = true\nkeys = "{keys}"\n')["zmq"][1]
-    monkeypatch.setattr(transport_checks_module, "is_installed", lambda: False)
+    monkeypatch.setattr(client_endpoints, "find_spec", lambda _: None)
     found = checked(tmp_path, listen)["zmq"]
     assert found[0] is CheckResult.PROBLEM
     assert "pip install 'garlicfarm[zmq]'" in found[1]
@@ -142,7 +142,7 @@ def test_a_listener_for_kafkas_clients_needs_the_extra_and_files_that_can_be_rea
     found = checked(tmp_path, f'{listen}certificate = "{tmp_path / "none.pem"}"\n')["kafka"]
     assert found[0] is CheckResult.PROBLEM
     assert "none.pem cannot be used" in found[1]
-    monkeypatch.setattr(transport_checks_module, "missing_module", lambda: "kio")
+    monkeypatch.setattr(client_endpoints, "find_spec", lambda _: None)
     found = checked(tmp_path, listen)["kafka"]
     assert found[0] is CheckResult.PROBLEM
     assert "pip install 'garlicfarm[kafka]'" in found[1]

@@ -14,6 +14,7 @@ from bridge.core.log.kinds import COUNTED
 from bridge.core.membership.authors import NoEffect
 from bridge.node.control import metric_texts, metrics, routes, view_builder
 from bridge.node.events import durations
+from consensus import Drop, ShellDrop
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from gossip.core.effects import DropReason
 from gossip.node.limits import Loss
@@ -123,6 +124,8 @@ def counter_names() -> list[str]:
         *_counted("garlic_farm_"),
         *(f"raft_{name}" for name in COUNTED),
         *_values("raft_without_effect_", NoEffect),
+        *_values("raft_dropped_", ShellDrop),
+        *_values("raft_ignored_", Drop),
         *_keys(view_builder, "counters", "raft_", of="FarmInputs"),
         *_keys(view_builder, "counters", "", of="ViewInputs"),
     ]

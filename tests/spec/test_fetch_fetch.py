@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from consensus.core.drops import Drop
 from consensus.core.effects import Apply, Persist, ReadEntries, Send
 from consensus.core.entry_data import no_op_entry
 from consensus.core.events import DeadlineReached
@@ -217,7 +218,7 @@ def test_while_its_disk_writes_a_follower_shows_that_it_lives_by_a_fetch_from_th
     assert fetch.position == LogId(1, 1)
     bench.reply(fetch, suffix(2, 2))
     assert bench.terms == [1, 2]
-    assert ("fetch reply for another end of the log", 1) in bench.about.dropped
+    assert (Drop.FETCH_REPLY_FOR_OTHER_POSITION, 1) in bench.about.dropped
 
 
 def test_a_diverging_epoch_cuts_what_lies_beyond_it_and_every_later_epoch() -> None:
@@ -247,7 +248,7 @@ def test_a_late_divergence_cuts_nothing_that_came_since() -> None:
     assert bench.terms == [1, 5, 5]
     bench.reply(first, diverging=LogId(1, 1))
     assert bench.terms == [1, 5, 5]
-    assert ("fetch reply for another end of the log", 1) in bench.about.dropped
+    assert (Drop.FETCH_REPLY_FOR_OTHER_POSITION, 1) in bench.about.dropped
 
 
 def test_an_answer_that_was_never_asked_for_says_nothing() -> None:
@@ -265,7 +266,7 @@ def test_an_answer_that_was_never_asked_for_says_nothing() -> None:
     bench.reply(stranger, diverging=ORIGIN)
     bench.reply(asked, diverging=ORIGIN, sender=THREE, leader=THREE)
     assert bench.terms == [1, 1]
-    assert ("stale or foreign fetch reply", 2) in bench.about.dropped
+    assert (Drop.STALE_FETCH_REPLY, 2) in bench.about.dropped
 
 
 def test_a_divergence_below_the_commit_index_is_not_believed() -> None:
@@ -275,7 +276,7 @@ def test_a_divergence_below_the_commit_index_is_not_believed() -> None:
     bench.step(DeadlineReached(), after_ms=100)
     bench.reply(bench.asked[TWO], diverging=ORIGIN)
     assert bench.terms == [1, 1]
-    assert ("fetch reply that contradicts committed entries", 1) in bench.about.dropped
+    assert (Drop.FETCH_REPLY_AGAINST_COMMIT, 1) in bench.about.dropped
 
 
 def test_a_fenced_follower_follows_the_leader_that_the_answer_names() -> None:

@@ -5,6 +5,7 @@ What the receivers and the roles make of them is in `test_raft_figure_2.py` and 
 
 from dataclasses import replace
 
+from consensus.core.drops import Drop
 from consensus.core.effects import Persist, ReadSnapshot, Role, Send
 from consensus.core.events import SnapshotRead, SnapshotTaken, SnapshotWanted
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, RequestVote, SnapshotReply, VoteReply
@@ -240,4 +241,4 @@ def test_a_second_leader_of_one_term_is_not_believed() -> None:
     bench.append(term=2, previous=AT(1, 1), sender=TWO)
     assert not bench.append(term=2, previous=AT(1, 1), entries=suffix(2, 2), sender=THREE).success
     assert bench.terms == [1]
-    assert dict(bench.about.dropped) == {"append from a second leader of the term": 1}
+    assert dict(bench.about.dropped) == {Drop.SECOND_LEADER_APPEND: 1}

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from consensus.core.drops import Drop
 from consensus.core.effects import Apply, Outcome, ProposalResolved, ReadEntries, Role
 from consensus.core.entry_data import configuration_entry
 from consensus.core.events import EntriesRead, PeerExtensions
@@ -138,7 +139,7 @@ def test_a_read_whose_range_is_gone_or_that_no_request_waits_for_changes_nothing
     bench.append(term=9, previous=AT(6, 1))
     bench.step(EntriesRead(read.request_id, 3, suffix(3, 1, 1)))
     assert bench.effects == []
-    assert ("entries read for no request", 1) in bench.about.dropped
+    assert (Drop.UNMATCHED_ENTRIES_READ, 1) in bench.about.dropped
 
 
 def test_entries_that_are_not_durable_never_leave_the_tail() -> None:
@@ -155,7 +156,7 @@ def test_a_follower_whose_disk_is_behind_takes_no_more_than_it_can_hold() -> Non
     reply = bench.append(term=1, previous=AT(3, 1), entries=suffix(4, 1))
     assert (reply.success, reply.next_index) == (True, 1)
     assert bench.terms == [1, 1, 1]
-    assert ("append while the backlog is full", 1) in bench.about.dropped
+    assert (Drop.APPEND_BACKLOG_FULL, 1) in bench.about.dropped
 
 
 def test_a_leader_asks_such_a_follower_again_with_the_next_heartbeat_not_at_once() -> None:
@@ -179,7 +180,7 @@ def test_an_answer_counts_once_and_a_foreign_correlation_never() -> None:
     bench.matched(TWO, append)
     bench.matched(TWO, append)
     assert bench.about.followers[0].match == 2
-    assert ("stale or foreign append reply", 2) in bench.about.dropped
+    assert (Drop.STALE_APPEND_REPLY, 2) in bench.about.dropped
 
 
 def test_a_vote_counts_once_and_a_foreign_correlation_never() -> None:
@@ -189,7 +190,7 @@ def test_a_vote_counts_once_and_a_foreign_correlation_never() -> None:
     for correlation in (question, question, question + 50):
         bench.receive(TWO, VoteReply(term=1, granted=True, correlation=correlation))
     assert bench.is_(Role.CANDIDATE)
-    assert ("stale or foreign vote reply", 2) in bench.about.dropped
+    assert (Drop.STALE_VOTE_REPLY, 2) in bench.about.dropped
 
 
 def test_an_answer_for_more_than_was_sent_is_dropped() -> None:
@@ -197,7 +198,7 @@ def test_an_answer_for_more_than_was_sent_is_dropped() -> None:
     bench.lead()
     bench.matched(TWO, bench.appends(TWO)[0], up_to=50)
     assert bench.about.commit_index == 0
-    assert ("append reply beyond its request", 1) in bench.about.dropped
+    assert (Drop.APPEND_REPLY_BEYOND_REQUEST, 1) in bench.about.dropped
 
 
 def test_answers_of_strangers_change_nothing_not_even_the_term() -> None:
@@ -206,7 +207,7 @@ def test_answers_of_strangers_change_nothing_not_even_the_term() -> None:
     bench.receive(STRANGER, AppendReply(term=99, success=False, next_index=1, correlation=1))
     bench.receive(STRANGER, VoteReply(term=99, granted=False, correlation=1))
     assert (bench.about.term, bench.about.role) == (2, Role.LEADER)
-    assert ("reply from a server outside the configuration", 2) in bench.about.dropped
+    assert (Drop.REPLY_OF_NON_MEMBER, 2) in bench.about.dropped
 
 
 def test_a_stranger_with_a_good_log_gets_a_vote_for_the_log_decides_not_membership() -> None:
@@ -221,7 +222,7 @@ def test_terms_out_of_range_are_never_adopted(term: int) -> None:
     bench.receive(TWO, VoteReply(term=term, granted=False, correlation=1))
     bench.receive(TWO, AppendReply(term=term, success=True, next_index=1, correlation=1))
     assert bench.about.term == 1
-    assert bench.about.dropped == (("term out of range", 4),)
+    assert bench.about.dropped == ((Drop.TERM_RANGE, 4),)
 
 
 def test_at_the_highest_term_no_server_campaigns_and_nothing_breaks() -> None:

@@ -8,6 +8,7 @@ then is told by the stories `new_server_leads_before_one_knows_it` and `fetch_ne
 
 import pytest
 
+from consensus.core.drops import Drop
 from consensus.core.effects import ChangeRefusal, Persist, Role, Send
 from consensus.core.entry_data import configuration_entry
 from consensus.core.messages import (
@@ -29,7 +30,7 @@ from tests.spec.raft_bench import FOUR, ONE, THREE, TWO, Bench, group, suffix
 AT = LogId
 OUTSIDER = 9
 MINIMUM_MS = lan().election_timeout_min_ms
-REFUSED = "leader outside the configuration, in a later term than the leader that is heard"
+REFUSED = Drop.OUTSIDE_LEADER_OF_LATER_TERM
 PUSHED = (
     AppendEntries(term=6, leader=OUTSIDER, previous=AT(1, 5), entries=suffix(2, 6), commit=2, correlation=1),
     InstallSnapshot(
@@ -168,7 +169,7 @@ def test_the_reply_of_a_learner_in_a_later_term_deposes_no_leader(term: int) -> 
     bench = with_learner()
     bench.receive(FOUR, AppendReply(term=term, success=False, next_index=1, correlation=bench.sent[FOUR].correlation))
     assert (bench.about.role, bench.about.term) == (Role.LEADER, 1)
-    assert bench.raft._replica.dropped["reply from a server without a vote"] == 1
+    assert bench.raft._replica.dropped[Drop.REPLY_OF_NON_VOTER] == 1
 
 
 def test_a_learner_in_a_later_term_gets_the_log_when_the_group_reaches_its_term_and_gets_no_vote_before() -> None:

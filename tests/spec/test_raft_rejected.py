@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from consensus.core.drops import Drop
 from consensus.core.effects import Persist, ReadReady, Role, Send
 from consensus.core.events import ReadRequested, Rejected, SnapshotChecked
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
@@ -23,7 +24,7 @@ def test_nothing_of_it_is_stored_and_its_term_is_not_adopted() -> None:
     assert bench.all(Persist) == []
     assert bench.all(Send) == [Send(TWO, AppendReply(term=3, success=False, next_index=2, correlation=7), 0)]
     assert (bench.about.term, bench.about.leader, bench.terms) == (3, None, [1])
-    assert dict(bench.about.dropped)["append that the state machine cannot take"] == 1
+    assert dict(bench.about.dropped)[Drop.APPEND_REJECTED_BY_STATE_MACHINE] == 1
 
 
 IMPLAUSIBLE_APPEND = AppendEntries(term=3, leader=TWO, previous=AT(1, 1), entries=(), commit=-1, correlation=7)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from consensus.core.drops import Drop
 from consensus.core.effects import Outcome, Persist, ProposalResolved, Role, Send
 from consensus.core.entry_data import configuration_in
 from consensus.core.events import DeadlineReached
@@ -225,7 +226,7 @@ def test_an_append_that_contradicts_committed_entries_is_refused_and_changes_not
     reply = bench.append(term=2, previous=AT(1, 1), entries=suffix(2, 2), sender=TWO)
     assert not reply.success
     assert bench.terms == [1, 1, 1]
-    assert ("append that contradicts committed entries", 1) in bench.about.dropped
+    assert (Drop.APPEND_AGAINST_COMMIT, 1) in bench.about.dropped
 
 
 # 5.5 follower and candidate crashes

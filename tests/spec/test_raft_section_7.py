@@ -1,5 +1,6 @@
 """Log compaction, sentence by sentence (Raft section 7, and the InstallSnapshot RPC's rules for the receiver)."""
 
+from consensus.core.drops import Drop
 from consensus.core.effects import (
     CheckSnapshot,
     Compact,
@@ -314,7 +315,7 @@ def test_chunks_that_fail_their_checksums_are_forgotten_and_the_log_stays() -> N
     (reply,) = checked(bench, None)
     assert (reply.accepted, reply.next_offset) == (False, 0)
     assert bench.about.last == LogId(2, 1)
-    assert ("snapshot that failed its checksums", 1) in bench.about.dropped
+    assert (Drop.SNAPSHOT_CHECKSUM, 1) in bench.about.dropped
 
 
 def test_a_snapshot_that_was_checked_too_late_for_its_leader_is_not_installed_but_answered() -> None:

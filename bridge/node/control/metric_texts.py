@@ -11,9 +11,10 @@ from typing import Final, NamedTuple
 
 from bridge.core.log.kinds import COUNTED
 from bridge.core.membership.authors import NoEffect
+from consensus import Drop, ShellDrop
 
 _ENTRIES: Final = "Every server counts the same; it begins anew with the process"
-_QUIET: Final = "A few now and then are nothing; look for the sender if it grows steadily"
+_QUIET: Final = "A small number is normal. If it grows steadily, find the sender"
 _STRANGER: Final = "Nothing to do if it is small; a steady growth is a program that tries: `garlicfarm events` names it"
 _OWN_KEY: Final = "If it is a node of yours, give it the farm's key file; otherwise nothing"
 _LOAD: Final = "If it grows steadily the machine or the network is overloaded: `garlicfarm doctor` measures both"
@@ -351,8 +352,12 @@ _FAMILIES: Final = (
         _WITHOUT_EFFECT,
         dict.fromkeys(_WITHOUT_EFFECT, "The event `entry-without-effect` names kind and author; look for that program"),
     ),
-    _Family("raft_dropped_", "Messages and requests that the Raft server's shell did not take, by reason: {}"),
-    _Family("raft_ignored_", "Messages that Raft did not take, by reason: {}. Elections and restarts cause some"),
+    _Family("raft_dropped_", "Dropped before Raft: {}", {each.value: each.meaning for each in ShellDrop}),
+    _Family(
+        "raft_ignored_",
+        "Dropped by Raft: {}. Elections and restarts cause some",
+        {each.value: each.meaning for each in Drop},
+    ),
     _Family("zmq_updates_", "Updates of clients of the ØMQ endpoint that were not committed, by reason: {}"),
     _Family("zmq_", "Messages that the ØMQ endpoint dropped, by reason: {}"),
     _Family("kafka_closed_", "Connections that the Kafka listener has closed, by reason: {}"),

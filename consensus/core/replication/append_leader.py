@@ -16,6 +16,7 @@ the time after which they are overdue, or the follower gets no entries.
 
 from collections.abc import Iterator
 
+from consensus.core.drops import Drop
 from consensus.core.effects import ReadEntries
 from consensus.core.entry_data import group_bytes
 from consensus.core.events import EntriesRead, SnapshotRead
@@ -110,13 +111,13 @@ class AppendLeader:
         elif progress is not None and isinstance(message, SnapshotReply):
             self._chunk_answered(sender, progress, message)
         else:
-            self._replica.dropped["message that a leader that appends does not take"] += 1
+            self._replica.dropped[Drop.FETCH_MESSAGE_AT_APPEND_LEADER] += 1
 
     def _append_answered(self, sender: ServerId, progress: Progress, message: AppendReply) -> None:
         replica, tracker = self._replica, self._tracker
         request = progress.answered(message.correlation)
         if request is None:
-            replica.dropped["stale or foreign append reply"] += 1
+            replica.dropped[Drop.STALE_APPEND_REPLY] += 1
             return
         tracker.note_contact(progress)
         tracker.confirmed(progress, request.round_number)
@@ -129,7 +130,7 @@ class AppendLeader:
             self._append_succeeded(sender, progress, request, message.next_index - 1)
         elif progress.overtook(request, replica.now):
             # It came by another connection while entries before it are still on their way: the logs need not differ.
-            replica.dropped["refusal of a heartbeat that overtook entries"] += 1
+            replica.dropped[Drop.OVERTAKEN_HEARTBEAT_REFUSAL] += 1
         elif progress.refused(request, message.next_index) or progress.next <= replica.log.start.index:
             self._replicate(sender, progress)
         if was_unreachable:
@@ -152,7 +153,7 @@ class AppendLeader:
 
     def _append_succeeded(self, sender: ServerId, progress: Progress, request: SentAppend, matched: Index) -> None:
         if matched > request.last:
-            self._replica.dropped["append reply beyond its request"] += 1
+            self._replica.dropped[Drop.APPEND_REPLY_BEYOND_REQUEST] += 1
             return
         if request.carries_entries:
             progress.took(self._replica.now - request.sent_ms, self._replica.options.retry_ms)
@@ -292,7 +293,7 @@ class AppendLeader:
     def _chunk_answered(self, sender: ServerId, progress: Progress, message: SnapshotReply) -> None:
         replica, tracker, transfer = self._replica, self._tracker, progress.transfer
         if transfer is None or not transfer.is_answered_by(message.correlation):
-            replica.dropped["stale or foreign snapshot reply"] += 1
+            replica.dropped[Drop.STALE_SNAPSHOT_REPLY] += 1
             return
         tracker.note_contact(progress)
         tracker.confirmed(progress, transfer.round_number)

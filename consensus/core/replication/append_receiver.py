@@ -27,6 +27,7 @@ The counterpart is `fetch_receiver`, where the follower asks. Replies go to the 
 from dataclasses import replace
 from typing import assert_never
 
+from consensus.core.drops import Drop
 from consensus.core.entry_data import group_bytes
 from consensus.core.log import Log
 from consensus.core.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
@@ -76,7 +77,7 @@ class AppendReceiver:
         ):
             return False
         if self._role.leader not in (None, leader):
-            self._replica.dropped["append from a second leader of the term"] += 1
+            self._replica.dropped[Drop.SECOND_LEADER_APPEND] += 1
             return False
         self._role.follow(leader)
         return True
@@ -114,12 +115,11 @@ def append(replica: Replica, request: AppendEntries) -> None:
         return
     conflict = first_new_index(replica, request)
     if conflict is not None and conflict <= replica.applier.commit:
-        replica.dropped["append that contradicts committed entries"] += 1
+        replica.dropped[Drop.APPEND_AGAINST_COMMIT] += 1
         replica.refuse_append(request.leader, request.correlation, replica.applier.commit + 1)
         return
     if conflict is not None and (replica.disk_full or _backlog_is_full(replica)):
-        full = "disk" if replica.disk_full else "backlog"
-        replica.dropped[f"append while the {full} is full"] += 1
+        replica.dropped[Drop.APPEND_DISK_FULL if replica.disk_full else Drop.APPEND_BACKLOG_FULL] += 1
         matched = request.previous.index
         acknowledge(replica, request, min(matched, replica.log.durable_index), replica.hard_state_number)
     else:
@@ -141,7 +141,7 @@ def without_compacted(replica: Replica, request: AppendEntries) -> AppendEntries
         acknowledge(replica, request, request.previous.index + len(request.entries), after)
         return None
     if request.entries[covered - 1].term != start.term:
-        replica.dropped["append that contradicts committed entries"] += 1
+        replica.dropped[Drop.APPEND_AGAINST_COMMIT] += 1
         replica.refuse_append(request.leader, request.correlation, replica.applier.commit + 1)
         return None
     return replace(request, previous=start, entries=request.entries[covered:], encoded=encoded_behind(request, covered))

@@ -21,6 +21,7 @@ with nothing, which is true and costs the observer a little latency.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from consensus.core.drops import Drop
 from consensus.core.effects import ReadEntries
 from consensus.core.events import EntriesRead, SnapshotRead
 from consensus.core.messages import (
@@ -134,7 +135,7 @@ class FetchLeader:
             case BeginQuorumEpochReply(correlation=correlation, error=None):
                 self._endorsed(sender, correlation)
             case _:
-                self._replica.dropped["message that a leader that is fetched from does not take"] += 1
+                self._replica.dropped[Drop.APPEND_MESSAGE_AT_FETCH_LEADER] += 1
 
     def not_sent(self, _peer: ServerId, _correlation: int, _next_index: Index) -> None:
         """Entries leave with the answer to a fetch only, which says where the log of the peer ends."""
@@ -300,7 +301,7 @@ class FetchLeader:
         if peer not in observers and len(observers) >= MAX_OBSERVERS:
             silent = min(observers, key=lambda each: observers[each].contact_ms)
             if now < observers[silent].contact_ms + self._replica.options.election_timeout_max_ms:
-                self._replica.dropped["observer beyond the number that is remembered"] += 1
+                self._replica.dropped[Drop.TOO_MANY_OBSERVERS] += 1
                 return
             del observers[silent]
         observers.setdefault(peer, Progress(1, has_replied=True)).contact_ms = now
@@ -351,7 +352,7 @@ class FetchLeader:
         voter, round_number = self._begun.pop(correlation, (None, 0))
         progress = self._followers.get(sender)
         if voter != sender or progress is None:
-            self._replica.dropped["stale or foreign endorsement"] += 1
+            self._replica.dropped[Drop.STALE_ENDORSEMENT] += 1
             return
         progress.announced_ms = None
         if round_number == self._round_number:

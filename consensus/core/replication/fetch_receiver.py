@@ -29,6 +29,7 @@ the group as our log knows it is refused, and a fetch reply that names one is dr
 
 from typing import assert_never
 
+from consensus.core.drops import Drop
 from consensus.core.effects import Halt
 from consensus.core.entry_data import group_bytes
 from consensus.core.messages import (
@@ -60,7 +61,7 @@ def still_answers(last: LogId, pending: PendingFetch) -> bool:
 def take(replica: Replica, snapshots: SnapshotReceiver, pending: PendingFetch, reply: FetchReply) -> bool:
     """Take the leader's reply; return True if it changed anything."""
     if not still_answers(replica.log.last, pending):
-        replica.dropped["fetch reply for another end of the log"] += 1
+        replica.dropped[Drop.FETCH_REPLY_FOR_OTHER_POSITION] += 1
         return False
     if reply.snapshot is not None:
         return _begin_snapshot(replica, snapshots, pending, reply.snapshot)
@@ -72,7 +73,7 @@ def take(replica: Replica, snapshots: SnapshotReceiver, pending: PendingFetch, r
 def _cut(replica: Replica, diverging: LogId) -> bool:
     keep = replica.log.divergence(diverging).index
     if keep < replica.applier.commit:
-        replica.dropped["fetch reply that contradicts committed entries"] += 1
+        replica.dropped[Drop.FETCH_REPLY_AGAINST_COMMIT] += 1
         return False
     if keep < replica.log.last_index:
         replica.append((), truncate_from=keep + 1)
@@ -81,10 +82,10 @@ def _cut(replica: Replica, diverging: LogId) -> bool:
 
 def _append(replica: Replica, reply: FetchReply) -> bool:
     if reply.entries and reply.entries[0].term < replica.log.last.term:
-        replica.dropped["fetch reply with terms out of order"] += 1
+        replica.dropped[Drop.FETCH_REPLY_TERM_ORDER] += 1
         return False
     if reply.entries and replica.disk_full:
-        replica.dropped["fetch reply while the disk is full"] += 1
+        replica.dropped[Drop.FETCH_REPLY_DISK_FULL] += 1
         return False
     if reply.entries:
         replica.append(reply.entries)
@@ -96,7 +97,7 @@ def _begin_snapshot(replica: Replica, snapshots: SnapshotReceiver, pending: Pend
     """Fetch the leader's snapshot in place of entries; return False if that is superfluous or under way."""
     incoming = snapshots.incoming
     if snapshot.index <= replica.applier.commit:
-        replica.dropped["snapshot of what is committed here"] += 1
+        replica.dropped[Drop.SNAPSHOT_ALREADY_COMMITTED] += 1
         return False
     if incoming is not None and incoming.is_of(pending.term, snapshot):
         return False
@@ -107,11 +108,11 @@ def _begin_snapshot(replica: Replica, snapshots: SnapshotReceiver, pending: Pend
 def take_chunk(replica: Replica, snapshots: SnapshotReceiver, pending: PendingFetch, reply: FetchSnapshotReply) -> bool:
     """Store a chunk of the snapshot; return False if it is not the requested chunk."""
     if (pending.position, pending.offset) != (reply.snapshot, reply.offset):
-        replica.dropped["another chunk of a snapshot than was asked for"] += 1
+        replica.dropped[Drop.UNREQUESTED_SNAPSHOT_CHUNK] += 1
         return False
     done = reply.offset + len(reply.data) == reply.size_bytes
     if not reply.data and not done:
-        replica.dropped["empty chunk of a snapshot"] += 1
+        replica.dropped[Drop.EMPTY_SNAPSHOT_CHUNK] += 1
         return False
     chunk = ReceivedChunk(
         term=reply.term,
@@ -209,7 +210,7 @@ class FetchReceiver:
             self._refuse(sender, begin, RefusalReason.NEWER_TERM)
             return
         if self._role.leader not in (None, sender):
-            replica.dropped["announcement of a second leader of the term"] += 1
+            replica.dropped[Drop.SECOND_LEADER_ANNOUNCEMENT] += 1
             self._refuse(sender, begin, RefusalReason.ANOTHER_LEADER)
             return
         if not self._has_leader_contact:
@@ -248,13 +249,13 @@ class FetchReceiver:
     def _announcement_replied(self, sender: ServerId, reply: BeginQuorumEpochReply | EndQuorumEpochReply) -> None:
         replica = self._replica
         if sender not in replica.voters:
-            replica.dropped["reply from a server outside the configuration"] += 1
+            replica.dropped[Drop.REPLY_OF_NON_MEMBER] += 1
             return
         if not self._role.check_term(reply.term):
             return
         leader = self._role.as_leader
         if reply.term < replica.term:
-            replica.dropped["reply of an older term"] += 1
+            replica.dropped[Drop.OLDER_TERM_REPLY] += 1
         elif leader is not None and isinstance(reply, BeginQuorumEpochReply) and reply.error is None:
             leader.receive(sender, reply)
         elif reply.error is not None:
@@ -265,7 +266,7 @@ class FetchReceiver:
         replica, role = self._replica, self._role
         pending = self._schedule.take_reply_to(sender, reply.correlation)
         if pending is None:
-            replica.dropped["stale or foreign fetch reply"] += 1
+            replica.dropped[Drop.STALE_FETCH_REPLY] += 1
             return
         self._schedule.rest()
         if reply.error is RefusalReason.FOREIGN_CLUSTER and reply.leader == sender:
@@ -277,11 +278,11 @@ class FetchReceiver:
         if not role.check_term(reply.term, of_a_leader=reply.error is None and reply.leader == sender):
             return
         if reply.term < replica.term:
-            replica.dropped["reply of an older term"] += 1
+            replica.dropped[Drop.OLDER_TERM_REPLY] += 1
         elif reply.error is not None:
             self._turned_away(sender, reply)
         elif role.as_leader is not None or reply.leader != sender or role.leader not in (None, sender):
-            replica.dropped["fetch reply of a second leader of the term"] += 1
+            replica.dropped[Drop.SECOND_LEADER_FETCH_REPLY] += 1
         else:
             self._follow(sender)
             if pending.max_bytes:
