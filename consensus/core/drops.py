@@ -1,7 +1,7 @@
-"""The reasons for which a replica drops a message or an event, each with the counter that it increments.
+"""Reasons to drop a message or an event; each reason has a counter.
 
-A member is counted where its reason is found. Its value identifies it in status, view and metrics, and its `meaning`
-is the text in the reference of metrics. A counter under a free text would change its name with each better sentence.
+The code that finds a reason counts it. The value of a member identifies it in status, view and metrics. Its `meaning`
+is the text in the reference of metrics. A counter named by a free text would be renamed with each better sentence.
 """
 
 from enum import StrEnum
