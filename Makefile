@@ -250,7 +250,7 @@ soak-upgrade: $(VENV)/all.stamp
 # All end-to-end stories with a watch on the event loops of their processes: a quarter of an hour. Fails for a file
 # operation, a sync, a look-up, a sleep or a step above 50 ms in a loop that tests/loop_watch/exceptions.toml does not allow.
 watch-loop: $(VENV)/all.stamp
-	$(BIN)/python -m pytest -q -m "not soak and not interop" tests/end_to_end --watch-loop
+	$(BIN)/python -m pytest -q $(HOURS) -m "not soak and not interop" tests/end_to_end --watch-loop
 
 soak-cluster: $(VENV)/all.stamp
 	$(BIN)/python -m tests.soak.pipeline_cluster $(ARGS)

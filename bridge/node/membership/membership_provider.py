@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
+import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import gossip
@@ -33,7 +35,7 @@ from gossip import (
     NodeInfo,
     Reader,
 )
-from gossip.node import DEFAULT_CAPACITY, GenerationKeeper, begin_generation, exclusive, load_identity
+from gossip.node import DEFAULT_CAPACITY, GenerationKeeper, Identity, begin_generation, exclusive, load_identity
 from gossip.wire import Signer
 
 
@@ -117,7 +119,8 @@ async def open_membership(
             yield group
         return
     with ExitStack() as stack:
-        yield _introductions(settings, metadata, metrics, stack)
+        identity, generation = await trio.to_thread.run_sync(_begin, settings.state_dir, stack)
+        yield _introductions(settings, metadata, metrics, identity, generation)
 
 
 def words_of(provider: MembershipProvider) -> HandshakeWords:
@@ -169,12 +172,17 @@ def gossip_options(settings: GossipSettings) -> gossip.Options:
     return replace(timed, first_hand_verdicts=True)
 
 
-def _introductions(settings: NodeConfiguration, metadata: bytes, metrics: Metrics, stack: ExitStack) -> Introductions:
-    """The next life of this node begins."""
-    directory, consensus = settings.state_dir, settings.consensus
+def _begin(directory: Path, stack: ExitStack) -> tuple[Identity, int]:
+    """Lock the state directory until `stack` closes; return the identity in it and the generation that begins."""
     stack.enter_context(exclusive(directory))
     identity = load_identity(directory)
-    generation = begin_generation(directory, identity.node_id)
+    return identity, begin_generation(directory, identity.node_id)
+
+
+def _introductions(
+    settings: NodeConfiguration, metadata: bytes, metrics: Metrics, identity: Identity, generation: int
+) -> Introductions:
+    directory, consensus = settings.state_dir, settings.consensus
     period_s, hurried_s = profile_of(consensus.timing).introduce_s
     own = NodeInfo(
         node_id=identity.node_id,
