@@ -5,7 +5,7 @@ is the text in the reference of metrics. A counter named by a free text would be
 """
 
 from enum import StrEnum
-from typing import Self
+from typing import Any
 
 
 class CountedReason(StrEnum):
@@ -13,9 +13,11 @@ class CountedReason(StrEnum):
 
     meaning: str
 
-    def __new__(cls, identifier: str, meaning: str) -> Self:
+    def __new__(cls, identifier: str, meaning: str) -> Any:
         """Take the identifier as value and store the meaning with it."""
-        member = str.__new__(cls, identifier)
+        # Typed results would fail when compiled: mypyc takes a member of a subclass for another class.
+        create: Any = str.__new__
+        member: Any = create(cls, identifier)
         member._value_ = identifier
         member.meaning = meaning
         return member
