@@ -41,7 +41,7 @@ class KafkaStateMachine(StateMachine):
         return replace(entry, data=command_in(entry.data)) if entry.kind == EntryKind.COMMAND else entry
 
     def _took(self, effect: Apply) -> None:
-        finish(self.log.apply(effect.first, effect.entries))
+        finish_in_turns(self.log.apply(effect.first, effect.entries))
 
     @property
     def captured_index(self) -> Index:
