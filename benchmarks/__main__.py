@@ -136,46 +136,46 @@ async def _measure(
     figures: list[Figure] = []
     runs, seconds = int(options.runs), float(options.seconds)
 
-    def tell(found: list[Figure]) -> None:
+    def report(found: list[Figure]) -> None:
         figures.extend(found)
         print("\n".join(table(found)), flush=True)
 
     async def lan(farm: Farm) -> None:
         if "memory" in names:
-            tell(_memory(farm, "created, idle"))
+            report(_memory(farm, "created, idle"))
         if "throughput" in names:
-            tell(await throughput.measure(farm, limits, runs, seconds))
+            report(await throughput.measure(farm, limits, runs, seconds))
             if "memory" in names:
-                tell(_memory(farm, "after the throughput runs"))
+                report(_memory(farm, "after the throughput runs"))
         if "failover" in names:
-            tell(await failover.leader(farm, runs))
-            tell(await failover.publisher(farm, PUBLISHER_REPETITIONS))
+            report(await failover.leader(farm, runs))
+            report(await failover.publisher(farm, PUBLISHER_REPETITIONS))
 
     if {"memory", "throughput", "failover"} & set(names):
         async with running_farm(directory / "lan", Timing.LAN) as farm:
             await lan(farm)
     if "failover-local" in names:
         async with running_farm(directory / "local", Timing.LOCAL) as farm:
-            tell(await failover.leader(farm, runs))
-    await _alone(names, directory, runs, seconds, tell)
-    await consensus.measure(names, directory, limits, consensus.Options(runs, seconds, options.base), tell)
-    await gossip.measure([name for name in names if name in gossip.PARTS], directory, tell)
-    await zmq_raft.measure(names, directory, runs, seconds, tell)
-    await kraft.measure(names, directory, runs, tell)
-    await _pipeline([name for name in names if name in PIPELINE_PARTS], directory, runs, tell)
+            report(await failover.leader(farm, runs))
+    await _alone(names, directory, runs, seconds, report)
+    await consensus.measure(names, directory, limits, consensus.Options(runs, seconds, options.base), report)
+    await gossip.measure([name for name in names if name in gossip.PARTS], directory, report)
+    await zmq_raft.measure(names, directory, runs, seconds, report)
+    await kraft.measure(names, directory, runs, report)
+    await _pipeline([name for name in names if name in PIPELINE_PARTS], directory, runs, report)
     return figures
 
 
 async def _alone(
-    names: list[str], directory: Path, runs: int, seconds: float, tell: Callable[[list[Figure]], None]
+    names: list[str], directory: Path, runs: int, seconds: float, report: Callable[[list[Figure]], None]
 ) -> None:
     """What needs no farm that runs already."""
     if "cold-start" in names:
-        tell(await trio.to_thread.run_sync(cold_start.measure, directory, COLD_STARTS))
+        report(await trio.to_thread.run_sync(cold_start.measure, directory, COLD_STARTS))
     if "idle" in names:
-        tell(await idle.measure(directory))
+        report(await idle.measure(directory))
     if "storage" in names:
-        tell(await trio.to_thread.run_sync(storage.measure, directory / "storage", runs, seconds / 6))
+        report(await trio.to_thread.run_sync(storage.measure, directory / "storage", runs, seconds / 6))
     if {"zmq-sockets", "zmq-endpoint"} & set(names):
         # The base install has no pyzmq, and the other parts do not need it.
         try:
@@ -184,19 +184,19 @@ async def _alone(
             print("zmq-sockets, zmq-endpoint     left out: the extra `zmq` is not installed", flush=True)
             return
         if "zmq-sockets" in names:
-            tell(await zmq_sockets.measure(directory, runs))
+            report(await zmq_sockets.measure(directory, runs))
         if "zmq-endpoint" in names:
-            tell(await zmq_endpoint.measure(directory))
+            report(await zmq_endpoint.measure(directory))
 
 
-async def _pipeline(names: list[str], directory: Path, runs: int, tell: Callable[[list[Figure]], None]) -> None:
+async def _pipeline(names: list[str], directory: Path, runs: int, report: Callable[[list[Figure]], None]) -> None:
     if not names:
         return
     # The base install has no Spark, and the other parts do not need it.
     from benchmarks import pipeline  # noqa: PLC0415
 
     for name in names:
-        tell(await pipeline.measure(name, directory, runs))
+        report(await pipeline.measure(name, directory, runs))
 
 
 def _memory(farm: Farm, when: str) -> list[Figure]:

@@ -39,7 +39,7 @@ async def measure(
     directory: Path,
     machine: Machine,
     options: Options,
-    tell: Callable[[list[Figure]], None],
+    report: Callable[[list[Figure]], None],
 ) -> None:
     """The parts that are asked for. Says what is missing, which core runs, and how busy the machine is."""
     if not set(names) & set(PARTS):
@@ -64,7 +64,7 @@ async def measure(
                 figures, remarks = await consensus_step.measure(where, options.base, options.runs)
             case _:
                 figures = await consensus_restart.measure(where)
-        tell(figures)
+        report(figures)
         for remark in remarks:
             print(remark, flush=True)
         print(f"{name}: ended at a load of {os.getloadavg()[0]:.1f}", flush=True)

@@ -234,7 +234,7 @@ async def running_farm(
     first_server: str = "",
     change: Callable[[str], str] = str,
 ) -> AsyncIterator[Farm]:
-    """A farm in `directory` with the consensus timing that is asked for; its processes end with the block.
+    """A farm in `directory` with the given consensus timing; its processes end with the block.
 
     With a `gossip_capacity` its first server may have so many peers, and all gossip with LAN timing. `first_server`:
     more tables of settings for the first server. `change` takes the settings of each server and gives others.

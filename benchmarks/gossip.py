@@ -44,7 +44,7 @@ PARTS = (
 Start = Callable[[Group], Awaitable[object]]
 
 
-async def measure(names: Collection[str], directory: Path, tell: Callable[[list[Figure]], None]) -> None:
+async def measure(names: Collection[str], directory: Path, report: Callable[[list[Figure]], None]) -> None:
     """The parts asked for, in their order; `directory` is for a farm's files and for a serf that has to be fetched."""
     parts: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
         "gossip-speed": partial(gossip_speed.speed, SPEED_RUNS),
@@ -57,7 +57,7 @@ async def measure(names: Collection[str], directory: Path, tell: Callable[[list[
     }
     for name in PARTS:
         if name in names:
-            tell(await parts[name]())
+            report(await parts[name]())
 
 
 async def idle() -> list[Figure]:

@@ -50,14 +50,14 @@ def main() -> None:
 async def _run(opened: AbstractAsyncContextManager[Group], quiet: bool) -> None:  # noqa: FBT001 - trio.run passes by position
     async with opened as group, trio.open_nursery() as nursery:
         _say({"address": endpoint(group.info.address), "node": group.node_id.hex()})
-        nursery.start_soon(_tell_changes, group, quiet)
+        nursery.start_soon(_report_changes, group, quiet)
         async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as asked:
             async for _ in asked:
                 _say(_summary(group))
         nursery.cancel_scope.cancel()
 
 
-async def _tell_changes(group: Group, quiet: bool) -> None:  # noqa: FBT001 - the same
+async def _report_changes(group: Group, quiet: bool) -> None:  # noqa: FBT001 - the same
     async for numbered in group.events():
         event = numbered.event
         if isinstance(event, MembershipChanged) and not quiet:

@@ -35,7 +35,7 @@ BEFORE_KILL_S: Final = 2.0
 GOAL_FAILOVER_S: Final = 3.2
 
 
-async def measure(names: Collection[str], directory: Path, runs: int, tell: Callable[[list[Figure]], None]) -> None:
+async def measure(names: Collection[str], directory: Path, runs: int, report: Callable[[list[Figure]], None]) -> None:
     """The parts that are asked for."""
     asked = [name for name in PARTS if name in names]
     if not asked:
@@ -54,13 +54,13 @@ async def measure(names: Collection[str], directory: Path, runs: int, tell: Call
         print(f"kraft-latency, kraft-failover     left out: {why}", flush=True)
         asked = [name for name in asked if name not in (LATENCY, FAILOVER)]
     if LATENCY in asked:
-        tell(await _latency(directory / LATENCY, runs))
+        report(await _latency(directory / LATENCY, runs))
     if FAILOVER in asked:
-        tell(await _failover(directory / FAILOVER))
+        report(await _failover(directory / FAILOVER))
     if CONSUMERS in asked:
-        tell(await kraft_consumers.rates(directory / CONSUMERS, runs, why))
+        report(await kraft_consumers.rates(directory / CONSUMERS, runs, why))
     if MEMORY in asked:
-        tell(await kraft_consumers.memory(directory / MEMORY))
+        report(await kraft_consumers.memory(directory / MEMORY))
 
 
 async def _latency(directory: Path, runs: int) -> list[Figure]:

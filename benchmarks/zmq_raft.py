@@ -31,7 +31,7 @@ NAMES = {Make.OURS: "garlicfarm", Make.PACKAGE: "npm zmq-raft"}
 
 
 async def measure(
-    names: Collection[str], directory: Path, runs: int, seconds: float, tell: Callable[[list[Figure]], None]
+    names: Collection[str], directory: Path, runs: int, seconds: float, report: Callable[[list[Figure]], None]
 ) -> None:
     """The parts that are asked for; raises `ChildError` if the package is not there."""
     asked = [name for name in PARTS if name in names]
@@ -40,9 +40,9 @@ async def measure(
     if (why := missing()) is not None:
         raise ChildError(f"{', '.join(asked)}: {why}")
     if "zmq-raft-throughput" in asked:
-        tell(await _throughput(directory / "zmq-raft-throughput", runs, seconds))
+        report(await _throughput(directory / "zmq-raft-throughput", runs, seconds))
     if "zmq-raft-failover" in asked:
-        tell(await _failover(directory / "zmq-raft-failover"))
+        report(await _failover(directory / "zmq-raft-failover"))
 
 
 async def _throughput(directory: Path, runs: int, seconds: float) -> list[Figure]:

@@ -56,7 +56,7 @@ class ServerRole(Enum):
 
 
 class RaftRole(Enum):
-    """What a server is in Raft; `none` before the farm is created and for nodes outside of the configuration."""
+    """Role of a server in Raft; `none` before the farm exists and for nodes outside the configuration."""
 
     NONE = "none"
     FOLLOWER = "follower"

@@ -185,7 +185,7 @@ async def open_founded_farm(
         known.founding.founders,
         known.founding.cluster_id,
         on_change=changed,
-        on_entry_without_effect=local.ineffective.heard,
+        on_entry_without_effect=local.ineffective.record,
         on_foreign=lambda entry: orders.committed(entry, applied.state.admitted, applied.state.clients),
         name_of=node.name_of_server,
     )

@@ -80,8 +80,8 @@ class History:
             for figure in SHOWN:
                 history.figures[figure.name].append(None if report is None else figure.of(report))
 
-    def heard(self, events: Iterable[TraceEvent]) -> None:
-        """Remember what happened."""
+    def add(self, events: Iterable[TraceEvent]) -> None:
+        """Add new events."""
         self.events.extend(events)
 
     def read(self, entries: Iterable[LogEntryView], names: Names) -> None:

@@ -152,7 +152,7 @@ async def _watch(picture: Callable[[], LocalFarmView], live: LiveView) -> None:
 
 async def _hear(events: AsyncIterable[TraceEvent], live: LiveView) -> None:
     async for event in events:
-        live.history.heard([event])
+        live.history.add([event])
 
 
 async def keep_asking(nodes: Callable[[], Sequence[NodeAddress]], live: LiveView) -> None:
@@ -253,7 +253,7 @@ async def _until_changed(live: LiveView, address: NodeAddress, client: ControlCl
         except (ControlError, DocumentError):
             return
         cursor = page.next_cursor
-        live.history.heard(page.events)
+        live.history.add(page.events)
 
 
 async def _read_log(live: LiveView) -> None:

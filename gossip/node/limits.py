@@ -185,7 +185,7 @@ class Counters:
 
 
 class ForeignVersions:
-    """Says who speaks another version of the protocol, by an alarm that is replaced when the senders change."""
+    """Reports senders of another protocol version by an alarm, which is replaced when the senders change."""
 
     def __init__(self, publish: Callable[[Alarm], None]) -> None:
         self._publish = publish
@@ -194,8 +194,8 @@ class ForeignVersions:
         self._told = ""
         self._pace = TokenBucket(FOREIGN_VERSION_ALARMS_PER_SECOND, 1.0)
 
-    def heard(self, source: Address, version: int, now_ms: int) -> None:
-        """A datagram of another version came."""
+    def record(self, source: Address, version: int, now_ms: int) -> None:
+        """Record a datagram of another version."""
         self._heard[source.host] = source, version, now_ms
         self._heard.move_to_end(source.host)
         if len(self._heard) > FOREIGN_SENDERS_LIMIT:
@@ -231,7 +231,7 @@ class OtherFarms:
         self._heard: OrderedDict[str, tuple[OtherFarm, int]] = OrderedDict()
         """By host: what it sends, and when it did last."""
 
-    def heard(self, source: Address, label: bytes, now_ms: int) -> None:
+    def record(self, source: Address, label: bytes, now_ms: int) -> None:
         """A datagram under the key of this label came."""
         self._heard[source.host] = OtherFarm(source, label), now_ms
         self._heard.move_to_end(source.host)

@@ -196,11 +196,11 @@ class Transport:
     def _refused(self, error: RefusedError, datagram: bytes, source: Address, now_ms: int) -> Unreadable | None:
         """What follows from a datagram that could not be opened."""
         if error.reason is Refusal.FOREIGN_VERSION:
-            self.foreign_versions.heard(source, error.version, now_ms)
+            self.foreign_versions.record(source, error.version, now_ms)
         elif error.reason is Refusal.OTHER_FARM:
             label = farm_named(datagram)
             if label is not None:
-                self.other_farms.heard(source, label, now_ms)
+                self.other_farms.record(source, label, now_ms)
         elif error.outdated is not None:
             applicant, key_id = error.outdated
             offer = offer_to(applicant, self._settings.offer_keys)

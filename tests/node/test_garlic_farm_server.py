@@ -496,26 +496,9 @@ def test_whatever_a_server_accepts_fits_the_wire_and_that_takes_no_more() -> Non
 # -- who may say what --------------------------------------------------------------------------------------------------
 
 SERVERS_WORDS = (
-    wire.RequestVoteRequest(
-        source=ALICE,
-        destination=BOB,
-        term=9,
-        last_log_term=2,
-        last_log_index=9,
-    ),
-    wire.PreVoteRequest(
-        source=ALICE,
-        destination=BOB,
-        term=9,
-        last_log_term=2,
-        last_log_index=9,
-    ),
-    wire.TransferVoteRequest(
-        source=ALICE,
-        destination=BOB,
-        term=9,
-        last_log_term=2,
-        last_log_index=9,
+    *(
+        kind(source=ALICE, destination=BOB, term=9, last_log_term=2, last_log_index=9)
+        for kind in (wire.RequestVoteRequest, wire.PreVoteRequest, wire.TransferVoteRequest)
     ),
     wire.AppendEntriesRequest(
         source=ALICE,

@@ -17,9 +17,9 @@ def test_a_datagram_names_its_farm_and_rubbish_names_none() -> None:
 def test_senders_are_listed_for_a_minute_in_bounded_memory() -> None:
     farms = OtherFarms()
     for number in range(3 * OTHER_FARMS_LIMIT):
-        farms.heard(Address(f"10.0.0.{number}", 7668), LABEL, number)
+        farms.record(Address(f"10.0.0.{number}", 7668), LABEL, number)
     assert len(farms.lately(100)) == OTHER_FARMS_LIMIT
     assert farms.lately(100 + OTHER_FARM_STANDS_MS) == ()
-    farms.heard(Address("10.0.0.1", 9), LABEL, 200_000)
-    farms.heard(Address("10.0.0.1", 10), LABEL, 200_001)
+    farms.record(Address("10.0.0.1", 9), LABEL, 200_000)
+    farms.record(Address("10.0.0.1", 10), LABEL, 200_001)
     assert [each.source for each in farms.lately(200_002)] == [Address("10.0.0.1", 10)]

@@ -24,7 +24,7 @@ class Story:
         self.alarms = Alarms(self.trace)
         self.watch = IneffectiveEntries(self.alarms)
         self.applied_state = AppliedState(
-            0, self.trace, (node_id(1),), CLUSTER_ID, on_entry_without_effect=self.watch.heard
+            0, self.trace, (node_id(1),), CLUSTER_ID, on_entry_without_effect=self.watch.record
         )
         self.index = 0
 

@@ -290,7 +290,7 @@ def test_entries_of_the_log_are_told_in_words_and_a_gap_begins_anew() -> None:
 def test_an_event_that_is_longer_than_a_line_is_whole_in_the_pane_of_events() -> None:
     history = History()
     text = "the last structure has ended, and node-3 is to publish, after all of its neighbors were asked in turn"
-    history.heard([TraceEvent(1, 1_760_000_000_000, None, "verdict-changed", "node-2", {"text": text})])
+    history.add([TraceEvent(1, 1_760_000_000_000, None, "verdict-changed", "node-2", {"text": text})])
     shown = drawn(draw(ViewState(pane=Pane.EVENTS), Seen(farm_view(), history), 80, 24, color=False), 80, 24)
     assert text in " ".join(shown.split())
 

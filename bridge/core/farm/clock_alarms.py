@@ -69,8 +69,8 @@ def founding_clock_text(own_name: str, offsets_ms: Mapping[str, int]) -> str | N
         return None
     if 2 * len(agreeing) > len(clocks_ms):
         return f"the clock of this node, {own_name}, is {seconds_off(-right_ms)} those of {', '.join(agreeing)}"
-    told = ", ".join(f"{name} {each / 1000:+.0f} s" for name, each in sorted(clocks_ms.items()))
-    return f"no majority of the clocks of these nodes agrees; compared with {own_name}: {told}"
+    offsets = ", ".join(f"{name} {each / 1000:+.0f} s" for name, each in sorted(clocks_ms.items()))
+    return f"no majority of the clocks of these nodes agrees; compared with {own_name}: {offsets}"
 
 
 def log_time_text(judgment: ClockJudgment | None, state: FarmState, period_ms: int) -> tuple[str, str] | None:
@@ -88,8 +88,8 @@ def log_time_text(judgment: ClockJudgment | None, state: FarmState, period_ms: i
 
 
 def _disagreement(judgment: ClockJudgment, name_of: Callable[[int], str]) -> str:
-    told = ", ".join(f"{name_of(each)} {ms / 1000:+.0f} s" for each, ms in sorted(judgment.offsets_ms.items()))
-    return f"no majority of the voters' clocks agrees; beside the time that a majority has reached: {told}"
+    offsets = ", ".join(f"{name_of(each)} {ms / 1000:+.0f} s" for each, ms in sorted(judgment.offsets_ms.items()))
+    return f"no majority of the voters' clocks agrees; compared with the time that a majority has reached: {offsets}"
 
 
 def _names(server_ids: Iterable[int], name_of: Callable[[int], str]) -> str:

@@ -14,7 +14,7 @@ WITHDRAW_COMMAND = "garlicfarm withdraw"
 CONFIRM_COMMAND = "garlicfarm confirm-cluster"
 _EQUIVOCATES = "shows different nodes different descriptions, and is not counted as a founder"
 CLUSTERS_SHOWN = 4
-TELLERS_SHOWN = 4
+ANNOUNCERS_SHOWN = 4
 """How many foundings an alarm lists: a holder of the farm key can invent any number of them."""
 
 
@@ -72,25 +72,25 @@ def alarms_of(situation: Situation, *, impatient: bool) -> tuple[str, ...]:
 def _two_clusters(situation: Situation, own: Founding) -> str:
     return (
         f"Two clusters exist under one farm key: this node belongs to {own.cluster_id.hex()}; it ignores "
-        f"{_told(situation)}. They are never merged. If those are nodes of this farm, keep one cluster; on each node "
-        "of the others stop garlicfarm, move its state directory away, give it a key file that `garlicfarm keys export "
-        "FILE` wrote in the kept one, and start it again: it rejoins with a new identity. If not, a stranger has "
-        "the farm key."
+        f"{_announced(situation)}. They are never merged. If those are nodes of this farm, keep one cluster; on each "
+        "node of the others stop garlicfarm, move its state directory away, give it a key file that `garlicfarm keys "
+        "export FILE` wrote in the kept one, and start it again: it rejoins with a new identity. If not, a stranger "
+        "has the farm key."
     )
 
 
 def _not_believed(situation: Situation) -> str:
     """Foundings of others, on a node that belongs to no farm yet."""
-    told = _told(situation)
+    announced = _announced(situation)
     if situation.trusted is not None:
         return (
-            f"This node ignores {told}: {situation.source} cluster {situation.trusted.hex()}, and it joins no other. "
-            "If `garlicfarm recover` made a new cluster since, run `garlicfarm keys export FILE` on a node of "
+            f"This node ignores {announced}: {situation.source} cluster {situation.trusted.hex()}, and it joins no "
+            "other. If `garlicfarm recover` made a new cluster since, run `garlicfarm keys export FILE` on a node of "
             "the farm, bring that file here, and start this node again. If not, a stranger has the farm key."
         )
     commands = " or ".join(f"`{CONFIRM_COMMAND} {each}`" for each in _clusters(situation)[:CLUSTERS_SHOWN])
     return (
-        f"This node discovers {told} without proof that this is its farm: any holder of the farm key can announce "
+        f"This node discovers {announced} without proof that this is its farm: any holder of the farm key can announce "
         "one. It waits, and neither creates nor joins a farm. Compare the id with `garlicfarm status` on a node of the "
         f"farm; then run here: {commands}. Or give this node a key file that `garlicfarm keys export FILE` wrote on a "
         "node of the farm."
@@ -110,18 +110,18 @@ def _clusters(situation: Situation) -> list[str]:
     return sorted({each.cluster_id.hex() for each in situation.ignored.values()})
 
 
-def _told(situation: Situation) -> str:
-    """The clusters that are not believed, each with the names of the members that announce it."""
+def _announced(situation: Situation) -> str:
+    """Return the ignored clusters, each with the names of the members that announce it."""
     clusters = _clusters(situation)
     parts = []
     for cluster in clusters[:CLUSTERS_SHOWN]:
-        tellers = sorted(
+        announcers = sorted(
             situation.members[node_id].name
-            for node_id, told in situation.ignored.items()
-            if told.cluster_id.hex() == cluster
+            for node_id, founding in situation.ignored.items()
+            if founding.cluster_id.hex() == cluster
         )
-        more = len(tellers) - TELLERS_SHOWN
-        names = ", ".join(tellers[:TELLERS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        more = len(announcers) - ANNOUNCERS_SHOWN
+        names = ", ".join(announcers[:ANNOUNCERS_SHOWN]) + (f" and {more} more" if more > 0 else "")
         parts.append(f"cluster {cluster} (announced by {names})")
     left_out = len(clusters) - CLUSTERS_SHOWN
     return " and ".join(parts) + (f" and {left_out} more" if left_out > 0 else "")

@@ -20,8 +20,8 @@ next id still follows from the table. An id below the highest that is not in the
 presents an admission with it is refused (`is_lapsed`).
 
 The first identity under a name keeps the name. A node with a known name and another identity is either a replaced
-node or a stranger. The log cannot tell which, so it is refused until an operator has decided. An identity may change
-its name to a free one.
+node or a stranger. The log cannot distinguish them, so the node is refused until an operator decides. An identity
+may change its name to a free one.
 
 A retired or evicted identity stays in the table and never comes back under any name; the group loses its server. An
 approval names the identity that it replaces. If two operators decide about one name at once, the second entry is

@@ -9,7 +9,7 @@ to one admitted key at a time. A removed key stays in the table; if it is admitt
 
 *Shares.* From `BOUNDS_LEVEL` on a key counts on the server that signed its admission. One server has at most
 `CLIENTS_OF_SERVER_MAX` admitted keys, and the table has room for those of four. Removed keys count on no server; one of
-them gives way in a full table. So the row also tells which keys an evicted node has admitted.
+them gives way in a full table. So the row also shows the keys admitted by an evicted node.
 """
 
 from collections.abc import Mapping

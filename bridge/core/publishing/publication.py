@@ -147,7 +147,7 @@ def _due(known: MasterState, server_id: int, pace: Pace, log_time_ms: int, *, ov
 def _complete(state: FarmState, master: str) -> bool:
     """Whether no further report can add to the first publication: each voter has reported a router and healthy leaves.
 
-    One without leaves is waited for as well: its router may be about to tell of them. A state without voters has
+    A voter without leaves delays the publication, too: its router may report them soon. A state without voters has
     no founding.
     """
     voters = {each for majority in state.clocks.majorities for each in majority}

@@ -106,7 +106,7 @@ def clock_check(now_s: int, synchronized: bool | None) -> Check:  # noqa: FBT001
         case None:
             action = "make sure that NTP runs; a node more than 30 s off cannot publish"
             return Check(
-                "clock", CheckResult.WARNING, f"{shown}; this system cannot tell whether it is synchronized", action
+                "clock", CheckResult.WARNING, f"{shown}; this system does not report whether it is synchronized", action
             )
 
 

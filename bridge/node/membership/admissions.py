@@ -13,9 +13,9 @@ takes its place, and so does a later one of a member while there is no log. The 
 once the identity came alive under it (`own`): a node whose first admission lapsed and that was admitted again passes
 the first one as it replays the log, and must not take up the lapsed id.
 
-A founder's Raft id is never told. A node among the founders without a record of the founding has
-lost what it promised and voted; it stays an observer. For the same reason no node is told a Raft id that is in the
-group at that moment: an election may depend on its storage.
+No member sends a founder its Raft id. A node among the founders without a record of the founding has lost its promise
+and its vote; it stays an observer. For the same reason no node receives a Raft id that is in the group at that moment:
+an election may depend on its storage.
 """
 
 from collections.abc import Collection, Mapping

@@ -1,6 +1,6 @@
 """The name of a node that was given none: the host's, with an end of its own where another node has it already.
 
-Machines are cloned, and then three nodes are called `vm`. A farm tells its members apart by name in every view, and a
+Machines are cloned, and then three nodes have the name `vm`. Every view identifies members by name, and a
 name belongs to one identity (`bridge.core.membership.admission`); an operator who follows the advice for a node with
 a new identity would retire the wrong one. So a node whose name is only its host's gives way:
 

@@ -89,7 +89,7 @@ class Reconciling:
     trace: EventLog
     alarms: Alarms
     waits: tuple[str, ...] = ()
-    """What the leader waits for; empty on every other node."""
+    """Conditions that the leader waits for; empty on every other node."""
     losing_vote: frozenset[int] = frozenset()
     """Servers that are being evicted: as a learner that is caught up and well each would get its vote back."""
     _busy: bool = field(default=False, init=False)

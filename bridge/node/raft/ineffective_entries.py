@@ -27,7 +27,7 @@ CAUSES_MAX = 8
 
 
 class IneffectiveEntries:
-    """`heard` of each such entry; `run` it for the alarm to end."""
+    """`record` each such entry; the alarm ends while `run` runs."""
 
     def __init__(self, alarms: Alarms) -> None:
         self._alarms = alarms
@@ -35,8 +35,8 @@ class IneffectiveEntries:
         self._causes: OrderedDict[str, None] = OrderedDict()
         self._stands = False
 
-    def heard(self, change: EntryWithoutEffect) -> None:
-        """One more was committed."""
+    def record(self, change: EntryWithoutEffect) -> None:
+        """Count one more committed entry without effect."""
         now = trio.current_time()
         self._times.append(now)
         author = "" if change.author is None else f", signed by {change.author.hex()}"

@@ -164,8 +164,8 @@ class Replica:
         """Returns when another server leads, or this one, or none any more."""
         await self._role_changed.wait()
 
-    def heard(self, notice: Notice) -> None:
-        """The server tells of itself."""
+    def on_notice(self, notice: Notice) -> None:
+        """Follow a change of role or configuration of the server."""
         match notice:
             case ConfigurationChanged(configuration):
                 self.voters_are(configuration)
@@ -326,7 +326,7 @@ async def open_replica(
     )
 
     def take_notice(notice: Notice) -> None:
-        replica.heard(notice)
+        replica.on_notice(notice)
         observe(notice)
 
     links = PeerLinks(

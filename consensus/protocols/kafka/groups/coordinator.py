@@ -228,8 +228,8 @@ class GroupCoordinator:
         sessions_ms = (options.min_session_timeout_ms,) if group is None else group.sessions_ms
         return min(options.max_hold_ms, *(session_ms // options.hold_part for session_ms in sessions_ms))
 
-    def heard(self, group_id: str, member: MemberRef) -> None:
-        """A request of this member took a while, behind which its heartbeats stand."""
+    def renew_session(self, group_id: str, member: MemberRef) -> None:
+        """Count a long request of a member as its heartbeat: the heartbeats after it had to wait."""
         group = self._groups.get(group_id)
         if group is not None:
             group.heartbeat(member, _now_ms())

@@ -232,7 +232,7 @@ class GroupService(Service):
         ]
         if error is ErrorCode.NONE and taken:
             error = await self._commit(request.group_id, member, name, taken[-1], caller.principal)
-            self._coordinator.heard(request.group_id, member)
+            self._coordinator.renew_session(request.group_id, member)
         return groups.OffsetCommitResponse(
             topics=tuple(
                 groups.OffsetCommitResponseTopic(
