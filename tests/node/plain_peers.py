@@ -19,7 +19,7 @@ import trio
 from consensus.net.receive_budget import BudgetOptions, ReceiveBudget
 from consensus.protocols.garlic_farm.node.connection import ConnectionOptions, RequestHandler, ServerConnection
 from consensus.protocols.garlic_farm.node.dialer import Dialed, Dials, PeerAddress
-from consensus.protocols.garlic_farm.node.metrics import Metrics
+from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent, Metrics
 from consensus.protocols.garlic_farm.wire.codec import REQUEST_HEADER
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
@@ -130,7 +130,7 @@ class PlainListener:
             source = str(stream.socket.getpeername()[0])
             await self._serve(stream, source)
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
-            self._metrics.count("connections-broken")
+            self._metrics.count(ConnectionEvent.CONNECTIONS_BROKEN)
         except GarlicFarmError as error:
             self._metrics.incident(error.fault, source, f"plain connection from {source} closed: {error}")
         finally:
@@ -151,7 +151,7 @@ class PlainListener:
         if speaker and speaker not in allowed:
             text = f"it speaks as server {speaker}, which the list does not have at this address"
             raise GarlicFarmError(Fault.PLAIN_REFUSED, text)
-        self._metrics.count("plain-connections")
+        self._metrics.counts["plain-connections"] += 1
         await ServerConnection(
             stream,
             _upgraded(head, speaker),

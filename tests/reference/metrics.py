@@ -15,13 +15,13 @@ from bridge.core.membership.authors import NoEffect
 from bridge.node.control import metric_texts, metrics, routes, view_builder
 from bridge.node.events import durations
 from consensus import Drop, ShellDrop
+from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from gossip.core.effects import DropReason
 from gossip.node.limits import Loss
 from gossip.wire.seal import Refusal
 from pipeline.serve import metrics as pipeline
 from tests.operator_views import farm_view
-from tests.structure.sources import ROOT
 
 HEAD = f"""# Metrics
 
@@ -121,7 +121,7 @@ def counter_names() -> list[str]:
         *_values("gossip_ignored_", DropReason),
         *routes.new_counters(),
         *_values("garlic_farm_", Fault),
-        *_counted("garlic_farm_"),
+        *_values("garlic_farm_", ConnectionEvent),
         *(f"raft_{name}" for name in COUNTED),
         *_values("raft_without_effect_", NoEffect),
         *_values("raft_dropped_", ShellDrop),
@@ -146,19 +146,3 @@ def _keys(module: ModuleType, keyword: str, prefix: str, of: str = "") -> list[s
                 found += [each.value for each in keywords if each.arg == keyword]
     keys = [key for each in found if isinstance(each, ast.Dict) for key in each.keys]
     return [prefix + str(key.value) for key in keys if isinstance(key, ast.Constant)]
-
-
-def _counted(prefix: str) -> list[str]:
-    """The literal names that modules of the Garlic Farm protocol give to `count`."""
-    folder = ROOT / "consensus" / "protocols" / "garlic_farm" / "node"
-    names = {
-        str(node.args[0].value)
-        for path in folder.glob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "count"
-        and node.args
-        and isinstance(node.args[0], ast.Constant)
-    }
-    return [prefix + name.replace("-", "_") for name in sorted(names)]

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from bridge.core.log.kinds import COUNTED
 from bridge.core.membership.authors import NoEffect
 from consensus import Drop, ShellDrop
+from consensus.protocols.garlic_farm import ConnectionEvent
 
 _ENTRIES: Final = "Every server counts the same; it begins anew with the process"
 _QUIET: Final = "A small number is normal. If it grows steadily, find the sender"
@@ -190,41 +191,6 @@ _FAULTS: Final = {
         "A server of another make needs to be fed with entries",
     ),
 }
-_RAFT_PORT: Final = {
-    "challenges": "Handshakes of the Raft port that were asked for a password, as each new client is. It grows with"
-    " reconnections",
-    "client_requests_beyond_quota": "Requests of clients of the Raft port beyond their share, which were answered"
-    " `busy`. If it grows, a program submits faster than the farm commits",
-    "connections_accepted": "Connections that the Raft port has accepted, before any word. A steep rise without"
-    " `connections_established` is a scanner or a flood",
-    "connections_broken": "Connections of the Raft port that ended in the middle of a message. It grows when peers die"
-    " or the network fails",
-    "connections_established": "Connections of the Raft port whose handshake has succeeded. It grows as servers and"
-    " clients reconnect; a steady growth means that they lose their connections",
-    "connections_hung_up": (
-        "Connections of clients that the Raft port closed in place of an answer, because it is not known whether"
-        " their entry is committed. It grows when leaders change; the client repeats under its request id"
-    ),
-    "connections_idle": "Connections of the Raft port that were closed because nothing was said for long. It grows with"
-    " clients that stay connected for nothing",
-    "heartbeat_connections": "Second connections to a server, opened because the first one was busy with a long"
-    " message. It grows while a snapshot or much data travels",
-    "links_established": "Connections that this node has opened to other servers. A steady growth means that they"
-    " break: look at `connection-failed` in `garlicfarm events`",
-    "farewells_answered": "Notices of its removal that a removed server received. It grows by one for each removal",
-    "farewells_unanswered": "Notices of its removal that a removed server did not receive, because it is dead."
-    " It receives one when it starts again",
-    "peers_without_address": "Attempts to reach a server whose address is not known. It ends when gossip brings the"
-    " address; if it grows, that server has not been heard since this node started",
-    "requests_dropped": (
-        "Requests to another server that were dropped because they waited too long or too many did. Raft"
-        " repeats them; it grows as long as that server is down, else it or the network is too slow"
-    ),
-    "requests_without_link": (
-        "Requests to a server that this node has no connection for: a stranger to the group, or too many."
-        " Raft repeats them; if it grows, look at `garlicfarm servers`"
-    ),
-}
 _WITHOUT_EFFECT: Final = {each.value.replace("-", "_"): each.cause for each in NoEffect}
 _RAFT: Final = {
     "structures_published": "Structures that this node has handed to its router. It grows on the publisher, every five"
@@ -373,7 +339,7 @@ def _prefixed(prefix: str, texts: Mapping[str, str]) -> dict[str, str]:
 COUNTERS: Final[Mapping[str, str]] = {
     **_prefixed("gossip_", _GOSSIP),
     **_prefixed("control_", _CONTROL),
-    **_prefixed("garlic_farm_", _RAFT_PORT),
+    **{f"garlic_farm_{each.replace('-', '_')}": each.meaning for each in ConnectionEvent},
     **{f"raft_{name}": f"Entries that this node has applied: {text}. {_ENTRIES}" for name, text in COUNTED.items()},
     **_prefixed("raft_", _RAFT),
     **_OTHERS,

@@ -31,7 +31,7 @@ from .node.membership import (
     Members as Members,
     MembershipOptions as MembershipOptions,
 )
-from .node.metrics import Incident as Incident, Metrics as Metrics
+from .node.metrics import ConnectionEvent as ConnectionEvent, Incident as Incident, Metrics as Metrics
 from .wire.digest import Credentials as Credentials
 from .wire.errors import Fault as Fault, GarlicFarmError as GarlicFarmError
 from .wire.messages import MembershipRequest as MembershipRequest, Reply as Reply

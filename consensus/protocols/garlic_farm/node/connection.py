@@ -40,7 +40,7 @@ from consensus.core.model import Index, LogId, ServerId, Term, integer_id
 from consensus.net.receive_budget import FREE_BYTES, ReceiveBudget
 from consensus.net.tls_stream import TlsStream
 from consensus.protocols.garlic_farm.node.client_quota import ClientQuota
-from consensus.protocols.garlic_farm.node.metrics import Metrics
+from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent, Metrics
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.codec import RequestReader, encode_reply
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
@@ -234,7 +234,7 @@ class ServerConnection:
             except GarlicFarmError as error:
                 self._metrics.incident(error.fault, self._source, f"connection from {self._source} closed: {error}")
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                self._metrics.count("connections-broken")
+                self._metrics.count(ConnectionEvent.CONNECTIONS_BROKEN)
             finally:
                 self._cancel_pending()
                 self._budget.end(self._account)
@@ -286,7 +286,7 @@ class ServerConnection:
                 )
             if partial:
                 raise GarlicFarmError(Fault.SILENT, f"a request stopped half way for {patience_s:g} s")
-            self._metrics.count("connections-idle")
+            self._metrics.count(ConnectionEvent.CONNECTIONS_IDLE)
             return False
         self._reader.feed(bytes(data))
         return bool(data)
@@ -376,7 +376,7 @@ class ServerConnection:
             case wire.ClientRequest():
                 commands = commands_from_wire(request)
                 if self._quota is not None and not self._quota.take(commands, trio.current_time()):
-                    self._metrics.count("client-requests-beyond-quota")
+                    self._metrics.count(ConnectionEvent.CLIENT_REQUESTS_BEYOND_QUOTA)
                     busy = self._client_reply(wire.AppendEntriesResponse, ClientAnswer(busy=True, term=0))
                     self._settle(slot, busy)
                     return nothing_to_cancel
@@ -452,7 +452,7 @@ class ServerConnection:
                     break
                 continue
             if self._slots and self._slots[0].ends_connection:
-                self._metrics.count("connections-hung-up")
+                self._metrics.count(ConnectionEvent.CONNECTIONS_HUNG_UP)
                 break
             self._ready = trio.Event()
             with trio.CancelScope(deadline=self._slots[0].due_s if self._slots else inf) as self._patience:

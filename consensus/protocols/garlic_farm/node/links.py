@@ -31,7 +31,7 @@ from consensus.net.backoff import Backoff
 from consensus.protocols.garlic_farm.node.client_connection import ClientConnection, Lost
 from consensus.protocols.garlic_farm.node.dialer import Dialed, Dials, PeerAddress
 from consensus.protocols.garlic_farm.node.joining_peers import JoiningPeer
-from consensus.protocols.garlic_farm.node.metrics import Metrics
+from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent, Metrics
 from consensus.protocols.garlic_farm.node.request_encoder import RequestEncoder
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.codec import encode_request
@@ -116,7 +116,7 @@ class PeerLinks:
         """Send, queue or drop the request, and return at once. Dropped requests are counted."""
         link = self._link_to(recipient)
         if link is None:
-            self.metrics.count("requests-without-link")
+            self.metrics.count(ConnectionEvent.REQUESTS_WITHOUT_LINK)
         else:
             link.send(message)
 
@@ -275,7 +275,7 @@ class _Link:
         joining = self._links.joining_peers.get(self._peer)
         address = joining.address if joining is not None and joining.address else self._links.resolve(self._peer)
         if address is None:
-            self._links.metrics.count("peers-without-address")
+            self._links.metrics.count(ConnectionEvent.PEERS_WITHOUT_ADDRESS)
             return False
         connection = None
         try:
@@ -318,7 +318,7 @@ class _Link:
             await self._heartbeats_wanted.wait()
             try:
                 self._heartbeats = self._opened(await links.dialer.dial(address, self._peer))
-                links.metrics.count("heartbeat-connections")
+                links.metrics.count(ConnectionEvent.HEARTBEAT_CONNECTIONS)
                 await self._heartbeats.run()
             except GarlicFarmError as error:
                 text = f"second link to server {self._peer}, for heartbeats: {error}"
@@ -345,7 +345,7 @@ class _Link:
     def _begin(self, dialed: Dialed) -> ClientConnection:
         connection = self._opened(dialed)
         self._extensions = dialed.extensions
-        self._links.metrics.count("links-established")
+        self._links.metrics.count(ConnectionEvent.LINKS_ESTABLISHED)
         self._receiver.peer_connected(self._peer, extensions_to_core(dialed.extensions, dialed.peer.lease_ms))
         self._forget_old()
         self._connection = connection
@@ -480,4 +480,4 @@ class _Link:
 
     def _drop(self) -> None:
         self._dropped += 1
-        self._links.metrics.count("requests-dropped")
+        self._links.metrics.count(ConnectionEvent.REQUESTS_DROPPED)

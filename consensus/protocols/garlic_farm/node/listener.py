@@ -33,7 +33,7 @@ from consensus.net.tls_stream import TlsStream
 from consensus.protocols.garlic_farm.node.client_quota import ClientQuota
 from consensus.protocols.garlic_farm.node.connection import ConnectionOptions, RequestHandler, ServerConnection
 from consensus.protocols.garlic_farm.node.connectors import is_loopback
-from consensus.protocols.garlic_farm.node.metrics import Metrics
+from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent, Metrics
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
 from consensus.protocols.garlic_farm.wire.peers import Claim, ProvenPeer
@@ -313,7 +313,9 @@ class GarlicFarmServer:
         started: trio.TaskStatus[int],
     ) -> None:
         bound_port = int(listeners[0].socket.getsockname()[1])
-        queue = AcceptQueue(options, self._known, lambda: self._metrics.count("connections-accepted"), self._dropped)
+        queue = AcceptQueue(
+            options, self._known, lambda: self._metrics.count(ConnectionEvent.CONNECTIONS_ACCEPTED), self._dropped
+        )
         async with trio.open_nursery() as nursery:
             await nursery.start(queue.serve, listeners, accept)
             started.started(bound_port)
@@ -385,7 +387,7 @@ class GarlicFarmServer:
             verdict = upgrade.receive(data, now_ms())
         if isinstance(verdict, RefusedUpgrade):
             if verdict.fault is None:
-                self._metrics.count("challenges")
+                self._metrics.count(ConnectionEvent.CHALLENGES)
             else:
                 self._metrics.incident(verdict.fault, source, f"handshake with {source} refused: {verdict.text}")
             if verdict.response:
@@ -397,7 +399,7 @@ class GarlicFarmServer:
 
     async def _serve_upgraded(self, stream: trio.abc.Stream, pending: PendingConnection, upgraded: Upgraded) -> None:
         source = pending.source
-        self._metrics.count("connections-established")
+        self._metrics.count(ConnectionEvent.CONNECTIONS_ESTABLISHED)
         self._on_identity(upgraded.peer)
         if isinstance(stream, TlsStream):
             if upgraded.proven is not None and upgraded.proven.is_server:

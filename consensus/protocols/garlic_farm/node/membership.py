@@ -37,7 +37,7 @@ from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from consensus.protocols.garlic_farm.node.joining import Joining
 from consensus.protocols.garlic_farm.node.joining_peers import JoiningPeer
 from consensus.protocols.garlic_farm.node.links import PeerLinks
-from consensus.protocols.garlic_farm.node.metrics import Metrics
+from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent, Metrics
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.errors import Fault, malformed
 from consensus.protocols.garlic_farm.wire.joining_mapping import invitation_to_wire
@@ -197,7 +197,7 @@ class MemberRequests:
         finally:
             self._links.end_joining(newcomer.server_id)
             self._count(joining_peer)
-        self._ended(resolved, "servers-added", _adding(newcomer))
+        self._ended(resolved, ConnectionEvent.SERVERS_ADDED, _adding(newcomer))
 
     def _joining_peer(self, newcomer: Server, address: PeerAddress | None) -> JoiningPeer:
         server = integer_id(newcomer.server_id)
@@ -215,7 +215,7 @@ class MemberRequests:
         await self.ask_to_leave(leaving)
         voters, learners = _without(self._server.describe().raft.configuration, leaving)
         resolved = await self._server.change_configuration(voters, learners)
-        self._ended(resolved, "servers-removed", _removing(leaving))
+        self._ended(resolved, ConnectionEvent.SERVERS_REMOVED, _removing(leaving))
 
     async def add_learner(self, newcomer: Server) -> ConfigurationResolved | None:
         """Invite a server and replicate to it, without a vote; None: it has not accepted the invitation.
@@ -250,8 +250,8 @@ class MemberRequests:
             self._count(joining_peer)
 
     def _count(self, joining_peer: JoiningPeer) -> None:
-        self._metrics.add("log-packs-sent", joining_peer.packs)
-        self._metrics.add("snapshot-chunks-sent", joining_peer.chunks)
+        self._metrics.add(ConnectionEvent.LOG_PACKS_SENT, joining_peer.packs)
+        self._metrics.add(ConnectionEvent.SNAPSHOT_CHUNKS_SENT, joining_peer.chunks)
 
     async def ask_to_leave(self, leaving: int) -> None:
         """Tell a server that it is about to be removed, if it can be reached. Its answer has no effect."""
@@ -268,7 +268,7 @@ class MemberRequests:
         with trio.move_on_after(self._options.leave_s):
             reply = await self._links.call(leaving, request)
         answered = isinstance(reply, wire.LeaveClusterResponse)
-        self._metrics.count("farewells-answered" if answered else "farewells-unanswered")
+        self._metrics.count(ConnectionEvent.FAREWELLS_ANSWERED if answered else ConnectionEvent.FAREWELLS_UNANSWERED)
 
     def _invitation(self, newcomer: int, *, extended: bool) -> wire.JoinClusterRequest:
         raft, before = self._server.describe().raft, self._links.configuration_before
@@ -279,7 +279,7 @@ class MemberRequests:
             self._own_id, newcomer, raft.term, raft.last.index, raft.commit_index, configuration, place
         )
 
-    def _ended(self, resolved: ConfigurationResolved, counter: str, change: str) -> None:
+    def _ended(self, resolved: ConfigurationResolved, counter: ConnectionEvent, change: str) -> None:
         match resolved.outcome:
             case ChangeOutcome.COMMITTED:
                 self._metrics.count(counter)

@@ -12,12 +12,123 @@ from dataclasses import dataclass
 
 import trio
 
+from consensus.core.drops import CountedReason
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from consensus.server.histogram import Histogram
 
 _REPEAT_AFTER_S = 10.0
 _REMEMBERED_MAX = 1024
 _REPORTED_PER_FAULT_MAX = 5
+
+
+class ConnectionEvent(CountedReason):
+    """Ordinary events of a connection, with counters."""
+
+    CHALLENGES = (
+        "challenges",
+        (
+            "Handshakes of the Raft port that this node answered with a challenge, as it does for each new client. It"
+            " grows with reconnections"
+        ),
+    )
+    CLIENT_REQUESTS_BEYOND_QUOTA = (
+        "client-requests-beyond-quota",
+        (
+            "Requests of clients of the Raft port beyond their share, with the answer `busy`. If it grows, a"
+            " program submits faster than the farm commits"
+        ),
+    )
+    CONNECTIONS_ACCEPTED = (
+        "connections-accepted",
+        (
+            "Connections that the Raft port has accepted, before the handshake. A steep rise without"
+            " `connections_established` is a scanner or a flood"
+        ),
+    )
+    CONNECTIONS_BROKEN = (
+        "connections-broken",
+        (
+            "Connections of the Raft port that ended in the middle of a message. It grows when peers die or the"
+            " network fails"
+        ),
+    )
+    CONNECTIONS_ESTABLISHED = (
+        "connections-established",
+        (
+            "Connections of the Raft port whose handshake has succeeded. It grows as servers and clients reconnect; a"
+            " steady growth means that they lose their connections"
+        ),
+    )
+    CONNECTIONS_HUNG_UP = (
+        "connections-hung-up",
+        (
+            "Connections of clients that the Raft port closed in place of an answer, because it is not known whether"
+            " their entry is committed. It grows when leaders change; the client repeats under its request id"
+        ),
+    )
+    CONNECTIONS_IDLE = (
+        "connections-idle",
+        ("Connections that the Raft port closed after a long idle time. It grows with idle clients"),
+    )
+    FAREWELLS_ANSWERED = (
+        "farewells-answered",
+        "Notices of its removal that a removed server received. It grows by one for each removal",
+    )
+    FAREWELLS_UNANSWERED = (
+        "farewells-unanswered",
+        (
+            "Notices of its removal that a removed server did not receive, because it is dead. It receives one when"
+            " it starts again"
+        ),
+    )
+    HEARTBEAT_CONNECTIONS = (
+        "heartbeat-connections",
+        (
+            "Second connections to a server, opened because the first one was busy with a long message. It grows"
+            " while a snapshot or much data travels"
+        ),
+    )
+    LINKS_ESTABLISHED = (
+        "links-established",
+        (
+            "Connections that this node has opened to other servers. A steady growth means that they break: see"
+            " `connection-failed` in `garlicfarm events`"
+        ),
+    )
+    LOG_PACKS_SENT = (
+        "log-packs-sent",
+        "Packs of log entries that this node sent to servers that joined. It grows while a server joins",
+    )
+    PEERS_WITHOUT_ADDRESS = (
+        "peers-without-address",
+        ("Attempts to reach a server before gossip brings its address. If it grows, check the gossip of that server"),
+    )
+    REQUESTS_DROPPED = (
+        "requests-dropped",
+        (
+            "Requests to another server that this node dropped because they waited too long or exceeded the limit."
+            " Raft repeats them; it grows while that server is down, or it or the network is too slow"
+        ),
+    )
+    REQUESTS_WITHOUT_LINK = (
+        "requests-without-link",
+        (
+            "Requests to a server that lacks a connection: it is outside the group, or the limit is reached."
+            " Raft repeats them; if it grows, see `garlicfarm servers`"
+        ),
+    )
+    SERVERS_ADDED = (
+        "servers-added",
+        "Servers that this node, as the leader, added to the group. It grows by one for each addition",
+    )
+    SERVERS_REMOVED = (
+        "servers-removed",
+        "Servers that this node, as the leader, removed from the group. It grows by one for each removal",
+    )
+    SNAPSHOT_CHUNKS_SENT = (
+        "snapshot-chunks-sent",
+        "Chunks of snapshots that this node sent to servers that joined. It grows while a server joins",
+    )
 
 
 @dataclass(slots=True)
@@ -41,7 +152,7 @@ class Incident:
 
 
 class Metrics:
-    """Counts by name (a bounded set: faults and the names that the code gives), and incidents to a callback."""
+    """Counts by name (a bounded set: `Fault` and `ConnectionEvent`), and incidents to a callback."""
 
     def __init__(
         self,
@@ -57,13 +168,13 @@ class Metrics:
         self._reported_at: dict[tuple[Fault, str], float] = {}
         self._periods: dict[Fault, _Period] = {}
 
-    def count(self, name: str) -> None:
+    def count(self, event: ConnectionEvent) -> None:
         """Count an ordinary event."""
-        self.counts[name] += 1
+        self.counts[event] += 1
 
-    def add(self, name: str, number: int) -> None:
+    def add(self, event: ConnectionEvent, number: int) -> None:
         """Count `number` ordinary events."""
-        self.counts[name] += number
+        self.counts[event] += number
 
     def incident(self, fault: Fault, peer: str, text: str, *, ours: bool = False) -> None:
         """Count a fault, and report it unless the same one was reported a moment ago."""
