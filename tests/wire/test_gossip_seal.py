@@ -1,7 +1,6 @@
 """Sealed datagrams: strangers read and write nothing, and each datagram is taken once."""
 
 import random
-import tracemalloc
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -24,6 +23,7 @@ from gossip.wire.seal import (
     SealError,
     Unsealed,
 )
+from tests.memory import peak_bytes
 
 KEY, NEXT_KEY, FOREIGN_KEY = b"1" * 32, b"2" * 32, b"3" * 32
 RING = Keyring.of(KEY)
@@ -156,13 +156,13 @@ def test_random_bytes_are_refused_in_bounded_memory() -> None:
     seed = random.randrange(2**32)
     dice, boris = random.Random(seed), node("boris")
     prefix = b"\x43" + RING.label + key_id(KEY)
-    tracemalloc.start()
-    for number in range(2000):
-        rubbish = dice.randbytes(dice.randrange(200))
-        refusal(boris, rubbish if number % 2 else prefix + rubbish)
-    _, peak_bytes = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak_bytes < 1_000_000, f"random seed {seed}"
+
+    def refuse_random_bytes() -> None:
+        for number in range(2000):
+            rubbish = dice.randbytes(dice.randrange(200))
+            refusal(boris, rubbish if number % 2 else prefix + rubbish)
+
+    assert peak_bytes(refuse_random_bytes) < 1_000_000, f"random seed {seed}"
     assert boris.salts_remembered == 0
 
 
