@@ -1,6 +1,6 @@
 """Memory that a piece of code needs, without what the interpreter allocates by chance.
 
-`tracemalloc` counts all allocations of the process. A table of the interpreter, such as that of interned strings,
+`tracemalloc` counts all allocations of the process. A table of the interpreter, such as its interned strings,
 doubles at some moment and takes megabytes then. It does so in one run at most, so the lower peak of two runs counts.
 """
 

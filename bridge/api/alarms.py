@@ -49,7 +49,7 @@ def _declare(severity: Severity, kind: str, happened: str, remedy: str, *, delay
 _critical: Final = partial(_declare, Severity.CRITICAL)
 """The farm or this node does not do its work."""
 _warning: Final = partial(_declare, Severity.WARNING)
-CORRECT_FILE: Final = "correct the file as the text says; the node reads it again automatically"
+CORRECT_FILE: Final = "correct the file as the text describes; the node reads it again automatically"
 REPLACE_EVICTED: Final = (
     "start another node in place of the evicted one, with the key file that `garlicfarm keys export FILE` writes now"
 )
@@ -57,38 +57,39 @@ _SET_CLOCKS: Final = "correct the clocks (NTP) of the servers that the text name
 _UPDATE_VOTERS: Final = (
     "update garlicfarm on every node that votes; the leader then raises the feature level automatically"
 )
-_COPIED: Final = "a stranger has the farm's key file, so replace the keys: `garlicfarm help copied-key-file`"
+_COPIED: Final = "someone else has the farm's key file, so replace the keys: `garlicfarm help copied-key-file`"
 
 # -- of verdicts -------------------------------------------------------------------------------------------------------
 
 FOREIGN_KEY: Final = _critical(
     "foreign-key",
-    "this node receives gossip under another farm key and lacks nodes of its own farm: the farm is not created yet, or"
-    " a server of it is down. A complete farm does not raise this alarm. The addresses in the text are not"
+    "this node receives gossip under another farm key, and its farm is incomplete: the farm is not created yet, or"
+    " one of its servers is down. A complete farm does not raise this alarm. The addresses in the text are not"
     " authenticated",
     "compare the label that `garlicfarm doctor` shows on each node: nodes of one farm have the same key file"
     " (`garlicfarm keys export FILE` writes it). Another farm on this network may stay",
 )
 NO_QUORUM: Final = _critical(
     "no-quorum",
-    "this node reaches no majority of the voters: it knows no leader and too few voters are alive; or it has known no"
-    " leader for three of the shortest election timeouts; or no clock entry was committed for 2.5 reporting periods"
-    " (at least 5 s). Nothing can be committed. Each part of the farm continues to publish alone",
+    "this node does not reach a majority of the voters. Either it does not know a leader and too few voters are"
+    " alive; or the node did not find a leader for three times the shortest election timeout; or the log did not get"
+    " a clock entry for 2.5 reporting periods (at least 5 s). Nothing can be committed. Each part of the farm"
+    " continues to publish alone",
     "start the other servers again, or repair the network between them. If a majority is permanently lost, stop this"
     " node and create a farm from it with `garlicfarm recover`; see `garlicfarm help recover`",
 )
 NOT_PUBLISHED: Final = _critical(
     "not-published",
-    "a master has no valid structure, or no server can publish the next one; the text has the reason",
-    "do what the alarm says about the router, the signing key, `publish`, or the clocks",
+    "a master does not have a valid structure, or no server can publish the next one; the text has the reason",
+    "follow the alarm's action: it concerns the router, the signing key, `publish`, or the clocks",
     delay_periods=3,
 )
 NO_HEALTHY_LEAF: Final = _critical(
     "no-healthy-leaf",
     "a structure is published, and none of its leaves is healthy. The text names their nodes, and for each leaf the"
     " conditions that do not hold: its router answers, its lease set is found, its service answers the probe",
-    "do what the alarm says for each condition. `garlicfarm farm` shows the conditions of each leaf, and `garlicfarm"
-    " doctor --config FILE` on that node measures them now",
+    "follow the alarm's action for each condition. `garlicfarm farm` shows the conditions of each leaf, and"
+    " `garlicfarm doctor --config FILE` on that node measures them now",
 )
 
 # -- of a node that cannot do its work ---------------------------------------------------------------------------------
@@ -106,7 +107,7 @@ FORMATION: Final = _critical(
     "formation",
     "the farm cannot be created; or a new node cannot decide which cluster is its farm; or two clusters have the same"
     " farm key",
-    "do what the text says; see `garlicfarm help create-a-farm`",
+    "follow the text; see `garlicfarm help create-a-farm`",
 )
 ISOLATED: Final = _critical(
     "isolated",
@@ -118,7 +119,7 @@ ADDRESS_GONE: Final = _critical(
     "this machine no longer has the address that this node uses, or the interface with it is down: no other node"
     " reaches this one there. If the node chose the address itself, it takes the machine's next one. If settings name"
     " the address, the node waits for it: the text has the settings",
-    "bring up the network of this machine: this node takes its new address without a restart. If a setting names the"
+    "restore the network of this machine: this node uses its new address without a restart. If a setting names the"
     " address, give the machine that address again, or change the setting and restart this node",
 )
 DISK_FULL: Final = _critical(
@@ -128,8 +129,8 @@ DISK_FULL: Final = _critical(
 )
 GENERATION_NOT_STORED: Final = _critical(
     "generation-not-stored",
-    "peers remember an earlier run of this node, and the number of this run could not be written to `state_dir`: until"
-    " then this node sends nothing, and is dead to the others",
+    "peers have a record of the previous run of this node, and this node could not write the number of its present"
+    " run to `state_dir`. It does not send anything until it can, and the other nodes report it dead",
     "free disk space, or repair the disk; the node continues automatically",
 )
 ROUTER_UNREACHABLE: Final = _critical(
@@ -144,8 +145,8 @@ SERVERS_DOWN: Final = _warning(
     "servers-down",
     "servers of the farm are dead to gossip, have left, are evicted, or do not answer the leader. The text names them"
     " and has the number of servers that may still fail (`garlicfarm help verdicts`)",
-    "start them again, and check that UDP (gossip) and TCP (consensus) reach them. Replace a server that never comes"
-    " back: in a farm with no more voters than `expect` start another node, with the key file that `garlicfarm keys"
+    "start them again, and check that UDP (gossip) and TCP (consensus) reach them. Replace a server that will not"
+    " return: in a farm with no more voters than `expect` start another node, with the key file that `garlicfarm keys"
     " export FILE` writes now, and the farm removes the old server once the new one votes; in a larger farm"
     f" `garlicfarm servers remove NAME`. If a server is evicted, {REPLACE_EVICTED}",
 )
@@ -158,8 +159,8 @@ UDP_BLOCKED: Final = _warning(
 )
 REPORTS_MISSING: Final = _warning(
     "reports-missing",
-    "gossip and Raft reach a server, and the log has no recent report of it: the reports do not arrive, or have no"
-    " effect. The server does not count in publishing",
+    "gossip and Raft reach a server, but its last report in the log is out of date: new reports do not arrive, or the"
+    " farm ignores them. The server does not count in publishing",
     "check `garlicfarm status` and the log of the node that does not report: its clock, its key, its connection to the"
     " leader. It does not count in publishing until it reports again",
 )
@@ -188,16 +189,16 @@ CERTIFICATE: Final = _warning(
 CLOCK: Final = _warning(
     "clock",
     "this node's clock differs by more than 10 s from the clocks of a majority of the voters, or no majority of them"
-    " agrees. Before the farm is created, the clocks of the nodes that are present are compared",
+    " agrees. Before the farm is created, each node compares its clock with the clocks of all nodes that it reaches",
     _SET_CLOCKS,
     delay_periods=1,
 )
 CONTENT_REJECTED: Final = _warning(
     "content-rejected",
-    "a server sent log entries of a feature level that this version lacks, or a snapshot that it cannot read; the text"
-    " names the server. Nothing of it was stored, and this node lags behind",
+    "a server sent log entries of a feature level that this version lacks, or a snapshot that it cannot read; the"
+    " text names the server. This node did not store it, so its log is out of date",
     "install the version that the text names on this node, and start it again. If none of your nodes runs a newer"
-    " version, a stranger controls that server: `garlicfarm node evict`",
+    " version, someone else controls that server: `garlicfarm node evict`",
 )
 CONTROL_CERTIFICATE: Final = _warning(
     "control-certificate",
@@ -208,10 +209,10 @@ CONTROL_CERTIFICATE: Final = _warning(
 )
 ENTRIES_WITHOUT_EFFECT: Final = _warning(
     "entries-without-effect",
-    "20 entries within a minute should have changed the farm and had no effect. The text has their kinds, reasons and"
-    " authors (`garlicfarm help application-json`). They did not change the farm",
-    "if a program of yours sends them, sign with a client key that was admitted for this (`garlicfarm node"
-    f" admit-client`), or submit through a node. Otherwise {_COPIED}",
+    "the farm ignored 20 entries within a minute that should have changed it. The text has their kinds, reasons and"
+    " authors (`garlicfarm help application-json`)",
+    "if your program sends them, sign them with a client key admitted for this (`garlicfarm node admit-client`), or"
+    f" submit through a node. Otherwise {_COPIED}",
 )
 EQUIVOCATION: Final = _warning(
     "equivocation",
@@ -228,13 +229,13 @@ FARM_KEY_FILE: Final = _warning(
 )
 FEATURE_LEVEL: Final = _warning(
     "feature-level",
-    "the farm has stayed at a feature level below that of this node for 6 hours. The text names the voters that"
+    "for 6 hours the farm has had a lower feature level than this node supports. The text names the voters that"
     " announce no higher level, or the leader that does not raise it. Until then the farm lacks what the higher level"
     " adds, such as limits for hostile members. `garlicfarm status` and `garlicfarm doctor` name these voters"
     " immediately",
     "install this version of garlicfarm on the servers named, and start those that are down: `garlicfarm help"
-    " upgrade`. If a server runs it already, a stranger controls that server (`garlicfarm help stolen-node`):"
-    " `garlicfarm node evict` with its name, at the leader (of the leader itself: `garlicfarm transfer` first)",
+    " upgrade`. If a server runs it already, someone else controls that server (`garlicfarm help stolen-node`):"
+    " `garlicfarm node evict` with its name, at the leader (to evict the leader itself: `garlicfarm transfer` first)",
 )
 FOREIGN_VERSION: Final = _warning(
     "foreign-version",
@@ -245,11 +246,11 @@ FOREIGN_VERSION: Final = _warning(
 FORGED_VERDICTS: Final = _warning(
     "forged-verdicts",
     "many reports that a member is suspect or dead were false: the members that the text names answer this node. The"
-    " reports have no effect here, since a node accepts only its own measurements. The text has the addresses of the"
+    " node ignores the reports, because it accepts only its own measurements. The text has the addresses of the"
     " senders",
-    "if datagrams are lost or the machines are overloaded, correct that. If an address belongs to none of your nodes,"
-    " a stranger has the farm key: `garlicfarm keys replace` at the leader; see `garlicfarm help copied-key-file`. The"
-    " alarm ends five minutes after the last such report",
+    "if datagrams are lost or the machines are overloaded, correct that. If an address is not one of your nodes,"
+    " someone else has the farm key: `garlicfarm keys replace` at the leader; see `garlicfarm help copied-key-file`."
+    " The alarm ends five minutes after the last such report",
 )
 KAFKA_CERTIFICATE: Final = _warning(
     "kafka-certificate",
@@ -281,19 +282,19 @@ KEYRING_NOT_STORED: Final = _warning(
 )
 LOG_TIME: Final = _warning(
     "log-time",
-    "log time is ahead of the clocks of a majority of the voters and stands still, or no majority of them reports",
-    "do what the alarm says; see `garlicfarm help log-time`",
+    "log time does not advance: it is ahead of the clocks of a majority of the voters, or no majority of them reports",
+    "follow the alarm's action; see `garlicfarm help log-time`",
     delay_periods=1,
 )
 NOT_ADMITTED: Final = _warning(
     "not-admitted",
-    "this node has discovered its farm, and the farm has not admitted it; it has no Raft id yet",
+    "this node has discovered its farm, and the farm has not admitted it; it does not have a Raft id yet",
     "on the node that leads: `garlicfarm node approve ID`, with the id that the alarm has",
 )
 OTHER_CLOCKS: Final = _warning(
     "other-clocks",
-    "this node leads, and the clocks of other servers differ by more than 10 s from those of a majority of the voters,"
-    " or no majority of them agrees",
+    "this node leads, and the clocks of other servers differ by more than 10 s from the clocks of a majority of the"
+    " voters, or no majority of them agrees",
     _SET_CLOCKS,
     delay_periods=1,
 )
@@ -301,20 +302,20 @@ PEERS_REFUSED: Final = _warning(
     "peers-refused",
     "this node refused a peer that uses the farm's protocol: wrong password, another farm, another version, a recorded"
     " handshake, a Raft id that it cannot prove, an evicted identity",
-    "if it is a node of yours, correct it there; otherwise find that program: it received no data and has no access",
+    "if it is your node, correct the fault there; otherwise find that program: it did not receive data or access",
 )
 PUBLISHING_WITHOUT_QUORUM: Final = _warning(
     "publishing-without-quorum",
     "this node signs and publishes without an entry in the log, because it is the publisher among the nodes that it"
     " reaches (`garlicfarm help publishing`)",
-    "nothing immediately: clients still find the service. The remedy is that of the alarm `no-quorum`",
+    "nothing immediately: clients still find the service. To end it, follow the alarm `no-quorum`",
 )
 REFUSED_BY_PEERS: Final = _warning(
     "refused-by-peers",
     "a server refuses this node, or this node does not trust that server's certificate; the text has each and the"
     " reason",
-    "do what the alarm says about the key file, the clock, the certificate, the version, or the state directory; see"
-    " `garlicfarm help transports`",
+    "follow the alarm's action: it concerns the key file, the clock, the certificate, the version, or the state"
+    " directory; see `garlicfarm help transports`",
 )
 ROUTER: Final = _warning(
     "router",
@@ -329,14 +330,14 @@ ROUTER_CLOCK: Final = _warning(
 ROUTER_STATUS: Final = _warning(
     "router-status",
     "I2PControl does not answer, or the router reports that its network does not work",
-    "check `router.i2pcontrol` with `garlicfarm doctor`, or look at the router's own console",
+    "check `router.i2pcontrol` with `garlicfarm doctor`, or see the router's own console",
 )
 SIGNING_KEY: Final = _warning(
     "signing-key",
     "the transient key ends within a week or has ended; or the file with the next key cannot be used, is another"
     " master's, or has ended, and the node still signs with the key that it has",
-    "where the master key is, make the next one with `garlicfarm keys offline`; put it in the old one's place: the"
-    " node takes it within a reporting period; see `garlicfarm help signing-keys`",
+    "on the machine with the master key, make the next key with `garlicfarm keys offline`, and replace this node's"
+    " key file with it: the node reads it within a reporting period; see `garlicfarm help signing-keys`",
 )
 SLOW_MAJORITY: Final = _warning(
     "slow-majority",
@@ -352,8 +353,9 @@ USERS: Final = _warning(
 )
 WAITING_FOR_APPROVAL: Final = _warning(
     "waiting-for-approval",
-    "gossip receives nodes that are not admitted. The leader raises the alarm, with the eight nodes that wait longest",
-    "if it is your node, `garlicfarm node approve ID` there; otherwise a stranger has a copy of the key file:"
+    "nodes take part in gossip that the farm has not admitted. The leader raises the alarm, with the eight nodes that"
+    " have waited longest",
+    "if it is your node, `garlicfarm node approve ID` there; otherwise someone else has a copy of the key file:"
     " `garlicfarm keys replace`",
 )
 ZMQ_KEYS: Final = _warning(

@@ -199,7 +199,7 @@ TRANSFER: Final = _post(
 NODES: Final = _get(
     "/v1/nodes",
     NodesAnswer,
-    "every identity in the log or in gossip; of those that the log does not have the first 64",
+    "every identity in the log, and the first 64 identities that only gossip has",
 )
 NODES_APPROVE: Final = _post(
     "/v1/nodes/approve",

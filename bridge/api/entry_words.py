@@ -143,7 +143,7 @@ def _of_identities(record: IdentityRecord, names: Names) -> str:
         case Eviction(node_id, era, boxes):
             text = f"{names.node(node_id)} is evicted; keys of era {era} are sealed for {len(boxes)} members"
         case KeyReplacement(era, boxes):
-            text = f"all keys are replaced; those of era {era} are sealed for {len(boxes)} members"
+            text = f"all keys are replaced; the keys of era {era} are sealed for {len(boxes)} members"
         case Level(number, version):
             text = f"feature level {number}, of version {version}"
         case _:
@@ -158,14 +158,14 @@ def _of_operators(record: OperatorCommand, names: Names) -> str:
         case CostFactor(leaf_hash, factor):
             text = f"the cost of leaf {leaf_hash}.b32.i2p is multiplied by {factor:g}"
         case Force(master):
-            text = f"{_short(master)} is to be published anew"
+            text = f"an operator requests that {_short(master)} is published again"
         case Factors(through_index, formula, factors):
             text = f"the pipeline weighs {len(factors)} leaves by the log up to {through_index} ({formula})"
         case Removal(server_id, removed):
             text = f"{names.server(server_id)} is {'removed' if removed else 'allowed to join again'}"
         case ClientKey(node_id, name, _, scopes, admitted):
             may = ", ".join(scope.value for scope in scopes) or "read"
-            text = f"client key {name} ({node_id.hex()}) {'may: ' + may if admitted else 'may nothing any more'}"
+            text = f"client key {name} ({node_id.hex()}) {'may: ' + may if admitted else 'is removed'}"
         case Correction(time_ms):
             text = f"log time goes back to {_moment(time_ms // 1000)}"
         case _:

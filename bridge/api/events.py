@@ -246,7 +246,7 @@ _OF_FARM: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "publication-refused": lambda _, facts: f"from {_server(facts)}: {_clocks(facts['reason'])}",
     "publication-forced": _facts_alone,
     "server-admitted": lambda _, facts: f"{facts['name'] or facts['id']} is server {facts['server']}",
-    "server-forgotten": lambda _, facts: f"{_server(facts)} has been silent for long",
+    "server-forgotten": lambda _, facts: f"{_server(facts)} has not reported for a long time",
     "server-retired": _facts_alone,
     "server-evicted": lambda _, facts: f"{_server(facts)} is evicted, and keys of era {facts['era']} are new",
     "admission-lapsed": _facts_alone,
@@ -301,7 +301,9 @@ _OF_NODE: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "admitted": _in_cluster("it belongs to cluster"),
     "raft-id-corrected": _in_cluster("it continues in cluster"),
     "user-event": lambda _, facts: _message(facts),
-    "query": lambda _, facts: f"{_message(facts)} ({'answered' if facts['answered'] else 'it knows no answer'})",
+    "query": lambda _, facts: (
+        f"{_message(facts)} ({'answered' if facts['answered'] else 'it does not have an answer'})"
+    ),
     "control-certificate-renewed": lambda _, facts: f"clients that compare it need the new {facts['file']}",
     "signing-key-renewed": lambda _, facts: f"it can sign until {_date(facts['until'])}",
     "reconcile-proposed": lambda _, facts: _step(facts),
@@ -311,7 +313,7 @@ _OF_NODE: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "key-news-refused": lambda _, facts: f"of {facts['from']}: {facts['reason']}",
     "node-approved": lambda _, facts: f"{facts['name'] or facts['id']} is server {facts['server']} from here on",
     "key-installed": _key("installed"),
-    "key-used": _key("what all seal with"),
+    "key-used": _key("used by all nodes to seal"),
     "key-removed": _key("refused from here on"),
     "keys-replaced": _keys_of_era("it seals with keys of era"),
     "keys-replacement-committed": _keys_of_era("new keys of era"),

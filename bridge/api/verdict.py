@@ -67,10 +67,10 @@ cut off: one timeout may go by, and two candidates may have split a vote."""
 WAITING_ALARMS = (KEY_RETIRED.kind, FORMATION.kind, NOT_ADMITTED.kind, ISOLATED.kind)
 """Alarms about a wait, the first cause first: with a wrong key no message arrives that formation could use."""
 _EVICTED = "evicted"
-_DOWN_ACTION = "start them again, and look whether UDP (gossip) and TCP (consensus) get through to them"
+_DOWN_ACTION = "start them again, and check that UDP (gossip) and TCP (consensus) reach them"
 _REPLACE_ACTION = (
-    "in place of one that never comes back start another node, with the key file that `garlicfarm keys export FILE`"
-    " writes now; once it votes, the farm removes the old one by itself"
+    "to replace a server that will not return, start another node, with the key file that `garlicfarm keys export"
+    " FILE` writes now; once it votes, the farm removes the old server automatically"
 )
 _WHY_NOT: Mapping[str, str] = {
     Inability.STALE.value: "no server reports",
@@ -79,9 +79,9 @@ _WHY_NOT: Mapping[str, str] = {
     Inability.OFF.value: "publishing is switched off",
     Inability.NO_KEY.value: "no server holds a signing key",
     Inability.KEY_ENDS.value: "the signing keys have ended",
-    Inability.FAILING.value: "no router takes the structures",
+    Inability.FAILING.value: "no router accepts the structures",
 }
-_FAILING_ACTION = "`garlicfarm farm` shows why the router did not take the structure; see the router's own log"
+_FAILING_ACTION = "`garlicfarm farm` shows why the router did not accept the structure; see the router's own log"
 _DO_ABOUT: Mapping[str, str] = {
     Inability.FAILING.value: _FAILING_ACTION,
     Inability.UNATTACHED.value: "attach a router to a node: `garlicfarm help attach-a-router`",
@@ -91,7 +91,7 @@ _DO_ABOUT: Mapping[str, str] = {
     Inability.CLOCK_OFF.value: "correct the clocks (NTP): `garlicfarm log-time show`",
 }
 _UNHEALTHY_ACTION = (
-    "look at the routers and services of these nodes: `garlicfarm farm`, `garlicfarm help attach-a-router`"
+    "check the routers and services of these nodes: `garlicfarm farm`, `garlicfarm help attach-a-router`"
 )
 NOTHING_TO_DO = "nothing"
 DISAGREEMENT_ALARMS = (UDP_BLOCKED, REPORTS_MISSING)
@@ -125,8 +125,8 @@ MEANINGS: Mapping[VerdictKind, Meaning] = {
         Severity.CRITICAL,
         is_ready=False,
         alarm=FOREIGN_KEY,
-        text="gossip under another farm key arrives, and this node lacks nodes of its own farm: before the farm is"
-        " created, or while none of the others is alive. A complete farm ignores other farms",
+        text="gossip under another farm key arrives, and this node does not reach its own farm: the farm is not"
+        " created yet, or no other member is alive. A complete farm ignores other farms",
     ),
     VerdictKind.WAITING: Meaning(
         Severity.WARNING,
@@ -138,21 +138,22 @@ MEANINGS: Mapping[VerdictKind, Meaning] = {
         Severity.CRITICAL,
         is_ready=False,
         alarm=NO_QUORUM,
-        text="no leader for three of the shortest election timeouts, or no clock entry for 2.5 reporting periods, or no"
-        " leader and too few voters alive. The text says who publishes meanwhile, and who is down",
+        text="no leader for three times the shortest election timeout, or no clock entry for 2.5 reporting periods, or"
+        " no leader and too few voters alive. The text names the servers that publish until then, and the servers"
+        " that are down",
     ),
     VerdictKind.ELECTING: Meaning(
         Severity.WARNING,
         is_ready=True,
         alarm=None,
-        text="no leader is known for a moment; what is submitted waits for the next one",
+        text="no leader is known for a moment; submitted entries wait for the next leader",
     ),
     VerdictKind.NOT_PUBLISHED: Meaning(
         Severity.CRITICAL,
         is_ready=False,
         alarm=NOT_PUBLISHED,
-        text="a master has no structure that holds, or no server can publish the next one; the text says why. A warning"
-        " while the first structure is only about to be published",
+        text="a master does not have a valid structure, or no server can publish the next one; the text has the"
+        " reason. A warning until the first structure is published",
     ),
     VerdictKind.NO_HEALTHY_LEAF: Meaning(
         Severity.CRITICAL,
@@ -164,14 +165,14 @@ MEANINGS: Mapping[VerdictKind, Meaning] = {
         Severity.WARNING,
         is_ready=True,
         alarm=SERVERS_DOWN,
-        text="the farm does its work with less than it has: servers are down or silent, leaves are unhealthy, or this"
-        " node has a grave alarm. The alarm stands while servers are down",
+        text="the farm works with reduced redundancy: servers are down or do not report, leaves are unhealthy, or this"
+        " node has a critical alarm. The alarm is active while servers are down",
     ),
     VerdictKind.HEALTHY: Meaning(
         Severity.OK,
         is_ready=True,
         alarm=None,
-        text="everything that the farm has works; the text says what may be lost",
+        text="every part of the farm works; the text has the number of servers that may fail",
     ),
 }
 """In the order of precedence."""
@@ -309,7 +310,7 @@ class _Facts:
         if server.evicted:
             return _EVICTED
         if member is None:
-            return "not heard of"
+            return "not seen by gossip"
         match member.status:
             case MemberStatus.DEAD:
                 return "down"
@@ -380,7 +381,7 @@ def _foreign_key_heard(facts: _Facts) -> Concern | None:
         return None
     sources = _listed([f"{each.address} (label {each.label})" for each in heard])
     waits = "" if facts.is_server else f"; waiting for {_missing(view)}"
-    text = f"Another farm's key is heard: is the key file the same? Heard from {sources}{waits}"
+    text = f"Gossip arrives under another farm key: is the key file the same? Received from {sources}{waits}"
     action = f"{FOREIGN_KEY.remedy}. This node's label is {view.farm.label}"
     return Concern(VerdictKind.FOREIGN_KEY, text, action, FOREIGN_KEY)
 
@@ -395,8 +396,8 @@ def _waiting(facts: _Facts) -> Concern | None:
         default=None,
     )
     if view.node.raft_id in view.removed:
-        text = "Waiting: an operator has taken this node out of the farm"
-        return Concern(VerdictKind.WAITING, text, "`garlicfarm servers restore` lets it back", None)
+        text = "Waiting: an operator has removed this node from the farm"
+        return Concern(VerdictKind.WAITING, text, "`garlicfarm servers restore` allows it to join again", None)
     match view.node.phase:
         case Phase.OBSERVER:
             text = "Waiting for the farm to admit this node"
@@ -405,10 +406,16 @@ def _waiting(facts: _Facts) -> Concern | None:
         case Phase.DISCOVERING | Phase.FORMING:
             here = _nodes_here(view)
             missing = f"Waiting for {_missing(view)}"
-            text = missing if here < view.farm.expect else f"Founding: {here} nodes are here and make their promises"
+            text = (
+                missing
+                if here < view.farm.expect
+                else f"Creating the farm: {here} nodes are present and make their promises"
+            )
     if alarm is not None and alarm.kind != ISOLATED.kind:
         return Concern(VerdictKind.WAITING, f"{text}: see the alarm {alarm.kind}", alarm.action, None)
-    advice = "start the other nodes with the same farm key file; if they run, look at seeds, broadcast and firewall"
+    advice = (
+        "start the other nodes with the same farm key file; if they run, check the seeds, broadcast and the firewall"
+    )
     return Concern(VerdictKind.WAITING, text, advice, None)
 
 
@@ -434,7 +441,7 @@ def _published_meanwhile(view: FarmView) -> str:
     if not holding:
         return "nothing is published"
     published = sorted({server_label(each.published_by, each.published_by_name) for each in holding})
-    return f"what {_listed(published)} published last still holds"
+    return f"the last structure of {_listed(published)} is still valid"
 
 
 def _electing(facts: _Facts) -> Concern | None:
@@ -475,13 +482,13 @@ def _not_published_master(each: PublishingView) -> tuple[str, str] | None:
         return f"{said}: {why or 'no server names this master'}", advice or "see `garlicfarm status`"
     fails = any(bool(every.failure) for every in each.standings if every.raft_id == each.publisher_id)
     if fails and not _holds(each):
-        return f"Not published: the router of {_publisher(each)} does not take the structure", _FAILING_ACTION
+        return f"Not published: the router of {_publisher(each)} does not accept the structure", _FAILING_ACTION
     if each.published_s is None:
-        return f"Not published yet: {_publisher(each)} is to publish", NOTHING_TO_DO
+        return f"Not published yet: {_publisher(each)} will publish", NOTHING_TO_DO
     if not _holds(each):
         return (
-            f"Not published: the last structure has ended, and {_publisher(each)} is to publish",
-            f"look at the alarms of {_publisher(each)}, and at its router",
+            f"Not published: the last structure has ended, and {_publisher(each)} has not published the next one",
+            f"check the alarms of {_publisher(each)}, and its router",
         )
     return None
 
@@ -530,12 +537,12 @@ def _udp_blocked(facts: _Facts) -> Concern | None:
         }
     )
     text = (
-        f"gossip (UDP) between {view.node.name} and {names} is blocked: no answer arrives by UDP, and Raft (TCP)"
+        f"gossip (UDP) between {view.node.name} and {names} is blocked: replies do not arrive by UDP, but Raft (TCP)"
         f" reaches {names}"
     )
     action = (
-        f"open UDP port {' and '.join(ports)} in both directions in the firewalls of and between these machines, as TCP"
-        " is open already; the servers are well: restart none, and remove none"
+        f"open UDP port {' and '.join(ports)} in both directions in the firewalls of and between these machines, as"
+        " TCP is open already. These servers work: do not restart or remove them"
     )
     return Concern(VerdictKind.DEGRADED, text, action, UDP_BLOCKED)
 
@@ -545,7 +552,7 @@ def _not_reporting(facts: _Facts) -> Concern | None:
     if not facts.not_reporting or facts.quorum_is_lost:
         return None
     names = facts.names(facts.not_reporting)
-    text = f"{names} can be reached by gossip and Raft, and the log has no recent report of {names}"
+    text = f"gossip and Raft reach {names}, but the last report of {names} in the log is out of date"
     return Concern(VerdictKind.DEGRADED, text, REPORTS_MISSING.remedy, REPORTS_MISSING)
 
 
@@ -594,7 +601,7 @@ def _troubles(facts: _Facts) -> Iterator[str]:
         if report.raft_id in facts.down or report.raft_id not in servers:
             continue
         if report.stale:
-            yield f"{servers[report.raft_id]} has not reported lately"
+            yield f"{servers[report.raft_id]} does not report"
         elif report.clock_off:
             yield f"the clock of {servers[report.raft_id]} is off"
     unhealthy = _unhealthy_entries(facts)

@@ -35,9 +35,9 @@ FAULT_WORDS: Mapping[str, str] = {
 _ACTIONS: Mapping[str, str] = {
     LeafFault.ROUTER.value: "start the router of that node and its I2CP port; `garlicfarm doctor` there checks both",
     LeafFault.LEASE_SET.value: (
-        "look in the router's console whether the leaf's server tunnel runs and the router has found peers"
+        "check in the router's console that the leaf's server tunnel runs and that the router has found peers"
     ),
-    LeafFault.SERVICE.value: "start the service behind the leaf, or correct `probe` in its [[leaf]]",
+    LeafFault.SERVICE.value: "start the service of the leaf, or correct `probe` in its [[leaf]]",
 }
 
 

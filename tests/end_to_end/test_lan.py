@@ -146,7 +146,7 @@ def test_a_node_with_another_key_file_is_asked_about_on_both_sides_and_the_docto
             assert view_of(heard).farm.label in view.verdict.text
         done = call("doctor", "--farm-key", keys[1], "--state-dir", states[2])
         assert done.returncode == 1
-        assert "Another farm's key is heard" in done.stdout
+        assert "Gossip arrives under another farm key" in done.stdout
 
 
 def test_a_node_that_is_cut_off_says_so_within_seconds_and_not_after_its_reporting_periods(

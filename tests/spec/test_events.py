@@ -88,14 +88,14 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
         (event("signing-key-renewed", until=1_795_352_222), "it can sign until 2026-11-22"),
         (event("reconcile-proposed", step="promote", server=2, name="node-2"), "let node-2 vote"),
         (event("reconcile-failed", step="hand-over", reason="timed-out"), "to hand leadership over: timed-out"),
-        (event("key-used", key="adf0cb09", forced=True), "gossip key adf0cb09 is what all seal with, by force"),
+        (event("key-used", key="adf0cb09", forced=True), "gossip key adf0cb09 is used by all nodes to seal, by force"),
         (
             event("server-evicted", server=3, name="node-3", id="73c9", era=2),
             "node-3 is evicted, and keys of era 2 are new",
         ),
         (event("node-evicted", id="73c9", era=2, sealedFor=2), "with new keys of era 2, sealed for 2 members"),
         (event("key-replacement", era=1, sealedFor=3), "new keys of era 1, sealed for 3 members"),
-        (event("server-forgotten", server=7), "server 7 has been silent for long"),
+        (event("server-forgotten", server=7), "server 7 has not reported for a long time"),
         (event("something-new", server=2, name="node-2", second=1_795_352_222), "name=node-2 second=12:57:02"),
     ],
 )

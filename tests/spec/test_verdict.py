@@ -265,7 +265,7 @@ def test_an_election_is_no_outage_at_once_and_one_after_three_timeouts() -> None
 def test_without_a_majority_alive_nothing_is_waited_for() -> None:
     gone = with_status(healthy(2), node_1=MemberStatus.DEAD, node_3=MemberStatus.DEAD)
     found = verdict(leaderless(gone, 1))
-    assert found.text == "No quorum: what node-2 published last still holds; node-1 down, node-3 down"
+    assert found.text == "No quorum: the last structure of node-2 is still valid; node-1 down, node-3 down"
     assert (found.severity, found.can_lose, found.ready) == (Severity.CRITICAL, 0, False)
 
 
@@ -307,12 +307,12 @@ def test_different_reasons_are_told_of_each_server() -> None:
 
 def test_a_structure_that_has_ended_is_not_published() -> None:
     found = verdict(publishing_of(healthy(), seconds_to_expiry=-1))
-    assert found.text == "Not published: the last structure has ended, and node-2 is to publish"
+    assert found.text == "Not published: the last structure has ended, and node-2 has not published the next one"
 
 
 def test_a_first_structure_that_is_about_to_be_published_is_nothing_to_act_upon() -> None:
     found = verdict(publishing_of(healthy(), published_s=None, seconds_to_expiry=None))
-    assert found.text == "Not published yet: node-2 is to publish"
+    assert found.text == "Not published yet: node-2 will publish"
     assert (found.severity, found.ready) == (Severity.WARNING, False)
 
 
@@ -340,8 +340,8 @@ def test_an_unhealthy_leaf_names_its_faults_and_what_to_do() -> None:
     assert (
         "leaf of node-1 (its lease set is not found and its service does not answer the probe) unhealthy" in found.text
     )
-    assert "whether the leaf's server tunnel runs" in found.advice
-    assert "start the service behind the leaf" in found.advice
+    assert "that the leaf's server tunnel runs" in found.advice
+    assert "start the service of the leaf" in found.advice
 
 
 def test_without_a_healthy_leaf_each_fault_is_named() -> None:
@@ -359,7 +359,7 @@ def test_a_publisher_whose_router_refuses_is_named() -> None:
         for each in master.standings
     )
     found = verdict(publishing_of(healthy(), published_s=None, seconds_to_expiry=None, standings=standings))
-    assert found.text == f"Not published: the router of {master.publisher_name} does not take the structure"
+    assert found.text == f"Not published: the router of {master.publisher_name} does not accept the structure"
     assert "`garlicfarm farm`" in found.advice
 
 
@@ -399,7 +399,9 @@ def test_an_alarm_of_formation_is_what_the_farm_waits_for() -> None:
 def test_foreign_key_is_reported_while_nodes_are_missing() -> None:
     waiting = replace(forming_view(), gossip=replace(healthy().gossip, other_farms=OTHER))
     found = verdict(waiting)
-    assert found.text.startswith("Another farm's key is heard: is the key file the same? Heard from 10.77.0.3:7668")
+    assert found.text.startswith(
+        "Gossip arrives under another farm key: is the key file the same? Received from 10.77.0.3:7668"
+    )
     assert "waiting for 4 of 5 nodes" in found.text
     assert waiting.farm.label in found.advice
 
@@ -428,7 +430,7 @@ def test_a_removed_server_does_not_call_its_silence_an_outage() -> None:
     view = leaderless(healthy(2), 90_000)
     voters = tuple(each for each in view.raft.voters if each.raft_id != 2)
     found = verdict(replace(view, raft=replace(view.raft, voters=voters), removed=(2,)))
-    assert found.text == "Waiting: an operator has taken this node out of the farm"
+    assert found.text == "Waiting: an operator has removed this node from the farm"
 
 
 def test_a_stopping_node_says_that_before_anything_else() -> None:
