@@ -18,12 +18,12 @@ import trio
 from benchmarks.load import GO, READY, WARM_UP_S, Load, Loop, Result
 from consensus import Outcome, integer_id
 from consensus.protocols.garlic_farm import (
-    Caller,
     ClientOptions,
     Credentials,
     Dialer,
     GarlicFarmClient,
     Identity,
+    Initiator,
     PeerAddress,
 )
 
@@ -55,7 +55,7 @@ def connect(target: ClusterTarget, options: ClientOptions | None = None) -> Garl
         for server in target.servers
     }
     credentials = Credentials(target.username, target.password)
-    caller = Caller(target.cluster, lambda: (credentials,), Identity, os.urandom, None)
+    caller = Initiator(target.cluster, lambda: (credentials,), Identity, os.urandom, None)
     return GarlicFarmClient(
         Dialer(caller),
         lambda server: addresses.get(integer_id(server)),

@@ -43,7 +43,6 @@ from consensus import (
 from consensus.net import load_or_create_certificate
 from consensus.protocols.garlic_farm import (
     Authenticator,
-    Caller,
     Cancel,
     ClientAnswer,
     ClientRequests,
@@ -54,6 +53,7 @@ from consensus.protocols.garlic_farm import (
     GarlicFarmError,
     GarlicFarmServer,
     Identity,
+    Initiator,
     ListedPeers,
     MembershipRequest,
     Metrics,
@@ -193,7 +193,7 @@ async def _run(specification: Specification) -> None:
     peers: dict[ServerId, PeerAddress] = {}
     metrics = Metrics()
     links = PeerLinks(
-        Dialer(Caller(CLUSTER, lambda: (credentials,), lambda: identity, os.urandom, group, ConnectionRole.SERVER)),
+        Dialer(Initiator(CLUSTER, lambda: (credentials,), lambda: identity, os.urandom, group, ConnectionRole.SERVER)),
         peers.get,
         metrics=metrics,
         random=Random(),

@@ -18,7 +18,7 @@ import gossip
 from benchmarks import gossip_speed, gossip_whole_node, serf
 from benchmarks.figures import Figure
 from benchmarks.gossip_group import Group, GroupError, Member, processes
-from gossip import Address, Options, Status
+from gossip import Address, Status, SwimOptions
 from gossip.node import endpoint
 
 SPEED_RUNS = 5
@@ -102,7 +102,7 @@ async def converge_in_one_process(count: int) -> float:
                 key=key,
                 seeds=tuple(endpoint(seed.info.address) for seed in seeds),
                 capacity=2 * count,
-                options=Options.lan(),
+                options=SwimOptions.lan(),
             )
             async with opened as group:
                 groups.append(group)

@@ -17,7 +17,7 @@ from typing import Protocol
 from benchmarks.gossip_group import GroupError
 from gossip import Address, Incarnation, JoinNak, Keyring, NodeInfo
 from gossip.core import AliveUpdate, JoinAck, JoinReq, Payload, PingRequest, PingResponse
-from gossip.node import Identity, parse_endpoint
+from gossip.node import NodeIdentity, parse_endpoint
 from gossip.wire import SECRETS_BYTES, Code, RefusedError, SecureCodec, Signer, sign
 
 PEERS = 30
@@ -37,7 +37,7 @@ _SAMPLE = 4
 class Peer:
     """One asking peer with its socket."""
 
-    identity: Identity
+    identity: NodeIdentity
     codec: SecureCodec
     endpoint: socket.socket
     info: NodeInfo
@@ -108,7 +108,7 @@ def peers_of(
         for number in range(count):
             endpoint = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             endpoint.connect((host, port))
-            identity = Identity.throwaway()
+            identity = NodeIdentity.throwaway()
             here = Address(*endpoint.getsockname())
             info = NodeInfo(identity.node_id, here, Incarnation(1, 0), 2 * PEERS, metadata(number))
             codec = SecureCodec(Signer(identity.key), ring, os.urandom(SECRETS_BYTES))
@@ -123,7 +123,7 @@ def strangers(count: int, metadata: Callable[[int], bytes] = _metadata) -> list[
     """Signed infos of made-up members; their addresses are on loopback, and no process listens there."""
     infos = []
     for number in range(count):
-        identity = Identity.throwaway()
+        identity = NodeIdentity.throwaway()
         address = Address(f"127.{1 + (number >> 16 & 127)}.{number >> 8 & 255}.{number & 255}", 7_946)
         info = NodeInfo(identity.node_id, address, Incarnation(1, 0), PEERS, metadata(number))
         infos.append(sign(info, identity.key))

@@ -18,11 +18,11 @@ from dataclasses import replace
 import trio
 
 import gossip
-from gossip import Address, Group, MembershipChanged, Options
+from gossip import Address, Group, MembershipChanged, SwimOptions
 from gossip.node import endpoint
 
 BENCHMARK_KEY = b"a key that keeps nothing secret."
-TIMINGS = {"lan": Options.lan, "loopback": Options.loopback}
+TIMINGS = {"lan": SwimOptions.lan, "loopback": SwimOptions.loopback}
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ from .core.member import (
 )
 from .core.membership import Description as Description, Member as Member
 from .core.messages import JoinNak as JoinNak, Query as Query, UserEvent as UserEvent
-from .core.options import Options as Options
+from .core.options import SwimOptions as SwimOptions
 from .core.swim import Swim as Swim
 from .node.event_ring import EventRing as EventRing, Numbered as Numbered, Reader as Reader
 from .node.group import EVENTS_LIMIT as EVENTS_LIMIT, Group as Group, GroupEvent as GroupEvent, open_group as open_group

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bridge.cli.failure import fail, failures
 from bridge.cli.options import file_path
 from bridge.cli.printing import echo, print_facts
-from gossip import Options
+from gossip import SwimOptions
 from gossip.simulation import Play, Scenario, figures, load_ratio, picture
 
 _KIB = 1024 if sys.platform != "darwin" else 1
@@ -119,10 +119,10 @@ def _compared(name: str, play: Play, other: Play, first_period: int) -> tuple[st
     return f"load {name}", f"{messages:.3f} x messages, {octets:.3f} x bytes per member"
 
 
-def _tuning(name: str, members: int) -> Options:
-    lan = Options.lan()
+def _tuning(name: str, members: int) -> SwimOptions:
+    lan = SwimOptions.lan()
     if name == "overlay" or (name == "auto" and members > lan.directory_limit):
-        return Options.for_overlay()
+        return SwimOptions.for_overlay()
     return lan
 
 

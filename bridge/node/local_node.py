@@ -38,7 +38,7 @@ from bridge.node.settings.timing import Profile, profile_of
 from bridge.wire.i2p.destination_keys import SigningKey
 from bridge.wire.keys.farm_key import FarmKey, FarmKeyError, check_founders
 from consensus.storage import check_place
-from gossip.node import Identity, endpoint, load_identity
+from gossip.node import NodeIdentity, endpoint, load_identity
 
 if TYPE_CHECKING:
     from bridge.node.router.i2cp_router import I2cpRouter
@@ -145,7 +145,7 @@ def structure_files(router: "FileRouter | I2cpRouter", keys: Sequence[HeldKey]) 
 class Beginning:
     """What the state directory remembers of earlier lives."""
 
-    identity: Identity
+    identity: NodeIdentity
     formation: FormationState
 
 

@@ -1,7 +1,7 @@
 from .accepting import (
     AcceptOptions as AcceptOptions,
     AcceptQueue as AcceptQueue,
-    DropReason as DropReason,
+    CloseReason as CloseReason,
     KnownSources as KnownSources,
     source_of as source_of,
 )

@@ -147,7 +147,7 @@ class _Places:
         return old
 
 
-class DropReason(Enum):
+class CloseReason(Enum):
     """Why a connection was closed before it was handled."""
 
     CROWDED = "too many wait for their turn"
@@ -167,7 +167,7 @@ class AcceptQueue:
         options: AcceptOptions | None = None,
         known: KnownSources | None = None,
         arrived: Callable[[], None] = lambda: None,
-        dropped: Callable[[str, DropReason], None] = lambda *_: None,
+        dropped: Callable[[str, CloseReason], None] = lambda *_: None,
     ) -> None:
         """`arrived` is called for each connection, `dropped` for each closed before it was handled."""
         self.known = known or KnownSources()
@@ -247,7 +247,7 @@ class AcceptQueue:
             return
         oldest = places.add(pending)
         if oldest is not None:
-            self._drop(oldest, DropReason.CROWDED)
+            self._drop(oldest, CloseReason.CROWDED)
 
     def _places(self, pending: _PendingStream) -> _Places:
         if pending in self._members.all:
@@ -258,10 +258,10 @@ class AcceptQueue:
 
     def _drop_oldest(self) -> None:
         for pending in self._strangers.all:
-            self._drop(pending, DropReason.EXHAUSTED)
+            self._drop(pending, CloseReason.EXHAUSTED)
             return
 
-    def _drop(self, pending: _PendingStream, reason: DropReason) -> None:
+    def _drop(self, pending: _PendingStream, reason: CloseReason) -> None:
         self._places(pending).discard(pending)
         if not pending.readable:
             self._selector.unregister(pending.connection)
@@ -282,7 +282,7 @@ class AcceptQueue:
         with suppress(OSError):
             if pending.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
                 return
-        self._drop(pending, DropReason.GONE)
+        self._drop(pending, CloseReason.GONE)
 
     async def _begin(self, nursery: trio.Nursery, handle: Handle) -> None:
         while True:
@@ -320,4 +320,4 @@ class AcceptQueue:
             oldest_s = trio.current_time() - self.options.waiting_s
             for places in (self._strangers, self._members):
                 for pending in places.older_than(oldest_s):
-                    self._drop(pending, DropReason.SILENT)
+                    self._drop(pending, CloseReason.SILENT)

@@ -45,7 +45,7 @@ class Account:
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _WaitingReceipt:
     account: Account
     size: int
     admitted: trio.Event = field(default_factory=trio.Event)
@@ -59,7 +59,7 @@ class ReceiveBudget:
         self._servers: Counter[str] = Counter()
         self._others: dict[Account, None] = {}
         self._others_bytes = 0
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_WaitingReceipt] = []
 
     @property
     def servers_bytes(self) -> int:
@@ -78,7 +78,7 @@ class ReceiveBudget:
     async def reserve(self, account: Account, size: int) -> None:
         """Wait until there is room for a request of `size` bytes of a proven server, and take it."""
         if self._waiting or not self._fits(account, size):
-            waiting = _Waiting(account, size)
+            waiting = _WaitingReceipt(account, size)
             self._waiting.append(waiting)
             # The requests that wait already may have reached the limit of their own server only.
             self._admit()

@@ -209,7 +209,7 @@ class SessionTable:
     @classmethod
     def load(cls, data: bytes, limits: SessionLimits = DEFAULT_LIMITS) -> "SessionTable":
         """The table that was dumped, under the same limits; anything else is a `SessionTableError`."""
-        table, reader = cls(limits), _Reader(data)
+        table, reader = cls(limits), _TableReader(data)
         if reader.take(1) != bytes([_FORMAT]):
             raise SessionTableError(f"a session table of format {data[:1].hex() or 'nothing'}, not {_FORMAT}")
         table.floor, table._now_ms = reader.number(), reader.number()
@@ -239,7 +239,7 @@ class SessionTable:
         self.floor = max(self.floor, self._sessions.pop(name).last_index)
 
 
-def _load_session(reader: "_Reader", limits: SessionLimits) -> tuple[tuple[str, Index], _Session]:
+def _load_session(reader: "_TableReader", limits: SessionLimits) -> tuple[tuple[str, Index], _Session]:
     try:
         client = reader.text(CLIENT_BYTES_MAX).decode()
     except UnicodeDecodeError as error:
@@ -260,7 +260,7 @@ def _text(data: bytes) -> bytes:
     return _number(len(data)) + data
 
 
-class _Reader:
+class _TableReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._place = 0

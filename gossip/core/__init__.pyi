@@ -30,5 +30,5 @@ from .messages import (
     PingRequest as PingRequest,
     PingResponse as PingResponse,
 )
-from .options import Options as Options
+from .options import SwimOptions as SwimOptions
 from .swim import Swim as Swim

@@ -24,7 +24,7 @@ from typing import Final
 from gossip.core.effects import Context
 from gossip.core.keyring_exchange import KeyringExchange
 from gossip.core.member import CREDENTIAL_LIMIT_BYTES, NodeId, NodeInfo, Status, info_bytes
-from gossip.core.membership import Entry
+from gossip.core.membership import MemberRecord
 from gossip.core.messages import AliveUpdate, Payload, Update, UserMessage, VerdictUpdate
 from gossip.core.user_events import UserEvents
 
@@ -41,7 +41,7 @@ def update_bytes(update: Update) -> int:
     return _VERDICT_BYTES + (CREDENTIAL_LIMIT_BYTES if update.status is Status.LEFT else 0)
 
 
-class _Queued:
+class _QueuedUpdate:
     __slots__ = ("is_alive", "sent", "size_bytes", "subject", "update")
 
     def __init__(self, update: Update, subject: NodeId, size_bytes: int, *, is_alive: bool) -> None:
@@ -57,18 +57,18 @@ class UpdateQueue:
 
     def __init__(self, multiplier: int) -> None:
         self._multiplier = multiplier
-        self.queued: dict[NodeId, _Queued] = {}
-        self._levels: list[dict[NodeId, _Queued]] = [{}]
+        self.queued: dict[NodeId, _QueuedUpdate] = {}
+        self._levels: list[dict[NodeId, _QueuedUpdate]] = [{}]
 
     def add_alive(self, info: NodeInfo, size_bytes: int) -> None:
         """Gossip that a member lives, and no longer an older update about it."""
-        self._add(_Queued(AliveUpdate(info), info.node_id, size_bytes, is_alive=True))
+        self._add(_QueuedUpdate(AliveUpdate(info), info.node_id, size_bytes, is_alive=True))
 
     def add_verdict(self, verdict: VerdictUpdate) -> None:
         """Gossip a verdict, and no longer an older update about the same member."""
-        self._add(_Queued(verdict, verdict.node_id, update_bytes(verdict), is_alive=False))
+        self._add(_QueuedUpdate(verdict, verdict.node_id, update_bytes(verdict), is_alive=False))
 
-    def _add(self, queued: _Queued) -> None:
+    def _add(self, queued: _QueuedUpdate) -> None:
         older = self.queued.get(queued.subject)
         if older is not None:
             del self._levels[older.sent][queued.subject]
@@ -102,8 +102,8 @@ class UpdateQueue:
             self._levels[queued.sent][queued.subject] = queued
         return updates, budget_bytes
 
-    def _choose(self, budget_bytes: int, receiver: NodeId | None) -> tuple[list[_Queued], int]:
-        chosen: list[_Queued] = []
+    def _choose(self, budget_bytes: int, receiver: NodeId | None) -> tuple[list[_QueuedUpdate], int]:
+        chosen: list[_QueuedUpdate] = []
         misfits = 0
         for level in self._levels:
             for queued in level.values():
@@ -121,7 +121,7 @@ class UpdateQueue:
         return chosen, budget_bytes
 
 
-def notice(entry: Entry, own_id: NodeId) -> Update:
+def notice(entry: MemberRecord, own_id: NodeId) -> Update:
     """What this node holds about a member, to be sent to the member itself or to others."""
     if entry.status is Status.ALIVE:
         return AliveUpdate(entry.info)
@@ -141,16 +141,16 @@ class Piggyback:
         self._user_events = user_events
         self._keyring = keyring
 
-    def ping_payload(self, entry: Entry | None, first: tuple[Update, ...] = ()) -> Payload:
+    def ping_payload(self, entry: MemberRecord | None, first: tuple[Update, ...] = ()) -> Payload:
         """The payload of a ping to `entry`."""
         return self._payload(entry, list(first), [], ())
 
-    def relayed_payload(self, entry: Entry) -> Payload:
+    def relayed_payload(self, entry: MemberRecord) -> Payload:
         """The payload of a ping that helpers pass on: the notice only, since they carry it at their own cost."""
         updates = (notice(entry, self._context.local.node_id),) if self._is_owed_notice(entry) else ()
         return Payload(updates, self._context.local.info.capacity, len(self._context.members.links))
 
-    def ack_payload(self, entry: Entry | None, updates: list[Update]) -> Payload:
+    def ack_payload(self, entry: MemberRecord | None, updates: list[Update]) -> Payload:
         """The payload of an ack to `entry`, which begins with `updates`."""
         receiver = None if entry is None else entry.node_id
         remembered = self._remembered(receiver) if self._context.members.has_tombstones else []
@@ -164,7 +164,11 @@ class Piggyback:
         return (*first, *_fitting(others, budget - sum(map(info_bytes, first))))
 
     def _payload(
-        self, entry: Entry | None, updates: list[Update], remembered: list[Update], sample: Sequence[Entry]
+        self,
+        entry: MemberRecord | None,
+        updates: list[Update],
+        remembered: list[Update],
+        sample: Sequence[MemberRecord],
     ) -> Payload:
         """`remembered` has room kept: a group that always has updates would otherwise repair nothing."""
         context = self._context
@@ -193,12 +197,12 @@ class Piggyback:
             self._keyring.digest,
         )
 
-    def _is_owed_notice(self, entry: Entry) -> bool:
+    def _is_owed_notice(self, entry: MemberRecord) -> bool:
         if entry.status is Status.SUSPECT:
             return self._context.options.buddy_notice
         return entry.status is not Status.ALIVE
 
-    def _sample(self, receiver: NodeId | None) -> list[Entry]:
+    def _sample(self, receiver: NodeId | None) -> list[MemberRecord]:
         """The members to name. In an overlay only those that this node heard itself lately."""
         options, members = self._context.options, self._context.members
         if options.overlay:
@@ -220,7 +224,7 @@ class Piggyback:
         return updates
 
 
-def _fitting(entries: Sequence[Entry], budget_bytes: int) -> tuple[NodeInfo, ...]:
+def _fitting(entries: Sequence[MemberRecord], budget_bytes: int) -> tuple[NodeInfo, ...]:
     chosen: list[NodeInfo] = []
     for entry in entries:
         size_bytes = entry.size_bytes

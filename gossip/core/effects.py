@@ -11,7 +11,7 @@ from gossip.core.keyring import Keyring
 from gossip.core.member import Address, LocalNode, NodeId, NodeInfo, Status
 from gossip.core.membership import Membership
 from gossip.core.messages import Message, Query, UserEvent
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ class Context:
     classes, drop reasons), so that no stranger can make them grow.
     """
 
-    def __init__(self, local: LocalNode, members: Membership, options: Options, random: Random, now: int) -> None:
+    def __init__(self, local: LocalNode, members: Membership, options: SwimOptions, random: Random, now: int) -> None:
         self.local = local
         self.members = members
         self.options = options

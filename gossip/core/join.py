@@ -51,7 +51,7 @@ from typing import Final
 from gossip.core.dissemination import Piggyback
 from gossip.core.effects import Alarm, AlarmKind, Context, DropReason, KeyOffered, OfferToken
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status, is_plausible
-from gossip.core.membership import Entry
+from gossip.core.membership import MemberRecord
 from gossip.core.messages import DOMAIN, JoinAck, JoinNak, JoinRedirect, JoinReq, PingRequest, RefusalCode
 from gossip.core.options import TokenBucket
 from gossip.core.probe import NUMBER_BYTES, Prober
@@ -300,7 +300,7 @@ class Joiner:
         elif address in self._joins or self._begin(address, address):
             seed.next_at = now + self._backoff_ms(seed.failures)
 
-    def _candidates(self) -> list[Entry]:
+    def _candidates(self) -> list[MemberRecord]:
         members = self._members
         free = self._options.joins_in_flight - len(self._joins)
         wanted = min(members.capacity, members.live_count) - len(members.links)
@@ -526,7 +526,7 @@ class Joiner:
         nak = JoinNak(DOMAIN, RefusalCode.LINK_REJECTED, proof, incarnation.generation)
         self._context.send(target, nak, node_id)
 
-    def _is_of_peer(self, proof: bytes, peer: Entry) -> bool:
+    def _is_of_peer(self, proof: bytes, peer: MemberRecord) -> bool:
         """Return True if what ends a link names a secret of its ends, which a forged source address does not tell."""
         has_secret = bool(peer.link_secret) and proof == peer.link_secret
         return has_secret or self._prober.is_of_ping(proof, peer.node_id)
@@ -553,7 +553,7 @@ def _secret_in(token: bytes) -> bytes:
     return token[-NUMBER_BYTES:]
 
 
-def _split_off(peer: Entry, partner: Entry) -> JoinRedirect:
+def _split_off(peer: MemberRecord, partner: MemberRecord) -> JoinRedirect:
     """Return what ends the link with a peer; it names the link's secret, or the number of the peer's last ping."""
     number = b"" if peer.last_ping is None else peer.last_ping.to_bytes(NUMBER_BYTES)
     generation = peer.info.incarnation.generation
@@ -645,14 +645,14 @@ class Admission:
     def _may_split(self, request: JoinReq) -> bool:
         return request.source.capacity - request.peer_count >= _ENDS_OF_A_SPLIT and not self._with_room(request)
 
-    def _with_room(self, request: JoinReq) -> list[Entry]:
+    def _with_room(self, request: JoinReq) -> list[MemberRecord]:
         return [
             entry
             for entry in self._members.alive()
             if entry.has_room and entry.node_id != request.source.node_id and entry.address != request.source.address
         ]
 
-    def _welcome(self, source: Address, entry: Entry, *others: Entry) -> None:
+    def _welcome(self, source: Address, entry: MemberRecord, *others: MemberRecord) -> None:
         sample = self._piggyback.welcome_sample(entry.node_id, tuple(other.info for other in others))
         self._answer(source, entry.info, JoinAck(self._local.info, sample, self._queries.clock))
 
@@ -672,7 +672,7 @@ class Admission:
         addresses = tuple(entry.address for entry in chosen)
         self._answer(source, request.source, JoinRedirect(addresses, DOMAIN, RefusalCode.AT_CAPACITY))
 
-    def _split(self, source: Address, entry: Entry) -> None:
+    def _split(self, source: Address, entry: MemberRecord) -> None:
         able = [peer for peer in self._members.peers() if peer.status is Status.ALIVE]
         if not able:
             self._answer(source, entry.info, JoinNak(DOMAIN, RefusalCode.AT_CAPACITY))

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple, NewType
 
-from gossip.core.options import Options, TokenBucket
+from gossip.core.options import SwimOptions, TokenBucket
 
 NodeId = NewType("NodeId", bytes)
 """First 8 bytes of the SHA-256 of a node's identity key."""
@@ -139,7 +139,7 @@ def equivocate(one: NodeInfo, other: NodeInfo) -> bool:
 # -- precedence ----------------------------------------------------------------------------------------------------
 
 
-class Outcome(Enum):
+class UpdateOutcome(Enum):
     """What an update does to the node that receives it."""
 
     NOTHING = "."
@@ -164,8 +164,8 @@ _ABOUT_SELF: Final[Mapping[Status, str]] = {
 }  # fmt: skip
 
 
-def _cell(places: str) -> tuple[Outcome, Outcome, Outcome]:
-    older, equal, newer = (Outcome(place) for place in places)
+def _cell(places: str) -> tuple[UpdateOutcome, UpdateOutcome, UpdateOutcome]:
+    older, equal, newer = (UpdateOutcome(place) for place in places)
     return older, equal, newer
 
 
@@ -173,12 +173,12 @@ ABOUT_OTHERS: Final = tuple(tuple(_cell(places) for places in _ABOUT_OTHERS[clai
 ABOUT_SELF: Final = tuple(_cell(_ABOUT_SELF[claimed]) for claimed in Status)
 
 
-def weigh(claimed: Incarnation, status: Status, known: Incarnation, known_status: Status) -> Outcome:
+def weigh(claimed: Incarnation, status: Status, known: Incarnation, known_status: Status) -> UpdateOutcome:
     """What an update about another member does."""
     return ABOUT_OTHERS[status][known_status][(claimed >= known) + (claimed > known)]
 
 
-def weigh_own(claimed: Incarnation, status: Status, own: Incarnation) -> Outcome:
+def weigh_own(claimed: Incarnation, status: Status, own: Incarnation) -> UpdateOutcome:
     """What an update about this node itself does."""
     return ABOUT_SELF[status][(claimed >= own) + (claimed > own)]
 
@@ -211,7 +211,7 @@ class Awareness:
 class LocalNode:
     """This node's description of itself and its health. It is never suspect or dead; `leaving` is final."""
 
-    def __init__(self, info: NodeInfo, options: Options) -> None:
+    def __init__(self, info: NodeInfo, options: SwimOptions) -> None:
         self.info = replace(info, credential=b"")
         self.node_id = info.node_id
         self.leaving = False

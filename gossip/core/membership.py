@@ -30,7 +30,7 @@ _LIVE = (Status.ALIVE, Status.SUSPECT)
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class MemberRecord:
     """What is known of one member. `incarnation` may be ahead of the signed one in `info`: verdicts are not signed."""
 
     info: NodeInfo
@@ -137,11 +137,11 @@ class Membership:
         self.capacity = capacity
         self._limit = max(directory_limit, 2 * capacity)
         self._random = random
-        self._entries: dict[NodeId, Entry] = {}
+        self._entries: dict[NodeId, MemberRecord] = {}
         self.get: Final = self._entries.get
         """The entry of a member, if it is known."""
 
-        self.links: Final[dict[NodeId, Entry]] = {}
+        self.links: Final[dict[NodeId, MemberRecord]] = {}
         """The peers by id (not to be changed elsewhere)."""
 
         self.proved: Final[dict[tuple[str, int], NodeId]] = {}
@@ -150,7 +150,7 @@ class Membership:
         By host and port: the look-up for each ack then runs no line of Python.
         """
 
-        self._standing: tuple[list[Entry], ...] = tuple([] for _ in Status)
+        self._standing: tuple[list[MemberRecord], ...] = tuple([] for _ in Status)
         self._alive, self._suspects = self._standing[Status.ALIVE], self._standing[Status.SUSPECT]
         self._none_older_than = 0
         """Every member that is no peer was mentioned since: until that is long ago there is nothing to sweep."""
@@ -158,15 +158,15 @@ class Membership:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[MemberRecord]:
         """All known members."""
         return list(self._entries.values())
 
-    def alive(self) -> list[Entry]:
+    def alive(self) -> list[MemberRecord]:
         """All members that are alive (not to be changed)."""
         return self._alive
 
-    def peers(self) -> list[Entry]:
+    def peers(self) -> list[MemberRecord]:
         """All peers."""
         return list(self.links.values())
 
@@ -195,7 +195,7 @@ class Membership:
         """Whether this node should look for further peers."""
         return len(self.links) < min(self.capacity, self.live_count)
 
-    def peer_at(self, address: Address) -> Entry | None:
+    def peer_at(self, address: Address) -> MemberRecord | None:
         """The peer at this address."""
         for peer in self.links.values():
             known = peer.info.address
@@ -207,7 +207,7 @@ class Membership:
         """Whether a live member is known at this address."""
         return any(entry.is_live and entry.address == address for entry in self._entries.values())
 
-    def insert(self, info: NodeInfo, now: int) -> tuple[Entry | None, NodeId | None]:
+    def insert(self, info: NodeInfo, now: int) -> tuple[MemberRecord | None, NodeId | None]:
         """Add a live member. Returns its entry (None if there is no room) and the id of the member that it replaced."""
         evicted: NodeId | None = None
         if len(self._entries) >= self._limit:
@@ -216,16 +216,16 @@ class Membership:
                 return None, None
             evicted = victim.node_id
             self.remove(evicted)
-        entry = Entry(info, Status.ALIVE, info.incarnation, now, now, contact_ms=now)
+        entry = MemberRecord(info, Status.ALIVE, info.incarnation, now, now, contact_ms=now)
         self._entries[info.node_id] = entry
         self._none_older_than = min(self._none_older_than, now)
         self._stand(entry)
         return entry, evicted
 
-    def _dispensable(self) -> Entry | None:
+    def _dispensable(self) -> MemberRecord | None:
         """The member that makes room for a newcomer; see the module's text."""
 
-        def rank(place: int, entry: Entry) -> tuple[int, int]:
+        def rank(place: int, entry: MemberRecord) -> tuple[int, int]:
             if entry.confirmed:
                 return 2, entry.heard_ms
             return (1, -place) if entry.is_live else (0, entry.heard_ms)
@@ -242,30 +242,30 @@ class Membership:
         self._unprove(entry, entry.proved)
         self._unprove(entry, entry.proved_before)
 
-    def prove(self, entry: Entry, source: Address) -> None:
+    def prove(self, entry: MemberRecord, source: Address) -> None:
         """The member answered from `source` to a secret of this node; it counts if that is its own address."""
         if source == entry.address and entry.proved != source:
             self._unprove(entry, entry.proved_before)
             entry.proved_before, entry.proved = entry.proved, source
             self.proved[source.host, source.port] = entry.node_id
 
-    def _unprove(self, entry: Entry, address: Address | None) -> None:
+    def _unprove(self, entry: MemberRecord, address: Address | None) -> None:
         if address is not None and self.proved.get((address.host, address.port)) == entry.node_id:
             del self.proved[address.host, address.port]
 
-    def _stand(self, entry: Entry) -> None:
+    def _stand(self, entry: MemberRecord) -> None:
         standing = self._standing[entry.status]
         entry.place = len(standing)
         standing.append(entry)
 
-    def _unstand(self, entry: Entry) -> None:
+    def _unstand(self, entry: MemberRecord) -> None:
         standing = self._standing[entry.status]
         last = standing.pop()
         if last is not entry:
             standing[entry.place] = last
             last.place = entry.place
 
-    def set_status(self, entry: Entry, incarnation: Incarnation, status: Status, now: int) -> None:
+    def set_status(self, entry: MemberRecord, incarnation: Incarnation, status: Status, now: int) -> None:
         """Record how a member stands. A member that is dead or gone is no peer."""
         if status is not entry.status:
             self._unstand(entry)
@@ -277,7 +277,7 @@ class Membership:
         if status not in _LIVE:
             self.unlink(entry.node_id)
 
-    def link(self, entry: Entry) -> bool:
+    def link(self, entry: MemberRecord) -> bool:
         """Make a live member a peer, if there is room."""
         if entry.node_id in self.links:
             return True
@@ -293,7 +293,7 @@ class Membership:
         if peer is not None:
             self._none_older_than = min(self._none_older_than, peer.heard_ms)
 
-    def sample(self, count: int, status: Status, but: NodeId | None = None) -> list[Entry]:
+    def sample(self, count: int, status: Status, but: NodeId | None = None) -> list[MemberRecord]:
         """Random members of one status."""
         standing = self._standing[status]
         if not standing:
@@ -301,14 +301,14 @@ class Membership:
         if len(standing) <= 2 * count:
             found = [entry for entry in standing if entry.node_id != but]
             return self._random.sample(found, min(count, len(found)))
-        chosen: list[Entry] = []
+        chosen: list[MemberRecord] = []
         while len(chosen) < count:
             entry = standing[int(self._random.random() * len(standing))]
             if entry.node_id != but and entry not in chosen:
                 chosen.append(entry)
         return chosen
 
-    def vouched(self, count: int, since_ms: int, but: NodeId | None = None) -> list[Entry]:
+    def vouched(self, count: int, since_ms: int, but: NodeId | None = None) -> list[MemberRecord]:
         """Random living peers of which this node received a message since then."""
         found = [
             peer
@@ -317,16 +317,16 @@ class Membership:
         ]
         return self._random.sample(found, min(count, len(found)))
 
-    def longest_silent(self) -> Entry | None:
+    def longest_silent(self) -> MemberRecord | None:
         """The living peer of which this node received no message for the longest time."""
         alive = (peer for peer in self.links.values() if peer.status is Status.ALIVE)
         return min(alive, key=lambda peer: peer.contact_ms, default=None)
 
-    def strangers(self) -> list[Entry]:
+    def strangers(self) -> list[MemberRecord]:
         """All live members that are no peers, suspects included."""
         return [entry for entry in self._entries.values() if entry.is_live and entry.node_id not in self.links]
 
-    def not_left(self) -> list[Entry]:
+    def not_left(self) -> list[MemberRecord]:
         """All members that have not left, including dead ones."""
         return [entry for entry in self._entries.values() if entry.status is not Status.LEFT]
 

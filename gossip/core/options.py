@@ -58,7 +58,7 @@ class TokenBucket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class SwimOptions:
     """Times are milliseconds; `join_rate_per_second` and its burst bound what strangers can make this node do."""
 
     probe_period_ms: int = 1_000

@@ -47,7 +47,7 @@ from typing import Final
 from gossip.core.dissemination import Piggyback, notice
 from gossip.core.effects import Context, DropReason
 from gossip.core.member import Address, Incarnation, NodeId, Status
-from gossip.core.membership import Entry
+from gossip.core.membership import MemberRecord
 from gossip.core.messages import AliveUpdate, Payload, PingRequest, PingResponse, Update
 from gossip.core.updates import Updates
 
@@ -153,7 +153,7 @@ class Relays:
         self.passed_on[key] = _Relay(source, nack_at, context.now + options.probe_period_ms, ping)
         context.send(next_hop.address, forwarded, next_hop.node_id)
 
-    def _next_hop(self, source: Address, ping: PingRequest) -> Entry | None:
+    def _next_hop(self, source: Address, ping: PingRequest) -> MemberRecord | None:
         if ping.ttl < 1:
             return None
         members = self._context.members
@@ -179,7 +179,7 @@ class Relays:
 
 
 @dataclass(slots=True)
-class _Round:
+class _ProbeRound:
     target: NodeId
     incarnation: Incarnation
     seq: int
@@ -204,8 +204,8 @@ class Prober:
         self._piggyback = piggyback
         self._rotation = Rotation(random)
         self._relays = Relays(context)
-        self._round: _Round | None = None
-        self._doubted: dict[int, _Round] = {}
+        self._round: _ProbeRound | None = None
+        self._doubted: dict[int, _ProbeRound] = {}
         """Rounds that others' verdicts caused, by the number of their pings."""
         self._rounds = 0
         self._next_round_at = context.now + random.randrange(options.probe_period_ms)
@@ -269,9 +269,9 @@ class Prober:
             return
         seq = self.ping(target)
         timeout_ms = self._local.awareness.scale(self._options.probe_timeout_ms)
-        self._round = _Round(target.node_id, target.incarnation, seq, now + timeout_ms, {})
+        self._round = _ProbeRound(target.node_id, target.incarnation, seq, now + timeout_ms, {})
 
-    def _pick(self) -> Entry | None:
+    def _pick(self) -> MemberRecord | None:
         if self._options.overlay:
             return self._members.longest_silent()
         self._rounds += 1
@@ -285,7 +285,7 @@ class Prober:
             peer_id = self._rotation.next(self._members.links)
         return self._members.get(peer_id) if peer_id is not None else None
 
-    def _ask_helpers(self, current: _Round) -> None:
+    def _ask_helpers(self, current: _ProbeRound) -> None:
         target = self._members.get(current.target)
         if target is None:
             return
@@ -299,7 +299,7 @@ class Prober:
             ping = self._ping_to(target, current.seq, self._options.relay_ttl, payload)
             self._context.send(helper.address, ping, helper.node_id)
 
-    def _own_fault(self, current: _Round) -> int:
+    def _own_fault(self, current: _ProbeRound) -> int:
         """How much a failed round says against this node itself."""
         if not self._options.nacks or not current.helpers_asked:
             return 1
@@ -321,7 +321,7 @@ class Prober:
 
     # -- pings of this node --------------------------------------------------------------------------------------------
 
-    def ping(self, target: Entry) -> int:
+    def ping(self, target: MemberRecord) -> int:
         """Send one direct ping with gossip on it; returns its number. Its silence by itself accuses no member."""
         seq = self._take_seq(target.node_id)
         ping = self._ping_to(target, seq, 0, self._piggyback.ping_payload(target))
@@ -344,7 +344,7 @@ class Prober:
             seq, now = self.ping(entry), self._context.now
             timeout_ms = awareness.scale(self._options.probe_timeout_ms)
             ends_at = now + awareness.scale(self._options.probe_period_ms)
-            self._doubted[seq] = _Round(node_id, entry.incarnation, seq, now + timeout_ms, {}, ends_at=ends_at)
+            self._doubted[seq] = _ProbeRound(node_id, entry.incarnation, seq, now + timeout_ms, {}, ends_at=ends_at)
 
     def _expire_doubted(self) -> None:
         now = self._context.now
@@ -376,7 +376,7 @@ class Prober:
         if lost:
             self.ping(lost[0] if len(lost) == 1 else self._random.choice(lost))
 
-    def correct(self, target: Entry, address: Address) -> None:
+    def correct(self, target: MemberRecord, address: Address) -> None:
         """Tell a node that sent an outdated update about itself what this node holds, so that it can refute."""
         seq = self._take_seq(target.node_id)
         payload = self._piggyback.ping_payload(target, (notice(target, self._local.node_id),))
@@ -400,7 +400,7 @@ class Prober:
             del self._pending[next(iter(self._pending))]
         self._pending[seq] = (target, self._context.now)
 
-    def _ping_to(self, target: Entry, seq: int, ttl: int, payload: Payload) -> PingRequest:
+    def _ping_to(self, target: MemberRecord, seq: int, ttl: int, payload: Payload) -> PingRequest:
         own = self._local.info
         return PingRequest(own.node_id, own.incarnation, target.node_id, target.incarnation, seq, ttl, payload=payload)
 
@@ -423,7 +423,7 @@ class Prober:
             return False
         return True
 
-    def ack(self, source: Address, ping: PingRequest, entry: Entry | None) -> None:
+    def ack(self, source: Address, ping: PingRequest, entry: MemberRecord | None) -> None:
         """Answer a ping; `entry` is its sender's, if it is known."""
         own = self._local.info
         first: list[Update] = []
@@ -439,7 +439,7 @@ class Prober:
         if ping.requester is not None and not is_direct:
             self._context.send(ping.requester, ack, ping.source_id)
 
-    def _round_of(self, seq: int) -> tuple[bool, _Round | None]:
+    def _round_of(self, seq: int) -> tuple[bool, _ProbeRound | None]:
         """The round of a ping of this node, if any; True if it is the one of the present period."""
         if self._round is not None and self._round.seq == seq:
             return True, self._round
@@ -474,7 +474,7 @@ class Prober:
             self._note_direct_ack(entry, current, sent_at)
         return True
 
-    def _note_direct_ack(self, entry: Entry, current: _Round | None, sent_at: int) -> None:
+    def _note_direct_ack(self, entry: MemberRecord, current: _ProbeRound | None, sent_at: int) -> None:
         self._members.prove(entry, entry.address)
         # Once helpers were asked it is unknown which of the pings is being acked.
         if current is None or not current.helpers_asked:

@@ -30,7 +30,7 @@ UNPROVED_BURST: Final = 8.0
 
 
 @dataclass(slots=True)
-class _Asked:
+class _OwnQuery:
     """A query of this node."""
 
     ticket: int
@@ -53,7 +53,7 @@ class Queries:
         self._context = context
         self._user_events = user_events
         self._keyring = keyring
-        self._asked: dict[UserMessageId, _Asked] = {}
+        self._asked: dict[UserMessageId, _OwnQuery] = {}
         self._open: dict[UserMessageId, _Open] = {}
         self._replies = TokenBucket(REPLIES_PER_SECOND, REPLIES_BURST)
         self._unproved = TokenBucket(UNPROVED_PER_SECOND, UNPROVED_BURST)
@@ -84,7 +84,7 @@ class Queries:
             self._context.drop(DropReason.QUERIES_FULL)
             self._context.emit(QueryEnded(ticket))
             return
-        self._asked[query_id] = _Asked(ticket, self._context.now + timeout_ms)
+        self._asked[query_id] = _OwnQuery(ticket, self._context.now + timeout_ms)
         self._user_events.send(Query(query_id, name, body, self._context.local.info.address, timeout_ms))
 
     def answer(self, query_id: UserMessageId, body: bytes) -> None:

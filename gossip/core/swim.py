@@ -41,7 +41,7 @@ from gossip.core.join import Admission, AdmissionPolicy, Joiner, admit_all
 from gossip.core.keyring import ClockBound, Keyring
 from gossip.core.keyring_exchange import KeyringExchange
 from gossip.core.member import METADATA_LIMIT_BYTES, Address, LocalNode, NodeId, NodeInfo, Status, is_plausible
-from gossip.core.membership import Description, Entry, Membership
+from gossip.core.membership import Description, MemberRecord, Membership
 from gossip.core.messages import (
     Broadcast,
     JoinAck,
@@ -57,7 +57,7 @@ from gossip.core.messages import (
     UserEvent,
     VerdictUpdate,
 )
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from gossip.core.probe import Prober
 from gossip.core.queries import Queries
 from gossip.core.updates import Updates
@@ -73,7 +73,7 @@ class Swim:
     def __init__(
         self,
         self_info: NodeInfo,
-        options: Options,
+        options: SwimOptions,
         random: Random,
         now: int,
         *,
@@ -240,7 +240,7 @@ class Swim:
         else:
             self._handle_payload(source, ack.target_id, ack.payload)
 
-    def _handle_payload(self, source: Address, sender: NodeId, payload: Payload) -> Entry | None:
+    def _handle_payload(self, source: Address, sender: NodeId, payload: Payload) -> MemberRecord | None:
         """All that rides on a ping or ack of `sender`, whose entry this returns."""
         if payload.updates or payload.sample:
             self._updates.apply(payload, source)

@@ -58,8 +58,8 @@ from gossip.core.member import (
     Incarnation,
     NodeId,
     NodeInfo,
-    Outcome,
     Status,
+    UpdateOutcome,
     equivocate,
     info_bytes,
     is_credible,
@@ -68,9 +68,9 @@ from gossip.core.member import (
     weigh,
     weigh_own,
 )
-from gossip.core.membership import Entry
+from gossip.core.membership import MemberRecord
 from gossip.core.messages import AliveUpdate, Payload, VerdictUpdate
-from gossip.core.options import Options, TokenBucket
+from gossip.core.options import SwimOptions, TokenBucket
 
 DOUBTS_LIMIT: Final = 8
 """So many members are probed at once because of others' verdicts; further verdicts come again."""
@@ -87,7 +87,9 @@ _EQUIVOCATORS_LIMIT: Final = 64
 class Suspicion:
     """One suspicion against one incarnation of a member."""
 
-    def __init__(self, incarnation: Incarnation, accuser: NodeId, group_size: int, options: Options, now: int) -> None:
+    def __init__(
+        self, incarnation: Incarnation, accuser: NodeId, group_size: int, options: SwimOptions, now: int
+    ) -> None:
         self.incarnation = incarnation
         self._started_at = now
         self._accusers = {accuser}
@@ -259,7 +261,7 @@ class Updates:
         known = self._members.get(info.node_id)
         return known is not None and (known.status is not Status.ALIVE or known.incarnation != info.incarnation)
 
-    def apply_alive(self, info: NodeInfo, *, further: bool = True) -> Entry | None:
+    def apply_alive(self, info: NodeInfo, *, further: bool = True) -> MemberRecord | None:
         """A member says itself that it lives. Returns its entry, or None for this node and for what is refused."""
         now = self._context.now
         entry = self._members.get(info.node_id)
@@ -275,7 +277,7 @@ class Updates:
             return None
         if entry is None:
             return self._add(info, further=further)
-        if weigh(info.incarnation, Status.ALIVE, entry.incarnation, entry.status) is Outcome.REPLACES:
+        if weigh(info.incarnation, Status.ALIVE, entry.incarnation, entry.status) is UpdateOutcome.REPLACES:
             previous = entry.status
             if info.incarnation.generation > entry.info.incarnation.generation:
                 # Signed by the member: it began again, and what it signed before says nothing of it now.
@@ -292,7 +294,7 @@ class Updates:
             entry.heard_ms = now
         return entry
 
-    def _note_equivocation(self, entry: Entry) -> None:
+    def _note_equivocation(self, entry: MemberRecord) -> None:
         """Both descriptions are signed, so no other node can have made one of them."""
         if entry.equivocates:
             return
@@ -307,7 +309,7 @@ class Updates:
             self._equivocators.remove(node_id)
             self._context.emit(equivocation(self._equivocators))
 
-    def _add(self, info: NodeInfo, *, further: bool) -> Entry | None:
+    def _add(self, info: NodeInfo, *, further: bool) -> MemberRecord | None:
         entry, evicted = self._members.insert(info, self._context.now)
         if entry is None:
             return None
@@ -337,14 +339,14 @@ class Updates:
         else:
             outcome = weigh(verdict.incarnation, verdict.status, entry.incarnation, entry.status)
             is_from_another = source is not None and self._context.options.first_hand_verdicts
-            if is_from_another and outcome is not Outcome.NOTHING and verdict.status is not Status.LEFT:
+            if is_from_another and outcome is not UpdateOutcome.NOTHING and verdict.status is not Status.LEFT:
                 self._doubt(entry, verdict, source)
-            elif outcome is Outcome.REPLACES:
+            elif outcome is UpdateOutcome.REPLACES:
                 self._replace(entry, verdict)
-            elif outcome is Outcome.CONFIRMS and self._suspicions[entry.node_id].confirm(verdict.accuser):
+            elif outcome is UpdateOutcome.CONFIRMS and self._suspicions[entry.node_id].confirm(verdict.accuser):
                 self._queue.add_verdict(verdict)
 
-    def _doubt(self, entry: Entry, verdict: VerdictUpdate, source: Address | None) -> None:
+    def _doubt(self, entry: MemberRecord, verdict: VerdictUpdate, source: Address | None) -> None:
         """Another node's verdict where only first-hand ones count."""
         suspicion = self._suspicions.get(entry.node_id)
         if suspicion is not None:
@@ -360,7 +362,7 @@ class Updates:
         is_forged = verdict.status is Status.LEFT and verdict.accuser != verdict.node_id
         return DropReason.FORGED_LEFT if is_forged else None
 
-    def _replace(self, entry: Entry, verdict: VerdictUpdate) -> None:
+    def _replace(self, entry: MemberRecord, verdict: VerdictUpdate) -> None:
         previous, now = entry.status, self._context.now
         self._suspicions.pop(entry.node_id, None)
         self._members.set_status(entry, verdict.incarnation, verdict.status, now)
@@ -397,7 +399,7 @@ class Updates:
             self.suspect_conflict(info.address)
         # Another description under this very incarnation: a start of which the record was lost, or another instance.
         contradicts = info is not None and incarnation == own and replace(info, credential=b"") != local.info
-        if not contradicts and weigh_own(incarnation, status, own) is Outcome.NOTHING:
+        if not contradicts and weigh_own(incarnation, status, own) is UpdateOutcome.NOTHING:
             return
         if not local.refutations.take(self._context.now):
             self.doubts.reject(DropReason.RATE_LIMITED, local.node_id, source)

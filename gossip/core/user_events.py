@@ -52,7 +52,7 @@ def broken_limit(name: str, body: bytes) -> str | None:
 
 
 @dataclass(slots=True)
-class _Queued:
+class _QueuedMessage:
     message: UserMessage
     sender: NodeId
     """The node from which it came: it need not be sent back."""
@@ -70,7 +70,7 @@ class UserEvents:
         self._clock_event_at = 0
         self.clock = 0
         self._floor: int | None = None
-        self.queue: dict[UserMessageId, _Queued] = {}
+        self.queue: dict[UserMessageId, _QueuedMessage] = {}
         self._received: set[UserMessageId] = set()
         self._received_by_age: list[UserMessageId] = []
 
@@ -162,7 +162,7 @@ class UserEvents:
             most_sent = max(self.queue.values(), key=lambda each: each.sent)
             del self.queue[most_sent.message.message_id]
         size_bytes = _MESSAGE_BASE_BYTES + len(message.name) + len(message.body)
-        self.queue[message.message_id] = _Queued(message, sender, size_bytes)
+        self.queue[message.message_id] = _QueuedMessage(message, sender, size_bytes)
 
     def take(self, budget_bytes: int, group_size: int, receiver: NodeId | None) -> tuple[tuple[UserMessage, ...], int]:
         """The messages to send to a member now, those sent least first; and the rest of the budget."""

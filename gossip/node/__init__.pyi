@@ -9,7 +9,7 @@ from .endpoints import (
 from .settings import DEFAULT_CAPACITY as DEFAULT_CAPACITY, SEEDS_LIMIT as SEEDS_LIMIT
 from .state_files import (
     GenerationKeeper as GenerationKeeper,
-    Identity as Identity,
+    NodeIdentity as NodeIdentity,
     begin_generation as begin_generation,
     exclusive as exclusive,
     keep_generation as keep_generation,

@@ -65,8 +65,8 @@ from gossip.node.requests import Answer, OpenQueries, Requests
 from gossip.node.settings import ConfigError, GroupSettings, keyring_of, seed_texts, unknown_names
 from gossip.node.state_files import (
     GenerationKeeper,
-    Identity,
     KeyringKeeper,
+    NodeIdentity,
     begin_generation,
     exclusive,
     known_peers,
@@ -74,7 +74,7 @@ from gossip.node.state_files import (
     load_keyring,
     remember_peers,
 )
-from gossip.node.transport import AnswerBudget, Datagram, Transport
+from gossip.node.transport import AnswerBudget, Datagram, DatagramTransport
 from gossip.node.udp import DatagramSocket, Network, UdpNetwork, open_socket
 from gossip.wire.identity import Signer
 
@@ -88,7 +88,7 @@ GroupEvent = MembershipChanged | Alarm | UserEventReceived | QueryReceived | Key
 class StartupState:
     """What a node begins with. `keyring` is None if datagrams travel in clear."""
 
-    identity: Identity
+    identity: NodeIdentity
     generation: int
     keyring: Keyring | None
     peers: tuple[Address, ...] = ()
@@ -98,7 +98,7 @@ class StartupState:
         """Begin the next generation; the state directory is locked until the stack unwinds."""
         keyring, directory = settings.keyring, settings.state_directory
         if directory is None:
-            return cls(Identity.throwaway(), 1, keyring)
+            return cls(NodeIdentity.throwaway(), 1, keyring)
         stack.enter_context(exclusive(directory))
         identity = load_identity(directory)
         if keyring is not None:
@@ -123,7 +123,7 @@ class Group:
         directory = settings.state_directory
         self._generation = GenerationKeeper(directory, identity.node_id, startup.generation)
         self._keyring_keeper = KeyringKeeper(directory, settings.keyring_changed, self._ring.append, self._keys_stored)
-        self._transport = Transport(
+        self._transport = DatagramTransport(
             settings, Signer(identity.key), startup.keyring, socket, discovery, self._ring.append
         )
         admission = AdmissionCheck(settings.admit, self._transport.counters, self._ring.append)

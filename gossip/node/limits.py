@@ -41,7 +41,7 @@ from gossip.core.options import TokenBucket
 from gossip.node.endpoints import endpoint
 from gossip.wire.codec import ETAG_LIMIT_BYTES, decode, encode
 from gossip.wire.identity import PUBLIC_KEY_BYTES
-from gossip.wire.seal import VERSION, Refusal
+from gossip.wire.seal import VERSION, SealFault
 
 SOURCES_LIMIT: Final = 1024
 NEWCOMERS_BURST: Final = 100.0
@@ -94,7 +94,7 @@ class SourceLimits:
 
 
 class Loss(Enum):
-    """Why the node dropped a datagram before or behind the codec; `Refusal` names the codec's own reasons."""
+    """Why the node dropped a datagram before or behind the codec; `SealFault` names the codec's own reasons."""
 
     OVERSIZE = "oversize"
     RATE_LIMITED = "rate-limited"
@@ -126,7 +126,7 @@ class OtherFarm:
 
 @dataclass(frozen=True, slots=True)
 class WireDescription:
-    """The counters at one moment. `dropped` is keyed by the names in `Refusal` and `Loss`."""
+    """The counters at one moment. `dropped` is keyed by the names in `SealFault` and `Loss`."""
 
     received: int
     received_bytes: int
@@ -159,11 +159,11 @@ class Counters:
     received_bytes: int = 0
     sent: int = 0
     sent_bytes: int = 0
-    dropped: Counter[Refusal | Loss] = field(default_factory=Counter)
+    dropped: Counter[SealFault | Loss] = field(default_factory=Counter)
     piggyback_left_out: int = 0
     resumptions: int = 0
 
-    def drop(self, reason: Refusal | Loss) -> None:
+    def drop(self, reason: SealFault | Loss) -> None:
         """Count a datagram that ended here."""
         self.dropped[reason] += 1
 

@@ -53,7 +53,7 @@ class BusyError(Exception):
     """Too many requests in a short time: nothing was sent, try again a little later."""
 
 
-class _Lane:
+class _OriginQueue:
     """Requests of one origin: so many wait at most, and so many come per second."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Requests:
         self._seeds: dict[Address, None] = {}
         self._former_seeds: dict[Address, None] = {}
         self._keyring: Keyring | None = None
-        self._own, self._answers = _Lane(), _Lane()
+        self._own, self._answers = _OriginQueue(), _OriginQueue()
         self._leave = False
         self.done = trio.Event()
         """Set when everything that was requested before now is carried out."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 from gossip.core.join import AdmissionPolicy, admit_all
 from gossip.core.keyring import KEY_BYTES, Keyring
 from gossip.core.member import METADATA_LIMIT_BYTES, Address, NodeId
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from gossip.node.endpoints import endpoint, may_gossip, numeric, parse_endpoint
 from gossip.node.resumption import Clocks, system_clocks
 from gossip.wire.codec import CAPACITY_LIMIT
@@ -61,7 +61,7 @@ class GroupSettings:
     state_directory: Path | None = None
     capacity: int = DEFAULT_CAPACITY
     metadata: bytes = b""
-    options: Options = field(default_factory=Options.lan)
+    options: SwimOptions = field(default_factory=SwimOptions.lan)
     broadcast: Address | None = None
     allow_wan: bool = False
     datagram_limit_bytes: int = DATAGRAM_LIMIT_BYTES
@@ -172,7 +172,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "state_directory": (_of(Path), "a pathlib.Path"),
     "capacity": _NUMBER,
     "metadata": (_of(bytes), "bytes"),
-    "options": (_of(Options), "Options"),
+    "options": (_of(SwimOptions), "SwimOptions"),
     "broadcast": _ADDRESS,
     "allow_wan": _FLAG,
     "datagram_limit_bytes": _NUMBER,

@@ -75,28 +75,28 @@ class StateError(Exception):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Identity:
+class NodeIdentity:
     """A node's key and the name that follows from it."""
 
     key: Ed25519PrivateKey
     node_id: NodeId
 
     @classmethod
-    def of(cls, key: Ed25519PrivateKey) -> "Identity":
+    def of(cls, key: Ed25519PrivateKey) -> "NodeIdentity":
         """The identity that a key makes."""
         return cls(key, node_id_of(key.public_key().public_bytes_raw()))
 
     @classmethod
-    def throwaway(cls) -> "Identity":
+    def throwaway(cls) -> "NodeIdentity":
         """A new identity that is not stored."""
         return cls.of(Ed25519PrivateKey.generate())
 
     def __repr__(self) -> str:
         """The name only: a private key is never printed."""
-        return f"Identity({self.node_id.hex()})"
+        return f"NodeIdentity({self.node_id.hex()})"
 
 
-def load_identity(directory: Path) -> Identity:
+def load_identity(directory: Path) -> NodeIdentity:
     """The identity kept in `directory`; made and made durable if there is none yet."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ def load_identity(directory: Path) -> Identity:
         raise StateError(f"cannot use the state directory {directory}: {error.strerror or error}") from error
 
 
-def _read_identity(path: Path) -> Identity:
+def _read_identity(path: Path) -> NodeIdentity:
     pem = read_limited(path, secret=True)
     try:
         key = load_pem_private_key(pem, password=None)
@@ -117,16 +117,16 @@ def _read_identity(path: Path) -> Identity:
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
         raise StateError(f"{path} is not an Ed25519 key: restore the file that this node made")
-    return Identity.of(key)
+    return NodeIdentity.of(key)
 
 
-def _create_identity(directory: Path) -> Identity:
-    identity = Identity.throwaway()
+def _create_identity(directory: Path) -> NodeIdentity:
+    identity = NodeIdentity.throwaway()
     save_identity(directory, identity)
     return identity
 
 
-def save_identity(directory: Path, identity: Identity) -> None:
+def save_identity(directory: Path, identity: NodeIdentity) -> None:
     """Make an identity durable in a directory that has none."""
     pem = identity.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:

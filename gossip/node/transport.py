@@ -36,14 +36,14 @@ from gossip.node.settings import GroupSettings
 from gossip.node.udp import DatagramSocket
 from gossip.wire.codec import DatagramError
 from gossip.wire.identity import Signer
-from gossip.wire.seal import Refusal, farm_named
+from gossip.wire.seal import SealFault, farm_named
 from gossip.wire.secure_codec import SECRETS_BYTES, RefusedError, SecureCodec
 
 BATCH: Final = 64
 BROADCASTS_LIMIT: Final = 256
 """So many broadcasts wait at most; each sender repeats its own."""
 _NEWCOMERS: Final = (JoinReq, Broadcast)
-_UNREADABLE: Final = frozenset({Refusal.UNKNOWN_KEY, Refusal.RETIRED_KEY})
+_UNREADABLE: Final = frozenset({SealFault.UNKNOWN_KEY, SealFault.RETIRED_KEY})
 
 Datagram = tuple[bytes, Address]
 """The bytes, and the address they came from or go to."""
@@ -53,7 +53,7 @@ AnswerBudget = list[int]
 """One number: the bytes that may still be sent to the address of one datagram, if nothing proves that address."""
 
 
-class Transport:
+class DatagramTransport:
     """The datagrams of one node. Whatever is dropped here is counted."""
 
     def __init__(
@@ -195,9 +195,9 @@ class Transport:
 
     def _refused(self, error: RefusedError, datagram: bytes, source: Address, now_ms: int) -> Unreadable | None:
         """What follows from a datagram that could not be opened."""
-        if error.reason is Refusal.FOREIGN_VERSION:
+        if error.reason is SealFault.FOREIGN_VERSION:
             self.foreign_versions.record(source, error.version, now_ms)
-        elif error.reason is Refusal.OTHER_FARM:
+        elif error.reason is SealFault.OTHER_FARM:
             label = farm_named(datagram)
             if label is not None:
                 self.other_farms.record(source, label, now_ms)
@@ -207,7 +207,7 @@ class Transport:
             nak = JoinNak(DOMAIN, RefusalCode.KEY_RETIRED, offer, applicant.incarnation.generation)
             self._refuse(source, nak, applicant.node_id, now_ms, key_id)
         elif error.reason in _UNREADABLE:
-            return Unreadable(source, is_retired=error.reason is Refusal.RETIRED_KEY)
+            return Unreadable(source, is_retired=error.reason is SealFault.RETIRED_KEY)
         return None
 
     def _send_keyring(self, target: Address, known_key_id: bytes, now_ms: int) -> None:

@@ -35,7 +35,7 @@ from gossip.core.events import DeadlineReached, Event, LeaveRequested, MetadataC
 from gossip.core.keyring import Keyring
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.messages import DOMAIN, JoinNak, JoinReq, Message, RefusalCode
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from gossip.core.swim import Swim
 
 
@@ -90,7 +90,7 @@ class GossipNetwork:
     def __init__(
         self,
         random_seed: int,
-        options: Options | None = None,
+        options: SwimOptions | None = None,
         *,
         loss: float = 0.0,
         duplication: float = 0.0,
@@ -101,7 +101,7 @@ class GossipNetwork:
     ) -> None:
         self.random_seed = random_seed
         self.random = Random(random_seed)
-        self.options = options or Options.lan()
+        self.options = options or SwimOptions.lan()
         self.loss = loss
         self.duplication = duplication
         self.delay_ms = delay_ms

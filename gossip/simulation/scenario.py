@@ -21,7 +21,7 @@ from typing import Final
 from gossip.core.effects import Effect, MembershipChanged, Send
 from gossip.core.member import NodeId, Status
 from gossip.core.messages import AliveUpdate, Broadcast, JoinAck, JoinReq, Leave, Message, PingRequest, PingResponse
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from gossip.simulation.network import GossipNetwork, Node
 from gossip.wire.codec import encode
 from gossip.wire.identity import CREDENTIAL_BYTES
@@ -90,7 +90,7 @@ class Scenario:
     slow_periods: int = 3
     partition: float = 0.0
     random_seed: int = 1
-    options: Options = field(default_factory=Options.lan)
+    options: SwimOptions = field(default_factory=SwimOptions.lan)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be played."""

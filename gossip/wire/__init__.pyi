@@ -9,7 +9,7 @@ from .codec import (
 )
 from .identity import (
     PUBLIC_KEY_BYTES as PUBLIC_KEY_BYTES,
-    Purpose as Purpose,
+    SignatureUse as SignatureUse,
     Signer as Signer,
     Verifier as Verifier,
     node_id_of as node_id_of,

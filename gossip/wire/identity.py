@@ -63,7 +63,7 @@ a second."""
 SIGNED_LIMIT: Final = 8
 
 
-class Purpose(Enum):
+class SignatureUse(Enum):
     """What a signature may be used for; the value begins the signed bytes."""
 
     PRESENCE = b"garlic farm, gossip 1: present\x00"
@@ -84,11 +84,11 @@ def node_id_of(public_key: bytes) -> NodeId:
     return NodeId(sha256(public_key).digest()[:NODE_ID_BYTES])
 
 
-def _signed_bytes(info: NodeInfo, purpose: Purpose) -> bytes:
+def _signed_bytes(info: NodeInfo, purpose: SignatureUse) -> bytes:
     return purpose.value + encode_node_info(replace(info, credential=b""))
 
 
-def sign(info: NodeInfo, key: Ed25519PrivateKey, purpose: Purpose = Purpose.PRESENCE) -> NodeInfo:
+def sign(info: NodeInfo, key: Ed25519PrivateKey, purpose: SignatureUse = SignatureUse.PRESENCE) -> NodeInfo:
     """The info with its credential; `key` must be the one that its node id names."""
     public_key = key.public_key().public_bytes_raw()
     if node_id_of(public_key) != info.node_id:
@@ -96,7 +96,7 @@ def sign(info: NodeInfo, key: Ed25519PrivateKey, purpose: Purpose = Purpose.PRES
     return replace(info, credential=public_key + key.sign(_signed_bytes(info, purpose)))
 
 
-def verify(info: NodeInfo, purpose: Purpose = Purpose.PRESENCE) -> bool:
+def verify(info: NodeInfo, purpose: SignatureUse = SignatureUse.PRESENCE) -> bool:
     """Whether the node that `info` names signed it for `purpose`."""
     return _is_signed(info.credential, info.node_id, _signed_bytes(info, purpose))
 
@@ -124,7 +124,7 @@ def proves_departure(proof: bytes, node_id: NodeId, incarnation: Incarnation) ->
 
 
 def _departure_bytes(node_id: NodeId, incarnation: Incarnation) -> bytes:
-    return Purpose.DEPARTURE.value + node_id + b"".join(number.to_bytes(8, "big") for number in incarnation)
+    return SignatureUse.DEPARTURE.value + node_id + b"".join(number.to_bytes(8, "big") for number in incarnation)
 
 
 def sign_keys(news: KeyringUpdate, key: Ed25519PrivateKey) -> KeyringUpdate:
@@ -139,7 +139,7 @@ def _holds_keys(news: KeyringUpdate) -> bool:
 
 
 def _keys_bytes(chain: Keyring) -> bytes:
-    return Purpose.KEYS.value + encode_keyring(chain)
+    return SignatureUse.KEYS.value + encode_keyring(chain)
 
 
 def conflict_proof(key: Ed25519PrivateKey, life: bytes, nonce: int) -> bytes:
@@ -158,7 +158,7 @@ def proves_conflict(proof: bytes, node_id: NodeId, lives: Collection[bytes], non
 
 
 def _conflict_bytes(life: bytes, nonce: int) -> bytes:
-    return Purpose.IDENTITY_CONFLICT.value + life + nonce.to_bytes(8, "big")
+    return SignatureUse.IDENTITY_CONFLICT.value + life + nonce.to_bytes(8, "big")
 
 
 _Departure = tuple[NodeId, Incarnation]
@@ -169,11 +169,11 @@ class Verifier:
     """Verifies infos, each only once while it is remembered (least recently seen forgotten first)."""
 
     limit: int = VERIFIED_LIMIT
-    verified: OrderedDict[bytes, tuple[NodeInfo | _Departure, Purpose]] = field(default_factory=OrderedDict)
+    verified: OrderedDict[bytes, tuple[NodeInfo | _Departure, SignatureUse]] = field(default_factory=OrderedDict)
     """By credential. Bytes keep their hash, and the codec returns one object for equal bytes of an info: for an info
     that was verified this takes a look-up and a comparison of identities."""
 
-    def holds(self, info: NodeInfo, purpose: Purpose = Purpose.PRESENCE) -> bool:
+    def holds(self, info: NodeInfo, purpose: SignatureUse = SignatureUse.PRESENCE) -> bool:
         """Whether the node that the info names signed it."""
         credential = info.credential
         found = self.verified.get(credential)
@@ -189,15 +189,15 @@ class Verifier:
         """Whether the node signed this departure."""
         told = node_id, incarnation
         found = self.verified.get(proof)
-        if found is not None and found[1] is Purpose.DEPARTURE and found[0] == told:
+        if found is not None and found[1] is SignatureUse.DEPARTURE and found[0] == told:
             self.verified.move_to_end(proof)
             return True
         if not proves_departure(proof, node_id, incarnation):
             return False
-        self._remember(proof, told, Purpose.DEPARTURE)
+        self._remember(proof, told, SignatureUse.DEPARTURE)
         return True
 
-    def _remember(self, proof: bytes, what: NodeInfo | _Departure, purpose: Purpose) -> None:
+    def _remember(self, proof: bytes, what: NodeInfo | _Departure, purpose: SignatureUse) -> None:
         self.verified[proof] = what, purpose
         if len(self.verified) > self.limit:
             self.verified.popitem(last=False)
@@ -213,12 +213,12 @@ class Verifier:
                 proved, left_out = self._proved(payload)
                 return (replace(message, payload=proved) if left_out else message), left_out
             case JoinReq(source) | Broadcast(source):
-                self._require(source, Purpose.PRESENCE)
+                self._require(source, SignatureUse.PRESENCE)
             case Leave(source):
                 if not self.departed(source.node_id, source.incarnation, source.credential):
                     raise ForgedError(f"{source.node_id.hex()} did not sign that it leaves")
             case JoinAck(description, sample):
-                self._require(description, Purpose.PRESENCE)
+                self._require(description, SignatureUse.PRESENCE)
                 kept = self._kept(sample)
                 return replace(message, sample=kept), len(sample) - len(kept)
             case KeyringUpdate():
@@ -230,7 +230,7 @@ class Verifier:
                 assert_never(message)
         return message, 0
 
-    def _require(self, info: NodeInfo, purpose: Purpose) -> None:
+    def _require(self, info: NodeInfo, purpose: SignatureUse) -> None:
         if not self.holds(info, purpose):
             raise ForgedError(f"what claims to be {info.node_id.hex()} is not signed by it")
 
@@ -258,7 +258,7 @@ class Signer:
 
     key: Ed25519PrivateKey
     node_id: NodeId = field(init=False)
-    signed: OrderedDict[tuple[NodeInfo, Purpose], NodeInfo] = field(default_factory=OrderedDict)
+    signed: OrderedDict[tuple[NodeInfo, SignatureUse], NodeInfo] = field(default_factory=OrderedDict)
     _keys: KeyringUpdate | None = None
     """The last keyring update, signed: one change is sent to many."""
     _departure_of: Incarnation | None = None
@@ -267,7 +267,7 @@ class Signer:
     def __post_init__(self) -> None:
         self.node_id = node_id_of(self.key.public_key().public_bytes_raw())
 
-    def signed_info(self, info: NodeInfo, purpose: Purpose = Purpose.PRESENCE) -> NodeInfo:
+    def signed_info(self, info: NodeInfo, purpose: SignatureUse = SignatureUse.PRESENCE) -> NodeInfo:
         """This node's own info with its credential, remembered; another node's info as it is."""
         if info.node_id != self.node_id:
             return info

@@ -84,7 +84,7 @@ _NONCE_PREFIX: Final = bytes(12 - COUNTER_BYTES)
 _COUNTER_LIMIT: Final = (1 << 8 * COUNTER_BYTES) - 1
 
 
-class Refusal(Enum):
+class SealFault(Enum):
     """Why a datagram was dropped before the core saw it; the values are the names that operators see."""
 
     SHORT = "short"
@@ -103,7 +103,7 @@ class Refusal(Enum):
 class SealError(Exception):
     """A datagram that this farm's keys do not open, or opened before. `version`: the sender's, if it is another."""
 
-    def __init__(self, reason: Refusal, version: int = VERSION) -> None:
+    def __init__(self, reason: SealFault, version: int = VERSION) -> None:
         super().__init__(reason.value)
         self.reason = reason
         self.version = version
@@ -197,9 +197,9 @@ class Unsealed:
     def open(self, datagram: bytes) -> Opened:
         """The same bytes without the version."""
         if len(datagram) <= 1:
-            raise SealError(Refusal.SHORT)
+            raise SealError(SealFault.SHORT)
         if datagram[1] != VERSION:
-            raise SealError(Refusal.FOREIGN_VERSION, datagram[1])
+            raise SealError(SealFault.FOREIGN_VERSION, datagram[1])
         return Opened(datagram[:1] + datagram[2:], names_receiver=True)
 
 
@@ -268,18 +268,18 @@ class Sealed:
         if entry is None:
             salt = origin[KEY_ID_BYTES:]
             if salt in self._own_salts:
-                raise SealError(Refusal.ECHO)
+                raise SealError(SealFault.ECHO)
             entry = _Salt(_cipher(self._keys[used], salt))
         elif not entry.window.fresh(counter):
-            raise SealError(Refusal.REPLAY)
+            raise SealError(SealFault.REPLAY)
         header = datagram[:HEADER_BYTES]
         try:
             sealed = entry.cipher.decrypt(_NONCE_PREFIX + datagram[_COUNTER], datagram[HEADER_BYTES:], header)
         except InvalidTag:
-            raise SealError(Refusal.BAD_SEAL) from None
+            raise SealError(SealFault.BAD_SEAL) from None
         receiver = sealed[:NODE_ID_BYTES]
         if receiver not in self._receivers:
-            raise SealError(Refusal.MISADDRESSED)
+            raise SealError(SealFault.MISADDRESSED)
         plain = header[:1] + sealed[NODE_ID_BYTES:]
         names_receiver = receiver != ANY_NODE
         if is_retired:
@@ -291,17 +291,17 @@ class Sealed:
     def _require_ours(self, datagram: bytes) -> None:
         """Raise why a datagram is refused unopened; a JoinReq under a retired key is not."""
         if len(datagram) < PREFIX_BYTES:
-            raise SealError(Refusal.SHORT)
+            raise SealError(SealFault.SHORT)
         if datagram[_LABEL] != self.label:
-            raise SealError(Refusal.OTHER_FARM)
+            raise SealError(SealFault.OTHER_FARM)
         if datagram[1] != VERSION:
-            raise SealError(Refusal.FOREIGN_VERSION, datagram[1])
+            raise SealError(SealFault.FOREIGN_VERSION, datagram[1])
         if len(datagram) < 1 + OVERHEAD_BYTES:
-            raise SealError(Refusal.SHORT)
+            raise SealError(SealFault.SHORT)
         if datagram[_KEY_ID] not in self._keys:
-            raise SealError(Refusal.UNKNOWN_KEY)
+            raise SealError(SealFault.UNKNOWN_KEY)
         if datagram[0] != Code.JOIN_REQ:
-            raise SealError(Refusal.RETIRED_KEY)
+            raise SealError(SealFault.RETIRED_KEY)
 
     def _remember(self, origin: bytes, entry: _Salt) -> None:
         self._salts[origin] = entry

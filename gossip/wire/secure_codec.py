@@ -34,9 +34,9 @@ from gossip.wire.seal import (
     VERSION,
     Envelope,
     Opened,
-    Refusal,
     Sealed,
     SealError,
+    SealFault,
     Unsealed,
     derive,
 )
@@ -55,7 +55,9 @@ class RefusedError(Exception):
     `outdated`: the applicant whose key is out of date, and the key's id. `version`: the sender's.
     """
 
-    def __init__(self, reason: Refusal, outdated: tuple[NodeInfo, bytes] | None = None, version: int = VERSION) -> None:
+    def __init__(
+        self, reason: SealFault, outdated: tuple[NodeInfo, bytes] | None = None, version: int = VERSION
+    ) -> None:
         super().__init__(reason.value)
         self.reason = reason
         self.outdated = outdated
@@ -144,18 +146,18 @@ class SecureCodec:
         try:
             decoded = decode(opened.plain)
             if not (opened.names_receiver or self._may_be_for_any_node(decoded)):
-                raise RefusedError(Refusal.MISADDRESSED)
+                raise RefusedError(SealFault.MISADDRESSED)
             message, left_out = self._verifier.authenticate(decoded)
         except DatagramError as error:
-            raise RefusedError(Refusal.MALFORMED) from error
+            raise RefusedError(SealFault.MALFORMED) from error
         except ForgedError as error:
-            raise RefusedError(Refusal.FORGED) from error
+            raise RefusedError(SealFault.FORGED) from error
         if opened.retired_key_id:
             outdated = (message.source, opened.retired_key_id) if isinstance(message, JoinReq) else None
-            raise RefusedError(Refusal.RETIRED_KEY, outdated)
+            raise RefusedError(SealFault.RETIRED_KEY, outdated)
         if isinstance(message, PingResponse) and self._is_about_conflict(message):
             if not proves_conflict(message.proof, self._signer.node_id, self._lives, message.seq):
-                raise RefusedError(Refusal.FORGED)
+                raise RefusedError(SealFault.FORGED)
             message = replace(message, proof=b"")
         admitted = isinstance(message, JoinReq) and self._admits(message, source, now_ms)
         received = Received(source, message, token_valid=admitted, boxed=boxed, size_bytes=len(datagram))
@@ -173,11 +175,11 @@ class SecureCodec:
 
     def _unboxed(self, datagram: bytes) -> Opened:
         if datagram in self._boxes:
-            raise RefusedError(Refusal.REPLAY)
+            raise RefusedError(SealFault.REPLAY)
         try:
             plain = unbox(datagram, self._signer.key)
         except BoxError as error:
-            raise RefusedError(Refusal.BAD_SEAL) from error
+            raise RefusedError(SealFault.BAD_SEAL) from error
         self._boxes.append(datagram)
         return Opened(plain, names_receiver=True)
 

@@ -19,7 +19,7 @@ from bridge.core.formation.founding import FormationNotice
 from bridge.core.formation.member import NodeMetadata, RoleHint
 from bridge.node.security.key_files import load_farm_key
 from bridge.wire.membership.metadata import encode_metadata
-from gossip import Address, Options
+from gossip import Address, SwimOptions
 
 LOOPBACK = "127.0.0.1"
 
@@ -63,7 +63,7 @@ async def lie(key_file: Path, metadata: bytes, seeds: list[str]) -> None:
         key=load_farm_key(key_file).key_ring,
         seeds=tuple(seeds),
         metadata=metadata,
-        options=Options.loopback(),
+        options=SwimOptions.loopback(),
     )
     async with opened, trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as pipe:
         while await pipe.receive_some(64):

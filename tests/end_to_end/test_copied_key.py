@@ -13,7 +13,7 @@ import pytest
 from bridge.api.view import Phase, RaftRole
 from bridge.core.formation.founding import FormationNotice, FormationState, Founder, Founding
 from bridge.wire.membership.formation_state import decode_formation_state, encode_formation_state
-from gossip.node.state_files import Identity, save_identity
+from gossip.node.state_files import NodeIdentity, save_identity
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, exported_key, local_farm
 from tests.end_to_end.liar import Liar
 from tests.end_to_end.settings import LOOPBACK, addresses, free_port, node_toml
@@ -96,7 +96,7 @@ def led_by(farm: Farm, node: Node) -> None:
 
 def with_identity(node: Node) -> bytes:
     """Make the identity of a node before it starts; its NodeId."""
-    identity = Identity.throwaway()
+    identity = NodeIdentity.throwaway()
     node.directory.chmod(0o700)
     save_identity(node.directory, identity)
     return identity.node_id

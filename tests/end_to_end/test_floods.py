@@ -25,7 +25,7 @@ from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS
 from consensus.protocols.garlic_farm.wire.messages import ClientRequest
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
+from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator
 from tests.end_to_end.farm import Farm, Node, local_farm
 from tests.end_to_end.settings import LOOPBACK, addresses
 
@@ -99,7 +99,7 @@ async def _drip(farm: Farm, node: Node) -> int:
     most = node.resident_bytes()
 
     async def drip() -> None:
-        dialer = Dialer(Caller(key.cluster, lambda: (credentials,), lambda: identity, os.urandom, None))
+        dialer = Dialer(Initiator(key.cluster, lambda: (credentials,), lambda: identity, os.urandom, None))
         async with dialing:
             dialed = await dialer.dial(address)
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):

@@ -29,7 +29,7 @@ from consensus.protocols.garlic_farm.wire.codec import encode_request
 from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.messages import ClientRequest
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
+from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator
 from gossip.node.state_files import load_identity
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call, local_farm
 from tests.end_to_end.settings import addresses
@@ -75,7 +75,7 @@ class Attacker:
         host, _, port = addresses(leader)[1].rpartition(":")
         address = PeerAddress(host, int(port), load_or_create_certificate(leader.directory).fingerprint)
         identity = Identity(self.cluster_id.hex())
-        dialed = await Dialer(Caller(key.cluster, lambda: credentials, lambda: identity, os.urandom, None)).dial(
+        dialed = await Dialer(Initiator(key.cluster, lambda: credentials, lambda: identity, os.urandom, None)).dial(
             address
         )
         try:

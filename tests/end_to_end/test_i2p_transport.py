@@ -19,7 +19,7 @@ from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.errors import GarlicFarmError
 from consensus.protocols.garlic_farm.wire.proxy import ProxyMode
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
+from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator
 from tests.end_to_end.farm import START_BOUND_S, Farm, exported_key, tail
 from tests.end_to_end.i2p_farm import I2pFarm
 from tests.end_to_end.settings import LOOPBACK, free_port
@@ -143,7 +143,7 @@ Upstream http {LOOPBACK}:{upstream_port} ".i2p"
 
 async def guess_the_password(proxy: I2pProxy, name: str) -> None:
     """Call a server without the farm's key."""
-    caller = Caller("farm", lambda: (Credentials("stranger", "guess"),), Identity, os.urandom, None)
+    caller = Initiator("farm", lambda: (Credentials("stranger", "guess"),), Identity, os.urandom, None)
     transport = I2pConnector(HttpProxy(LOOPBACK, proxy.port, ProxyMode.CONNECT), os.urandom)
     with pytest.raises(GarlicFarmError, match="does not accept user"):
         await Dialer(caller, transport=transport).dial(PeerAddress(name, 7669, None))

@@ -22,7 +22,7 @@ from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
+from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator
 from gossip.core.member import Incarnation, NodeId, Status
 from gossip.core.messages import KeyringUpdate, Payload, PingRequest, VerdictUpdate
 from gossip.node.state_files import KEYS_FILE
@@ -142,7 +142,7 @@ def login(node: Node, farm_key: FarmKey) -> Fault | None:
     host, port = addresses(node)[1].rsplit(":", 1)
     certificate = load_or_create_certificate(node.directory).fingerprint
     shown = tuple(Credentials(each.username, each.password) for each in farm_key.digest_credentials)
-    caller = Caller(farm_key.cluster, lambda: shown, Identity, os.urandom, None, ConnectionRole.CLIENT)
+    caller = Initiator(farm_key.cluster, lambda: shown, Identity, os.urandom, None, ConnectionRole.CLIENT)
 
     async def dial() -> Fault | None:
         try:

@@ -19,7 +19,7 @@ from typing import IO
 import trio
 
 from consensus.protocols.kafka import (
-    ConnectionOptions,
+    DialOptions,
     open_connection,
 )
 from tests.interop.kafka.jvm import listening_ports
@@ -115,7 +115,7 @@ class HowTo:
 async def versions_at(port: int) -> dict[int, tuple[int, int]]:
     """Of each API that a server has."""
     # Three servers load Kafka's messages at their first requests, beside whatever else the machine does.
-    async with open_connection("127.0.0.1", port, ConnectionOptions(connect_timeout_ms=60_000)) as connection:
+    async with open_connection("127.0.0.1", port, DialOptions(connect_timeout_ms=60_000)) as connection:
         return dict(connection.versions)
 
 

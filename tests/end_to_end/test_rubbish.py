@@ -25,10 +25,10 @@ from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from consensus.protocols.garlic_farm.wire.messages import AppendEntriesRequest, ClientRequest, RequestVoteRequest
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
+from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo
 from gossip.core.messages import Broadcast, JoinReq, Leave, Message, PingRequest
-from gossip.node.state_files import Identity as NodeIdentity
+from gossip.node.state_files import NodeIdentity
 from gossip.wire.identity import Signer
 from gossip.wire.secure_codec import SECRETS_BYTES, SecureCodec
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, seeded
@@ -218,7 +218,7 @@ async def _speak_rubbish(farm: Farm, node: Node, random: Random) -> None:
     shown = key.digest_credentials[0]
     credentials = Credentials(shown.username, shown.password)
     identity = Identity(view.farm.cluster_id, None)
-    dialer = Dialer(Caller(key.cluster, lambda: (credentials,), lambda: identity, os.urandom, None))
+    dialer = Dialer(Initiator(key.cluster, lambda: (credentials,), lambda: identity, os.urandom, None))
     address = PeerAddress(LOOPBACK, port(consensus), certificate.fingerprint)
     requests = [
         encode_request(

@@ -12,7 +12,7 @@ from bridge.node.security.key_files import load_curve_key, save_curve_key, save_
 from bridge.wire.keys.curve_key import CurveKey, new_curve_key, to_z85
 from bridge.wire.keys.farm_key import new_farm_key
 from consensus.protocols import zmq_raft
-from consensus.protocols.zmq_raft import CurveClient, LogEntry, LogEntryKind, NoAnswerError, RequestExpiredError
+from consensus.protocols.zmq_raft import CommittedEntry, CurveClient, LogEntryKind, NoAnswerError, RequestExpiredError
 from tests.end_to_end.farm import START_BOUND_S, Farm, Node, call
 from tests.end_to_end.settings import LOOPBACK, free_port, node_toml
 
@@ -41,10 +41,10 @@ def curve(node: Node, key: CurveKey) -> CurveClient:
     return CurveClient(load_curve_key(node.directory / "zmq.key").public, key.public, key.secret)
 
 
-async def read_all(client: zmq_raft.ZmqRaftClient) -> list[LogEntry]:
+async def read_all(client: zmq_raft.ZmqRaftClient) -> list[CommittedEntry]:
     """Every committed entry."""
     async with aclosing(client.entries(0)) as entries:
-        return [each async for each in entries if isinstance(each, LogEntry)]
+        return [each async for each in entries if isinstance(each, CommittedEntry)]
 
 
 def test_listed_keys_read_follow_and_write_the_log_each_update_once(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_listed_keys_read_follow_and_write_the_log_each_update_once(tmp_path: Pa
                     # And a subscriber is told of the next entry
                     async with aclosing(reader.subscribe(index)) as following:
                         following_entry = await anext(following)
-                        assert isinstance(following_entry, LogEntry)
+                        assert isinstance(following_entry, CommittedEntry)
                         assert following_entry.index == index + 1
                     return request_id, index
 

@@ -16,7 +16,7 @@ from bridge.api.view import RaftRole
 from bridge.node.security.key_files import load_curve_key
 from bridge.wire.keys.curve_key import to_z85
 from consensus.protocols import zmq_raft
-from consensus.protocols.zmq_raft import LogEntry, LogEntryKind
+from consensus.protocols.zmq_raft import CommittedEntry, LogEntryKind
 from tests.end_to_end.farm import START_BOUND_S, Node
 from tests.end_to_end.test_zmq_endpoint import BOUND_S, IDENT, READER, lone_farm
 from tests.processes import child
@@ -67,7 +67,7 @@ def test_our_client_reads_what_the_control_endpoint_shows(endpoint: tuple[Node, 
             async with zmq_raft.connect([url], IDENT) as client, aclosing(client.subscribe(0)) as entries:
                 found: dict[int, str] = {}
                 async for each in entries:
-                    assert isinstance(each, LogEntry)
+                    assert isinstance(each, CommittedEntry)
                     if each.kind is LogEntryKind.STATE:
                         found[each.index] = each.data.decode()
                     if each.index >= max(told):

@@ -29,7 +29,7 @@ from consensus.protocols.garlic_farm.wire.peers import ListedPeers
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole, tls_channel
 from consensus.protocols.garlic_farm.wire.proxy import Via
 from consensus.protocols.garlic_farm.wire.upgrade import EXTENSION_SETS, Identity
-from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
+from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator
 from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator
 
 PASSWORD = "correct horse"  # noqa: S105 - the test's own
@@ -240,7 +240,7 @@ class Stage:
         role: ConnectionRole = ConnectionRole.SERVER,
     ) -> Dialer:
         """Connects in the name of `own_id`."""
-        caller = Caller(
+        caller = Initiator(
             cluster,
             lambda: (Credentials(CREDENTIALS.user, password),),
             lambda: Identity(cluster_id, own_id),
@@ -254,7 +254,7 @@ class Stage:
     def dialer_with(self, own_id: int, credentials: Callable[[], tuple[Credentials, ...]]) -> Dialer:
         """Connects with whatever credentials there are at the time."""
         identity = Identity("cluster-a", own_id)
-        caller = Caller(
+        caller = Initiator(
             "farm", credentials, lambda: identity, Random(7).randbytes, peers_of(own_id), ConnectionRole.SERVER
         )
         return Dialer(caller, transport=self)

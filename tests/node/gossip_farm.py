@@ -14,7 +14,7 @@ from trio.testing import MockClock
 import gossip
 from gossip.core.keyring import Keyring
 from gossip.core.member import Address, Status
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from gossip.node.endpoints import endpoint
 from gossip.node.group import Group
 from gossip.node.udp import Network
@@ -57,7 +57,7 @@ class Farm:
         defaults: dict[str, Any] = {
             "bind": Address("127.0.0.1", 0),
             "key": RING,
-            "options": Options.loopback(),
+            "options": SwimOptions.loopback(),
             "seeds": tuple(endpoint(seed.info.address) for seed in seeds),
         }
         given = defaults | settings

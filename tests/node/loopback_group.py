@@ -33,7 +33,7 @@ from consensus.protocols.garlic_farm.wire.nonces import NonceBook
 from consensus.protocols.garlic_farm.wire.peers import ListedPeers
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import EXTENSION_SETS, Identity
-from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
+from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator
 from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator
 from consensus.server.event_loop import now_ms
 from consensus.server.options import ServerOptions
@@ -232,7 +232,7 @@ class LoopbackGroup:
 
     def _dialer(self, server_id: int | None, offered: tuple[str, ...] = tuple(EXTENSION_SETS)) -> Dialer:
         identity, random = Identity("loopback", server_id), Random(server_id or 9)
-        caller = Caller(
+        caller = Initiator(
             "farm",
             lambda: (CREDENTIALS,),
             lambda: identity,

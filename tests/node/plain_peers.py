@@ -22,7 +22,7 @@ from consensus.protocols.garlic_farm.node.dialer import Dialed, Dials, PeerAddre
 from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent, Metrics
 from consensus.protocols.garlic_farm.wire.codec import REQUEST_HEADER
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
-from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
+from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, MessageLimits
 from consensus.protocols.garlic_farm.wire.peers import ProvenPeer
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
@@ -102,7 +102,7 @@ class PlainListener:
         metrics: Metrics,
         *,
         connection: ConnectionOptions | None = None,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: MessageLimits = DEFAULT_LIMITS,
         budget: BudgetOptions | None = None,
     ) -> None:
         self._peers = peers

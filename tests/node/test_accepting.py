@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from consensus.net.accepting import AcceptOptions, AcceptQueue, DropReason, KnownSources, source_of
+from consensus.net.accepting import AcceptOptions, AcceptQueue, CloseReason, KnownSources, source_of
 
 LOOPBACK = "127.0.0.1"
 
@@ -22,7 +22,7 @@ class Listening:
     queue: AcceptQueue
     port: int
     handled: list[str] = field(default_factory=list)
-    dropped: list[tuple[str, DropReason]] = field(default_factory=list)
+    dropped: list[tuple[str, CloseReason]] = field(default_factory=list)
 
     async def connect(self, source: str = LOOPBACK) -> trio.SocketStream:
         """A connection from an address of loopback."""
@@ -36,7 +36,7 @@ async def listening(options: AcceptOptions) -> AsyncIterator[Listening]:
             found.handled.append(address)
             await stream.send_all(await stream.receive_some())
 
-    def dropped(address: str, why: DropReason) -> None:
+    def dropped(address: str, why: CloseReason) -> None:
         found.dropped.append((address, why))
 
     listeners = await trio.open_tcp_listeners(0, host=LOOPBACK)
@@ -61,7 +61,7 @@ async def test_silent_connections_cost_no_task_and_the_oldest_gives_way() -> Non
         assert await answered(speaking)
         assert found.queue.waiting <= 8
         assert found.handled == [LOOPBACK]
-        assert {why for _, why in found.dropped} == {DropReason.CROWDED}
+        assert {why for _, why in found.dropped} == {CloseReason.CROWDED}
         for each in (*silent, speaking):
             await each.aclose()
 
@@ -96,7 +96,7 @@ async def test_a_silent_connection_is_closed_and_one_that_hangs_up_costs_nothing
         silent, gone = await found.connect(), await found.connect()
         await gone.aclose()
         assert await silent.receive_some() == b""
-        assert {why for _, why in found.dropped} == {DropReason.SILENT, DropReason.GONE}
+        assert {why for _, why in found.dropped} == {CloseReason.SILENT, CloseReason.GONE}
         assert found.handled == []
         await silent.aclose()
 
@@ -124,7 +124,7 @@ async def test_without_a_free_descriptor_the_oldest_silent_one_is_closed_and_acc
         full = True
         late = await found.connect()
         assert await silent.receive_some() == b""
-        assert found.dropped == [(LOOPBACK, DropReason.EXHAUSTED)]
+        assert found.dropped == [(LOOPBACK, CloseReason.EXHAUSTED)]
         full = False
         assert await answered(late)
         assert refused < 20

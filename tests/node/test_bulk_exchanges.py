@@ -33,7 +33,7 @@ from consensus.protocols.garlic_farm.node.links import PeerLinks
 from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
 from consensus.protocols.zmq_raft.client import log_reader
 from consensus.protocols.zmq_raft.client.client import NoAnswerError, open_client
-from consensus.protocols.zmq_raft.client.links import ClientOptions, Receive
+from consensus.protocols.zmq_raft.client.links import Receive, ZmqClientOptions
 from tests.node import test_kraft_slow_link
 from tests.node.garlic_farm_stage import ALICE, BOB, Host
 from tests.node.recorded_receiver import RecordedReceiver
@@ -164,7 +164,7 @@ async def entries_by_zmq(nursery: trio.Nursery, _path: Path, *, size_bytes: int 
     server.ahead = ahead
     for peer in network.cluster(leader=1):
         peer.script = server
-    async with open_client(network, [url_of(1)], IDENT, ClientOptions()) as client:
+    async with open_client(network, [url_of(1)], IDENT, ZmqClientOptions()) as client:
         read = [item async for item in client.entries()]
     assert len(read) == len(server.entries)
 

@@ -20,7 +20,7 @@ from bridge.node.raft.applied_state import AppliedState
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from consensus.protocols.garlic_farm.wire.peers import Claim, ProvenPeer, Refusal
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
-from gossip.node.state_files import Identity
+from gossip.node.state_files import NodeIdentity
 from tests.authored import key_of, node_id, signed
 
 NUMBERS = sorted((1, 2, 3), key=node_id)
@@ -68,7 +68,7 @@ class Story:
     def __post_init__(self) -> None:
         """It knows its farm."""
         self.notes = AdmissionStore(self.directory, FOUNDING, node_id(NUMBERS[0]), founded=True)
-        self.peers = FarmPeers(Identity.of(key_of(NUMBERS[0])), None)
+        self.peers = FarmPeers(NodeIdentity.of(key_of(NUMBERS[0])), None)
         self.farm = KnownFarm(FOUNDING, self.notes, cast("AppliedState", self.log), lambda: self.group)
         self.peers.farm = self.farm
 
@@ -188,7 +188,7 @@ def test_an_admission_does_not_count_for_an_id_far_above_the_known_ones(story: S
 
 async def test_a_newcomer_measures_ids_by_its_own(tmp_path: Path) -> None:
     notes = AdmissionStore(tmp_path, FOUNDING, node_id(44), founded=False)
-    peers = FarmPeers(Identity.of(key_of(44)), KnownFarm(FOUNDING, notes, cast("AppliedState", Log())))
+    peers = FarmPeers(NodeIdentity.of(key_of(44)), KnownFarm(FOUNDING, notes, cast("AppliedState", Log())))
     leader = claim(999, 77, admission(77, 999, by=NUMBERS[1]))
     assert peers.judge(leader) is not None
     await notes.told_by_member(1000)
@@ -249,7 +249,7 @@ def test_the_identities_that_a_signer_invents_use_bounded_memory(story: Story) -
 
 
 def test_before_it_knows_its_farm_a_node_believes_no_peer_and_puts_all_off(tmp_path: Path) -> None:
-    peers = FarmPeers(Identity.of(key_of(1)), None)
+    peers = FarmPeers(NodeIdentity.of(key_of(1)), None)
     refusal = peers.judge(Claim(1, SERVER, public_key(2)))
     assert refusal is not None
     assert refusal.fault is Fault.BUSY
@@ -287,7 +287,7 @@ async def test_what_shows_a_newcomer_to_others_is_kept_on_disk(tmp_path: Path) -
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
     own = AdmissionStore(tmp_path, FOUNDING, node_id(44), founded=False)
-    again = FarmPeers(Identity.of(key_of(44)), KnownFarm(FOUNDING, own, cast("AppliedState", Log())))
+    again = FarmPeers(NodeIdentity.of(key_of(44)), KnownFarm(FOUNDING, own, cast("AppliedState", Log())))
     assert again.admissions() == (entry,)
 
 

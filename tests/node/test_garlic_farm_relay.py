@@ -20,7 +20,7 @@ from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
+from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator
 from tests.node.certificates import Authority
 from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, Host, peers_of
 
@@ -92,7 +92,7 @@ async def relayed(
 async def refusal(address: PeerAddress, transport: Connector) -> GarlicFarmError:
     """Why Alice, a server that calls Bob, does not take what answers at `address` for Bob."""
     identity = Identity("cluster-a", ALICE)
-    caller = Caller(
+    caller = Initiator(
         "farm", lambda: (CREDENTIALS,), lambda: identity, Random(4).randbytes, peers_of(ALICE), ConnectionRole.SERVER
     )
     with pytest.raises(GarlicFarmError) as failure:

@@ -31,7 +31,7 @@ from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS
 from consensus.protocols.garlic_farm.wire.peers import ProvenPeer
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
+from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator
 from consensus.protocols.garlic_farm.wire.values import (
     ClusterServer,
     Configuration,
@@ -716,7 +716,7 @@ async def test_keys_of_no_member_are_one_source_for_the_budget_of_bytes(
     credentials = Credentials("router", PASSWORD)
     for key in (ALICE, 77, 78):
         identity = Identity("cluster-a", key if key == ALICE else None)
-        caller = Caller("farm", lambda: (credentials,), lambda: identity, Random(key).randbytes, peers_of(key))  # noqa: B023 - of this turn
+        caller = Initiator("farm", lambda: (credentials,), lambda: identity, Random(key).randbytes, peers_of(key))  # noqa: B023 - of this turn
         await Dialer(caller, transport=stage).dial(address, BOB)
         await trio.testing.wait_all_tasks_blocked()
     assert owners == [f"key {SERVER_KEYS[ALICE].hex()}", "10.0.0.9", "10.0.0.9"]

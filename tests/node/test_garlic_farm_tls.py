@@ -42,7 +42,7 @@ from consensus.protocols.garlic_farm.wire.errors import Fault
 from consensus.protocols.garlic_farm.wire.messages import RemoveServerRequest
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
+from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, LogEntry
 from tests.node.certificates import self_signed
 from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, PASSWORD, Host, expect_fault, peers_of
@@ -81,7 +81,7 @@ async def listening(tmp_path: Path) -> AsyncIterator[Listening]:
 
 def dialer(password: str = PASSWORD) -> Dialer:
     return Dialer(
-        Caller(
+        Initiator(
             "farm",
             lambda: (replace(CREDENTIALS, password=password),),
             lambda: Identity("cluster-a", ALICE),

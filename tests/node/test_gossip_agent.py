@@ -19,7 +19,7 @@ from gossip.node.group import Group
 from gossip.node.limits import NEWCOMERS_BURST
 from gossip.node.settings import ConfigError, GroupSettings
 from gossip.node.state_files import GENERATION_FILE, StateError, keep_generation, load_identity, write_durably
-from gossip.node.transport import BATCH, BROADCASTS_LIMIT, Transport
+from gossip.node.transport import BATCH, BROADCASTS_LIMIT, DatagramTransport
 from gossip.wire.codec import Code
 from gossip.wire.identity import Signer
 from gossip.wire.secure_codec import SecureCodec
@@ -227,7 +227,7 @@ async def test_broadcasts_that_the_owner_has_no_time_for_are_dropped_beyond_a_bo
     network, settings = MemoryNetwork(), GroupSettings(bind=Address("127.0.0.1", 0), keyring=RING)
     socket, broadcast_socket = network.bind(settings.bind, 1400), network.hear_broadcasts(BROADCAST, 1400)
     discovery, signer = Discovery(BROADCAST, broadcast_socket), Signer(Ed25519PrivateKey.generate())
-    transport = Transport(settings, signer, RING, socket, discovery, lambda _: None)
+    transport = DatagramTransport(settings, signer, RING, socket, discovery, lambda _: None)
     for _ in range(BROADCASTS_LIMIT + 10):
         network.deliver(bytes([Code.BROADCAST]), Address("127.0.0.9", 1), BROADCAST)
     async with trio.open_nursery() as nursery:

@@ -13,7 +13,7 @@ from gossip.core.effects import Alarm, AlarmKind
 from gossip.core.keyring import Keyring, KeyringError, key_id
 from gossip.core.member import Address, NodeId, Status
 from gossip.core.messages import PingRequest
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from gossip.node.group import Group
 from gossip.node.key_manager import KeyManager
 from gossip.node.state_files import KEYS_FILE, RETRY_LAST_S, StateError, known_keyring
@@ -150,7 +150,7 @@ async def test_rotation_over_real_sockets_with_loss_loses_no_member() -> None:
     network = LossyUdp(random_seed)
     async with running_farm(network) as farm:
         # A busy machine looks like a dead member to short patience; how long patience must be is not the question here.
-        agents = await farm.start_many(5, options=replace(Options.loopback(), suspicion_multiplier=100))
+        agents = await farm.start_many(5, options=replace(SwimOptions.loopback(), suspicion_multiplier=100))
         await until_all_see_all(agents)
         for agent in agents:
             events_of(agent)

@@ -53,7 +53,7 @@ def test_a_key_file_that_is_damaged_stops_the_node_and_is_left_as_it_is(tmp_path
 
 def test_a_private_key_is_not_printed(tmp_path: Path) -> None:
     identity = load_identity(tmp_path)
-    assert repr(identity) == f"Identity({identity.node_id.hex()})"
+    assert repr(identity) == f"NodeIdentity({identity.node_id.hex()})"
 
 
 def test_every_life_has_a_higher_generation(tmp_path: Path) -> None:

@@ -27,15 +27,15 @@ from consensus.core.model import Entry
 from gossip.core.effects import KeyOffered
 from gossip.core.keyring import Keyring
 from gossip.core.member import Address
-from gossip.node.state_files import Identity
+from gossip.node.state_files import NodeIdentity
 from tests.authored import CLUSTER_ID, node_id, signed
 
 HERE = Address("127.0.0.1", 7668)
 
 
-def identity(number: int) -> Identity:
+def identity(number: int) -> NodeIdentity:
     """Node `number`'s."""
-    return Identity.of(Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32))
+    return NodeIdentity.of(Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32))
 
 
 def public(number: int) -> bytes:
@@ -47,7 +47,7 @@ def public(number: int) -> bytes:
 class FakeAgent:
     """Gossip, as far as keys go."""
 
-    identity: Identity
+    identity: NodeIdentity
     keyring: Keyring
     changes: list[Keyring] = field(default_factory=list)
 

@@ -20,7 +20,7 @@ from bridge.wire.keys.scram_text import new_credential
 from consensus.net.tls import authority_context
 from consensus.protocols.kafka import (
     ClientSecurity,
-    ConnectionOptions,
+    DialOptions,
     ErrorCode,
     KafkaConnectionError,
     Login,
@@ -87,7 +87,7 @@ async def produced(port: int, stage: Stage, security: ClientSecurity, value: byt
             ),
         ),
     )
-    async with open_connection(LOOPBACK, port, ConnectionOptions(security=security)) as connection:
+    async with open_connection(LOOPBACK, port, DialOptions(security=security)) as connection:
         response: clients.ProduceResponse = await connection.ask(request)
     return ErrorCode(response.responses[0].partition_responses[0].error_code)
 
@@ -106,7 +106,7 @@ async def fetched(port: int, stage: Stage, security: ClientSecurity) -> list[byt
             ),
         ),
     )
-    async with open_connection(LOOPBACK, port, ConnectionOptions(security=security)) as connection:
+    async with open_connection(LOOPBACK, port, DialOptions(security=security)) as connection:
         response: clients.FetchResponse = await connection.ask(request)
     data = response.responses[0].partitions[0].records or b""
     return [record.value for batch in read_batches(data) for record in batch.records]
@@ -138,7 +138,7 @@ async def test_listed_users_log_in_and_produce_as_far_as_their_scopes_go(tmp_pat
         assert await fetched(port, stage, reader) == [NOTE]
         for stranger in (login("reader", "x", mechanism), login("stranger", "r", mechanism)):
             with pytest.raises(KafkaConnectionError, match="user, password or mechanism is wrong"):
-                await connect(LOOPBACK, port, ConnectionOptions(security=stranger))
+                await connect(LOOPBACK, port, DialOptions(security=stranger))
 
 
 async def test_with_certificates_the_subject_is_the_user(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ async def test_with_certificates_the_subject_is_the_user(tmp_path: Path) -> None
         assert await fetched(port, stage, shown[reader]) == [NOTE]
         bare = ClientSecurity(tls=authority_context(authority.file))
         with pytest.raises(KafkaConnectionError, match="no connection to"):
-            await connect(LOOPBACK, port, ConnectionOptions(security=bare))
+            await connect(LOOPBACK, port, DialOptions(security=bare))
 
 
 async def test_a_renewed_certificate_is_taken_over_and_a_broken_one_leaves_the_old_one_in_force(tmp_path: Path) -> None:

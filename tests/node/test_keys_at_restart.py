@@ -27,7 +27,7 @@ from bridge.wire.membership.formation_state import encode_formation_state
 from gossip.core.member import Address, NodeId
 from gossip.core.messages import KeyringUpdate
 from gossip.node.group import Group
-from gossip.node.state_files import Identity, load_identity
+from gossip.node.state_files import NodeIdentity, load_identity
 from gossip.wire.codec import encode
 from gossip.wire.identity import sign_keys
 from gossip.wire.seal import ANY_NODE, SALT_BYTES, Sealed
@@ -45,7 +45,7 @@ def founding_of(*founders: bytes) -> Founding:
 
 def peers_that_know_no_farm() -> FarmPeers:
     """Of a node that has just started."""
-    return FarmPeers(Identity.of(Ed25519PrivateKey.generate()), None)
+    return FarmPeers(NodeIdentity.of(Ed25519PrivateKey.generate()), None)
 
 
 def chosen(agent: Group) -> bytes:

@@ -11,7 +11,7 @@ import trio.testing
 from trio.testing import memory_stream_pair
 
 from consensus.protocols.kafka.connections.connection import (
-    ConnectionOptions,
+    DialOptions,
     KafkaConnection,
     KafkaConnectionError,
     connect,
@@ -134,7 +134,7 @@ async def keep_silent(frames: FrameStream) -> None:
 async def test_a_server_that_does_not_agree_is_left_and_the_reason_told(script: Script, why: str) -> None:
     async with scripted(script) as port:
         with pytest.raises(KafkaConnectionError, match=f"{LOOPBACK}:{port} .*{why}|no connection.*{why}"):
-            await connect(LOOPBACK, port, ConnectionOptions(connect_timeout_ms=100))
+            await connect(LOOPBACK, port, DialOptions(connect_timeout_ms=100))
 
 
 async def test_a_server_that_is_not_there_is_named() -> None:
@@ -179,7 +179,7 @@ async def test_an_answer_that_comes_late_ends_the_connection_and_one_in_time_doe
         await frames.receive()
         await trio.sleep_forever()
 
-    options = ConnectionOptions(request_timeout_ms=100)
+    options = DialOptions(request_timeout_ms=100)
     async with scripted(at_first_only) as port, open_connection(LOOPBACK, port, options) as connection:
         for _ in range(3):
             # Together longer than one request may take, so that the deadline is found out of date.
@@ -231,7 +231,7 @@ async def test_requests_beyond_the_limit_are_refused_here() -> None:
         await agree(frames, (ApiKey.METADATA, 0, 12))
         await trio.sleep_forever()
 
-    options = ConnectionOptions(max_waiting=2)
+    options = DialOptions(max_waiting=2)
     async with scripted(silent) as port, open_connection(LOOPBACK, port, options) as connection:
         for _ in range(2):
             connection.start(ASKED, lambda _: None)
@@ -248,7 +248,7 @@ def test_what_is_no_request_has_no_api() -> None:
 async def answered_in_parts(part_bytes: int, pause_s: float, total_s: float) -> Any:
     """What becomes of a request whose answer comes in parts; in simulated time."""
     ours, theirs = memory_stream_pair()
-    connection = KafkaConnection(FrameStream(ours, FRAME_BYTES), "peer", ConnectionOptions(request_timeout_ms=2_000))
+    connection = KafkaConnection(FrameStream(ours, FRAME_BYTES), "peer", DialOptions(request_timeout_ms=2_000))
     connection.versions = {ApiKey.METADATA: (12, 12)}
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.run)

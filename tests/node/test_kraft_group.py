@@ -9,11 +9,11 @@ from consensus.protocols.kafka.groups.group import (
     Answer,
     Answered,
     Assigned,
-    Group,
+    ConsumerGroup,
     GroupState,
     Joined,
     JoinedMember,
-    Joining,
+    JoinRequest,
     MemberRef,
     Refused,
 )
@@ -29,7 +29,7 @@ class Story:
     """A group, a clock, and what was answered to whom."""
 
     def __init__(self) -> None:
-        self.group = Group("g", FIRST_DELAY_MS)
+        self.group = ConsumerGroup("g", FIRST_DELAY_MS)
         self.now_ms = 1_000_000
         self.answers: dict[int, Answer] = {}
         self._tickets = count()
@@ -59,7 +59,7 @@ class Story:
             "protocol_type": "consumer",
             "protocols": (("range", b"about " + (member or new_id).encode()),),
         }
-        asked = Joining(member_id=member, **(fields | given))  # type: ignore[arg-type]
+        asked = JoinRequest(member_id=member, **(fields | given))  # type: ignore[arg-type]
         ticket = next(self._tickets)
         self.take(self.group.join(ticket, asked, new_id, self.now_ms))
         return ticket
@@ -419,7 +419,7 @@ def _act(random: Random, story: Story, asked: list[int]) -> None:
             story.after(random.choice((0, 100, FIRST_DELAY_MS, SESSION_MS // 2)))
 
 
-def _check_shape(group: Group) -> None:
+def _check_shape(group: ConsumerGroup) -> None:
     waiting = [member for member in group.members.values() if member.joining is not None or member.syncing is not None]
     match group.state:
         case GroupState.EMPTY:

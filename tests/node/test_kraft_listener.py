@@ -15,7 +15,7 @@ import trio.testing
 
 from consensus.net.tls import CertificateError, authority_context, server_context
 from consensus.protocols.kafka.connections.connection import (
-    ConnectionOptions,
+    DialOptions,
     KafkaConnectionError,
     connect,
     open_connection,
@@ -327,8 +327,8 @@ def test_two_services_with_the_same_api_are_refused() -> None:
         KafkaListener((Told(), Told()), ListenerOptions())
 
 
-def login(user: str, password: str, mechanism: Mechanism = Mechanism.SCRAM_SHA_512) -> ConnectionOptions:
-    return ConnectionOptions(security=ClientSecurity(login=Login(user, password, mechanism)))
+def login(user: str, password: str, mechanism: Mechanism = Mechanism.SCRAM_SHA_512) -> DialOptions:
+    return DialOptions(security=ClientSecurity(login=Login(user, password, mechanism)))
 
 
 @pytest.mark.parametrize(("user", "password"), [("alice", "pen"), ("bob", "pencil")])
@@ -419,12 +419,12 @@ async def test_mutual_tls_names_the_client_by_the_subject_of_its_certificate(tmp
     security = ListenerSecurity(tls=server_context(server.path, authority.file))
     async with listening(security=security) as (listener, service):
         trusted = ClientSecurity(tls=authority_context(authority.file, client.path))
-        async with open_connection(LOOPBACK, listener.port, ConnectionOptions(security=trusted)) as connection:
+        async with open_connection(LOOPBACK, listener.port, DialOptions(security=trusted)) as connection:
             await connection.ask(ASKED)
         assert service.callers[0].principal == "User:CN=voter-2"
         bare = ClientSecurity(tls=authority_context(authority.file))
         with pytest.raises(KafkaConnectionError, match="no connection to"):
-            await connect(LOOPBACK, listener.port, ConnectionOptions(security=bare))
+            await connect(LOOPBACK, listener.port, DialOptions(security=bare))
         await until_counted(listener, "closed: the TLS handshake failed")
 
 
@@ -434,7 +434,7 @@ async def test_a_client_refuses_a_listener_whose_certificate_another_authority_h
     async with listening(security=security) as (listener, _):
         doubtful = ClientSecurity(tls=authority_context(other.file))
         with pytest.raises(KafkaConnectionError, match=r"the certificate of .* is refused"):
-            await connect(LOOPBACK, listener.port, ConnectionOptions(security=doubtful))
+            await connect(LOOPBACK, listener.port, DialOptions(security=doubtful))
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:

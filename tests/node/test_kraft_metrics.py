@@ -16,7 +16,7 @@ from consensus.protocols.kraft.replica.metrics import (
     PollIdle,
     QuorumFigures,
     QuorumMeasurements,
-    Window,
+    RecentValues,
     figures_of,
 )
 from consensus.protocols.kraft.replica.quorum_names import QuorumNames
@@ -125,7 +125,7 @@ def test_rates_are_of_records_by_the_role_in_which_they_were_stored() -> None:
 def test_a_window_forgets_after_two_samples() -> None:
     """Values of the sample before still count; after another one they do not."""
     clock = Clock()
-    window = Window(clock)
+    window = RecentValues(clock)
     window.add(4)
     clock.now_s += SAMPLE_S
     window.add(2)
@@ -139,7 +139,7 @@ def test_a_window_forgets_after_two_samples() -> None:
 
 def test_the_first_records_after_a_start_are_no_peak() -> None:
     """A rate is divided by a whole sample at least."""
-    window = Window(Clock())
+    window = RecentValues(Clock())
     window.add(30)
     assert window.rate() == pytest.approx(30 / SAMPLE_S)
 

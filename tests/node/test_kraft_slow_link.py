@@ -14,7 +14,7 @@ from consensus.core.features import KRAFT_STATIC, LeaderRecords
 from consensus.core.model import Configuration, Server
 from consensus.core.raft import Raft
 from consensus.protocols.kafka.connections import connection
-from consensus.protocols.kafka.connections.connection import ConnectionOptions
+from consensus.protocols.kafka.connections.connection import DialOptions
 from consensus.protocols.kafka.connections.listener import KafkaListener, ListenerOptions
 from consensus.protocols.kafka.wire.records import Record, RecordBatch
 from consensus.protocols.kraft.operators.settings import StaticVoter, VoterSettings, core_options
@@ -124,7 +124,7 @@ class Quorum:
             None,
             records,
         )
-        transport = KraftTransport(names, fetched_entries, ConnectionOptions(), random=Random(number))
+        transport = KraftTransport(names, fetched_entries, DialOptions(), random=Random(number))
 
         def observe(_notice: object) -> None:
             if server.role.role is Role.LEADER and self.leaders[-1:] != [number]:

@@ -16,7 +16,7 @@ from consensus.core.features import Extensions
 from consensus.core.messages import Reply, Request
 from consensus.core.model import COMMAND, Entry, LogId, ReplicaKey
 from consensus.net.tls import authority_context, server_context
-from consensus.protocols.kafka.connections.connection import ConnectionOptions
+from consensus.protocols.kafka.connections.connection import DialOptions
 from consensus.protocols.kafka.connections.listener import KafkaListener, ListenerOptions, open_listener
 from consensus.protocols.kafka.connections.security import (
     ClientSecurity,
@@ -73,7 +73,7 @@ async def transport_to(port: int | None, **options: Any) -> AsyncIterator[Pair]:
     names = KnownReplicas(ONE, {1: (LOOPBACK, 1)} | ({} if port is None else {2: (LOOPBACK, port)}))
     learned = options.pop("learned", lambda _: None)
     transport = KraftTransport(
-        names, read_entries, ConnectionOptions(**options), retry=QUICK, learned=learned, random=Random(1)
+        names, read_entries, DialOptions(**options), retry=QUICK, learned=learned, random=Random(1)
     )
     receiver = RecordedReceiver()
     with trio.fail_after(PATIENCE_S):

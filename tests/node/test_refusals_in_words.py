@@ -24,7 +24,7 @@ from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from consensus.protocols.garlic_farm.wire.proof import tls_channel
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.protocols.garlic_farm.wire.upgrade_client import Caller, Challenged, Session, UpgradeClient
+from consensus.protocols.garlic_farm.wire.upgrade_client import Challenged, Initiator, Session, UpgradeClient
 from tests.node.certificates import self_signed
 from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, Host, peers_of
 from tests.node.recorded_receiver import RecordedReceiver
@@ -64,12 +64,12 @@ class Scene:
 
 
 ALICE_HERE = Identity("cluster-a", ALICE)
-CALLER = Caller("farm", lambda: (CREDENTIALS,), lambda: ALICE_HERE, Random(7).randbytes, peers_of(ALICE))
+CALLER = Initiator("farm", lambda: (CREDENTIALS,), lambda: ALICE_HERE, Random(7).randbytes, peers_of(ALICE))
 
 
 @asynccontextmanager
 async def scene(
-    certificate: NodeCertificate, caller: Caller = CALLER, *, fingerprint: bytes | None = None
+    certificate: NodeCertificate, caller: Initiator = CALLER, *, fingerprint: bytes | None = None
 ) -> AsyncIterator[Scene]:
     alice, bob, host = Operator("alice"), Operator("bob"), Host(BOB)
     host.server._metrics = host.server.places._metrics = bob.metrics
@@ -155,7 +155,7 @@ async def scene(
 )
 async def test_both_sides_of_a_refusal_read_why_and_what_to_do(
     tmp_path: Path,
-    caller: Caller,
+    caller: Initiator,
     at_alice: Fault,
     at_bob: Fault,
     alice_reads: str,

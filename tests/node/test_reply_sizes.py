@@ -25,9 +25,9 @@ from bridge.node.control.view_builder import RECENT_EVENTS
 from bridge.node.events.event_log import TEXT_LIMIT, EventLog
 from bridge.wire.keys.backup import BACKUP_LIMIT_BYTES
 from consensus.core.features import COMMAND_LIMIT_BYTES
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 
-KNOWN_MAX = ADMITTED_MAX + Options().directory_limit + 1
+KNOWN_MAX = ADMITTED_MAX + SwimOptions().directory_limit + 1
 """Members that gossip knows: the admitted ones, unknown nodes up to its limit, and the node itself."""
 APART = {LOG.path, EVENTS.path, DEBUG.path}
 """Pages have their own tests. What a node tells of its process has a limit for each list (`debugging`)."""

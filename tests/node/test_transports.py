@@ -22,7 +22,7 @@ from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.proxy import ProxyMode
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
+from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator
 from tests.i2p_proxy import LOOPBACK, I2pProxy, b32_name
 from tests.node.certificates import Authority
 from tests.node.garlic_farm_stage import ALICE, BOB, CREDENTIALS, Host, expect_fault, peers_of
@@ -34,7 +34,7 @@ LOGIN = Credentials("user", "secret")
 
 def dialer(transport: Connector) -> Dialer:
     identity = Identity("cluster-a", ALICE)
-    caller = Caller("farm", lambda: (CREDENTIALS,), lambda: identity, Random(4).randbytes, peers_of(ALICE))
+    caller = Initiator("farm", lambda: (CREDENTIALS,), lambda: identity, Random(4).randbytes, peers_of(ALICE))
     return Dialer(caller, transport=transport)
 
 

@@ -16,7 +16,7 @@ from consensus.protocols.zmq_raft.client.client import (
     ZmqRaftClient,
     open_client,
 )
-from consensus.protocols.zmq_raft.client.links import ClientOptions
+from consensus.protocols.zmq_raft.client.links import ZmqClientOptions
 from consensus.protocols.zmq_raft.sockets import zmq_context
 from consensus.protocols.zmq_raft.wire.messages import (
     ChangeAccepted,
@@ -47,10 +47,10 @@ NOW_S = 1_800_000_000.0
 
 @asynccontextmanager
 async def client_of(
-    network: MemoryNetwork, *seeds: int, options: ClientOptions | None = None
+    network: MemoryNetwork, *seeds: int, options: ZmqClientOptions | None = None
 ) -> AsyncIterator[ZmqRaftClient]:
     urls = [url_of(seed) for seed in seeds or (1, 2, 3)]
-    async with open_client(network, urls, IDENT, options or ClientOptions(), lambda: NOW_S) as client:
+    async with open_client(network, urls, IDENT, options or ZmqClientOptions(), lambda: NOW_S) as client:
         yield client
 
 
@@ -379,7 +379,7 @@ async def test_only_so_many_updates_are_under_way_at_once(autojump_clock: MockCl
         return isinstance(request, UpdateRequest)
 
     one.script = later
-    async with client_of(network, options=ClientOptions(max_under_way=4)) as client, trio.open_nursery() as nursery:
+    async with client_of(network, options=ZmqClientOptions(max_under_way=4)) as client, trio.open_nursery() as nursery:
         for _ in range(10):
             nursery.start_soon(client.update, b"x")
         for expected in (4, 4, 2):
@@ -469,7 +469,7 @@ async def test_an_error_in_the_block_comes_out_as_it_is(autojump_clock: MockCloc
 async def test_only_urls_of_tcp_are_seeds() -> None:
     for urls, text in (([], "give a URL of a peer"), (["ipc:///tmp/x"], "'ipc:///tmp/x' is no URL of a peer")):
         with pytest.raises(ValueError, match=text):
-            async with open_client(MemoryNetwork(), urls, IDENT, ClientOptions()):
+            async with open_client(MemoryNetwork(), urls, IDENT, ZmqClientOptions()):
                 pass
 
 

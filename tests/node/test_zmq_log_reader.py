@@ -10,8 +10,14 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from consensus.core.entry_data import configuration_entry, encode_no_op
 from consensus.core.model import Configuration, Entry, EntryKind, NoOp, Server
 from consensus.protocols.zmq_raft.client.client import NoAnswerError, ZmqRaftClient, open_client
-from consensus.protocols.zmq_raft.client.links import ClientOptions
-from consensus.protocols.zmq_raft.client.log_reader import LogEntry, LogEntryKind, LogItem, SnapshotPart, log_entry
+from consensus.protocols.zmq_raft.client.links import ZmqClientOptions
+from consensus.protocols.zmq_raft.client.log_reader import (
+    CommittedEntry,
+    LogEntryKind,
+    LogItem,
+    SnapshotPart,
+    log_entry,
+)
 from consensus.protocols.zmq_raft.wire.messages import (
     ConfigRequest,
     EntriesBatch,
@@ -25,9 +31,9 @@ from tests.node.zmq_network import IDENT, EntryServer, MemoryNetwork, Respond, S
 
 
 @asynccontextmanager
-async def client_of(network: MemoryNetwork, options: ClientOptions | None = None) -> AsyncIterator[ZmqRaftClient]:
+async def client_of(network: MemoryNetwork, options: ZmqClientOptions | None = None) -> AsyncIterator[ZmqRaftClient]:
     urls = [url_of(number) for number in (1, 2, 3)]
-    async with open_client(network, urls, IDENT, options or ClientOptions()) as client:
+    async with open_client(network, urls, IDENT, options or ZmqClientOptions()) as client:
         yield client
 
 
@@ -50,7 +56,7 @@ def serving(peer: ScriptedPeer, server: EntryServer) -> Script:
 
 
 def indexes(items: list[LogItem]) -> list[int]:
-    return [item.index for item in items if isinstance(item, LogEntry)]
+    return [item.index for item in items if isinstance(item, CommittedEntry)]
 
 
 async def test_entries_are_read_to_the_end_of_the_log(autojump_clock: MockClock) -> None:
@@ -59,7 +65,7 @@ async def test_entries_are_read_to_the_end_of_the_log(autojump_clock: MockClock)
     async with client_of(network) as client:
         items = [item async for item in client.entries()]
         assert items == [log_entry(number, state(number)) for number in range(1, 26)]
-        assert items[4] == LogEntry(5, 1, LogEntryKind.STATE, (5).to_bytes(12, "big"), b"entry 5")
+        assert items[4] == CommittedEntry(5, 1, LogEntryKind.STATE, (5).to_bytes(12, "big"), b"entry 5")
         assert indexes([item async for item in client.entries(20, 3)]) == [21, 22, 23]
         assert [item async for item in client.entries(25)] == []
         assert [item async for item in client.entries(99)] == []
@@ -89,7 +95,7 @@ async def test_a_consumer_that_leaves_stops_the_server(autojump_clock: MockClock
     async with client_of(network) as client:
         async with aclosing(client.entries()) as entries:
             async for entry in entries:
-                if isinstance(entry, LogEntry) and entry.index == 7:
+                if isinstance(entry, CommittedEntry) and entry.index == 7:
                     break
         (stop,) = server.stopped
         assert (stop.count, stop.request_id) == (0, server.requests[0].request_id)
@@ -123,8 +129,8 @@ async def test_configurations_and_checkpoints_are_told_as_they_are_on_the_wire(a
     cluster(network, server)
     async with client_of(network) as client:
         _, config, checkpoint = [item async for item in client.entries()]
-    assert config == LogEntry(2, 3, LogEntryKind.CONFIG, b"r" * 12, b"\x91\x92\xa1a\xb0tcp://10.0.0.1:1")
-    assert checkpoint == LogEntry(3, 4, LogEntryKind.CHECKPOINT, bytes(12), b"\xc0")
+    assert config == CommittedEntry(2, 3, LogEntryKind.CONFIG, b"r" * 12, b"\x91\x92\xa1a\xb0tcp://10.0.0.1:1")
+    assert checkpoint == CommittedEntry(3, 4, LogEntryKind.CHECKPOINT, bytes(12), b"\xc0")
     del autojump_clock
 
 
@@ -230,8 +236,8 @@ async def test_entries_out_of_order_are_dropped_and_asked_for_again(autojump_clo
     del autojump_clock
 
 
-@pytest.mark.parametrize("options", [ClientOptions(max_ahead=4), ClientOptions(max_ahead_bytes=150)])
-async def test_a_server_that_floods_the_client_is_cut_off(autojump_clock: MockClock, options: ClientOptions) -> None:
+@pytest.mark.parametrize("options", [ZmqClientOptions(max_ahead=4), ZmqClientOptions(max_ahead_bytes=150)])
+async def test_a_server_that_floods_the_client_is_cut_off(autojump_clock: MockClock, options: ZmqClientOptions) -> None:
     network, server = MemoryNetwork(), EntryServer(100)
     cluster(network, server)
     server.ahead = 1_000

@@ -153,7 +153,7 @@ async def test_a_subscriber_goes_on_when_the_leader_is_stopped(tmp_path: Path) -
             async def follow() -> None:
                 async with aclosing(client.subscribe(0)) as items:
                     async for item in items:
-                        if isinstance(item, zmq_raft.LogEntry) and item.kind is zmq_raft.LogEntryKind.STATE:
+                        if isinstance(item, zmq_raft.CommittedEntry) and item.kind is zmq_raft.LogEntryKind.STATE:
                             heard.append(item.data)
                         if len(heard) == 10:
                             nursery.cancel_scope.cancel()
@@ -208,7 +208,7 @@ async def test_a_joining_peer_gets_the_snapshot_that_a_program_made(
             assert logs[1].describe().first_index == 51
             items = await read_all(client)
             assert isinstance(items[0], zmq_raft.SnapshotPart)
-            assert next(item.data for item in items if isinstance(item, zmq_raft.LogEntry)) == b"behind"
+            assert next(item.data for item in items if isinstance(item, zmq_raft.CommittedEntry)) == b"behind"
 
 
 async def test_what_a_client_asks_while_a_peer_starts_is_answered_when_it_has(

@@ -8,8 +8,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from consensus.protocols.zmq_raft.client.client import NoAnswerError, ZmqRaftClient, open_client
-from consensus.protocols.zmq_raft.client.links import ClientOptions
-from consensus.protocols.zmq_raft.client.log_reader import LogEntry, LogItem, SnapshotPart
+from consensus.protocols.zmq_raft.client.links import ZmqClientOptions
+from consensus.protocols.zmq_raft.client.log_reader import CommittedEntry, LogItem, SnapshotPart
 from consensus.protocols.zmq_raft.wire.messages import EntriesRequest, Request, StateBroadcast, UrlReply, UrlRequest
 from tests.node.zmq_network import IDENT, EntryServer, MemoryNetwork, Respond, ScriptedPeer, url_of
 
@@ -62,7 +62,7 @@ class Consumer:
     @property
     def indexes(self) -> list[int]:
         """Of the entries."""
-        return [item.index for item in self.items if isinstance(item, LogEntry)]
+        return [item.index for item in self.items if isinstance(item, CommittedEntry)]
 
     async def run(self, client: ZmqRaftClient, previous: int = 0) -> None:
         """Take everything."""
@@ -72,15 +72,15 @@ class Consumer:
 
 
 @asynccontextmanager
-async def client_of(network: MemoryNetwork, options: ClientOptions | None = None) -> AsyncIterator[ZmqRaftClient]:
+async def client_of(network: MemoryNetwork, options: ZmqClientOptions | None = None) -> AsyncIterator[ZmqRaftClient]:
     urls = [url_of(number) for number in (1, 2, 3)]
-    async with open_client(network, urls, IDENT, options or ClientOptions()) as client:
+    async with open_client(network, urls, IDENT, options or ZmqClientOptions()) as client:
         yield client
 
 
 @asynccontextmanager
 async def subscribed(
-    stage: Broadcasting, previous: int = 0, options: ClientOptions | None = None
+    stage: Broadcasting, previous: int = 0, options: ZmqClientOptions | None = None
 ) -> AsyncIterator[Consumer]:
     """A consumer that has read what there was."""
     consumer = Consumer()
@@ -161,7 +161,7 @@ async def test_broadcasts_that_come_while_a_gap_is_closed_are_kept(autojump_cloc
 async def test_broadcasts_without_room_are_fetched_later(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(5))
     stage.server.ahead = 0
-    async with subscribed(stage, options=ClientOptions(max_ahead=3)) as consumer:
+    async with subscribed(stage, options=ZmqClientOptions(max_ahead=3)) as consumer:
         for _ in range(30):
             stage.commit(1)
         await wait_all_tasks_blocked()
@@ -176,7 +176,7 @@ async def test_broadcasts_without_room_are_fetched_later(autojump_clock: MockClo
 
 async def test_heartbeats_take_one_place_while_the_consumer_is_slow(autojump_clock: MockClock) -> None:
     stage = Broadcasting(EntryServer(1))
-    async with client_of(stage.network, ClientOptions(max_ahead=2)) as client:
+    async with client_of(stage.network, ZmqClientOptions(max_ahead=2)) as client:
         async with aclosing(client.subscribe(0)) as items:
             first = await anext(items)
             for _ in range(20):
@@ -185,7 +185,7 @@ async def test_heartbeats_take_one_place_while_the_consumer_is_slow(autojump_clo
             stage.commit(1)
             await wait_all_tasks_blocked()
             second = await anext(items)
-            assert [item.index for item in (first, second) if isinstance(item, LogEntry)] == [1, 2]
+            assert [item.index for item in (first, second) if isinstance(item, CommittedEntry)] == [1, 2]
         assert "broadcasts without room" not in client.counters
     del autojump_clock
 

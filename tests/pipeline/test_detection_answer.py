@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gossip import NodeId, Options
+from gossip import NodeId, SwimOptions
 from gossip.core.member import Incarnation
 from gossip.core.updates import Suspicion
 from pipeline.cli.queries import query
@@ -123,10 +123,10 @@ def test_a_member_that_left_in_order_was_no_loss(tmp_path: Path) -> None:
     assert documents(tmp_path, answer_sql("detection")) == []
 
 
-@pytest.mark.parametrize(("timing", "options"), [("lan", Options.lan()), ("local", Options.loopback())])
+@pytest.mark.parametrize(("timing", "options"), [("lan", SwimOptions.lan()), ("local", SwimOptions.loopback())])
 @pytest.mark.parametrize("members", [2, 3, 4, 7, 8, 9, 10, 11, 40, 1_000])
 def test_the_suspicion_that_is_expected_is_that_of_our_gossip(
-    tmp_path: Path, timing: str, options: Options, members: int
+    tmp_path: Path, timing: str, options: SwimOptions, members: int
 ) -> None:
     # given a farm of so many members, of which one is suspect
     derived(tmp_path, "members", [{"member": f"m{number}"} for number in range(members)])

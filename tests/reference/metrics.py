@@ -19,7 +19,7 @@ from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from gossip.core.effects import DropReason
 from gossip.node.limits import Loss
-from gossip.wire.seal import Refusal
+from gossip.wire.seal import SealFault
 from pipeline.serve import metrics as pipeline
 from tests.operator_views import farm_view
 
@@ -117,7 +117,7 @@ def counter_names() -> list[str]:
     """Every counter that is known before a node runs, and how the others begin."""
     known = [
         *_keys(view_builder, "gossip_counters", "gossip_"),
-        *_values("gossip_dropped_", Refusal, Loss),
+        *_values("gossip_dropped_", SealFault, Loss),
         *_values("gossip_ignored_", DropReason),
         *routes.new_counters(),
         *_values("garlic_farm_", Fault),

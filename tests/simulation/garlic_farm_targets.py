@@ -52,7 +52,7 @@ from consensus.protocols.garlic_farm.wire.nonces import NonceBook
 from consensus.protocols.garlic_farm.wire.peers import ListedPeers
 from consensus.protocols.garlic_farm.wire.proxy import ConnectClient, ProxyAuthentication, Via
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.protocols.garlic_farm.wire.upgrade_client import Caller, Session, UpgradeClient
+from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator, Session, UpgradeClient
 from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator, Upgraded, UpgradeServer
 from consensus.protocols.garlic_farm.wire.values import (
     ClusterServer,
@@ -153,7 +153,7 @@ class UpgradeTarget:
             "farm", passwords.get, nonces, lambda: ours, peers=ListedPeers(key_of(2), SERVER_KEYS)
         )
         theirs = Identity("cluster-a", 1, None, (self._word, self._word))
-        self._caller = Caller("farm", lambda: (CREDENTIALS,), lambda: theirs, self._random.randbytes, peers_of(1))
+        self._caller = Initiator("farm", lambda: (CREDENTIALS,), lambda: theirs, self._random.randbytes, peers_of(1))
         self._without_directory = replace(self._caller, peers=None)
         """Checks no proof, since a recorded one never holds for a client's next handshake."""
         self._session = Session()
@@ -244,7 +244,7 @@ class UpgradeTarget:
         self._accepted.add(text[at : text.index('"', at)])
         return request
 
-    def _client(self, session: Session, caller: Caller | None = None, *, proxied: bool = False) -> UpgradeClient:
+    def _client(self, session: Session, caller: Initiator | None = None, *, proxied: bool = False) -> UpgradeClient:
         via = Via("h:7669", ProxyAuthentication(None, self._random.randbytes)) if proxied else None
         return UpgradeClient(caller or self._caller, session, "h:7669", 0, via=via, channel=CHANNEL)
 

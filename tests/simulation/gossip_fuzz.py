@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from gossip.core.member import INCARNATION_LIMIT, Incarnation, NodeId, Status
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from gossip.wire.identity import VERIFIED_LIMIT
 from gossip.wire.seal import SALT_LIMIT, Sealed
 from tests.simulation.fuzzing import FuzzError, resident_mib, say
@@ -32,7 +32,7 @@ WORDS_EVERY_PERIODS = 4
 LEAST_TORN = 0.9
 """The share of groups that the lies must set at odds: else agreement afterwards would prove nothing."""
 DIRECTORY_LIMIT = 24
-OPTIONS = replace(Options.loopback(), directory_limit=DIRECTORY_LIMIT, relays_limit=32)
+OPTIONS = replace(SwimOptions.loopback(), directory_limit=DIRECTORY_LIMIT, relays_limit=32)
 MEMORY_GROWTH_LIMIT_MIB = 64
 
 

@@ -19,11 +19,11 @@ from gossip.core.events import DeadlineReached, Event, SeedsGiven, Unreadable, U
 from gossip.core.keyring import Keyring
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.messages import DOMAIN, JoinNak, KeyringUpdate, RefusalCode
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from gossip.core.swim import Swim
 from gossip.node.limits import SourceLimit, SourceLimits
 from gossip.wire.identity import Signer
-from gossip.wire.seal import Refusal
+from gossip.wire.seal import SealFault
 from gossip.wire.secure_codec import SECRETS_BYTES, RefusedError, SecureCodec
 
 RING = Keyring.of(b"the key of the farm that is hit.")
@@ -62,7 +62,7 @@ class WireNode:
 class WireGroup:
     """The nodes, the clock, and the last datagrams between them."""
 
-    def __init__(self, size: int, random_seed: int, options: Options) -> None:
+    def __init__(self, size: int, random_seed: int, options: SwimOptions) -> None:
         self.random = Random(random_seed)
         self.now = 0
         self.recorded: list[tuple[WireNode, WireNode, bytes]] = []
@@ -73,7 +73,7 @@ class WireGroup:
         for node in self.nodes:
             self._step(node, SeedsGiven((self.nodes[0].address,)))
 
-    def _node(self, number: int, random_seed: int, options: Options) -> WireNode:
+    def _node(self, number: int, random_seed: int, options: SwimOptions) -> WireNode:
         signer = Signer(key_of(number))
         address = Address(f"10.0.0.{number}", 7_946)
         info = NodeInfo(signer.node_id, address, Incarnation(1, 0), CAPACITY, b"node %d" % number)
@@ -83,12 +83,12 @@ class WireGroup:
             address, signer.node_id, SecureCodec(signer, RING, secrets), core, RING, SourceLimits().key_repairs
         )
 
-    def offer(self, node: WireNode, datagram: bytes, source: Address) -> Refusal | None:
+    def offer(self, node: WireNode, datagram: bytes, source: Address) -> SealFault | None:
         """Any bytes from anywhere; why the wire refused them, or None if the core was told."""
         try:
             incoming = node.codec.incoming(datagram, source, self.now)
         except RefusedError as error:
-            if error.reason in {Refusal.UNKNOWN_KEY, Refusal.RETIRED_KEY} and self._may_repair(node, source):
+            if error.reason in {SealFault.UNKNOWN_KEY, SealFault.RETIRED_KEY} and self._may_repair(node, source):
                 self._step(node, Unreadable(source))
             return error.reason
         if incoming.outdated_key_id and node.key_repairs.allows(source.host, self.now):

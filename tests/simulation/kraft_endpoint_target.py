@@ -29,7 +29,7 @@ from consensus.core import messages as core
 from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved, Role, RoleChanged
 from consensus.core.messages import Reply, Request
 from consensus.core.model import Configuration, LogId, ReplicaKey, Server
-from consensus.protocols.kafka.connections.connection import ConnectionOptions
+from consensus.protocols.kafka.connections.connection import DialOptions
 from consensus.protocols.kafka.connections.listener import KafkaListener, ListenerOptions
 from consensus.protocols.kafka.connections.security import ListenerSecurity
 from consensus.protocols.kafka.groups.service import GroupService
@@ -269,7 +269,7 @@ class Conversation:
         names = QuorumNames(ReplicaKey(1), (Endpoint("CONTROLLER", "127.0.0.1", 1),), Configuration(()))
         standing = cast("ConsensusServer", _StandingServer())
         administrators = AdminService(
-            standing, names, "cluster", lambda: 1_000, lambda: leader_head(1_000), ConnectionOptions(), is_dynamic=True
+            standing, names, "cluster", lambda: 1_000, lambda: leader_head(1_000), DialOptions(), is_dynamic=True
         )
         services = (
             FetchDispatch(service(self.server, NAMES), ConsumerService(self.topic, describes_cluster=False)),

@@ -55,7 +55,7 @@ from consensus.protocols.kraft.wire.entries import (
     entry_head,
     leader_head,
 )
-from consensus.protocols.kraft.wire.mapping import Refused, reply_from_wire, request_from_wire, told_endpoints
+from consensus.protocols.kraft.wire.mapping import RefusedRequest, reply_from_wire, request_from_wire, told_endpoints
 from tests.node.kraft_replicas import KnownReplicas
 from tests.simulation.fuzzing import FuzzError, within_memory
 from tests.wire.kraft_messages import ALL, any_message
@@ -195,7 +195,7 @@ class RequestTarget:
             raise FuzzError("encoded and decoded again, it means something else")
         if request.api_key in _OF_QUORUMS:
             taken = request_from_wire(request.message, 7, NAMES)
-            if not isinstance(taken, Refused):
+            if not isinstance(taken, RefusedRequest):
                 told_endpoints(request.message)
                 return [request.api_key.name, "taken by the core"]
         return [request.api_key.name]

@@ -12,16 +12,16 @@ from gossip.core.effects import AlarmKind
 from gossip.core.events import Received
 from gossip.core.member import Address, Incarnation, Status
 from gossip.core.messages import Payload, PingRequest, VerdictUpdate
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from tests.simulation.gossip_network import GossipNetwork, Node, node_id
 
 SEEDS = [1, 2, 3]
-OPTIONS = replace(Options.lan(), first_hand_verdicts=True)
+OPTIONS = replace(SwimOptions.lan(), first_hand_verdicts=True)
 STRANGER = Address("10.9.9.9", 7_669)
 
 
 def formed(
-    random_seed: int, size: int, options: Options = OPTIONS, loss: float = 0.0
+    random_seed: int, size: int, options: SwimOptions = OPTIONS, loss: float = 0.0
 ) -> tuple[GossipNetwork, list[Node]]:
     network = GossipNetwork(random_seed, options, loss=loss)
     nodes = network.start(size)
@@ -67,7 +67,7 @@ def test_forged_verdicts_and_lost_datagrams_make_no_member_dead(seed: int) -> No
 
 
 def test_without_first_hand_verdicts_the_same_flood_makes_it_dead() -> None:
-    network, nodes = formed(1, 5, Options.lan())
+    network, nodes = formed(1, 5, SwimOptions.lan())
     flood(network, nodes[2], 170, 60_000)
     assert network.ever(Status.DEAD, nodes[2])
 
@@ -95,7 +95,7 @@ def test_a_group_that_loses_datagrams_raises_no_alarm_of_forged_verdicts(seed: i
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("size", [3, 10, 30])
 def test_a_crash_is_found_by_all_nearly_as_fast_as_by_verdicts(seed: int, size: int) -> None:
-    def seconds(options: Options) -> float:
+    def seconds(options: SwimOptions) -> float:
         network, nodes = formed(seed, size, options)
         began = network.now
         network.kill(nodes[1])
@@ -106,4 +106,4 @@ def test_a_crash_is_found_by_all_nearly_as_fast_as_by_verdicts(seed: int, size: 
         assert found, f"random seed {seed}: the crash is not found"
         return (network.now - began) / 1_000
 
-    assert seconds(OPTIONS) <= 2 * seconds(Options.lan()) + 10
+    assert seconds(OPTIONS) <= 2 * seconds(SwimOptions.lan()) + 10

@@ -48,7 +48,7 @@ from gossip.core.messages import (
     UserMessageId,
     VerdictUpdate,
 )
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from gossip.core.swim import Swim
 from tests.simulation.gossip_network import GossipNetwork, address_of, node_id
 
@@ -167,7 +167,7 @@ def check_invariants(swim: Swim, now: int) -> None:
 def test_no_sequence_of_messages_breaks_a_core(
     story: list[tuple[int, Event]], leaves_at: int | None, random_seed: int
 ) -> None:
-    options = Options(
+    options = SwimOptions(
         directory_limit=DIRECTORY,
         relays_limit=4,
         seeds_limit=5,
@@ -198,7 +198,7 @@ def test_no_sequence_of_messages_breaks_a_core(
 @settings(max_examples=25, deadline=None)
 def test_a_group_that_was_told_nonsense_still_agrees_afterwards(noise: list[tuple[int, int, Message]]) -> None:
     """Liars inside the farm may declare any member dead; once they are silent, all see every living node alive."""
-    network = GossipNetwork(1, Options.loopback())
+    network = GossipNetwork(1, SwimOptions.loopback())
     nodes = network.start(5)
     network.run(2_000)
     for number, pause, message in noise:

@@ -10,7 +10,7 @@ import pytest
 from gossip.core.effects import AlarmKind, Effect, Send
 from gossip.core.member import Address, Status
 from gossip.core.messages import PingRequest, PingResponse
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from tests.simulation.gossip_network import GossipNetwork, Node
 
 SEEDS = [1, 2, 3]
@@ -64,7 +64,7 @@ def test_a_group_of_50_becomes_a_full_mesh() -> None:
 
 @pytest.mark.parametrize("random_seed", SEEDS)
 def test_three_nodes_on_loopback_are_a_mesh_within_a_second(random_seed: int) -> None:
-    network = GossipNetwork(random_seed, Options.loopback())
+    network = GossipNetwork(random_seed, SwimOptions.loopback())
     network.start(3)
     must(network, network.is_full_mesh, within_ms=1_000, what="a full mesh of 3")
 
@@ -140,7 +140,7 @@ def test_a_node_that_only_some_can_reach_is_kept_alive_by_helpers(random_seed: i
 def test_nodes_that_get_no_processor_for_a_second_are_suspected_and_neither_die_nor_bury_others(
     random_seed: int,
 ) -> None:
-    network = GossipNetwork(random_seed, Options.loopback())
+    network = GossipNetwork(random_seed, SwimOptions.loopback())
     nodes = network.start(5)
     must(network, network.is_full_mesh, within_ms=5_000, what="a full mesh")
     for _ in range(10):

@@ -10,14 +10,14 @@ from dataclasses import replace
 import pytest
 
 from gossip.core.member import Status
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from tests.simulation.gossip_network import GossipNetwork, Node
 
 SEEDS = [1, 19]
 MEMBERS = 24
 CAPACITY = 6
-PRESETS = {"lan": Options.lan(), "overlay": replace(Options.for_overlay(), directory_limit=16)}
-PERIOD_MS = Options.lan().probe_period_ms
+PRESETS = {"lan": SwimOptions.lan(), "overlay": replace(SwimOptions.for_overlay(), directory_limit=16)}
+PERIOD_MS = SwimOptions.lan().probe_period_ms
 both_presets = pytest.mark.parametrize("preset", PRESETS)
 several_seeds = pytest.mark.parametrize("random_seed", SEEDS)
 

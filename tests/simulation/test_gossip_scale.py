@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from bridge.cli.main import cli
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from gossip.simulation.charts import picture, round_end, shares
 from gossip.simulation.results import load_ratio, quantile, spread
 from gossip.simulation.scenario import Play, Scenario, parts
@@ -27,7 +27,7 @@ def played(members: int) -> Play:
         periods=60,
         churn=0.2,
         random_seed=RANDOM_SEED,
-        options=Options.for_overlay(),
+        options=SwimOptions.for_overlay(),
     )
     play = Play(story)
     play.run()
@@ -63,7 +63,9 @@ def test_what_a_member_costs_does_not_grow_with_the_group() -> None:
 
 
 def test_a_directory_stays_bounded() -> None:
-    assert max(len(node.core.membership) for node in played(240).network.up) <= Options.for_overlay().directory_limit
+    assert (
+        max(len(node.core.membership) for node in played(240).network.up) <= SwimOptions.for_overlay().directory_limit
+    )
 
 
 def test_the_picture_is_a_drawing_with_four_charts() -> None:

@@ -27,10 +27,10 @@ from consensus.protocols.zmq_raft.wire.codec import (
     encode_request,
 )
 from consensus.protocols.zmq_raft.wire.entries import configuration_of, entry_frames
-from consensus.protocols.zmq_raft.wire.frames import MAX_UINT, Limits, ZmqRaftError
+from consensus.protocols.zmq_raft.wire.frames import MAX_UINT, FrameLimits, ZmqRaftError
 from tests.simulation.fuzzing import FuzzError, within_memory
 
-LIMITS: Final = Limits(
+LIMITS: Final = FrameLimits(
     max_frames=48, max_message_bytes=16_384, max_entry_data_bytes=4_096, max_peers=8, max_json_bytes=2_048
 )
 MEMORY_FACTOR: Final = 16

@@ -41,7 +41,7 @@ from consensus.protocols.garlic_farm.wire.errors import GarlicFarmError
 from consensus.protocols.garlic_farm.wire.peers import Claim, Refusal
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
-from consensus.protocols.garlic_farm.wire.upgrade_client import Caller
+from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator
 from gossip.core.member import Address
 from gossip.node.settings import ConfigError
 from gossip.node.state_files import StateError, load_identity
@@ -219,7 +219,7 @@ class Attackers:
         credentials = tuple(Credentials(each.username, each.password) for each in self._prey.key.digest_credentials)
         peers = None if key is None else Believer(key)
         identity = Identity(self._prey.cluster_id, claimed)
-        caller = Caller(self._prey.key.cluster, lambda: credentials, lambda: identity, os.urandom, peers, role)
+        caller = Initiator(self._prey.key.cluster, lambda: credentials, lambda: identity, os.urandom, peers, role)
         return await Dialer(caller).dial(target.consensus, target.raft_id)
 
     async def _dripping(self) -> None:

@@ -14,7 +14,7 @@ from typing import TypeVar
 from gossip.core.effects import Effect, MembershipChanged, Send
 from gossip.core.events import DeadlineReached, Event, Received
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
-from gossip.core.membership import Entry
+from gossip.core.membership import MemberRecord
 from gossip.core.messages import (
     AliveUpdate,
     JoinAck,
@@ -28,7 +28,7 @@ from gossip.core.messages import (
     Update,
     VerdictUpdate,
 )
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from gossip.core.probe import NUMBER_BYTES
 from gossip.core.swim import Swim
 from tests.simulation.gossip_network import address_of, node_id
@@ -78,12 +78,12 @@ class Story:
         self,
         *,
         capacity: int = 8,
-        options: Options | None = None,
+        options: SwimOptions | None = None,
         random_seed: int = 1,
         generation: int = 1,
         claim: int = 0,
     ) -> None:
-        self.options = options or Options.lan()
+        self.options = options or SwimOptions.lan()
         self.now = 0
         self.us = info_of(0, generation, claim, capacity=capacity)
         self.swim = Swim(self.us, self.options, Random(random_seed), 0)
@@ -179,7 +179,7 @@ class Story:
         """Let all news be told, with these nodes answering, so that later pings are those of probe rounds."""
         self.pass_time(20_000, answering=numbers)
 
-    def entry(self, number: int) -> Entry | None:
+    def entry(self, number: int) -> MemberRecord | None:
         """What we hold of a node."""
         return self.swim._members.get(node_id(number))
 

@@ -34,7 +34,7 @@ from consensus.core.status import FollowerProgress, RaftDescription
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.membership import Description as GossipDescription
 from gossip.core.membership import Member
-from gossip.core.options import Options as GossipTuning
+from gossip.core.options import SwimOptions as GossipTuning
 from gossip.core.swim import Swim
 from tests.spec.farm_stories import BASE_MS, MASTER, PERIOD_MS, TUNING, Log, leaf, report
 

@@ -5,7 +5,7 @@ import pytest
 from gossip.core.events import SeedsGiven
 from gossip.core.member import NodeId, Status
 from gossip.core.messages import AliveUpdate, JoinAck
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from gossip.simulation.network import address_of, node_id
 from tests.spec.gossip_story import Story, info_of, verdict
 
@@ -15,7 +15,7 @@ FLOOD = range(1_000, 1_500)
 
 def full_of(*numbers: int) -> Story:
     """A node with peer 1 and a directory that is full of these and 100, 101, ...; peer 1 named them."""
-    story = Story(options=Options(directory_limit=LIMIT))
+    story = Story(options=SwimOptions(directory_limit=LIMIT))
     story.befriend(1)
     story.hear_of(*numbers, *range(100, 100 + LIMIT - 1 - len(numbers)))
     assert len(known(story)) == LIMIT
@@ -69,7 +69,7 @@ def test_the_tombstones_of_those_we_never_met_go_first() -> None:
 
 
 def test_among_those_that_we_met_the_longest_unmentioned_goes() -> None:
-    story = Story(options=Options(directory_limit=LIMIT))
+    story = Story(options=SwimOptions(directory_limit=LIMIT))
     story.befriend(1)
     numbers = range(2, LIMIT + 1)
     for number in numbers:

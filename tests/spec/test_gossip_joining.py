@@ -20,7 +20,7 @@ from gossip.core.messages import (
     RefusalCode,
     VerdictUpdate,
 )
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from tests.simulation.gossip_network import address_of, node_id
 from tests.spec.gossip_story import Story, changes, info_of, sent, told, verdict
 
@@ -140,7 +140,7 @@ def test_a_member_held_for_dead_is_told_so_before_it_may_join() -> None:
 
 
 def test_a_flood_of_joins_is_limited() -> None:
-    options = Options.lan()
+    options = SwimOptions.lan()
     story = Story(capacity=4, options=options)
     offered = sum(len(story.hear(n, JoinReq(info_of(n)))) for n in range(1, 1_000))
     assert offered == options.join_burst

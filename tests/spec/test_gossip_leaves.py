@@ -7,7 +7,7 @@ import pytest
 from gossip.core.dissemination import UpdateQueue, update_bytes
 from gossip.core.member import Awareness, Incarnation, Status, info_bytes
 from gossip.core.messages import AliveUpdate
-from gossip.core.options import Options, TokenBucket
+from gossip.core.options import SwimOptions, TokenBucket
 from gossip.core.probe import Rotation
 from gossip.core.updates import Suspicion
 from tests.simulation.gossip_network import node_id
@@ -56,7 +56,7 @@ def test_health_stays_between_zero_and_its_limit() -> None:
 
 
 def _suspicion(group_size: int, confirmations: int) -> int:
-    suspicion = Suspicion(Incarnation(1, 0), node_id(1), group_size, Options(suspicion_multiplier=5), 1_000)
+    suspicion = Suspicion(Incarnation(1, 0), node_id(1), group_size, SwimOptions(suspicion_multiplier=5), 1_000)
     for accuser in range(2, 2 + confirmations):
         suspicion.confirm(node_id(accuser))
     return suspicion.deadline - 1_000
@@ -137,8 +137,8 @@ def test_a_rate_allows_its_burst_and_then_its_pace() -> None:
     assert sum(rate.take(now) for now in range(0, 10_001, 10)) == 100
 
 
-@pytest.mark.parametrize("options", [Options.lan(), Options.loopback()])
-def test_the_presets_leave_helpers_as_much_time_as_the_direct_ping(options: Options) -> None:
+@pytest.mark.parametrize("options", [SwimOptions.lan(), SwimOptions.loopback()])
+def test_the_presets_leave_helpers_as_much_time_as_the_direct_ping(options: SwimOptions) -> None:
     assert 2 * options.probe_timeout_ms <= options.probe_period_ms
 
 
@@ -152,4 +152,4 @@ def test_the_presets_leave_helpers_as_much_time_as_the_direct_ping(options: Opti
 )
 def test_options_that_cannot_work_are_refused_by_name(knobs: dict[str, int], named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        Options(**knobs)  # type: ignore[arg-type]  # each row is one knob of the right kind
+        SwimOptions(**knobs)  # type: ignore[arg-type]  # each row is one knob of the right kind

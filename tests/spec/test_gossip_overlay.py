@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from gossip.core.member import Address, Status
 from gossip.core.messages import AliveUpdate, PingRequest, PingResponse
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from tests.simulation.gossip_network import address_of, node_id
 from tests.spec.gossip_story import Story, changes, info_of, sent, told, verdict
 
-OPTIONS = Options.for_overlay()
+OPTIONS = SwimOptions.for_overlay()
 AGE_MS = OPTIONS.directory_age_ms
 
 

@@ -5,13 +5,18 @@ from itertools import permutations, product
 import pytest
 
 from gossip.core.events import LeaveRequested
-from gossip.core.member import Incarnation, Outcome, Status, weigh, weigh_own
+from gossip.core.member import Incarnation, Status, UpdateOutcome, weigh, weigh_own
 from gossip.core.messages import AliveUpdate, Update
 from tests.simulation.gossip_network import node_id
 from tests.spec.gossip_story import Story, info_of, verdict
 
 ALIVE, SUSPECT, DEAD, LEFT = Status.ALIVE, Status.SUSPECT, Status.DEAD, Status.LEFT
-NOTHING, REPLACES, CONFIRMS, REFUTED = Outcome.NOTHING, Outcome.REPLACES, Outcome.CONFIRMS, Outcome.REFUTED
+NOTHING, REPLACES, CONFIRMS, REFUTED = (
+    UpdateOutcome.NOTHING,
+    UpdateOutcome.REPLACES,
+    UpdateOutcome.CONFIRMS,
+    UpdateOutcome.REFUTED,
+)
 
 KNOWN = Incarnation(3, 5)
 OLDER = [Incarnation(3, 4), Incarnation(2, 9)]
@@ -65,14 +70,14 @@ def test_the_table_here_has_every_pair_of_statuses() -> None:
 
 @pytest.mark.parametrize(("claimed", "known", "incarnation", "outcome"), CASES)
 def test_the_table_says_what_a_claim_does(
-    claimed: Status, known: Status, incarnation: Incarnation, outcome: Outcome
+    claimed: Status, known: Status, incarnation: Incarnation, outcome: UpdateOutcome
 ) -> None:
     assert weigh(incarnation, claimed, KNOWN, known) is outcome
 
 
 @pytest.mark.parametrize(("claimed", "known", "incarnation", "outcome"), CASES)
 def test_a_node_that_hears_a_claim_does_what_the_table_says(
-    claimed: Status, known: Status, incarnation: Incarnation, outcome: Outcome
+    claimed: Status, known: Status, incarnation: Incarnation, outcome: UpdateOutcome
 ) -> None:
     story = Story()
     story.befriend(1, 2)
@@ -96,7 +101,7 @@ def test_a_node_that_hears_a_claim_does_what_the_table_says(
 
 @pytest.mark.parametrize(("claimed", "incarnation", "outcome"), CASES_ABOUT_SELF)
 def test_a_node_that_hears_a_claim_about_itself_does_what_the_table_says(
-    claimed: Status, incarnation: Incarnation, outcome: Outcome
+    claimed: Status, incarnation: Incarnation, outcome: UpdateOutcome
 ) -> None:
     assert weigh_own(incarnation, claimed, KNOWN) is outcome
     story = Story(generation=KNOWN.generation, claim=KNOWN.number)

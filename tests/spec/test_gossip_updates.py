@@ -16,7 +16,7 @@ from gossip.core.member import (
     Status,
 )
 from gossip.core.messages import AliveUpdate, JoinAck, JoinReq, PingRequest, PingResponse
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from gossip.core.swim import Swim
 from tests.simulation.gossip_network import address_of, node_id
 from tests.spec.gossip_story import Story, changes, info_of, sent, told, verdict
@@ -40,7 +40,7 @@ def test_a_suspect_that_does_not_refute_is_declared_dead_and_that_is_told() -> N
 
 
 def test_a_suspicion_ends_with_the_entry_that_a_full_directory_gives_up() -> None:
-    story = Story(options=Options(directory_limit=16))
+    story = Story(options=SwimOptions(directory_limit=16))
     story.befriend(1)
     story.hear_of(*range(3, 17), 2)
     story.hear_news(1, verdict(2, Status.SUSPECT, by=1))
@@ -184,7 +184,7 @@ def test_an_incarnation_at_the_end_of_the_scale_is_refused_because_no_node_could
 
 
 def test_a_tombstone_is_kept_for_its_time_and_then_forgotten() -> None:
-    story = Story(options=Options(tombstone_ms=60_000))
+    story = Story(options=SwimOptions(tombstone_ms=60_000))
     story.befriend(1, 2)
     story.hear_news(2, verdict(1, Status.DEAD, by=2))
     story.pass_time(59_000, answering=[2])
@@ -194,7 +194,7 @@ def test_a_tombstone_is_kept_for_its_time_and_then_forgotten() -> None:
 
 
 def test_the_directory_is_bounded_and_peers_are_never_pushed_out_of_it() -> None:
-    story = Story(options=Options(directory_limit=50))
+    story = Story(options=SwimOptions(directory_limit=50))
     story.befriend(1, 2, 3)
     for number in range(10, 500):
         story.hear_news(1, AliveUpdate(info_of(number)))
@@ -203,7 +203,7 @@ def test_the_directory_is_bounded_and_peers_are_never_pushed_out_of_it() -> None
 
 
 def test_a_member_that_is_not_mentioned_for_long_ages_out_of_the_directory() -> None:
-    story = Story(capacity=1, options=Options(directory_age_ms=30_000, scrub_every_rounds=1_000))
+    story = Story(capacity=1, options=SwimOptions(directory_age_ms=30_000, scrub_every_rounds=1_000))
     story.befriend(1)
     story.hear_of(2)
     story.pass_time(32_000, answering=[1])

@@ -20,7 +20,7 @@ from gossip.core.messages import (
     UserMessage,
     UserMessageId,
 )
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from gossip.core.queries import REPLIES_BURST, UNPROVED_BURST
 from gossip.simulation.network import GossipNetwork, address_of, node_id
 from tests.spec.gossip_story import Story, info_of, sent
@@ -88,7 +88,7 @@ def test_a_user_event_is_sent_lambda_log_n_times_and_then_no_more() -> None:
 
 
 def test_membership_comes_first_and_a_user_event_that_does_not_fit_waits() -> None:
-    story = Story(options=Options(payload_budget_bytes=600))
+    story = Story(options=SwimOptions(payload_budget_bytes=600))
     story.befriend(1)
     story.quiet(1)
     for name in ("one", "two"):
@@ -148,7 +148,7 @@ def test_what_we_said_before_we_knew_the_clock_is_dated_anew_when_a_join_tells_i
 
 
 def test_memory_is_bounded_and_what_was_forgotten_is_not_heard_again() -> None:
-    story = Story(options=Options(user_messages_remembered=8, user_messages_limit=4))
+    story = Story(options=SwimOptions(user_messages_remembered=8, user_messages_limit=4))
     story.befriend(1)
     for time in range(1, 31):
         assert heard(tell(story, word(time))) == [word(time)]
@@ -219,7 +219,7 @@ def test_answers_are_collected_until_the_deadline_one_of_each_member() -> None:
 
 
 def test_open_queries_are_bounded_on_both_sides() -> None:
-    story = Story(options=Options(queries_limit=2))
+    story = Story(options=SwimOptions(queries_limit=2))
     story.befriend(1)
     effects = [each for ticket in range(3) for each in story.step(QueryRequested(ticket, "q", b"", 1_000))]
     assert [each for each in effects if isinstance(each, QueryEnded)] == [QueryEnded(2)]
@@ -254,7 +254,7 @@ def test_a_query_has_a_timeout_within_reason(timeout_ms: int) -> None:
 
 @pytest.mark.parametrize("random_seed", range(5))
 def test_in_a_group_with_loss_every_member_hears_every_broadcast_exactly_once(random_seed: int) -> None:
-    network = GossipNetwork(random_seed, Options.lan(), loss=0.1, duplication=0.1)
+    network = GossipNetwork(random_seed, SwimOptions.lan(), loss=0.1, duplication=0.1)
     nodes = network.start(20)
     assert network.run_until(network.is_full_mesh, limit_ms=60_000), f"random seed {random_seed}"
     for number in range(10):
@@ -268,7 +268,7 @@ def test_in_a_group_with_loss_every_member_hears_every_broadcast_exactly_once(ra
 
 
 def test_a_query_reaches_a_group_of_bounded_capacity() -> None:
-    network = GossipNetwork(3, Options.lan())
+    network = GossipNetwork(3, SwimOptions.lan())
     nodes = network.start(40, capacity=5)
     network.run(60_000)
     network.step(nodes[7], QueryRequested(1, "who", b"", 10_000))

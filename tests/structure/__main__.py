@@ -8,10 +8,22 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 
-from tests.structure import addresses, documents, english, growth, message_fields, modules, raft_rules, waits, words
+from tests.structure import (
+    addresses,
+    class_names,
+    documents,
+    english,
+    growth,
+    message_fields,
+    modules,
+    raft_rules,
+    waits,
+    words,
+)
 
 CHECKS: tuple[Callable[[], Iterator[str]], ...] = (
     addresses.check,
+    class_names.check,
     documents.check,
     english.check,
     growth.check,

@@ -46,7 +46,7 @@ NO_ADDRESS = {
     "Address.host": "the type itself",
     "Network.route_host": "a function that asks the operating system",
     "VoterSettings.listener_names": "names of listeners",
-    "_Broadcast.url": "of a socket that is bound",
+    "_BroadcastSocket.url": "of a socket that is bound",
 }
 PAGE = ROOT / "docs" / "reference" / "addresses.md"
 

@@ -11,6 +11,7 @@ from tests.reference import site
 from tests.structure import __main__ as structure
 from tests.structure import modules
 from tests.structure.addresses import fields_of
+from tests.structure.class_names import repeated
 from tests.structure.documents import wrong_names, wrong_sections
 from tests.structure.english import Line, above, counted, offending, patterns, source_lines
 from tests.structure.growth import growing, powers
@@ -32,6 +33,13 @@ def test_command_prints_problems_and_returns_one(
 def test_address_field_is_found_by_type_and_by_name() -> None:
     planted = "class Planted:\n    contact: Address | None\n    last_endpoint: str\n    term: int\n    name: str\n"
     assert list(fields_of(ast.parse(planted))) == [(2, "Planted.contact"), (3, "Planted.last_endpoint")]
+
+
+def test_class_name_of_two_modules_is_found() -> None:
+    modules = {Path("a.py"): "class Planted: ...\nclass Other: ...", Path("b.py"): "\nclass Planted: ..."}
+    classes = {path: ast.walk(ast.parse(text)) for path, text in modules.items()}
+    found = [(str(path), node.lineno, node.name, str(first)) for path, node, first in repeated(classes)]
+    assert found == [("b.py", 2, "Planted", "a.py")]
 
 
 def test_message_with_four_positional_fields_is_found() -> None:

@@ -25,7 +25,7 @@ from consensus.protocols.garlic_farm.wire.codec import (
 )
 from consensus.protocols.garlic_farm.wire.entries import decode_entries, decode_value, encode_value
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
-from consensus.protocols.garlic_farm.wire.limits import Limits
+from consensus.protocols.garlic_farm.wire.limits import MessageLimits
 from consensus.protocols.garlic_farm.wire.log_pack import decode_log_pack, encode_log_pack
 from consensus.protocols.garlic_farm.wire.values import (
     ClusterServer,
@@ -445,7 +445,7 @@ def test_a_gzip_bomb_is_refused_at_the_limit() -> None:
     bomb = gzip.compress(bytes(8 * 2**20), mtime=0)
     assert len(bomb) < 10_000
     with pytest.raises(GarlicFarmError, match="inflates to more than") as refusal:
-        decode_log_pack(bomb, Limits(inflated_bytes=2**20))
+        decode_log_pack(bomb, MessageLimits(inflated_bytes=2**20))
     assert refusal.value.fault is Fault.TOO_LARGE
 
 
@@ -491,7 +491,7 @@ def test_a_log_pack_that_contradicts_itself_is_refused(data: bytes, complaint: s
         decode_log_pack(data)
 
 
-SMALL = Limits(log_bytes=100, entry_bytes=50, entries=3, servers=2, endpoint_bytes=10)
+SMALL = MessageLimits(log_bytes=100, entry_bytes=50, entries=3, servers=2, endpoint_bytes=10)
 
 
 @pytest.mark.parametrize(

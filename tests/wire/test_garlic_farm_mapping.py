@@ -12,7 +12,7 @@ from consensus.protocols.garlic_farm.wire.codec import decode_reply, decode_requ
 from consensus.protocols.garlic_farm.wire.entries import decode_value, encode_value
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.joining_mapping import sync_from_wire, sync_reply_to_wire, sync_to_wire
-from consensus.protocols.garlic_farm.wire.limits import Limits
+from consensus.protocols.garlic_farm.wire.limits import MessageLimits
 from consensus.protocols.garlic_farm.wire.mapping import (
     check_agreed,
     configuration_from_wire,
@@ -246,7 +246,7 @@ def test_an_extended_configuration_that_is_cut_or_changed_raises_the_one_error_o
     with pytest.raises(GarlicFarmError, match="follow an extended"):
         decode_value(kind, data + b"x")
     with pytest.raises(GarlicFarmError, match="more than 2 servers"):
-        decode_value(kind, data, Limits(servers=2))
+        decode_value(kind, data, MessageLimits(servers=2))
 
 
 @pytest.mark.parametrize("done", [False, True])

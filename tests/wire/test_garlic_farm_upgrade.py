@@ -35,8 +35,8 @@ from consensus.protocols.garlic_farm.wire.upgrade import (
 )
 from consensus.protocols.garlic_farm.wire.upgrade_client import (
     CACHE_MS,
-    Caller,
     Challenged,
+    Initiator,
     Session,
     Switched,
     UpgradeClient,
@@ -87,10 +87,10 @@ def caller(
     offered: tuple[str, ...] = ("garlicfarm.prevote.v1",),
     peers: PeerDirectory | None = ALICE,
     role: ConnectionRole = ConnectionRole.SERVER,
-) -> Caller:
+) -> Initiator:
     ours = identity or Identity("cluster-a", 1)
     credentials = Credentials(user, password)
-    return Caller(
+    return Initiator(
         cluster,
         lambda: (credentials,),
         lambda: ours,
@@ -102,7 +102,7 @@ def caller(
     )
 
 
-def connect(farm: Farm, who: Caller, session: Session, more: bytes = b"") -> Challenged | Switched:
+def connect(farm: Farm, who: Initiator, session: Session, more: bytes = b"") -> Challenged | Switched:
     """One connection: the client's request to the server, and its answer back."""
     client = UpgradeClient(who, session, "127.0.0.1:7669", farm.now_ms, channel=CHANNEL)
     verdict = farm.answer(client.request())
@@ -115,7 +115,7 @@ def status(verdict: UpgradeResult) -> int:
     return int(verdict.response.split(b" ", 2)[1])
 
 
-def authorized(farm: Farm, session: Session, who: Caller | None = None) -> bytes:
+def authorized(farm: Farm, session: Session, who: Initiator | None = None) -> bytes:
     if session.challenge is None:
         assert isinstance(connect(farm, who or caller(), session), Challenged)
     return UpgradeClient(who or caller(), session, "h", farm.now_ms, channel=CHANNEL).request()
@@ -292,7 +292,7 @@ def test_a_wrong_password_is_refused_without_stale_and_says_what_to_do() -> None
 @pytest.mark.parametrize(
     "who", [caller("wrong"), caller(user="unknown"), caller("", user="unknown")], ids=["password", "user", "empty"]
 )
-def test_the_server_counts_wrong_credentials(who: Caller) -> None:
+def test_the_server_counts_wrong_credentials(who: Initiator) -> None:
     farm, session = Farm(), Session()
     verdict = farm.answer(authorized(farm, session, who))
     assert isinstance(verdict, RefusedUpgrade)
@@ -302,7 +302,7 @@ def test_the_server_counts_wrong_credentials(who: Caller) -> None:
 
 
 @pytest.mark.parametrize("who", [caller(cluster="other"), caller(version="2")], ids=["cluster", "version"])
-def test_a_wrong_cluster_name_or_version_gets_404(who: Caller) -> None:
+def test_a_wrong_cluster_name_or_version_gets_404(who: Initiator) -> None:
     with pytest.raises(GarlicFarmError, match="another cluster or another version") as refusal:
         connect(Farm(), who, Session())
     assert refusal.value.fault is Fault.WRONG_PATH
@@ -551,7 +551,9 @@ def test_a_cluster_name_that_cannot_be_a_path_is_refused() -> None:
 # -- who it is ---------------------------------------------------------------------------------------------------------
 
 
-def handshake(farm: Farm, who: Caller, called: int | None = 2, channel: str = CHANNEL) -> tuple[bytes, UpgradeClient]:
+def handshake(
+    farm: Farm, who: Initiator, called: int | None = 2, channel: str = CHANNEL
+) -> tuple[bytes, UpgradeClient]:
     """Request 2 of a client that calls server `called`, over `channel`."""
     session = Session()
     connect(farm, who, session)

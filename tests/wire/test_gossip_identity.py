@@ -21,7 +21,7 @@ from gossip.core.messages import (
 from gossip.wire.identity import (
     CREDENTIAL_BYTES,
     ForgedError,
-    Purpose,
+    SignatureUse,
     Signer,
     Verifier,
     departure_proof,
@@ -96,7 +96,7 @@ def test_an_info_seen_elsewhere_does_not_serve_as_its_node_s_leave() -> None:
     assert Verifier().authenticate(leaving) == (leaving, 0)
     assert isinstance(leaving, Leave)
     assert replace(leaving.source, credential=b"") == ALICE
-    assert not verify(leaving.source, Purpose.PRESENCE)
+    assert not verify(leaving.source, SignatureUse.PRESENCE)
 
 
 def test_a_departure_told_by_others_counts_with_the_leaver_s_signature_over_that_incarnation_only() -> None:
@@ -106,7 +106,7 @@ def test_a_departure_told_by_others_counts_with_the_leaver_s_signature_over_that
         replace(told, proof=b""),
         replace(told, proof=proof[:-1]),
         replace(told, proof=SIGNED.credential),
-        replace(told, proof=sign(ALICE, ALICE_KEY, Purpose.LEAVING).credential),
+        replace(told, proof=sign(ALICE, ALICE_KEY, SignatureUse.LEAVING).credential),
         replace(told, proof=departure_proof(BORIS_KEY, BORIS.node_id, ALICE.incarnation)),
         replace(told, incarnation=ALICE.incarnation.raised()),
         replace(told, incarnation=Incarnation(4, 1)),

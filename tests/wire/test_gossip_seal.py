@@ -18,9 +18,9 @@ from gossip.wire.seal import (
     WINDOW,
     Envelope,
     Opened,
-    Refusal,
     Sealed,
     SealError,
+    SealFault,
     Unsealed,
 )
 from tests.memory import peak_bytes
@@ -35,7 +35,7 @@ def node(name: str, ring: Keyring = RING, salt_limit: int = 64) -> Sealed:
     return Sealed(ring, name.encode().ljust(16), NodeId(name.encode()[:8].ljust(8)), salt_limit)
 
 
-def refusal(receiver: Envelope, datagram: bytes) -> Refusal:
+def refusal(receiver: Envelope, datagram: bytes) -> SealFault:
     with pytest.raises(SealError) as caught:
         receiver.open(datagram)
     return caught.value.reason
@@ -65,9 +65,9 @@ def test_two_datagrams_and_two_starts_never_share_key_and_nonce() -> None:
 
 
 def test_another_farm_s_datagram_is_told_from_a_broken_one() -> None:
-    assert refusal(node("boris"), node("stranger", Keyring.of(FOREIGN_KEY)).seal(PING)) is Refusal.OTHER_FARM
+    assert refusal(node("boris"), node("stranger", Keyring.of(FOREIGN_KEY)).seal(PING)) is SealFault.OTHER_FARM
     same_label = Keyring.of(FOREIGN_KEY, label=RING.label)
-    assert refusal(node("boris"), node("stranger", same_label).seal(PING)) is Refusal.UNKNOWN_KEY
+    assert refusal(node("boris"), node("stranger", same_label).seal(PING)) is SealFault.UNKNOWN_KEY
 
 
 def test_every_changed_bit_of_a_datagram_is_refused() -> None:
@@ -77,15 +77,15 @@ def test_every_changed_bit_of_a_datagram_is_refused() -> None:
         for bit in range(8):
             changed = bytearray(datagram)
             changed[position] ^= 1 << bit
-            expected = {Refusal.OTHER_FARM, Refusal.UNKNOWN_KEY, Refusal.BAD_SEAL}
-            assert refusal(boris, bytes(changed)) in ({Refusal.FOREIGN_VERSION} if position == 1 else expected)
+            expected = {SealFault.OTHER_FARM, SealFault.UNKNOWN_KEY, SealFault.BAD_SEAL}
+            assert refusal(boris, bytes(changed)) in ({SealFault.FOREIGN_VERSION} if position == 1 else expected)
     assert boris.open(datagram) == Opened(PING)
 
 
 def test_every_truncation_is_refused() -> None:
     datagram = node("alice").seal(PING)
     for length in range(len(datagram)):
-        assert refusal(node("boris"), datagram[:length]) in {Refusal.SHORT, Refusal.BAD_SEAL}
+        assert refusal(node("boris"), datagram[:length]) in {SealFault.SHORT, SealFault.BAD_SEAL}
 
 
 def test_a_datagram_is_taken_once() -> None:
@@ -93,8 +93,8 @@ def test_a_datagram_is_taken_once() -> None:
     first, second = alice.seal(PING), alice.seal(PING)
     boris.open(second)
     boris.open(first)
-    assert refusal(boris, first) is Refusal.REPLAY
-    assert refusal(boris, second) is Refusal.REPLAY
+    assert refusal(boris, first) is SealFault.REPLAY
+    assert refusal(boris, second) is SealFault.REPLAY
 
 
 def test_datagrams_may_come_in_any_order_within_the_window_and_not_behind_it() -> None:
@@ -105,13 +105,13 @@ def test_datagrams_may_come_in_any_order_within_the_window_and_not_behind_it() -
     random.Random(seed).shuffle(rest)
     for datagram in rest:
         boris.open(datagram)
-    assert {refusal(boris, datagram) for datagram in rest} == {Refusal.REPLAY}, f"random seed {seed}"
-    assert refusal(boris, oldest) is Refusal.REPLAY
+    assert {refusal(boris, datagram) for datagram in rest} == {SealFault.REPLAY}, f"random seed {seed}"
+    assert refusal(boris, oldest) is SealFault.REPLAY
 
 
 def test_a_node_s_own_datagrams_coming_back_are_an_echo() -> None:
     alice = node("alice")
-    assert refusal(alice, alice.seal(PING)) is Refusal.ECHO
+    assert refusal(alice, alice.seal(PING)) is SealFault.ECHO
 
 
 def test_strangers_cannot_push_out_what_is_remembered_and_memory_is_bounded() -> None:
@@ -121,7 +121,7 @@ def test_strangers_cannot_push_out_what_is_remembered_and_memory_is_bounded() ->
     for number in range(50):
         refusal(boris, node(f"forger {number}").seal(PING)[:-1] + b"\x00")
     assert boris.salts_remembered == 1
-    assert refusal(boris, first) is Refusal.REPLAY
+    assert refusal(boris, first) is SealFault.REPLAY
     for number in range(50):
         boris.open(node(f"member {number}").seal(PING))
     assert boris.salts_remembered == 4
@@ -132,7 +132,7 @@ def test_a_forged_counter_far_ahead_does_not_move_the_window() -> None:
     boris.open(alice.seal(PING))
     forged = bytearray(alice.seal(PING))
     forged[HEADER_BYTES - 8 : HEADER_BYTES] = b"\xff" * 8
-    assert refusal(boris, bytes(forged)) is Refusal.BAD_SEAL
+    assert refusal(boris, bytes(forged)) is SealFault.BAD_SEAL
     boris.open(alice.seal(PING))
 
 
@@ -145,7 +145,7 @@ def test_while_keys_rotate_both_open_and_the_label_stays() -> None:
 def test_a_retired_key_opens_a_join_request_only_and_the_answer_is_sealed_with_it() -> None:
     rotated = node("seed", Keyring.of(NEXT_KEY, retired=(KEY,), label=RING.label))
     latecomer = node("latecomer")
-    assert refusal(rotated, latecomer.seal(PING)) is Refusal.RETIRED_KEY
+    assert refusal(rotated, latecomer.seal(PING)) is SealFault.RETIRED_KEY
     opened = rotated.open(latecomer.seal(b"\x3fjoin"))
     assert opened == Opened(b"\x3fjoin", key_id(KEY))
     nak = rotated.seal(b"\x42nak", answered_key_id=opened.retired_key_id)
@@ -180,7 +180,7 @@ def test_a_ring_says_what_is_wrong_with_its_keys_and_prints_none() -> None:
 def test_unsealed_datagrams_are_code_version_and_body() -> None:
     assert Unsealed().seal(PING) == PING[:1] + bytes([VERSION]) + PING[1:]
     assert Unsealed().open(Unsealed().seal(PING)) == Opened(PING, names_receiver=True)
-    assert refusal(Unsealed(), b"") is refusal(Unsealed(), PING[:1]) is Refusal.SHORT
+    assert refusal(Unsealed(), b"") is refusal(Unsealed(), PING[:1]) is SealFault.SHORT
 
 
 @pytest.mark.parametrize("version", [0, VERSION + 1, 255])
@@ -192,9 +192,9 @@ def test_another_version_is_told_from_another_farm_before_anything_is_opened(ver
         for each in (foreign, foreign[:12]):  # how long the rest of it is, only that version knows
             with pytest.raises(SealError) as caught:
                 envelope.open(each)
-            assert (caught.value.reason, caught.value.version) == (Refusal.FOREIGN_VERSION, version)
+            assert (caught.value.reason, caught.value.version) == (SealFault.FOREIGN_VERSION, version)
     of_strangers = node("stranger", Keyring.of(FOREIGN_KEY)).seal(PING)
-    assert refusal(node("boris"), of_strangers[:1] + bytes([version]) + of_strangers[2:]) is Refusal.OTHER_FARM
+    assert refusal(node("boris"), of_strangers[:1] + bytes([version]) + of_strangers[2:]) is SealFault.OTHER_FARM
 
 
 def test_joins_under_a_retired_key_push_no_window_out() -> None:
@@ -204,5 +204,5 @@ def test_joins_under_a_retired_key_push_no_window_out() -> None:
     boris.open(datagram)
     for number in range(8):
         assert boris.open(node(f"old {number}").seal(b"\x3fjoin")).retired_key_id == key_id(KEY)
-    assert refusal(boris, datagram) is Refusal.REPLAY
+    assert refusal(boris, datagram) is SealFault.REPLAY
     assert boris.salts_remembered == 1

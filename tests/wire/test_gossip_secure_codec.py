@@ -24,7 +24,7 @@ from gossip.core.messages import (
 )
 from gossip.wire.codec import DatagramError, decode, encode
 from gossip.wire.identity import Signer, conflict_proof, departure_proof, sign
-from gossip.wire.seal import Refusal, Sealed
+from gossip.wire.seal import Sealed, SealFault
 from gossip.wire.secure_codec import DATAGRAM_LIMIT_BYTES, SECRETS_BYTES, RefusedError, SecureCodec
 from gossip.wire.token import TOKEN_BYTES, TOKEN_LIFETIME_MS
 
@@ -112,7 +112,7 @@ def test_a_join_under_the_key_that_is_being_rotated_out_is_still_admitted() -> N
 def test_the_holder_of_a_retired_key_is_named_and_can_read_its_refusal() -> None:
     seed, latecomer = Node("seed", Keyring.of(b"n" * 32, retired=(RING.primary,), label=RING.label)), Node("late")
     error = seed.refuses(latecomer.join())
-    assert error.reason is Refusal.RETIRED_KEY
+    assert error.reason is SealFault.RETIRED_KEY
     assert error.outdated is not None
     applicant, used = error.outdated
     assert applicant.node_id == latecomer.info.node_id
@@ -125,16 +125,16 @@ def test_each_refusal_has_its_reason() -> None:
     envelope = Sealed(RING, b"a third salt....", seed.info.node_id)
     datagram = alice.join()
     seed.take(datagram)
-    assert seed.refuses(datagram).reason is Refusal.REPLAY
-    assert seed.refuses(seed.join()).reason is Refusal.ECHO
-    assert seed.refuses(stranger.join()).reason is Refusal.OTHER_FARM
-    assert seed.refuses(alice.join()[:-1]).reason is Refusal.BAD_SEAL
-    assert seed.refuses(b"").reason is Refusal.SHORT
-    assert seed.refuses(envelope.seal(b"\x3frubbish")).reason is Refusal.MALFORMED
-    assert seed.refuses(envelope.seal(encode(JoinReq(alice.info)))).reason is Refusal.FORGED
+    assert seed.refuses(datagram).reason is SealFault.REPLAY
+    assert seed.refuses(seed.join()).reason is SealFault.ECHO
+    assert seed.refuses(stranger.join()).reason is SealFault.OTHER_FARM
+    assert seed.refuses(alice.join()[:-1]).reason is SealFault.BAD_SEAL
+    assert seed.refuses(b"").reason is SealFault.SHORT
+    assert seed.refuses(envelope.seal(b"\x3frubbish")).reason is SealFault.MALFORMED
+    assert seed.refuses(envelope.seal(encode(JoinReq(alice.info)))).reason is SealFault.FORGED
     assert (
         seed.refuses(envelope.seal(encode(Leave(sign(alice.info, alice.key))), seed.info.node_id)).reason
-        is Refusal.FORGED
+        is SealFault.FORGED
     )
     left = seed.take(alice.codec.outgoing(Leave(alice.info), seed.info.node_id)).message
     proof = departure_proof(alice.key, alice.info.node_id, alice.info.incarnation)
@@ -196,16 +196,16 @@ def test_what_is_sealed_for_one_node_is_refused_by_every_other_and_stays_fresh_f
         PingResponse(boris.info.node_id, alice.info.node_id, incarnation, 1, 0),
     ):
         datagram = alice.codec.outgoing(message, boris.info.node_id)
-        assert clara.refuses(datagram).reason is Refusal.MISADDRESSED
+        assert clara.refuses(datagram).reason is SealFault.MISADDRESSED
         boris.take(datagram)
-        assert boris.refuses(alice.codec.outgoing(message)).reason is Refusal.MISADDRESSED, "names no receiver"
+        assert boris.refuses(alice.codec.outgoing(message)).reason is SealFault.MISADDRESSED, "names no receiver"
 
 
 def test_a_response_on_its_way_through_a_helper_names_no_receiver_and_is_not_for_the_requester() -> None:
     target, helper, requester = Node("target"), Node("helper"), Node("requester")
     answer = PingResponse(requester.info.node_id, target.info.node_id, Incarnation(1, 0), 1, 0)
     assert helper.take(target.codec.outgoing(answer)).message == answer
-    assert requester.refuses(target.codec.outgoing(answer)).reason is Refusal.MISADDRESSED
+    assert requester.refuses(target.codec.outgoing(answer)).reason is SealFault.MISADDRESSED
 
 
 def test_only_another_holder_of_the_identity_s_key_can_answer_as_a_second_instance() -> None:
@@ -220,6 +220,6 @@ def test_only_another_holder_of_the_identity_s_key_can_answer_as_a_second_instan
     own_proof = conflict_proof(boris.key, sha512(b"boris").digest()[:16], 1 << 63)
     for forged in (b"", bytes(112), proof[:-1], conflict_proof(liar.key, b"l" * 16, 1 << 63), own_proof):
         claimed = liar.codec.outgoing(replace(answer, proof=forged), name)
-        assert boris.refuses(claimed).reason is Refusal.FORGED
+        assert boris.refuses(claimed).reason is SealFault.FORGED
     for_another_question = replace(answer, seq=7, proof=proof)
-    assert boris.refuses(liar.codec.outgoing(for_another_question, name)).reason is Refusal.FORGED
+    assert boris.refuses(liar.codec.outgoing(for_another_question, name)).reason is SealFault.FORGED

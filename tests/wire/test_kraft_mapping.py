@@ -38,7 +38,7 @@ from consensus.protocols.kafka.wire.messages_quorum import (
 )
 from consensus.protocols.kraft.wire.mapping import (
     Answering,
-    Refused,
+    RefusedRequest,
     reply_from_wire,
     reply_to_wire,
     request_from_wire,
@@ -115,7 +115,7 @@ def no_entries(_data: bytes, _position: LogId) -> tuple[Entry, ...]:
     raise AssertionError("there are no records to read")
 
 
-def carried(request: Request) -> Request | Refused:
+def carried(request: Request) -> Request | RefusedRequest:
     """What replica 2 takes of what replica 1 sends."""
     api, version = LATEST[type(request)]
     frame = encode_request(api, version, 1, "test", request_to_wire(request, TWO, Names(ONE)))
@@ -259,7 +259,7 @@ def test_a_voter_that_the_configuration_names_without_directory_is_known_by_its_
 def test_a_replica_in_another_directory_does_not_answer_for_the_voter_that_it_was(request_sent: Request) -> None:
     wire = request_to_wire(request_sent, TWO, Names(ONE))
     refused = request_from_wire(wire, 7, Names(ReplicaKey(2, b"x" * 16)))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedRequest)
     with pytest.raises(KafkaWireError, match="INVALID_VOTER_KEY"):
         reply_from_wire(refused.response, request_sent, Names(ONE), no_entries)
 
@@ -287,7 +287,7 @@ def test_a_replica_of_the_jvm_means_the_limit_of_its_whole_fetch() -> None:
 def test_a_fetch_for_another_topic_is_refused() -> None:
     wire = request_to_wire(REQUESTS[2], TWO, Names(ONE))
     assert isinstance(wire, FetchRequest)
-    assert isinstance(request_from_wire(structs.replace(wire, topics=()), 7, Names(TWO)), Refused)
+    assert isinstance(request_from_wire(structs.replace(wire, topics=()), 7, Names(TWO)), RefusedRequest)
 
 
 TEST_TOPIC: Final = Topic("__raft_performance_test", UUID(int=2))
@@ -300,7 +300,7 @@ def test_a_log_of_another_name_is_one_of_its_own(request_sent: Request) -> None:
     sent = request_to_wire(request_sent, TWO, Names(ONE, topic=TEST_TOPIC))
     message = decode_request(encode_request(api, version, 1, "test", sent)).message
     assert request_from_wire(message, 7, Names(TWO, topic=TEST_TOPIC)) == request_sent
-    assert isinstance(request_from_wire(message, 7, Names(TWO)), Refused)
+    assert isinstance(request_from_wire(message, 7, Names(TWO)), RefusedRequest)
 
 
 @pytest.mark.parametrize(("asked", "reply"), REPLIES, ids=[f"{number}" for number in range(len(REPLIES))])

@@ -30,7 +30,7 @@ from consensus.protocols.zmq_raft.wire.entries import (
 from consensus.protocols.zmq_raft.wire.frames import (
     DEFAULT_LIMITS,
     MAX_UINT,
-    Limits,
+    FrameLimits,
     ZmqRaftError,
     bool_frame,
     json_frame,
@@ -406,14 +406,14 @@ def test_a_reply_that_cannot_be_is_not_written(reply: wire.Reply) -> None:
 @pytest.mark.parametrize(
     "limits",
     [
-        Limits(max_frames=8),
-        Limits(max_message_bytes=100),
-        Limits(max_entry_data_bytes=99),
-        Limits(max_peer_id_bytes=4),
-        Limits(max_ident_bytes=10),
+        FrameLimits(max_frames=8),
+        FrameLimits(max_message_bytes=100),
+        FrameLimits(max_entry_data_bytes=99),
+        FrameLimits(max_peer_id_bytes=4),
+        FrameLimits(max_ident_bytes=10),
     ],
 )
-def test_a_message_beyond_a_limit_is_refused(limits: Limits) -> None:
+def test_a_message_beyond_a_limit_is_refused(limits: FrameLimits) -> None:
     append = wire.AppendEntriesRpc(
         message_id=1,
         ident=IDENT,
@@ -432,7 +432,7 @@ def test_a_message_beyond_a_limit_is_refused(limits: Limits) -> None:
 
 def test_configurations_have_a_limit_together_because_reading_them_takes_long() -> None:
     frame = entry_frame(JOINT)
-    limits = Limits(max_configurations_bytes=3 * len(frame))
+    limits = FrameLimits(max_configurations_bytes=3 * len(frame))
     assert read_entries([frame, entry_frame(UPDATE)] * 3, limits) == (JOINT, UPDATE) * 3
     with pytest.raises(ZmqRaftError, match="configurations"):
         read_entries([frame] * 4, limits)

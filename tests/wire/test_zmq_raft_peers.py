@@ -6,7 +6,7 @@ difference.
 
 import pytest
 
-from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, Limits
+from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, FrameLimits
 from consensus.protocols.zmq_raft.wire.messages import MalformedPeers, Peer
 from consensus.protocols.zmq_raft.wire.peers import PeersError, check_change, check_url, read_peers
 
@@ -21,7 +21,7 @@ NO_IP = "peer url must have a valid ip address in hostname"
 PROTOCOL = "peer url protocol must be tcp:"
 
 
-def malformed(value: object, limits: Limits = DEFAULT_LIMITS) -> MalformedPeers:
+def malformed(value: object, limits: FrameLimits = DEFAULT_LIMITS) -> MalformedPeers:
     with pytest.raises(PeersError) as caught:
         read_peers(value, limits)
     return caught.value.malformed
@@ -133,7 +133,7 @@ def test_what_is_beyond_our_limits_is_refused_in_our_words() -> None:
     assert malformed(many).message == "at most 64 peers may be in a cluster"
     for peer_id in ("x" * 129, "a\nb", "\u202e"):
         assert malformed([[peer_id, URL]]).message == "peer id must be printable and have at most 128 bytes"
-    assert malformed([["1", URL]], Limits(max_url_bytes=17)).message == "peer url must have at most 17 bytes"
+    assert malformed([["1", URL]], FrameLimits(max_url_bytes=17)).message == "peer url must have at most 17 bytes"
 
 
 A, B, C = (Peer(name, f"tcp://127.0.0.1:{port}") for name, port in (("a", 1), ("b", 2), ("c", 3)))

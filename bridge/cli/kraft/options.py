@@ -95,7 +95,7 @@ class Quorum:
         if not addresses:
             fail(NO_SERVER)
         settings = {} if self.security is None else read_settings(self.security, ())
-        options = kafka.ConnectionOptions(security=protocol.tool_security(settings))
+        options = kafka.DialOptions(security=protocol.tool_security(settings))
         return await question(
             protocol.QuorumClient(addresses, options, brokers=self.brokers, patience_s=self.patience_s)
         )

@@ -334,7 +334,7 @@ def log(cluster: Cluster, *, first: int, count: int, as_json: bool) -> None:
         async with aclosing(client.entries(first - 1, count, patience_s=patience_s)) as items:
             async for item in items:
                 _print_item(item, as_json=as_json)
-                if isinstance(item, protocol.LogEntry):
+                if isinstance(item, protocol.CommittedEntry):
                     entries, last = entries + 1, item.index
         return entries, last
 
@@ -372,7 +372,7 @@ def follow(cluster: Cluster, *, first: int | None, as_json: bool) -> None:
 
 
 def _print_item(item: "protocol.LogItem", *, as_json: bool) -> None:
-    if isinstance(item, protocol.LogEntry):
+    if isinstance(item, protocol.CommittedEntry):
         text = item.data if item.kind is protocol.LogEntryKind.STATE else _plain(item.data)
         if as_json:
             print_json_line(ZmqRaftEntryView.of(item.index, item.term, item.kind.value, item.request_id.hex(), text))

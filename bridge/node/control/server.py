@@ -28,7 +28,7 @@ from bridge.node.control.places import Place, RemotePlaces
 from bridge.node.control.routes import Answer, Handlers, Request, Routes, new_counters, refusal
 from bridge.node.security.control_socket import ControlSocketError, listen, remove_if_ours
 from bridge.node.security.local_trust import is_trusted_user, peer_user_id
-from consensus.net import AcceptOptions, AcceptQueue, DropReason, TlsStream, time_for
+from consensus.net import AcceptOptions, AcceptQueue, CloseReason, TlsStream, time_for
 
 RECEIVE_BYTES = 16 * 1024
 LOG = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ class ControlServer:
         def arrived() -> None:
             self.counters["control_connections"] += 1
 
-        def dropped(_address: str, _why: DropReason) -> None:
+        def dropped(_address: str, _why: CloseReason) -> None:
             self.counters["control_connections_refused"] += 1
 
         try:

@@ -40,7 +40,7 @@ from bridge.node.membership.admissions import AdmissionStore
 from bridge.node.raft.applied_state import AppliedState
 from bridge.wire.log.admission_chain import flaw_of
 from consensus.protocols.garlic_farm import Claim, ConnectionRole, Fault, ProvenPeer, Refusal
-from gossip.node import Identity
+from gossip.node import NodeIdentity
 from gossip.wire import node_id_of
 
 IDS_AHEAD_MAX = 256
@@ -155,7 +155,7 @@ class _Vouched:
 class FarmPeers:
     """The directory of one node. `farm` is None for as long as the node does not know its farm."""
 
-    def __init__(self, identity: Identity, farm: KnownFarm | None) -> None:
+    def __init__(self, identity: NodeIdentity, farm: KnownFarm | None) -> None:
         """`farm`: what this node remembers of it."""
         self._identity = identity
         self._public_key = identity.key.public_key().public_bytes_raw()

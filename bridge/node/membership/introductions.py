@@ -41,7 +41,7 @@ from gossip import (
     WireDescription,
 )
 from gossip.node import GenerationKeeper
-from gossip.wire import DatagramError, Purpose, Signer, Verifier, decode_node_info, encode_node_info
+from gossip.wire import DatagramError, SignatureUse, Signer, Verifier, decode_node_info, encode_node_info
 
 LOOK_INTERVAL_S = 0.5
 SILENT_PERIODS = 3
@@ -168,7 +168,7 @@ class Introductions:
     def introduced(self, identity: Identity) -> Identity:
         """The identity with what this node has to say of itself and of others."""
         self._said += 1
-        purpose = Purpose.LEAVING if self._core.leaving else Purpose.PRESENCE
+        purpose = SignatureUse.LEAVING if self._core.leaving else SignatureUse.PRESENCE
         others = self._core.alive()
         if len(others) >= INTRODUCTIONS_MAX:
             # In a large farm others each time, so that no member is left out for ever.
@@ -183,7 +183,7 @@ class Introductions:
                 self._refused += 1
                 continue
             present = self._verifier.holds(info)
-            leaving = not present and number == 0 and self._verifier.holds(info, Purpose.LEAVING)
+            leaving = not present and number == 0 and self._verifier.holds(info, SignatureUse.LEAVING)
             if not present and not leaving:
                 self._refused += 1
                 continue

@@ -35,7 +35,7 @@ from gossip import (
     NodeInfo,
     Reader,
 )
-from gossip.node import DEFAULT_CAPACITY, GenerationKeeper, Identity, begin_generation, exclusive, load_identity
+from gossip.node import DEFAULT_CAPACITY, GenerationKeeper, NodeIdentity, begin_generation, exclusive, load_identity
 from gossip.wire import Signer
 
 
@@ -166,13 +166,13 @@ async def introduce(
     await provider.run(connecting.introducer(), others)
 
 
-def gossip_options(settings: GossipSettings) -> gossip.Options:
+def gossip_options(settings: GossipSettings) -> gossip.SwimOptions:
     """The options of its timing. Not all holders of the farm key are trusted: others' verdicts only lead to a probe."""
-    timed = gossip.Options.loopback() if settings.timing is Timing.LOCAL else gossip.Options.lan()
+    timed = gossip.SwimOptions.loopback() if settings.timing is Timing.LOCAL else gossip.SwimOptions.lan()
     return replace(timed, first_hand_verdicts=True)
 
 
-def _begin(directory: Path, stack: ExitStack) -> tuple[Identity, int]:
+def _begin(directory: Path, stack: ExitStack) -> tuple[NodeIdentity, int]:
     """Lock the state directory until `stack` closes; return the identity in it and the generation that begins."""
     stack.enter_context(exclusive(directory))
     identity = load_identity(directory)
@@ -180,7 +180,7 @@ def _begin(directory: Path, stack: ExitStack) -> tuple[Identity, int]:
 
 
 def _introductions(
-    settings: NodeConfiguration, metadata: bytes, metrics: Metrics, identity: Identity, generation: int
+    settings: NodeConfiguration, metadata: bytes, metrics: Metrics, identity: NodeIdentity, generation: int
 ) -> Introductions:
     directory, consensus = settings.state_dir, settings.consensus
     period_s, hurried_s = profile_of(consensus.timing).introduce_s

@@ -89,7 +89,7 @@ from consensus.storage import (
     sync_directory,
 )
 from gossip import StateError
-from gossip.node import Identity, keep_generation, reset_stored_era, save_identity
+from gossip.node import NodeIdentity, keep_generation, reset_stored_era, save_identity
 
 MAKING = f"{RAFT_DIRECTORY}.recovering"
 _CHUNK_BYTES = 1024 * 1024
@@ -118,7 +118,7 @@ class RecoveryPlan:
     node_id: bytes
     formation: FormationState
     reset: Reset = field(default_factory=Reset)
-    identity: Identity | None = None
+    identity: NodeIdentity | None = None
     """Of the new node that goes on from a backup; None: the survivor keeps its own."""
 
     @property
@@ -185,7 +185,7 @@ async def plan_recovery_of_backup(backup: Path, state_dir: Path, reset: Reset | 
         raise RecoveryError(str(error)) from error
     reset = reset or Reset()
     _check_term(survivor, reset)
-    identity = Identity.throwaway()
+    identity = NodeIdentity.throwaway()
     formation = _created_alone(survivor, identity.node_id, reset)
     return RecoveryPlan(survivor, state_dir, identity.node_id, formation, reset, identity)
 

@@ -37,7 +37,6 @@ from consensus.net import (
 )
 from consensus.protocols.garlic_farm import (
     Authenticator,
-    Caller,
     ClientQuota,
     ConnectionRole,
     Connector,
@@ -47,6 +46,7 @@ from consensus.protocols.garlic_farm import (
     HttpProxy,
     I2pConnector,
     Identity,
+    Initiator,
     Metrics,
     NonceBook,
     PeerDirectory,
@@ -193,7 +193,7 @@ class Connecting:
 
     def dialer(self, identity: Callable[[], Identity], role: ConnectionRole) -> Dialer:
         """Connects in the name of `identity`, to say what `role` may say."""
-        caller = Caller(
+        caller = Initiator(
             self._cluster,
             self._users.credentials,
             lambda: self._words.introduced(identity()),

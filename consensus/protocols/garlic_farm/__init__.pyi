@@ -4,7 +4,7 @@ from .node.client import (
     read_barrier_anywhere as read_barrier_anywhere,
 )
 from .node.client_quota import ClientQuota as ClientQuota
-from .node.client_requests import ClientRequests as ClientRequests, ExecutedRequests as ExecutedRequests
+from .node.client_requests import ClientRequests as ClientRequests, SessionStateMachine as SessionStateMachine
 from .node.connection import (
     Cancel as Cancel,
     ClientAnswer as ClientAnswer,
@@ -50,7 +50,7 @@ from .wire.proof import (
 from .wire.proxy import ProxyMode as ProxyMode
 from .wire.upgrade import ADMISSIONS_MAX as ADMISSIONS_MAX, INTRODUCTIONS_MAX as INTRODUCTIONS_MAX, Identity as Identity
 from .wire.upgrade_client import (
-    Caller as Caller,
+    Initiator as Initiator,
     Session as Session,
 )
 from .wire.upgrade_server import Authenticator as Authenticator

@@ -1,5 +1,5 @@
 from .connections.connection import (
-    ConnectionOptions as ConnectionOptions,
+    DialOptions as DialOptions,
     KafkaConnectionError as KafkaConnectionError,
     connect as connect,
     open_connection as open_connection,
@@ -60,7 +60,7 @@ from .wire.records import (
     RecordBatch as RecordBatch,
 )
 from .wire.scram import (
-    Credentials as Credentials,
+    UserSource as UserSource,
     Mechanism as Mechanism,
     ScramCredential as ScramCredential,
     UnknownUsers as UnknownUsers,

@@ -12,7 +12,7 @@ from .client.client import (
     ZmqRaftClient as ZmqRaftClient,
     connect as connect,
 )
-from .client.links import ClientOptions as ClientOptions
+from .client.links import ZmqClientOptions as ZmqClientOptions
 from .peer.compaction import (
     CommandCompactor as CommandCompactor,
     Compacted as Compacted,
@@ -20,7 +20,7 @@ from .peer.compaction import (
     CompactionOptions as CompactionOptions,
 )
 from .client.log_reader import (
-    LogEntry as LogEntry,
+    CommittedEntry as CommittedEntry,
     LogEntryKind as LogEntryKind,
     LogItem as LogItem,
     SnapshotPart as SnapshotPart,
@@ -43,7 +43,7 @@ from .sockets import (
 from .wire.frames import (
     DEFAULT_LIMITS as DEFAULT_LIMITS,
     REQUEST_ID_BYTES as REQUEST_ID_BYTES,
-    Limits as Limits,
+    FrameLimits as FrameLimits,
     ZmqRaftError as ZmqRaftError,
 )
 from .wire.messages import (

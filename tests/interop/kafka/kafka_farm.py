@@ -68,7 +68,7 @@ class KafkaFarm:
     async def brokers(self, port: int) -> set[int]:
         """The Raft ids of the nodes whose listeners one listener tells of."""
         login = None if self.writer is None else kafka.Login(self.writer.name, self.writer.password)
-        options = kafka.ConnectionOptions(security=kafka.ClientSecurity(login=login))
+        options = kafka.DialOptions(security=kafka.ClientSecurity(login=login))
         async with kafka.open_connection(LOOPBACK, port, options) as connection:
             response = await connection.ask(MetadataRequest(topics=()))
         return {broker.node_id for broker in response.brokers}

@@ -35,7 +35,7 @@ import trio
 
 from benchmarks.child import Child, ChildError
 from consensus.protocols.kafka import (
-    ConnectionOptions,
+    DialOptions,
     KafkaConnectionError,
     Record,
     RecordBatch,
@@ -72,7 +72,7 @@ START_S: Final = 60.0
 STOP_S: Final = 20.0
 SERVE: Final = (sys.executable, "-m", "bridge.cli.main", "kraft", "serve")
 CAUGHT_UP_S: Final = 30.0
-OPTIONS: Final = ConnectionOptions(connect_timeout_ms=500, request_timeout_ms=2_000)
+OPTIONS: Final = DialOptions(connect_timeout_ms=500, request_timeout_ms=2_000)
 
 
 def first_metadata() -> list[bytes]:

@@ -21,7 +21,7 @@ import trio
 
 from benchmarks.zmq_raft_group import Make, Member, PackageClient, PackageError, ZmqRaftGroup, stored_package_log
 from consensus.core.model import Entry, EntryKind
-from consensus.protocols.zmq_raft import LogEntry, LogEntryKind, SnapshotPart, ZmqRaftClient
+from consensus.protocols.zmq_raft import CommittedEntry, LogEntryKind, SnapshotPart, ZmqRaftClient
 from consensus.protocols.zmq_raft.wire.entries import entry_frame, read_entry
 from consensus.storage.disk import StorageError
 from consensus.storage.snapshots import HEADER_BYTES, snapshot_file
@@ -382,9 +382,9 @@ async def subscribe(client: ZmqRaftClient, heard: list[tuple[int, bytes]]) -> No
             heard.append(index_and_frame(entry))  # noqa: PERF401 - it has no end, and others look at the list
 
 
-def index_and_frame(item: LogEntry | SnapshotPart) -> tuple[int, bytes]:
+def index_and_frame(item: CommittedEntry | SnapshotPart) -> tuple[int, bytes]:
     """An entry that our client was given, in the form of the wire."""
-    assert isinstance(item, LogEntry)
+    assert isinstance(item, CommittedEntry)
     kind = list(LogEntryKind).index(item.kind)
     return item.index, item.request_id + bytes((kind,)) + item.term.to_bytes(7, "little") + item.data
 

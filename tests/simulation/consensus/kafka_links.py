@@ -34,7 +34,7 @@ from consensus.core.model import ReplicaKey, ServerId
 from consensus.net import Backoff
 from consensus.protocols.kafka.wire.apis import ApiKey, ErrorCode, version_for
 from consensus.protocols.kafka.wire.codec import (
-    Incoming,
+    ApiRequest,
     decode_request,
     decode_response,
     encode_request,
@@ -48,7 +48,7 @@ from consensus.protocols.kraft.replica.quorum_service import sender_of
 from consensus.protocols.kraft.wire.mapping import (
     FIRST_PRE_VOTE_VERSION,
     QuorumResponse,
-    Refused,
+    RefusedRequest,
     refusal,
     reply_from_wire,
     request_from_wire,
@@ -147,7 +147,7 @@ class _Taken:
     """A request that the answerer's core has."""
 
     connection: _Connection
-    incoming: Incoming
+    incoming: ApiRequest
     asked: Request
     node: KafkaNode
 
@@ -325,7 +325,7 @@ class KafkaLinks:
             raise ViolationError(f"wire: {connection.lane.asker} sends what cannot be read: {error}") from error
         self._correlation += 1
         asked = request_from_wire(incoming.message, self._correlation, node.names)
-        if isinstance(asked, Refused):
+        if isinstance(asked, RefusedRequest):
             self._marks.see("request for another directory refused")
             self._respond(connection, incoming, asked.response)
             return
@@ -349,7 +349,7 @@ class KafkaLinks:
         self._judge.answered(connection.answerer, taken.asked, response)
         self._respond(connection, taken.incoming, response)
 
-    def _respond(self, connection: _Connection, incoming: Incoming, response: Any) -> None:
+    def _respond(self, connection: _Connection, incoming: ApiRequest, response: Any) -> None:
         frame = encode_response(incoming.api_key, incoming.api_version, incoming.correlation_id, response)
         connection.is_answering = False
         connection.responses_until_ms = self._arrival_ms(connection, connection.responses_until_ms)

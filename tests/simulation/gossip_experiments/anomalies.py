@@ -11,14 +11,14 @@ from collections.abc import Iterable
 from gossip.core.events import Event, Received
 from gossip.core.member import Address
 from gossip.core.messages import Message
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from tests.simulation.gossip_network import GossipNetwork, Node
 
 
 class SlowNetwork(GossipNetwork):
     """A network some of whose members are slow at times."""
 
-    def __init__(self, random_seed: int, options: Options | None = None) -> None:
+    def __init__(self, random_seed: int, options: SwimOptions | None = None) -> None:
         super().__init__(random_seed, options)
         self._slow_until: dict[int, int] = {}
         self._held: list[tuple[Node, Address, Message]] = []

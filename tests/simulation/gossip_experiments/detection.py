@@ -18,7 +18,7 @@ from math import e
 
 from gossip.core.effects import Effect, MembershipChanged
 from gossip.core.member import NodeId, Status
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from tests.simulation.gossip_experiments.figures import Figure, mean_of
 from tests.simulation.gossip_experiments.formed import form, next_period, revive
 from tests.simulation.gossip_network import GossipNetwork, Node
@@ -49,7 +49,7 @@ class Detection:
 
 def first_detections(size: int, samples: int, random_seed: int, progress: Progress | None = None) -> Detection:
     """Crash members just before a period begins and wait for the first suspicion, again and again."""
-    options = replace(Options.lan(), gossip_period_ms=PIGGYBACK_ONLY_MS)
+    options = replace(SwimOptions.lan(), gossip_period_ms=PIGGYBACK_ONLY_MS)
     network = GossipNetwork(random_seed, options)
     nodes = form(network, size)
     found: dict[NodeId, int] = {}

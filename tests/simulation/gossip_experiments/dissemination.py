@@ -12,7 +12,7 @@ from math import log2
 
 from gossip.core.effects import Effect, MembershipChanged
 from gossip.core.member import NodeId, Status
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from tests.simulation.gossip_experiments.formed import form, next_period
 from tests.simulation.gossip_network import GossipNetwork, Node
 
@@ -48,7 +48,7 @@ class MassCrash:
 
 
 def mass_crash(
-    size: int, loss: float, random_seed: int, options: Options | None = None, progress: Progress | None = None
+    size: int, loss: float, random_seed: int, options: SwimOptions | None = None, progress: Progress | None = None
 ) -> MassCrash:
     """A tenth of the group crashes at once."""
     network = GossipNetwork(random_seed, options, loss=loss)

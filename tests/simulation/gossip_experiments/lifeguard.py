@@ -17,7 +17,7 @@ from typing import Final
 
 from gossip.core.effects import Effect, MembershipChanged
 from gossip.core.member import NodeId, Status
-from gossip.core.options import Options
+from gossip.core.options import SwimOptions
 from tests.simulation.gossip_experiments.anomalies import SlowNetwork
 from tests.simulation.gossip_experiments.formed import form
 from tests.simulation.gossip_network import Node
@@ -29,18 +29,18 @@ INTERVALS_MS: Final = (1, 4, 16, 64, 256, 1_024, 4_096, 16_384)
 LENGTH_MS: Final = 120_000
 SETTLING_MS: Final = 15_000
 
-PAPER: Final = replace(Options.lan(), suspicion_multiplier=5, suspicion_max_multiplier=6)
+PAPER: Final = replace(SwimOptions.lan(), suspicion_multiplier=5, suspicion_max_multiplier=6)
 """Lifeguard as the paper measures it: alpha 5, beta 6, 1 s, 500 ms, 3 helpers, multiplier up to 8."""
 PLAIN: Final = PAPER.plain_swim()
 
-PARTS: Final[Mapping[str, Options]] = {
+PARTS: Final[Mapping[str, SwimOptions]] = {
     "plain SWIM": PLAIN,
     "local health without nacks": replace(PLAIN, awareness_max=PAPER.awareness_max),
     "local health": replace(PLAIN, awareness_max=PAPER.awareness_max, nacks=True),
     "shrinking suspicion": replace(PLAIN, suspicion_max_multiplier=PAPER.suspicion_max_multiplier),
     "buddy notice": replace(PLAIN, buddy_notice=True),
     "Lifeguard": replace(PAPER, standstill_grace=False),
-    "as shipped": Options.lan(),
+    "as shipped": SwimOptions.lan(),
 }
 """The parts one at a time; the last is this project's own preset (alpha 4, and grace for standing still).
 
@@ -97,7 +97,7 @@ class FalsePositives:
 
 
 def interval_run(
-    cell: Cell, options: Options, random_seed: int, *, size: int = SIZE, length_ms: int = LENGTH_MS
+    cell: Cell, options: SwimOptions, random_seed: int, *, size: int = SIZE, length_ms: int = LENGTH_MS
 ) -> FalsePositives:
     """One cell, once."""
     network = SlowNetwork(random_seed, options)
@@ -145,7 +145,9 @@ class Latencies:
     missed: int
 
 
-def threshold_run(count: int, duration_ms: int, options: Options, random_seed: int, *, size: int = SIZE) -> Latencies:
+def threshold_run(
+    count: int, duration_ms: int, options: SwimOptions, random_seed: int, *, size: int = SIZE
+) -> Latencies:
     """`count` members are slow once, for `duration_ms`: how long until they are declared dead."""
     network = SlowNetwork(random_seed, options)
     nodes = form(network, size)

@@ -33,7 +33,7 @@ from consensus.protocols.garlic_farm.node.links import Resolve
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.codec import encode_request
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
-from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
+from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, MessageLimits
 from consensus.protocols.garlic_farm.wire.upgrade import Extension
 from consensus.server.errors import NotLeaderError, ServerBusyError
 from consensus.server.server import ConsensusServer
@@ -65,7 +65,7 @@ class GarlicFarmClient:
         *,
         random: Random,
         options: ClientOptions | None = None,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: MessageLimits = DEFAULT_LIMITS,
     ) -> None:
         if not servers:
             raise ValueError("a client needs at least one server to ask")

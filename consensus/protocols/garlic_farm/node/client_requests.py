@@ -27,7 +27,7 @@ Answered = Callable[[ClientAnswer | None], None]
 WAITING_MAX = 4096
 
 
-class ExecutedRequests(Protocol):
+class SessionStateMachine(Protocol):
     """A state machine that keeps a table of sessions."""
 
     def request_of(self, command: bytes) -> RequestId | None:
@@ -40,7 +40,7 @@ class ExecutedRequests(Protocol):
 class ClientRequests:
     """Answers the clients of one server, numbered `own_id`."""
 
-    def __init__(self, server: ConsensusServer, own_id: int, sessioned: ExecutedRequests | None = None) -> None:
+    def __init__(self, server: ConsensusServer, own_id: int, sessioned: SessionStateMachine | None = None) -> None:
         self._server = server
         self._own_id = own_id
         self._sessioned = sessioned
@@ -95,7 +95,7 @@ class ClientRequests:
     def _found(
         self,
         found: ProposalResolved,
-        sessioned: ExecutedRequests,
+        sessioned: SessionStateMachine,
         commands: tuple[bytes, ...],
         callback: "_AnswerCallback",
     ) -> None:

@@ -44,7 +44,7 @@ from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent, Metric
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.codec import RequestReader, encode_reply
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
-from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, UNKNOWN_SERVER, Limits
+from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, UNKNOWN_SERVER, MessageLimits
 from consensus.protocols.garlic_farm.wire.mapping import (
     check_agreed,
     commands_from_wire,
@@ -187,7 +187,7 @@ class ServerConnection:
         identity: Callable[[], Identity],
         metrics: Metrics,
         options: ConnectionOptions,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: MessageLimits = DEFAULT_LIMITS,
         budget: ReceiveBudget | None = None,
         quota: ClientQuota | None = None,
         voucher: bytes | None = None,

@@ -23,7 +23,7 @@ from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.peers import ProvenPeer
 from consensus.protocols.garlic_farm.wire.upgrade import Extension, Identity
-from consensus.protocols.garlic_farm.wire.upgrade_client import Caller, Session, Switched, UpgradeClient
+from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator, Session, Switched, UpgradeClient
 from consensus.server.event_loop import now_ms
 
 __all__ = ["Dialed", "Dialer", "Dials", "PeerAddress"]
@@ -58,7 +58,7 @@ class Dialer:
 
     def __init__(
         self,
-        caller: Caller,
+        caller: Initiator,
         *,
         transport: Connector | None = None,
         timeout_s: float = 5.0,

@@ -36,7 +36,7 @@ from consensus.protocols.garlic_farm.node.request_encoder import RequestEncoder
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.codec import encode_request
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
-from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
+from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, MessageLimits
 from consensus.protocols.garlic_farm.wire.mapping import ConfigurationBefore, extensions_to_core, reply_from_wire
 from consensus.protocols.garlic_farm.wire.upgrade import Extension
 from consensus.server.interfaces import Receiver
@@ -87,7 +87,7 @@ class PeerLinks:
         random: Random,
         configuration_before: ConfigurationBefore = lambda _: 0,
         options: LinkOptions | None = None,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: MessageLimits = DEFAULT_LIMITS,
     ) -> None:
         self.dialer = dialer
         self.resolve = resolve

@@ -26,7 +26,7 @@ from typing import assert_never
 
 import trio
 
-from consensus.net.accepting import AcceptOptions, AcceptQueue, DropReason, Handle, KnownSources
+from consensus.net.accepting import AcceptOptions, AcceptQueue, CloseReason, Handle, KnownSources
 from consensus.net.receive_budget import BudgetOptions, ReceiveBudget
 from consensus.net.tls import NodeCertificate
 from consensus.net.tls_stream import TlsStream
@@ -35,7 +35,7 @@ from consensus.protocols.garlic_farm.node.connection import ConnectionOptions, R
 from consensus.protocols.garlic_farm.node.connectors import is_loopback
 from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent, Metrics
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
-from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
+from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, MessageLimits
 from consensus.protocols.garlic_farm.wire.peers import Claim, ProvenPeer
 from consensus.protocols.garlic_farm.wire.proof import i2p_channel, tls_channel
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
@@ -226,7 +226,7 @@ class GarlicFarmServer:
         *,
         connection_limits: ConnectionLimits | None = None,
         connection: ConnectionOptions | None = None,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: MessageLimits = DEFAULT_LIMITS,
         on_identity: Callable[[Identity], None] = lambda _: None,
         accepting: AcceptOptions | None = None,
         budget: BudgetOptions | None = None,
@@ -320,13 +320,13 @@ class GarlicFarmServer:
             await nursery.start(queue.serve, listeners, accept)
             started.started(bound_port)
 
-    def _dropped(self, source: str, why: DropReason) -> None:
+    def _dropped(self, source: str, why: CloseReason) -> None:
         match why:
-            case DropReason.CROWDED | DropReason.EXHAUSTED:
+            case CloseReason.CROWDED | CloseReason.EXHAUSTED:
                 fault = Fault.BUSY
-            case DropReason.SILENT:
+            case CloseReason.SILENT:
                 fault = Fault.SILENT
-            case DropReason.GONE:
+            case CloseReason.GONE:
                 fault = Fault.REFUSED_UPGRADE
             case _:
                 assert_never(why)

@@ -12,7 +12,7 @@ from consensus.core import messages as core
 from consensus.core.model import COMMAND, Entry, Index, integer_id
 from consensus.protocols.garlic_farm.wire.codec import encode_log, encode_request
 from consensus.protocols.garlic_farm.wire.joining_mapping import sync_to_wire
-from consensus.protocols.garlic_farm.wire.limits import Limits
+from consensus.protocols.garlic_farm.wire.limits import MessageLimits
 from consensus.protocols.garlic_farm.wire.log_pack import records_bytes
 from consensus.protocols.garlic_farm.wire.mapping import (
     ConfigurationBefore,
@@ -28,7 +28,7 @@ from consensus.protocols.garlic_farm.wire.values import LogEntry, LogPack, WireE
 class EncodedEntries:
     """The entries of the last append in the wire's form and as bytes."""
 
-    def __init__(self, configuration_before: ConfigurationBefore, limits: Limits) -> None:
+    def __init__(self, configuration_before: ConfigurationBefore, limits: MessageLimits) -> None:
         self._configuration_before = configuration_before
         self._limits = limits
         self._first: Index = 0
@@ -57,7 +57,7 @@ class EncodedEntries:
 class RequestEncoder:
     """Encodes requests to all peers of one server."""
 
-    def __init__(self, configuration_before: ConfigurationBefore, limits: Limits) -> None:
+    def __init__(self, configuration_before: ConfigurationBefore, limits: MessageLimits) -> None:
         self._configuration_before = configuration_before
         self._limits = limits
         self._encoded_entries = EncodedEntries(configuration_before, limits)

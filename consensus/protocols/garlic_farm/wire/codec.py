@@ -13,7 +13,7 @@ import struct
 
 from consensus.protocols.garlic_farm.wire.entries import decode_entries, encode_entries
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError, malformed, too_large
-from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
+from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, MessageLimits
 from consensus.protocols.garlic_farm.wire.messages import (
     EXCHANGES,
     REPLY_TYPES,
@@ -33,7 +33,7 @@ READ_AHEAD_BYTES = 65_536
 """How much beyond one whole message a reader holds."""
 
 
-def encode_request(request: Request, limits: Limits = DEFAULT_LIMITS, log: bytes | None = None) -> bytes:
+def encode_request(request: Request, limits: MessageLimits = DEFAULT_LIMITS, log: bytes | None = None) -> bytes:
     """A request's bytes; `log` are its entries' (`encode_log`), if they are known."""
     message_type = REQUEST_TYPES[type(request)]
     if log is None:
@@ -53,13 +53,13 @@ def encode_request(request: Request, limits: Limits = DEFAULT_LIMITS, log: bytes
     )
 
 
-def encode_log(request: Request, limits: Limits = DEFAULT_LIMITS) -> bytes:
+def encode_log(request: Request, limits: MessageLimits = DEFAULT_LIMITS) -> bytes:
     """The bytes of a request's entries."""
     _check_entries(REQUEST_TYPES[type(request)], request)
     return encode_entries(request.entries, limits)
 
 
-def decode_request(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Request:
+def decode_request(data: bytes, limits: MessageLimits = DEFAULT_LIMITS) -> Request:
     """The request that `data`, all of it, is."""
     size = request_size(data, limits)
     if size is None or len(data) != size:
@@ -67,7 +67,7 @@ def decode_request(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Request:
     return _decode_whole(data, 0, data[REQUEST_HEADER.size :], limits)
 
 
-def _decode_whole(data: bytes | bytearray, at: int, log: bytes, limits: Limits) -> Request:
+def _decode_whole(data: bytes | bytearray, at: int, log: bytes, limits: MessageLimits) -> Request:
     """The request whose header is at `at`, and whose entries are `log`; its size and type were checked."""
     type_byte, source, destination, term, last_log_term, last_log_index, commit_index, _ = REQUEST_HEADER.unpack_from(
         data, at
@@ -119,7 +119,7 @@ def decode_reply(data: bytes) -> Reply:
     )
 
 
-def request_size(data: bytes | bytearray, limits: Limits = DEFAULT_LIMITS, at: int = 0) -> int | None:
+def request_size(data: bytes | bytearray, limits: MessageLimits = DEFAULT_LIMITS, at: int = 0) -> int | None:
     """How long the request that begins at `at` is, or None while its header is incomplete."""
     if len(data) > at and data[at] not in EXCHANGES:
         _request_type(data[at])
@@ -131,7 +131,7 @@ def request_size(data: bytes | bytearray, limits: Limits = DEFAULT_LIMITS, at: i
     return REQUEST_HEADER.size + log_size
 
 
-class _Reader:
+class _MessageReader:
     """Bytes in, whole messages' bytes out. What the two directions share."""
 
     __slots__ = ("_at", "_buffer", "_capacity_bytes")
@@ -168,12 +168,12 @@ class _Reader:
         return taken
 
 
-class RequestReader(_Reader):
+class RequestReader(_MessageReader):
     """Finds requests in the bytes of a connection."""
 
     __slots__ = ("_limits",)
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: MessageLimits = DEFAULT_LIMITS) -> None:
         super().__init__(REQUEST_HEADER.size + limits.log_bytes)
         self._limits = limits
 
@@ -194,7 +194,7 @@ class RequestReader(_Reader):
         return _decode_whole(self._buffer, at, log, self._limits)
 
 
-class ReplyReader(_Reader):
+class ReplyReader(_MessageReader):
     """Finds replies in the bytes of a connection."""
 
     __slots__ = ()

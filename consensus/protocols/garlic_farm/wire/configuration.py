@@ -14,7 +14,7 @@ A ClusterServer entry is one server; in a request to remove it, the id alone.
 import struct
 
 from consensus.protocols.garlic_farm.wire.errors import malformed, too_large
-from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
+from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, MessageLimits
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, Configuration, checked_id, checked_long
 
 _TWO_LONGS = struct.Struct(">QQ")
@@ -24,7 +24,7 @@ _ID_AND_LENGTH = struct.Struct(">iI")
 _ID = struct.Struct(">i")
 
 
-def encode_configuration(configuration: Configuration, limits: Limits = DEFAULT_LIMITS) -> bytes:
+def encode_configuration(configuration: Configuration, limits: MessageLimits = DEFAULT_LIMITS) -> bytes:
     """A configuration's bytes, as an entry's value and inside a snapshot chunk."""
     lists = (configuration.servers, configuration.old_servers, configuration.learners)
     named = sum(map(len, lists))
@@ -43,7 +43,7 @@ def encode_configuration(configuration: Configuration, limits: Limits = DEFAULT_
     return b"".join(parts)
 
 
-def decode_configuration(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Configuration:
+def decode_configuration(data: bytes, limits: MessageLimits = DEFAULT_LIMITS) -> Configuration:
     """The configuration that `data`, all of it, is."""
     if data.startswith(_MARK):
         return _decode_extended(data, limits)
@@ -64,7 +64,7 @@ def decode_configuration(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Config
     )
 
 
-def _decode_extended(data: bytes, limits: Limits) -> Configuration:
+def _decode_extended(data: bytes, limits: MessageLimits) -> Configuration:
     at = len(_MARK) + _TWO_LONGS.size
     if len(data) < at:
         raise malformed(f"an extended configuration of {len(data)} bytes is shorter than its {at}-byte head")
@@ -87,7 +87,7 @@ def _decode_extended(data: bytes, limits: Limits) -> Configuration:
     return configuration
 
 
-def _decode_servers(data: bytes, at: int, room: int, limits: Limits) -> tuple[tuple[ClusterServer, ...], int]:
+def _decode_servers(data: bytes, at: int, room: int, limits: MessageLimits) -> tuple[tuple[ClusterServer, ...], int]:
     if len(data) - at < _COUNT.size:
         raise malformed(f"{len(data) - at} bytes left where a count of servers is due")
     (count,) = _COUNT.unpack_from(data, at)
@@ -101,7 +101,7 @@ def _decode_servers(data: bytes, at: int, room: int, limits: Limits) -> tuple[tu
     return tuple(servers), at
 
 
-def _encode_server(server: ClusterServer, limits: Limits) -> bytes:
+def _encode_server(server: ClusterServer, limits: MessageLimits) -> bytes:
     if server.endpoint is None:
         raise malformed(f"server {server.server_id} of a configuration has no endpoint")
     try:
@@ -113,7 +113,7 @@ def _encode_server(server: ClusterServer, limits: Limits) -> bytes:
     return _ID_AND_LENGTH.pack(checked_id(server.server_id, "server id"), len(endpoint)) + endpoint
 
 
-def _decode_server(data: bytes, at: int, limits: Limits) -> tuple[ClusterServer, int]:
+def _decode_server(data: bytes, at: int, limits: MessageLimits) -> tuple[ClusterServer, int]:
     if len(data) - at < _ID_AND_LENGTH.size:
         raise malformed(f"{len(data) - at} bytes left where a server's id and endpoint length are due")
     server_id, length = _ID_AND_LENGTH.unpack_from(data, at)
@@ -129,14 +129,14 @@ def _decode_server(data: bytes, at: int, limits: Limits) -> tuple[ClusterServer,
     return ClusterServer(server_id, endpoint), at + length
 
 
-def encode_cluster_server(server: ClusterServer, limits: Limits = DEFAULT_LIMITS) -> bytes:
+def encode_cluster_server(server: ClusterServer, limits: MessageLimits = DEFAULT_LIMITS) -> bytes:
     """The value of an AddServerRequest's entry or, without an endpoint, of a RemoveServerRequest's."""
     if server.endpoint is None:
         return _ID.pack(checked_id(server.server_id, "server id"))
     return _encode_server(server, limits)
 
 
-def decode_cluster_server(data: bytes, limits: Limits = DEFAULT_LIMITS) -> ClusterServer:
+def decode_cluster_server(data: bytes, limits: MessageLimits = DEFAULT_LIMITS) -> ClusterServer:
     """The server that `data`, all of it, is."""
     if len(data) == _ID.size:
         return ClusterServer(_ID.unpack(data)[0], None)

@@ -4,7 +4,7 @@
 
 For an application this is, byte for byte, the form in which the core and the journal keep entries
 (`entry_data.encode_group`): what arrives is stored as it came. A value must be used up to its last byte. A request
-carries one log pack at most: each may inflate to `Limits.inflated_bytes`, and a request has room for hundreds. A
+carries one log pack at most: each may inflate to `MessageLimits.inflated_bytes`, and a request has room for hundreds. A
 snapshot chunk is
 
     last index 8 │ last term 8 │ length 4 │ configuration │ offset 8 │ length 4 │ data │ done 1
@@ -23,7 +23,7 @@ from consensus.protocols.garlic_farm.wire.configuration import (
     encode_configuration,
 )
 from consensus.protocols.garlic_farm.wire.errors import malformed, too_large
-from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, LONG_MAX, Limits
+from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, LONG_MAX, MessageLimits
 from consensus.protocols.garlic_farm.wire.log_pack import decode_log_pack, encode_log_pack
 from consensus.protocols.garlic_farm.wire.values import (
     ClusterServer,
@@ -45,7 +45,7 @@ _LENGTH = struct.Struct(">I")
 _OFFSET_AND_LENGTH = struct.Struct(">QI")
 
 
-def encode_entries(entries: Sequence[WireEntry], limits: Limits = DEFAULT_LIMITS) -> bytes:
+def encode_entries(entries: Sequence[WireEntry], limits: MessageLimits = DEFAULT_LIMITS) -> bytes:
     """The log entries of a request, one after the other."""
     if len(entries) > limits.entries:
         raise too_large(f"{len(entries)} log entries in one request; the limit is {limits.entries}")
@@ -64,7 +64,7 @@ def encode_entries(entries: Sequence[WireEntry], limits: Limits = DEFAULT_LIMITS
     return encoded
 
 
-def decode_entries(data: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[WireEntry, ...]:
+def decode_entries(data: bytes, limits: MessageLimits = DEFAULT_LIMITS) -> tuple[WireEntry, ...]:
     """The log entries of a request; `data` must end where the last of them does."""
     entries: list[WireEntry] = []
     at, end, head_bytes, largest = 0, len(data), ENTRY_HEAD.size, limits.entry_bytes
@@ -96,7 +96,7 @@ def _value(entry: WireEntry) -> Value | None:
     return None if isinstance(entry, Entry) else entry.value
 
 
-def encode_value(value: Value, limits: Limits = DEFAULT_LIMITS) -> tuple[ValueType, bytes]:
+def encode_value(value: Value, limits: MessageLimits = DEFAULT_LIMITS) -> tuple[ValueType, bytes]:
     """A value's type byte and its bytes."""
     match value:
         case Configuration():
@@ -112,7 +112,7 @@ def encode_value(value: Value, limits: Limits = DEFAULT_LIMITS) -> tuple[ValueTy
             assert_never(value)
 
 
-def decode_value(value_type: int, data: bytes, limits: Limits = DEFAULT_LIMITS) -> Value:
+def decode_value(value_type: int, data: bytes, limits: MessageLimits = DEFAULT_LIMITS) -> Value:
     """The value that `data`, all of it, is."""
     match value_type:
         case ValueType.CONFIGURATION | ValueType.EXTENDED_CONFIGURATION:
@@ -130,7 +130,7 @@ def decode_value(value_type: int, data: bytes, limits: Limits = DEFAULT_LIMITS) 
             raise malformed(f"log value type {value_type} is unknown")
 
 
-def _encode_snapshot_chunk(chunk: SnapshotSyncRequest, limits: Limits) -> bytes:
+def _encode_snapshot_chunk(chunk: SnapshotSyncRequest, limits: MessageLimits) -> bytes:
     configuration = encode_configuration(chunk.configuration, limits)
     return b"".join(
         (
@@ -147,7 +147,7 @@ def _encode_snapshot_chunk(chunk: SnapshotSyncRequest, limits: Limits) -> bytes:
     )
 
 
-def _decode_snapshot_chunk(data: bytes, limits: Limits) -> SnapshotSyncRequest:
+def _decode_snapshot_chunk(data: bytes, limits: MessageLimits) -> SnapshotSyncRequest:
     try:
         last_log_index, last_log_term = _TWO_LONGS.unpack_from(data)
         (configuration_length,) = _LENGTH.unpack_from(data, _TWO_LONGS.size)

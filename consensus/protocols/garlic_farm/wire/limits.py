@@ -17,7 +17,7 @@ LONG_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class MessageLimits:
     """Bounds that decoding and encoding both keep.
 
     Whatever a server of this protocol accepts must fit the wire, or a leader could accept an entry that it can never
@@ -38,4 +38,4 @@ class Limits:
     """One endpoint, such as `tcp://localhost:9001`."""
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = MessageLimits()

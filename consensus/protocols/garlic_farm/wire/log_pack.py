@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from consensus.core.model import Entry
 from consensus.protocols.garlic_farm.wire.configuration import decode_configuration, encode_configuration
 from consensus.protocols.garlic_farm.wire.errors import malformed, too_large
-from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, Limits
+from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, MessageLimits
 from consensus.protocols.garlic_farm.wire.values import (
     Configuration,
     LogEntry,
@@ -39,7 +39,7 @@ _RAW_DEFLATE = -zlib.MAX_WBITS
 _GZIP = zlib.MAX_WBITS | 16
 
 
-def encode_log_pack(pack: LogPack, limits: Limits = DEFAULT_LIMITS) -> bytes:
+def encode_log_pack(pack: LogPack, limits: MessageLimits = DEFAULT_LIMITS) -> bytes:
     """The compressed bytes of a log pack."""
     if len(pack.entries) > limits.entries:
         raise too_large(f"{len(pack.entries)} records in a log pack; the limit is {limits.entries}")
@@ -58,12 +58,12 @@ def encode_log_pack(pack: LogPack, limits: Limits = DEFAULT_LIMITS) -> bytes:
     return b"".join((_GZIP_HEAD, deflated, _GZIP_TAIL.pack(zlib.crc32(plain), len(plain))))
 
 
-def records_bytes(entries: Sequence[WireEntry], limits: Limits = DEFAULT_LIMITS) -> int:
+def records_bytes(entries: Sequence[WireEntry], limits: MessageLimits = DEFAULT_LIMITS) -> int:
     """How many bytes the records of these entries add to a data file."""
     return sum(_RECORD_HEAD.size + len(_packed(entry, limits)[1]) for entry in entries)
 
 
-def decode_log_pack(data: bytes, limits: Limits = DEFAULT_LIMITS) -> LogPack:
+def decode_log_pack(data: bytes, limits: MessageLimits = DEFAULT_LIMITS) -> LogPack:
     """The log pack that `data`, all of it, is."""
     plain = _inflate(data, limits)
     if len(plain) < _SIZES.size:
@@ -89,7 +89,7 @@ def decode_log_pack(data: bytes, limits: Limits = DEFAULT_LIMITS) -> LogPack:
     return LogPack(first, tuple(entries))
 
 
-def _inflate(data: bytes, limits: Limits) -> bytes:
+def _inflate(data: bytes, limits: MessageLimits) -> bytes:
     inflater = zlib.decompressobj(_GZIP)
     try:
         plain = inflater.decompress(data, limits.inflated_bytes + 1)
@@ -102,7 +102,7 @@ def _inflate(data: bytes, limits: Limits) -> bytes:
     return plain
 
 
-def _packed(entry: WireEntry, limits: Limits) -> tuple[ValueType, bytes]:
+def _packed(entry: WireEntry, limits: MessageLimits) -> tuple[ValueType, bytes]:
     if isinstance(entry, Entry):
         return ValueType.APPLICATION, entry.data
     if not isinstance(entry.value, Configuration):
@@ -111,14 +111,14 @@ def _packed(entry: WireEntry, limits: Limits) -> tuple[ValueType, bytes]:
     return kind, encode_configuration(entry.value, limits)
 
 
-def _encode_record(entry: WireEntry, limits: Limits) -> bytes:
+def _encode_record(entry: WireEntry, limits: MessageLimits) -> bytes:
     value_type, value = _packed(entry, limits)
     if len(value) > limits.entry_bytes:
         raise too_large(f"a log pack's record of {len(value)} bytes; the limit is {limits.entry_bytes}")
     return _RECORD_HEAD.pack(checked_long(entry.term, "record term"), value_type) + value
 
 
-def _decode_record(record: bytes, limits: Limits) -> WireEntry:
+def _decode_record(record: bytes, limits: MessageLimits) -> WireEntry:
     if len(record) < _RECORD_HEAD.size:
         raise malformed(f"a log pack's record of {len(record)} bytes is shorter than its {_RECORD_HEAD.size}-byte head")
     term, value_type = _RECORD_HEAD.unpack_from(record)

@@ -83,7 +83,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class Initiator:
     """What every handshake of one client has in common."""
 
     cluster: str
@@ -126,7 +126,7 @@ class UpgradeClient:
 
     def __init__(
         self,
-        caller: Caller,
+        caller: Initiator,
         session: Session,
         host: str,
         now_ms: int,

@@ -63,7 +63,7 @@ class KafkaConnectionError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionOptions:
+class DialOptions:
     """How to connect. The times are Kafka's `socket.connection.setup.timeout.ms` and `request.timeout.ms`, smaller."""
 
     client_id: str = "garlic-farm"
@@ -76,7 +76,7 @@ class ConnectionOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _SentRequest:
     correlation_id: int
     api_key: ApiKey
     version: int
@@ -88,7 +88,7 @@ class _Waiting:
 class KafkaConnection:
     """A connection that is ready for requests. `run` must run, in a task of the caller's."""
 
-    def __init__(self, frames: FrameStream, peer: str, options: ConnectionOptions) -> None:
+    def __init__(self, frames: FrameStream, peer: str, options: DialOptions) -> None:
         """`connect` makes one."""
         self.peer = peer
         """Host and port, for messages to people."""
@@ -102,7 +102,7 @@ class KafkaConnection:
         """Why the connection is over, once it is."""
         self._frames = frames
         self._options = options
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_SentRequest] = deque()
         self._correlation_id = 0
         self._scope = trio.CancelScope()
         self._unsent = trio.Event()
@@ -144,7 +144,7 @@ class KafkaConnection:
         frame = encode_request(api_key, chosen, correlation_id, self._options.client_id, message)
         timeout_s = (self._options.request_timeout_ms + wait_ms) / 1000 + time_for(len(frame))
         deadline_s = trio.current_time() + timeout_s
-        self._waiting.append(_Waiting(correlation_id, api_key, chosen, deadline_s, answered, arriving))
+        self._waiting.append(_SentRequest(correlation_id, api_key, chosen, deadline_s, answered, arriving))
         if self._scope.deadline > deadline_s and len(self._waiting) == 1:
             self._scope.deadline = deadline_s
         try:
@@ -266,9 +266,9 @@ class KafkaConnection:
         return self._correlation_id
 
 
-async def connect(host: str, port: int, options: ConnectionOptions | None = None) -> KafkaConnection:
+async def connect(host: str, port: int, options: DialOptions | None = None) -> KafkaConnection:
     """Connect, agree on versions, and log in if there is a login. Raises `KafkaConnectionError`."""
-    options = options or ConnectionOptions()
+    options = options or DialOptions()
     peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     connection: KafkaConnection | None = None
     try:
@@ -304,9 +304,7 @@ async def connect(host: str, port: int, options: ConnectionOptions | None = None
 
 
 @asynccontextmanager
-async def open_connection(
-    host: str, port: int, options: ConnectionOptions | None = None
-) -> AsyncIterator[KafkaConnection]:
+async def open_connection(host: str, port: int, options: DialOptions | None = None) -> AsyncIterator[KafkaConnection]:
     """A connection that runs until the block ends. Raises `KafkaConnectionError`.
 
     An error of the block leaves it as itself.

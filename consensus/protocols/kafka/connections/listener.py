@@ -36,7 +36,7 @@ from typing import Any, Final
 
 import trio
 
-from consensus.net.accepting import AcceptOptions, AcceptQueue, DropReason, source_of
+from consensus.net.accepting import AcceptOptions, AcceptQueue, CloseReason, source_of
 from consensus.net.receive_budget import BudgetOptions, ReceiveBudget
 from consensus.net.tls_stream import TlsStream
 from consensus.net.transfer_time import time_for
@@ -46,7 +46,7 @@ from consensus.protocols.kafka.connections.security import ListenerSecurity, cer
 from consensus.protocols.kafka.connections.service import AskElsewhereError, Caller, ServedApi, Service
 from consensus.protocols.kafka.wire import messages_clients as clients
 from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
-from consensus.protocols.kafka.wire.codec import Incoming, UnsupportedVersionError, decode_request, encode_response
+from consensus.protocols.kafka.wire.codec import ApiRequest, UnsupportedVersionError, decode_request, encode_response
 from consensus.protocols.kafka.wire.limits import DEFAULT_LIMITS, KafkaWireError, Limits
 from consensus.protocols.kafka.wire.scram import Mechanism, ScramError, ScramServer
 from consensus.server.block_nursery import block_nursery
@@ -103,7 +103,7 @@ class _EndedError(Exception):
 
 
 @dataclass(slots=True)
-class _Session:
+class _ClientSession:
     """One connection: who it is, and what it waits for."""
 
     frames: FrameStream
@@ -211,7 +211,7 @@ class KafkaListener:
     def _count(self, what: str) -> None:
         self.counters[what] += 1
 
-    def _dropped(self, _: str, why: DropReason) -> None:
+    def _dropped(self, _: str, why: CloseReason) -> None:
         self._count(f"closed: {why.value}")
 
     async def _accept(self, transport: trio.SocketStream, host: str) -> None:
@@ -226,7 +226,7 @@ class KafkaListener:
     async def _serve(
         self, stream: trio.abc.Stream, scope: trio.CancelScope, host: str, port: int, holding: _Holding
     ) -> None:
-        session: _Session | None = None
+        session: _ClientSession | None = None
         try:
             with scope:
                 stream = await self._secure(stream)
@@ -234,7 +234,7 @@ class KafkaListener:
                 frames = FrameStream(stream, self.options.limits.max_request_bytes, holding.buffered)
                 if must_login:
                     frames.max_frame_bytes = min(frames.max_frame_bytes, _MAX_FRAME_BYTES_BEFORE_LOGIN)
-                session = _Session(frames, scope, host, port, certificate_principal(stream), must_login)
+                session = _ClientSession(frames, scope, host, port, certificate_principal(stream), must_login)
                 await self._converse(session, holding)
                 self._count("closed: the client hung up")
                 with trio.move_on_after(1):
@@ -275,7 +275,7 @@ class KafkaListener:
             raise _EndedError("the TLS handshake failed") from error
         return secured
 
-    async def _converse(self, session: _Session, holding: _Holding) -> None:
+    async def _converse(self, session: _ClientSession, holding: _Holding) -> None:
         """Answer requests in order, one after the other unless they overlap."""
         if not session.must_login:
             session.scope.deadline = trio.current_time() + self.options.idle_s
@@ -295,7 +295,7 @@ class KafkaListener:
         if failure is not None:
             raise failure
 
-    async def _read_requests(self, session: _Session, holding: _Holding, ahead: LookAhead) -> None:
+    async def _read_requests(self, session: _ClientSession, holding: _Holding, ahead: LookAhead) -> None:
         frames, options = session.frames, self.options
         while await frames.begin():
             if not frames.has_frame:
@@ -328,7 +328,7 @@ class KafkaListener:
         return api is not None and api.overlaps
 
     async def _respond_behind(
-        self, session: _Session, holding: _Holding, response: bytes | None, size_bytes: int
+        self, session: _ClientSession, holding: _Holding, response: bytes | None, size_bytes: int
     ) -> None:
         """Send the response to a request that overlapped. The connection's deadline is for its next request then."""
         frames, sent_bytes = session.frames, 0 if response is None else len(response)
@@ -347,7 +347,7 @@ class KafkaListener:
         self.counters["bytes received"] += received_bytes
         self.counters["bytes sent"] += sent_bytes
 
-    def _expect(self, session: _Session, what: str, within_s: float) -> None:
+    def _expect(self, session: _ClientSession, what: str, within_s: float) -> None:
         session.waits_for = what
         if session.must_login:
             return
@@ -356,7 +356,7 @@ class KafkaListener:
         if abs(session.scope.deadline - deadline_s) > within_s * _TOLERANCE:
             session.scope.deadline = deadline_s
 
-    async def _answer(self, session: _Session, frame: bytes) -> bytes | None:
+    async def _answer(self, session: _ClientSession, frame: bytes) -> bytes | None:
         try:
             request = decode_request(frame, self._served, self.options.limits)
         except UnsupportedVersionError as error:
@@ -377,7 +377,7 @@ class KafkaListener:
             return None
         return _encoded(request, response)
 
-    async def _ask(self, session: _Session, request: Incoming) -> Any:
+    async def _ask(self, session: _ClientSession, request: ApiRequest) -> Any:
         if session.must_login:
             raise _EndedError("a request before the login")
         caller = Caller(
@@ -421,7 +421,7 @@ class KafkaListener:
             ),
         )
 
-    def _handshake(self, session: _Session, request: Incoming) -> clients.SaslHandshakeResponse:
+    def _handshake(self, session: _ClientSession, request: ApiRequest) -> clients.SaslHandshakeResponse:
         security, mechanism = self.options.security, request.message.mechanism
         if security.credentials is None or not session.must_login:
             return clients.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
@@ -433,7 +433,7 @@ class KafkaListener:
         session.scram = ScramServer(Mechanism(mechanism), security.credentials, urandom)
         return clients.SaslHandshakeResponse(mechanisms=names)
 
-    async def _authenticate(self, session: _Session, request: Incoming) -> clients.SaslAuthenticateResponse:
+    async def _authenticate(self, session: _ClientSession, request: ApiRequest) -> clients.SaslAuthenticateResponse:
         scram = session.scram
         if scram is None or not session.must_login:
             return clients.SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, auth_bytes=b"")
@@ -453,7 +453,7 @@ class KafkaListener:
         return clients.SaslAuthenticateResponse(auth_bytes=answer)
 
 
-def _encoded(request: Incoming, response: Any) -> bytes:
+def _encoded(request: ApiRequest, response: Any) -> bytes:
     try:
         return encode_response(request.api_key, request.api_version, request.correlation_id, response)
     except KafkaWireError as error:

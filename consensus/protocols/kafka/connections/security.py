@@ -17,7 +17,7 @@ import trio
 from cryptography import x509
 
 from consensus.net.tls_stream import TlsStream
-from consensus.protocols.kafka.wire.scram import Credentials, Mechanism
+from consensus.protocols.kafka.wire.scram import Mechanism, UserSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class ListenerSecurity:
 
     tls: ssl.SSLContext | None = None
     """From `consensus.net.server_context`."""
-    credentials: Credentials | None = None
+    credentials: UserSource | None = None
     """Of users who log in by SASL; None: none needs to, or can."""
     mechanisms: tuple[Mechanism, ...] = (Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512)
 

@@ -28,9 +28,9 @@ import trio
 from consensus.protocols.kafka.groups.group import (
     Answer,
     Answered,
-    Group,
+    ConsumerGroup,
     GroupState,
-    Joining,
+    JoinRequest,
     MemberRef,
     Refused,
     Ticket,
@@ -93,12 +93,12 @@ class GroupCoordinator:
         self.options = options
         self._topic = topic
         self._new_id = new_id
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, ConsumerGroup] = {}
         self._epoch: int | None = None
         """The term in which this server coordinates, if it does."""
         self._takes_over_until_ms = 0
         self._tickets = 0
-        self._waiting: dict[Ticket, _Waiting] = {}
+        self._waiting: dict[Ticket, _WaitingRequest] = {}
 
     def advance(self, *group_ids: str) -> None:
         """Do what is due: begin or end a term of coordination with the server's role, and expire in these groups.
@@ -117,7 +117,7 @@ class GroupCoordinator:
                 self._deliver(group.expire(now_ms))
                 self._drop_if_empty(group)
 
-    def groups(self) -> Mapping[str, Group]:
+    def groups(self) -> Mapping[str, ConsumerGroup]:
         """Return the groups with members, by name."""
         return self._groups
 
@@ -142,7 +142,7 @@ class GroupCoordinator:
             return ErrorCode.GROUP_AUTHORIZATION_FAILED
         return ErrorCode.NONE
 
-    async def join(self, group_id: str, asked: Joining) -> Answer:
+    async def join(self, group_id: str, asked: JoinRequest) -> Answer:
         """Become a member, or one again; returns when the generation has its members."""
         self.advance(group_id)
         error = self.refusal_to(group_id, asked.principal) or self._check_joining(group_id, asked)
@@ -156,7 +156,9 @@ class GroupCoordinator:
             if not self._has_room_for_group(asked.principal):
                 return Refused(ErrorCode.POLICY_VIOLATION)
             delay_ms = self.options.takeover_delay_ms if adopts else self.options.first_delay_ms
-            group = self._groups[group_id] = Group(group_id, delay_ms, self._first_generation(), asked.principal)
+            group = self._groups[group_id] = ConsumerGroup(
+                group_id, delay_ms, self._first_generation(), asked.principal
+            )
         if not group.knows(asked) and not self._has_room_in(group):
             return Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
         new_id = f"{(asked.instance_id or asked.client_id)[:_MAX_CLIENT_ID_CHARACTERS]}-{self._new_id()}"
@@ -234,7 +236,7 @@ class GroupCoordinator:
         if group is not None:
             group.heartbeat(member, _now_ms())
 
-    def _check_joining(self, group_id: str, asked: Joining) -> ErrorCode:
+    def _check_joining(self, group_id: str, asked: JoinRequest) -> ErrorCode:
         options = self.options
         if not 0 < len(group_id) <= options.max_name_characters:
             return ErrorCode.INVALID_GROUP_ID
@@ -259,7 +261,7 @@ class GroupCoordinator:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.UNKNOWN_MEMBER_ID if group is None else ErrorCode.NONE
 
-    def _is_of_former_leader(self, group: Group | None, member: MemberRef) -> bool:
+    def _is_of_former_leader(self, group: ConsumerGroup | None, member: MemberRef) -> bool:
         is_stranger = bool(member.member_id) and (group is None or member.member_id not in group.members)
         is_former = 0 <= member.generation < self._first_generation()
         return is_stranger and is_former and _now_ms() < self._takes_over_until_ms
@@ -274,19 +276,19 @@ class GroupCoordinator:
         of_user = sum(each.principal == principal for each in living)
         return of_user < self.options.max_groups and len(living) < self.options.max_groups_of_all
 
-    def _has_room_in(self, group: Group) -> bool:
+    def _has_room_in(self, group: ConsumerGroup) -> bool:
         total = sum(each.size for each in self._groups.values())
         of_user = sum(each.size for each in self._groups.values() if each.principal == group.principal)
         is_full = total >= self.options.max_members_of_all or of_user >= self.options.max_members_of_user
         return group.size < self.options.max_members and not is_full
 
-    def _drop_if_empty(self, group: Group) -> None:
+    def _drop_if_empty(self, group: ConsumerGroup) -> None:
         if group.is_empty and self._groups.get(group.group_id) is group:
             del self._groups[group.group_id]
 
-    def _open(self) -> "_Waiting":
+    def _open(self) -> "_WaitingRequest":
         self._tickets += 1
-        waiting = self._waiting[self._tickets] = _Waiting(self._tickets)
+        waiting = self._waiting[self._tickets] = _WaitingRequest(self._tickets)
         return waiting
 
     def _deliver(self, answers: list[Answered]) -> None:
@@ -295,7 +297,7 @@ class GroupCoordinator:
                 waiting.answer = answered.answer
                 waiting.answered.set()
 
-    async def _answer(self, group: Group, waiting: "_Waiting") -> Answer:
+    async def _answer(self, group: ConsumerGroup, waiting: "_WaitingRequest") -> Answer:
         """The answer that another request, the time, or the end of this server's term brings."""
         try:
             while waiting.answer is None:
@@ -312,7 +314,7 @@ class GroupCoordinator:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _WaitingRequest:
     """A request whose answer is not known yet."""
 
     ticket: Ticket

@@ -47,7 +47,7 @@ class GroupState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Joining:
+class JoinRequest:
     """What a consumer says as it joins. Sizes and times are checked by who calls."""
 
     member_id: str
@@ -133,11 +133,11 @@ class Answered:
 
 
 @dataclass(slots=True)
-class Member:
+class GroupMember:
     """One member, as it last joined."""
 
     member_id: str
-    told: Joining
+    told: JoinRequest
     expires_ms: int
     """When its session is over, unless it is heard of, or one of its requests waits."""
     assignment: bytes = b""
@@ -152,7 +152,7 @@ class Member:
 
 
 @dataclass(slots=True)
-class _Round:
+class _JoinRound:
     """Until when members may join."""
 
     until_ms: int
@@ -162,7 +162,7 @@ class _Round:
 
 
 @dataclass(slots=True)
-class Group:
+class ConsumerGroup:
     """One group. Calls give the answers that they bring about; `is_empty` says that it may be forgotten."""
 
     group_id: str
@@ -174,11 +174,11 @@ class Group:
     protocol_type: str = ""
     protocol_name: str | None = None
     leader_id: str | None = None
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, GroupMember] = field(default_factory=dict)
     _told_ids: dict[str, int] = field(default_factory=dict)
     """Member ids that no member has yet, and when they expire."""
     _instances: dict[str, str] = field(default_factory=dict)
-    _round: _Round | None = None
+    _round: _JoinRound | None = None
     _sync_until_ms: int | None = None
     _answers: list[Answered] = field(default_factory=list)
 
@@ -208,7 +208,9 @@ class Group:
             due.append(self._sync_until_ms)
         return min(due, default=None)
 
-    def join(self, ticket: Ticket, asked: Joining, new_id: str, now_ms: int, *, adopts: bool = False) -> list[Answered]:
+    def join(
+        self, ticket: Ticket, asked: JoinRequest, new_id: str, now_ms: int, *, adopts: bool = False
+    ) -> list[Answered]:
         """A consumer joins. `new_id` is for one without an id; `adopts` takes one whose id another coordinator gave."""
         instance, member_id = asked.instance_id, asked.member_id
         holder = None if instance is None else self._instances.get(instance)
@@ -297,7 +299,7 @@ class Group:
                 error = ErrorCode.REBALANCE_IN_PROGRESS
         return error
 
-    def knows(self, asked: Joining) -> bool:
+    def knows(self, asked: JoinRequest) -> bool:
         """Whether it is a member, or the successor of one, or was told its id."""
         return (
             asked.member_id in self.members or asked.member_id in self._told_ids or asked.instance_id in self._instances
@@ -341,7 +343,7 @@ class Group:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE if asked.generation == self.generation else ErrorCode.ILLEGAL_GENERATION
 
-    def _takes(self, asked: Joining) -> bool:
+    def _takes(self, asked: JoinRequest) -> bool:
         """Whether there would be a way of assignment that all members know."""
         if not asked.protocol_type or not asked.protocols:
             return False
@@ -353,8 +355,8 @@ class Group:
             all(any(name == known for known, _ in member.told.protocols) for member in others) for name in names
         )
 
-    def _add(self, ticket: Ticket, asked: Joining, member_id: str, now_ms: int) -> None:
-        member = Member(member_id, asked, now_ms + asked.session_timeout_ms, joining=ticket)
+    def _add(self, ticket: Ticket, asked: JoinRequest, member_id: str, now_ms: int) -> None:
+        member = GroupMember(member_id, asked, now_ms + asked.session_timeout_ms, joining=ticket)
         self.members[member_id] = member
         self.protocol_type = asked.protocol_type
         if asked.instance_id is not None:
@@ -364,7 +366,7 @@ class Group:
         self._prepare(now_ms)
         self._complete_if_all_joined(now_ms)
 
-    def _join_again(self, ticket: Ticket, member: Member, asked: Joining, now_ms: int) -> None:
+    def _join_again(self, ticket: Ticket, member: GroupMember, asked: JoinRequest, now_ms: int) -> None:
         """A member comes for a new round, or did not get the answer of this one."""
         is_same = member.told.protocols == asked.protocols
         is_repeated = self.state is GroupState.COMPLETING and is_same
@@ -379,12 +381,12 @@ class Group:
         self._prepare(now_ms)
         self._complete_if_all_joined(now_ms)
 
-    def _succeed(self, ticket: Ticket, former: Member, asked: Joining, new_id: str, now_ms: int) -> None:
+    def _succeed(self, ticket: Ticket, former: GroupMember, asked: JoinRequest, new_id: str, now_ms: int) -> None:
         """A static member is started again: it takes the place of what it was, with a new member id."""
         protocol = self.protocol_name
         self._supersede(former.joining, ErrorCode.FENCED_INSTANCE_ID)
         self._supersede(former.syncing, ErrorCode.FENCED_INSTANCE_ID)
-        member = Member(new_id, asked, now_ms + asked.session_timeout_ms, former.assignment, has_synced=True)
+        member = GroupMember(new_id, asked, now_ms + asked.session_timeout_ms, former.assignment, has_synced=True)
         self.members = {
             each.member_id: each for each in (member if other is former else other for other in self.members.values())
         }
@@ -398,7 +400,7 @@ class Group:
         self._prepare(now_ms)
         self._complete_if_all_joined(now_ms)
 
-    def _joined_without_round(self, member: Member, former_id: str) -> Joined:
+    def _joined_without_round(self, member: GroupMember, former_id: str) -> Joined:
         """The generation goes on. A leader that does not know of skipping must not assign: it is told its former id."""
         joined = self._joined(member)
         if member.member_id != self.leader_id:
@@ -417,7 +419,7 @@ class Group:
         longest_ms = self._longest_rebalance_ms()
         is_first = self.state is GroupState.EMPTY
         wait_ms = min(self.first_delay_ms, longest_ms) if is_first else longest_ms
-        self._round = _Round(now_ms + wait_ms, now_ms + longest_ms, is_first)
+        self._round = _JoinRound(now_ms + wait_ms, now_ms + longest_ms, is_first)
         self._sync_until_ms = None
         self.state = GroupState.PREPARING
 
@@ -427,7 +429,7 @@ class Group:
         if all(member.joining is not None for member in self.members.values()):
             self._complete(now_ms)
 
-    def _end_round(self, current: _Round, now_ms: int) -> None:
+    def _end_round(self, current: _JoinRound, now_ms: int) -> None:
         """The time of a round is over, or of a part of the first, which goes on while members come."""
         if current.is_first and current.has_newcomer and current.until_ms < current.latest_ms:
             current.has_newcomer = False
@@ -473,7 +475,7 @@ class Group:
                 self._hear(member, now_ms)
                 self._answers.append(Answered(ticket, self._assigned(member)))
 
-    def _remove(self, member: Member, error: ErrorCode) -> None:
+    def _remove(self, member: GroupMember, error: ErrorCode) -> None:
         self._supersede(member.joining, error)
         self._supersede(member.syncing, error)
         del self.members[member.member_id]
@@ -495,7 +497,7 @@ class Group:
         votes = Counter(next((name for name, _ in each.told.protocols if name in known), "") for each in members)
         return max(known, key=lambda name: votes[name], default=None)
 
-    def _joined(self, member: Member) -> Joined:
+    def _joined(self, member: GroupMember) -> Joined:
         is_leader = member.member_id == self.leader_id
         return Joined(
             generation=self.generation,
@@ -510,13 +512,13 @@ class Group:
         for member in self.members.values():
             yield JoinedMember(member.member_id, member.told.instance_id, member.metadata(self.protocol_name))
 
-    def _assigned(self, member: Member) -> Assigned:
+    def _assigned(self, member: GroupMember) -> Assigned:
         return Assigned(self.protocol_type, self.protocol_name or "", member.assignment)
 
     def _longest_rebalance_ms(self) -> int:
         return max((member.told.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    def _hear(self, member: Member, now_ms: int) -> None:
+    def _hear(self, member: GroupMember, now_ms: int) -> None:
         member.expires_ms = now_ms + member.told.session_timeout_ms
 
     def _refuse(self, ticket: Ticket, error: ErrorCode) -> None:
@@ -532,5 +534,5 @@ class Group:
         return answers
 
 
-def _waits(member: Member) -> bool:
+def _waits(member: GroupMember) -> bool:
     return member.joining is not None or member.syncing is not None

@@ -28,7 +28,15 @@ import trio
 
 from consensus.protocols.kafka.connections.service import Answer, Caller, ServedApi, Service
 from consensus.protocols.kafka.groups.coordinator import GroupCoordinator, GroupOptions
-from consensus.protocols.kafka.groups.group import Assigned, Group, GroupState, Joined, Joining, MemberRef, Refused
+from consensus.protocols.kafka.groups.group import (
+    Assigned,
+    ConsumerGroup,
+    GroupState,
+    Joined,
+    JoinRequest,
+    MemberRef,
+    Refused,
+)
 from consensus.protocols.kafka.topic.served_topic import (
     CommittedOffset,
     GroupOffsets,
@@ -128,7 +136,7 @@ class GroupService(Service):
         wanted_ms = request.rebalance_timeout_ms if request.rebalance_timeout_ms > 0 else request.session_timeout_ms
         answer = await self._coordinator.join(
             request.group_id,
-            Joining(
+            JoinRequest(
                 member_id=request.member_id,
                 instance_id=request.group_instance_id,
                 client_id=caller.client_id,
@@ -381,7 +389,7 @@ class GroupService(Service):
         return groups.DescribeGroupsResponseGroup(group_state=_DEAD, **fields)
 
 
-def _described_group(group: Group) -> groups.DescribeGroupsResponseGroup:
+def _described_group(group: ConsumerGroup) -> groups.DescribeGroupsResponseGroup:
     is_stable = group.state is GroupState.STABLE
     return groups.DescribeGroupsResponseGroup(
         group_id=group.group_id,

@@ -49,7 +49,7 @@ class UnsupportedVersionError(KafkaWireError):
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
+class ApiRequest:
     """A request as it came. `message` is the class of `messages_*` for the API."""
 
     api_key: ApiKey
@@ -62,7 +62,7 @@ class Incoming:
 
 def decode_request(
     frame: bytes, served: Mapping[int, tuple[int, int]] = VERSIONS, limits: Limits = DEFAULT_LIMITS
-) -> Incoming:
+) -> ApiRequest:
     """A request of an API and version that are served (both ends included).
 
     Raises `KafkaWireError`, and of these `UnsupportedVersionError` for another version.
@@ -83,7 +83,7 @@ def decode_request(
     _skip_header_fields(cursor, schema)
     if api_key is ApiKey.METADATA and _has_free_bytes(cursor, version):
         cursor.take(_FREE_BYTES)
-    return Incoming(api_key, version, correlation_id, client_id, _message(cursor, schema))
+    return ApiRequest(api_key, version, correlation_id, client_id, _message(cursor, schema))
 
 
 def encode_request(api_key: int, version: int, correlation_id: int, client_id: str, message: Any) -> bytes:

@@ -104,7 +104,7 @@ class UnknownUsers:
         return ScramCredential(salt[:salt_bytes], iterations, key, key)
 
 
-class Credentials(Protocol):
+class UserSource(Protocol):
     """Where a server finds its users."""
 
     @property
@@ -144,7 +144,7 @@ class _Begun:
 class ScramServer:
     """One attempt of a client. `user` is the authenticated name, once there is one."""
 
-    def __init__(self, mechanism: Mechanism, credentials: Credentials, random_bytes: Callable[[int], bytes]) -> None:
+    def __init__(self, mechanism: Mechanism, credentials: UserSource, random_bytes: Callable[[int], bytes]) -> None:
         self._mechanism = mechanism
         self._credentials = credentials
         self._random_bytes = random_bytes
@@ -252,7 +252,7 @@ class ScramUsers:
         self.unknown = UnknownUsers.of(users)
 
     def scram(self, mechanism: Mechanism, user: str) -> ScramCredential | None:
-        """See `Credentials.scram`."""
+        """See `UserSource.scram`."""
         return self._users.get(user, {}).get(mechanism)
 
 

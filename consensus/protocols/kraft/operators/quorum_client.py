@@ -28,7 +28,7 @@ from uuid import UUID
 import trio
 
 from consensus.protocols.kafka.connections.connection import (
-    ConnectionOptions,
+    DialOptions,
     KafkaConnection,
     KafkaConnectionError,
     connect,
@@ -135,13 +135,13 @@ class QuorumClient:
     def __init__(
         self,
         bootstrap: Sequence[tuple[str, int]],
-        options: ConnectionOptions | None = None,
+        options: DialOptions | None = None,
         *,
         brokers: bool = False,
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._bootstrap = tuple(bootstrap)
-        self._options = options or ConnectionOptions()
+        self._options = options or DialOptions()
         self._endpoint_type = _BROKERS if brokers else _CONTROLLERS
         self._patience_s = patience_s
 

@@ -35,9 +35,9 @@ from consensus.protocols.kafka.connections.security import (
 )
 from consensus.protocols.kafka.wire.scram import (
     MIN_ITERATIONS,
-    Credentials,
     Mechanism,
     ScramCredential,
+    UserSource,
     scram_credential,
 )
 from consensus.protocols.kraft.operators.settings import SettingsError
@@ -79,7 +79,7 @@ def split_settings(settings: Mapping[str, str]) -> tuple[dict[str, str], dict[st
     return ours, {name: text for name, text in settings.items() if name not in ours}
 
 
-def server_security(settings: Mapping[str, str], listener: str, users: Credentials | None) -> ServerSecurity:
+def server_security(settings: Mapping[str, str], listener: str, users: UserSource | None) -> ServerSecurity:
     """Of the listener with this name; `users` may log in where its protocol has SASL.
 
     Raises `SettingsError`, and `CertificateError` for a file that cannot be used.

@@ -25,13 +25,13 @@ import trio
 from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationResolved, Role
 from consensus.core.model import Configuration, ReplicaKey, Server
 from consensus.core.status import FollowerProgress
-from consensus.protocols.kafka.connections.connection import ConnectionOptions, KafkaConnectionError, connect
+from consensus.protocols.kafka.connections.connection import DialOptions, KafkaConnectionError, connect
 from consensus.protocols.kafka.connections.service import Caller, ServedApi
 from consensus.protocols.kafka.topic.quorum_view import ReplicaTimes
 from consensus.protocols.kafka.wire import messages_admin as admin
 from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
 from consensus.protocols.kafka.wire.limits import PARTITION, ZERO_UUID, KafkaWireError
-from consensus.protocols.kraft.replica.identification import Identity, identify
+from consensus.protocols.kraft.replica.identification import VoterMatch, identify
 from consensus.protocols.kraft.replica.quorum_names import QuorumNames, host_port
 from consensus.protocols.kraft.replica.quorum_service import AnsweringLeader
 from consensus.protocols.kraft.wire.control_records import endpoint_text, voters_of, voters_value
@@ -70,7 +70,7 @@ class AdminService:
         cluster_id: str,
         unix_ms: Callable[[], int],
         leader_head: Callable[[], bytes],
-        connection: ConnectionOptions,
+        connection: DialOptions,
         *,
         is_dynamic: bool,
         may_change: Callable[[Caller], bool] = lambda _caller: True,
@@ -209,7 +209,7 @@ class AdminService:
             return ErrorCode.REQUEST_TIMED_OUT, f"voter {voter.id} {UNREACHABLE}: {error}"
         if not lowest <= 1 <= highest:
             return ErrorCode.INVALID_REQUEST, f"{host}:{port} has no {KRAFT_VERSION} 1, but {lowest} to {highest}"
-        if identity is Identity.ANOTHER:
+        if identity is VoterMatch.ANOTHER:
             return ErrorCode.INVALID_VOTER_KEY, f"the server at {host}:{port} is not voter {voter.id} of this quorum"
         return None
 

@@ -28,7 +28,7 @@ from consensus.core.effects import Role
 from consensus.core.model import Configuration, Index, Server
 from consensus.core.status import RaftDescription
 from consensus.protocols.kafka.connections.connection import (
-    ConnectionOptions,
+    DialOptions,
     KafkaConnectionError,
     open_connection,
 )
@@ -75,7 +75,7 @@ class Announcing:
         administration: AdminService,
         names: QuorumNames,
         settings: VoterSettings,
-        connection: ConnectionOptions,
+        connection: DialOptions,
         cluster_id: str,
         head: Callable[[], bytes],
         observe: Callable[[AddressRefused], None],

@@ -25,7 +25,7 @@ from consensus.protocols.kraft.wire.mapping import FIRST_PRE_VOTE_VERSION, reque
 from consensus.protocols.kraft.wire.replica_names import Names
 
 
-class Identity(Enum):
+class VoterMatch(Enum):
     """The relation of the server that answers to the voter that is meant."""
 
     SAME = auto()
@@ -36,11 +36,11 @@ class Identity(Enum):
 
 async def identify(
     connection: KafkaConnection, voter: ReplicaKey, names: Names, epoch: Term, cluster_id: str | None, timeout_s: float
-) -> Identity:
+) -> VoterMatch:
     """Ask the server on a connection that does not run yet. Raises `KafkaConnectionError` if it does not answer."""
     version = connection.version_of(ApiKey.VOTE)
     if version is None or version < FIRST_PRE_VOTE_VERSION:
-        return Identity.UNKNOWN
+        return VoterMatch.UNKNOWN
     asked = RequestVote(
         term=epoch + 1, candidate=names.local(), last=ORIGIN, correlation=0, pre_vote=True, cluster_id=cluster_id
     )
@@ -51,7 +51,7 @@ async def identify(
         raise KafkaConnectionError(f"{connection.peer} did not say which voter it is") from error
     codes = {part.error_code for topic in answer.topics for part in topic.partitions} | {answer.error_code}
     if codes & {ErrorCode.INVALID_VOTER_KEY, ErrorCode.INCONSISTENT_CLUSTER_ID}:
-        return Identity.ANOTHER
+        return VoterMatch.ANOTHER
     if codes & {ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.BROKER_NOT_AVAILABLE} or not answer.topics:
-        return Identity.UNKNOWN
-    return Identity.SAME
+        return VoterMatch.UNKNOWN
+    return VoterMatch.SAME

@@ -24,7 +24,7 @@ from consensus.core.effects import Outcome, ProposalResolved
 from consensus.core.entry_data import ENTRY_HEAD
 from consensus.core.model import ReplicaKey, ServerId
 from consensus.protocols.kafka.connections.connection import (
-    ConnectionOptions,
+    DialOptions,
     KafkaConnectionError,
     open_connection,
 )
@@ -72,7 +72,7 @@ class LogTopic:
         names: QuorumNames,
         cluster_id: str,
         unix_ms: Callable[[], int],
-        connection: ConnectionOptions,
+        connection: DialOptions,
         *,
         takes_records: bool = True,
         is_metadata: bool = False,

@@ -77,7 +77,7 @@ class _Sample:
     highest: float = -math.inf
 
 
-class Window:
+class RecentValues:
     """Values of the last 30 to 60 s. `clock` counts seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -130,10 +130,10 @@ class QuorumMeasurements:
     """What is measured as it happens, of one server."""
 
     clock: Callable[[], float] = trio.current_time
-    commits: Window = field(init=False)
-    elections: Window = field(init=False)
-    fetched: Window = field(init=False)
-    appended: Window = field(init=False)
+    commits: RecentValues = field(init=False)
+    elections: RecentValues = field(init=False)
+    fetched: RecentValues = field(init=False)
+    appended: RecentValues = field(init=False)
     _role: Role = Role.FOLLOWER
     _candidate_since_s: float | None = None
     _uncommitted: deque[tuple[Index, float]] = field(default_factory=deque)
@@ -141,7 +141,7 @@ class QuorumMeasurements:
 
     def __post_init__(self) -> None:
         """Begin all windows now."""
-        self.commits, self.elections, self.fetched, self.appended = (Window(self.clock) for _ in range(4))
+        self.commits, self.elections, self.fetched, self.appended = (RecentValues(self.clock) for _ in range(4))
 
     def take(self, effects: Sequence[Effect]) -> None:
         """A step of the core had these effects."""
@@ -187,7 +187,7 @@ class PollIdle(trio.abc.Instrument):
 
     def __init__(self, clock: Callable[[], float] = trio.current_time) -> None:
         self._clock = clock
-        self._idle, self._spent = Window(clock), Window(clock)
+        self._idle, self._spent = RecentValues(clock), RecentValues(clock)
         self._noted_s = self._turned_s = clock()
         self._idle_s = 0.0
         """Since `_noted_s`."""

@@ -33,7 +33,7 @@ from consensus.core.effects import ConfigurationChanged, Effect, Role
 from consensus.core.features import KRAFT, KRAFT_STATIC, LeaderRecords
 from consensus.core.model import Configuration, ReplicaKey, Server
 from consensus.protocols.kafka.connections.connection import (
-    ConnectionOptions,
+    DialOptions,
 )
 from consensus.protocols.kafka.connections.listener import KafkaListener, ListenerOptions, open_listener
 from consensus.protocols.kafka.connections.security import ClientSecurity, ListenerSecurity
@@ -217,7 +217,7 @@ class _VoterParts:
         self._settings = settings
         self._options = options
         self._directory = directory
-        self._connection = ConnectionOptions(
+        self._connection = DialOptions(
             client_id=f"raft-client-{settings.node_id}",
             security=options.client_security,
             request_timeout_ms=settings.request_timeout_ms,

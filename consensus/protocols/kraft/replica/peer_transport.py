@@ -50,7 +50,7 @@ from consensus.core.features import Extensions
 from consensus.core.model import ReplicaKey, ServerId
 from consensus.net.backoff import Backoff
 from consensus.protocols.kafka.connections.connection import (
-    ConnectionOptions,
+    DialOptions,
     KafkaConnection,
     KafkaConnectionError,
     connect,
@@ -59,7 +59,7 @@ from consensus.protocols.kafka.connections.connection import (
 from consensus.protocols.kafka.wire.apis import ApiKey
 from consensus.protocols.kafka.wire.limits import KafkaWireError
 from consensus.protocols.kraft.operators.settings import FETCH_BYTES
-from consensus.protocols.kraft.replica.identification import Identity, identify
+from consensus.protocols.kraft.replica.identification import VoterMatch, identify
 from consensus.protocols.kraft.replica.quorum_service import FETCH_SIZES, Learned, not_noted
 from consensus.protocols.kraft.wire.mapping import (
     FIRST_PRE_VOTE_VERSION,
@@ -118,7 +118,7 @@ def has_no_form(request: core.Request, vote_version: int | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Queued:
+class _QueuedRequest:
     request: core.Request
     expires_s: float
 
@@ -137,7 +137,7 @@ class _Lane:
         """The peer's address in the configuration when the connection was opened."""
         self._is_peer = True
         """Whether the connection is to the peer, not to a bootstrap server in its place."""
-        self._queued: dict[type[core.Request], _Queued] = {}
+        self._queued: dict[type[core.Request], _QueuedRequest] = {}
         self._wanted = trio.Event()
         self._backoff = transport.backoff()
         self._reported_s = -math.inf
@@ -162,7 +162,7 @@ class _Lane:
             self._start(connection, request)
             return
         expires_s = trio.current_time() + self._transport.options.request_timeout_ms / 1000
-        self._queued[type(request)] = _Queued(request, expires_s)
+        self._queued[type(request)] = _QueuedRequest(request, expires_s)
         self._wanted.set()
 
     async def run(self) -> None:
@@ -215,19 +215,19 @@ class _Lane:
             identity = await self._identify(connection)
         except KafkaConnectionError:
             self._count("connections that failed")
-            identity = Identity.ANOTHER
+            identity = VoterMatch.ANOTHER
         except BaseException:
             await connection.aclose()
             raise
-        if identity is Identity.SAME:
+        if identity is VoterMatch.SAME:
             self._transport.found[self._peer] = self._recorded, place
-        elif identity is Identity.ANOTHER or place != self._recorded:
+        elif identity is VoterMatch.ANOTHER or place != self._recorded:
             self._count("connections to another server than the peer")
             await connection.aclose()
             return None
         return connection
 
-    async def _identify(self, connection: KafkaConnection) -> Identity:
+    async def _identify(self, connection: KafkaConnection) -> VoterMatch:
         requests = [each.request for each in self._queued.values()]
         epochs = [each.term - (isinstance(each, core.RequestVote) and each.pre_vote) for each in requests]
         cluster_ids = [each.cluster_id for each in requests if isinstance(each, _WITH_CLUSTER)]
@@ -340,7 +340,7 @@ class KraftTransport:
         self,
         names: Names,
         read_entries: ReadEntries,
-        options: ConnectionOptions | None = None,
+        options: DialOptions | None = None,
         *,
         retry: RetryTimes | None = None,
         learned: Learned = not_noted,
@@ -350,7 +350,7 @@ class KraftTransport:
     ) -> None:
         self.names = names
         self.read_entries = read_entries
-        self.options = options or ConnectionOptions()
+        self.options = options or DialOptions()
         self.learned = learned
         self.bootstrap = bootstrap
         self.elsewhere = elsewhere

@@ -44,7 +44,7 @@ from consensus.protocols.kraft.wire.mapping import (
     Answering,
     QuorumRequest,
     QuorumResponse,
-    Refused,
+    RefusedRequest,
     refusal,
     reply_to_wire,
     request_from_wire,
@@ -157,7 +157,7 @@ class QuorumService:
         if not self._may_join(caller):
             return refusal(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         asked = request_from_wire(request, next_call(), self._names)
-        if isinstance(asked, Refused):
+        if isinstance(asked, RefusedRequest):
             return asked.response
         endpoints = told_endpoints(request)
         if endpoints:

@@ -90,7 +90,7 @@ def leader_change_value(no_op: NoOp) -> bytes:
 
 def no_op_of(value: bytes) -> NoOp | None:
     """The no-op that a LeaderChange of version 0 says; None if it says something else than a no-op can."""
-    reader = _Reader(value)
+    reader = _ValueReader(value)
     try:
         version, leader = reader.take(_LEADER_CHANGE)
         voters = reader.array(lambda: _member(reader))
@@ -128,7 +128,7 @@ def voters_of(version: int, value: bytes) -> tuple[Configuration, bytes]:
 
     Raises `KafkaWireError`.
     """
-    reader = _Reader(value)
+    reader = _ValueReader(value)
     (told,) = reader.take(_VERSION)
     if version or told:
         raise KafkaWireError(f"a Voters record has version {max(version, told)}; only version 0 is understood here")
@@ -181,7 +181,7 @@ def _voter(server: Server) -> bytes:
     return number + (directory or _NO_DIRECTORY) + _array(endpoints)
 
 
-def _read_voter(reader: "_Reader") -> tuple[Server, bytes]:
+def _read_voter(reader: "_ValueReader") -> tuple[Server, bytes]:
     (number,) = reader.take(_ID)
     directory = reader.take_bytes(_DIRECTORY_BYTES)
     listeners = reader.array(lambda: _read_endpoint(reader), DEFAULT_LIMITS.max_listeners)
@@ -194,7 +194,7 @@ def _read_voter(reader: "_Reader") -> tuple[Server, bytes]:
     return Server(key, listeners[0][1] if listeners else "", listeners), features
 
 
-def _read_endpoint(reader: "_Reader") -> tuple[str, str]:
+def _read_endpoint(reader: "_ValueReader") -> tuple[str, str]:
     name, host = reader.text(), reader.text()
     (port,) = reader.take(_PORT)
     reader.no_tags()
@@ -203,7 +203,7 @@ def _read_endpoint(reader: "_Reader") -> tuple[str, str]:
     return name, where
 
 
-def _member(reader: "_Reader") -> ReplicaKey:
+def _member(reader: "_ValueReader") -> ReplicaKey:
     (number,) = reader.take(_ID)
     reader.no_tags()
     if number < 0:
@@ -232,7 +232,7 @@ def _length(count: int) -> bytes:
     return bytes(parts)
 
 
-class _Reader:
+class _ValueReader:
     """Goes along the value of a control record; raises `KafkaWireError` where it is none."""
 
     def __init__(self, value: bytes) -> None:

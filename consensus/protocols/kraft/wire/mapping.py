@@ -10,7 +10,7 @@
 
 *A request for another replica.* Vote and BeginQuorumEpoch name the voter that they are for. A server that has lost its
 directory has its old address and must not answer in the place of the voter that it was (`INVALID_VOTER_KEY`). This,
-another topic than the log's, and numbers below zero are `Refused` here: the core never hears of them.
+another topic than the log's, and numbers below zero are `RefusedRequest` here: the core never hears of them.
 
 *High watermark of a new leader.* A follower on the JVM dies of a high watermark that goes back. A new leader's may,
 until it has committed an entry of its own epoch; till then it says -1, "not known" (`Answering.began`). What counts is
@@ -117,7 +117,7 @@ _REFUSALS: Final[Mapping[type, Callable[..., QuorumResponse]]] = MappingProxyTyp
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRequest:
     """A request that the core does not get, and its answer."""
 
     response: QuorumResponse
@@ -162,7 +162,7 @@ def request_to_wire(request: core.Request, peer: ReplicaKey, names: Names) -> Qu
             raise KafkaWireError(f"KRaft has no message for {type(request).__name__}")
 
 
-def request_from_wire(request: QuorumRequest, correlation: int, names: Names) -> core.Request | Refused:
+def request_from_wire(request: QuorumRequest, correlation: int, names: Names) -> core.Request | RefusedRequest:
     """A peer's request as the core takes it, or the answer to one that it does not get."""
     try:
         match request:
@@ -179,7 +179,7 @@ def request_from_wire(request: QuorumRequest, correlation: int, names: Names) ->
             case _:
                 assert_never(request)
     except KafkaWireError:
-        return Refused(refusal(request, ErrorCode.INVALID_REQUEST))
+        return RefusedRequest(refusal(request, ErrorCode.INVALID_REQUEST))
 
 
 def refusal(answered: QuorumRequest | core.Reply, code: ErrorCode) -> QuorumResponse:
@@ -357,14 +357,14 @@ def _end_request(request: core.EndQuorumEpoch, names: Names) -> quorum.EndQuorum
     )
 
 
-def _vote_from_wire(request: quorum.VoteRequest, correlation: int, names: Names) -> core.RequestVote | Refused:
+def _vote_from_wire(request: quorum.VoteRequest, correlation: int, names: Names) -> core.RequestVote | RefusedRequest:
     topic = _only(request.topics)
     partition = _only(topic.partitions)
     _check_log((topic.topic_name, partition.partition_index), names)
     _check_numbers(partition.replica_id, partition.replica_epoch, partition.last_offset, partition.last_offset_epoch)
     if not is_for_us(request.voter_id, partition.voter_directory_id, names):
         denied = core.VoteReply(term=partition.replica_epoch, granted=False, correlation=correlation)
-        return Refused(_vote_response(denied, None, ErrorCode.INVALID_VOTER_KEY, names))
+        return RefusedRequest(_vote_response(denied, None, ErrorCode.INVALID_VOTER_KEY, names))
     return core.RequestVote(
         term=partition.replica_epoch + 1 if partition.pre_vote else partition.replica_epoch,
         candidate=names.replica_key(partition.replica_id, directory_of(partition.replica_directory_id)),
@@ -377,14 +377,14 @@ def _vote_from_wire(request: quorum.VoteRequest, correlation: int, names: Names)
 
 def _begin_from_wire(
     request: quorum.BeginQuorumEpochRequest, correlation: int, names: Names
-) -> core.BeginQuorumEpoch | Refused:
+) -> core.BeginQuorumEpoch | RefusedRequest:
     topic = _only(request.topics)
     partition = _only(topic.partitions)
     _check_log((topic.topic_name, partition.partition_index), names)
     _check_numbers(partition.leader_id, partition.leader_epoch)
     if not is_for_us(request.voter_id, partition.voter_directory_id, names):
         code = ErrorCode.INVALID_VOTER_KEY
-        return Refused(_begin_response(partition.leader_epoch, partition.leader_id, code, names, ()))
+        return RefusedRequest(_begin_response(partition.leader_epoch, partition.leader_id, code, names, ()))
     return core.BeginQuorumEpoch(
         term=partition.leader_epoch,
         leader=leader_key(partition.leader_id, names),

@@ -33,12 +33,12 @@ from consensus.protocols.zmq_raft.client.known_leader import KnownLeader
 from consensus.protocols.zmq_raft.client.links import (
     ClientLink,
     ClientLinks,
-    ClientOptions,
     ClientSocket,
     ClientSockets,
     Exchange,
     NoReply,
     Receive,
+    ZmqClientOptions,
 )
 from consensus.protocols.zmq_raft.client.log_reader import LogItem, LogReader, NoProgressError
 from consensus.protocols.zmq_raft.client.subscriber import Subscriber
@@ -111,7 +111,7 @@ class ZmqRaftClient:
         self,
         links: ClientLinks,
         leader: KnownLeader,
-        options: ClientOptions,
+        options: ZmqClientOptions,
         clock_s: Callable[[], float],
     ) -> None:
         self._links = links
@@ -354,7 +354,7 @@ async def connect(
     urls: Sequence[str],
     ident: bytes | str,
     *,
-    options: ClientOptions | None = None,
+    options: ZmqClientOptions | None = None,
     curve: CurveClient | None = None,
 ) -> AsyncIterator[ZmqRaftClient]:
     """A client of the cluster `ident` while the block lasts; `urls` are those of any of its peers (`tcp://host:port`).
@@ -366,7 +366,7 @@ async def connect(
     peers that have one key. Raises `ValueError` for what is no URL.
     """
     with zmq_context() as context:
-        async with open_client(_ZmqSockets(context, curve), urls, ident, options or ClientOptions()) as client:
+        async with open_client(_ZmqSockets(context, curve), urls, ident, options or ZmqClientOptions()) as client:
             yield client
 
 
@@ -375,7 +375,7 @@ async def open_client(
     sockets: ClientSockets,
     urls: Sequence[str],
     ident: bytes | str,
-    options: ClientOptions,
+    options: ZmqClientOptions,
     clock_s: Callable[[], float] = time.time,
 ) -> AsyncIterator[ZmqRaftClient]:
     """A client with these sockets. `clock_s` gives seconds since 1970, for request ids."""

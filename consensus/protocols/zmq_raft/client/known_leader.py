@@ -26,7 +26,7 @@ from contextlib import ExitStack
 
 import trio
 
-from consensus.protocols.zmq_raft.client.links import ClientLink, ClientLinks, ClientOptions
+from consensus.protocols.zmq_raft.client.links import ClientLink, ClientLinks, ZmqClientOptions
 from consensus.protocols.zmq_raft.wire.codec import encode_request
 from consensus.protocols.zmq_raft.wire.messages import ClientReply, ClientRequest, ConfigReply, ConfigRequest, Peer
 
@@ -57,7 +57,7 @@ class _Poll:
 class KnownLeader:
     """The leader of a cluster, from the point of view of one client."""
 
-    def __init__(self, links: ClientLinks, seeds: Sequence[str], ident: bytes, options: ClientOptions) -> None:
+    def __init__(self, links: ClientLinks, seeds: Sequence[str], ident: bytes, options: ZmqClientOptions) -> None:
         self.links = links
         self.ident = ident
         self.options = options

@@ -25,7 +25,7 @@ from typing import Protocol
 import trio
 
 from consensus.protocols.zmq_raft.wire.codec import decode_reply, encode_request
-from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, Limits, ZmqRaftError, uint_frame
+from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, FrameLimits, ZmqRaftError, uint_frame
 from consensus.protocols.zmq_raft.wire.messages import (
     ChangeAccepted,
     ClientReply,
@@ -61,7 +61,7 @@ class ClientSockets(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ClientOptions:
+class ZmqClientOptions:
     """Times and bounds of a client. The first two, and the last, are preferred by the text."""
 
     response_ttl_s: float = 0.5
@@ -82,7 +82,7 @@ class ClientOptions:
     """After this long a server may have forgotten whom it sends entries to (REQUEST_ENTRIES_TTL is 5 to 7 s)."""
     broadcast_ttl_s: float = 1.0
     """How long the broadcast may be silent: twice CLIENT_HEARTBEAT_INTERVAL."""
-    limits: Limits = DEFAULT_LIMITS
+    limits: FrameLimits = DEFAULT_LIMITS
 
 
 class NoReply(Enum):
@@ -151,7 +151,7 @@ class Exchange:
 class ClientLink:
     """The connection to one peer."""
 
-    def __init__(self, url: str, sockets: ClientSockets, limits: Limits, counters: Counter[str]) -> None:
+    def __init__(self, url: str, sockets: ClientSockets, limits: FrameLimits, counters: Counter[str]) -> None:
         self.url = url
         self.uses = 0
         """Who needs the link although its peer may not lead."""
@@ -226,7 +226,7 @@ class ClientLink:
 class ClientLinks:
     """All links of a client. They are opened when they are needed, and run in `nursery`."""
 
-    def __init__(self, sockets: ClientSockets, nursery: trio.Nursery, options: ClientOptions) -> None:
+    def __init__(self, sockets: ClientSockets, nursery: trio.Nursery, options: ZmqClientOptions) -> None:
         self.counters: Counter[str] = Counter()
         self._sockets = sockets
         self._nursery = nursery

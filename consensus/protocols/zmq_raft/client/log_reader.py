@@ -34,7 +34,7 @@ import trio
 
 from consensus.core.model import COMMAND, Entry, EntryKind, Index, Term
 from consensus.protocols.zmq_raft.client.known_leader import KnownLeader
-from consensus.protocols.zmq_raft.client.links import ClientLink, ClientOptions, NoReply
+from consensus.protocols.zmq_raft.client.links import ClientLink, NoReply, ZmqClientOptions
 from consensus.protocols.zmq_raft.wire.codec import encode_request
 from consensus.protocols.zmq_raft.wire.entries import ENTRY_HEAD_BYTES, entry_frame
 from consensus.protocols.zmq_raft.wire.frames import REQUEST_ID_BYTES
@@ -66,7 +66,7 @@ class LogEntryKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class LogEntry:
+class CommittedEntry:
     """A committed entry. `request_id` has 12 bytes, all zero if no client asked for the entry."""
 
     index: Index
@@ -95,21 +95,21 @@ class SnapshotPart:
         return self.offset + len(self.data) == self.total_bytes
 
 
-LogItem = LogEntry | SnapshotPart
+LogItem = CommittedEntry | SnapshotPart
 
 
 class NoProgressError(Exception):
     """No peer has sent anything new for too long."""
 
 
-def log_entry(index: Index, entry: Entry) -> LogEntry:
+def log_entry(index: Index, entry: Entry) -> CommittedEntry:
     """An entry as a client sees it."""
     data = entry.data
     if entry.kind == COMMAND:
-        return LogEntry(index, entry.term, LogEntryKind.STATE, data[:REQUEST_ID_BYTES], data[REQUEST_ID_BYTES:])
+        return CommittedEntry(index, entry.term, LogEntryKind.STATE, data[:REQUEST_ID_BYTES], data[REQUEST_ID_BYTES:])
     kind = LogEntryKind.CONFIG if entry.kind == EntryKind.CONFIGURATION else LogEntryKind.CHECKPOINT
     frame = entry_frame(entry)
-    return LogEntry(index, entry.term, kind, frame[:REQUEST_ID_BYTES], frame[ENTRY_HEAD_BYTES:])
+    return CommittedEntry(index, entry.term, kind, frame[:REQUEST_ID_BYTES], frame[ENTRY_HEAD_BYTES:])
 
 
 class _EntryStream:
@@ -118,7 +118,7 @@ class _EntryStream:
     request_type: type[ClientRequest] = EntriesRequest
     follows_leader = True
 
-    def __init__(self, link: ClientLink, request: EntriesRequest, options: ClientOptions) -> None:
+    def __init__(self, link: ClientLink, request: EntriesRequest, options: ZmqClientOptions) -> None:
         self.link = link
         self._request = request
         self._options = options

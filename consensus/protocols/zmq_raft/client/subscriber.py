@@ -30,7 +30,7 @@ import trio
 
 from consensus.core.model import Index
 from consensus.protocols.zmq_raft.client.known_leader import KnownLeader
-from consensus.protocols.zmq_raft.client.log_reader import LogEntry, LogItem, SnapshotPart, log_entry
+from consensus.protocols.zmq_raft.client.log_reader import CommittedEntry, LogItem, SnapshotPart, log_entry
 from consensus.protocols.zmq_raft.wire.codec import decode_broadcast
 from consensus.protocols.zmq_raft.wire.frames import ZmqRaftError
 from consensus.protocols.zmq_raft.wire.messages import StateBroadcast
@@ -138,7 +138,7 @@ class Subscriber:
 
     def _read(self, item: LogItem) -> None:
         match item:
-            case LogEntry():
+            case CommittedEntry():
                 self._last = item.index
             case SnapshotPart():
                 if item.is_last:
@@ -146,7 +146,7 @@ class Subscriber:
             case _:
                 assert_never(item)
 
-    def _take(self, broadcast: StateBroadcast) -> tuple[bool, Sequence[LogEntry]]:
+    def _take(self, broadcast: StateBroadcast) -> tuple[bool, Sequence[CommittedEntry]]:
         """Whether entries before this broadcast, or of it, are missing; and those of its entries that go on."""
         known = self._last
         if broadcast.last_applied <= known:

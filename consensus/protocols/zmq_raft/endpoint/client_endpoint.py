@@ -28,7 +28,7 @@ from consensus.core.model import Milliseconds
 from consensus.protocols.zmq_raft.endpoint.entry_streams import EntryStreams, StreamOptions
 from consensus.protocols.zmq_raft.endpoint.served_log import ServedLog
 from consensus.protocols.zmq_raft.wire.codec import decode_request, encode_reply
-from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, Limits, ZmqRaftError
+from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, FrameLimits, ZmqRaftError
 from consensus.protocols.zmq_raft.wire.messages import (
     AppendEntriesRpc,
     ChangeAccepted,
@@ -62,7 +62,7 @@ CustomHandler = Callable[[CustomRequest, Callable[[CustomReply], object]], None]
 class EndpointOptions:
     """Limits of one endpoint."""
 
-    wire: Limits = DEFAULT_LIMITS
+    wire: FrameLimits = DEFAULT_LIMITS
     streams: StreamOptions = field(default_factory=StreamOptions)
     unanswered: int = 8_192
     """Updates without a final answer; as many changes of the members beside them."""
@@ -73,7 +73,7 @@ class EndpointOptions:
 
 
 @dataclass(slots=True, eq=False)
-class _Asked:
+class _UnansweredRequest:
     """A request under way: where its answer goes."""
 
     identity: bytes
@@ -88,9 +88,9 @@ class _Unanswered(Generic[A]):
     def __init__(self, options: EndpointOptions, send: Callable[[bytes, A], object]) -> None:
         self._options = options
         self._send: Callable[[bytes, A], object] = send
-        self._asked: dict[RequestId, _Asked] = {}
+        self._asked: dict[RequestId, _UnansweredRequest] = {}
         self._of_client: Counter[bytes] = Counter()
-        self._held: deque[tuple[float, RequestId, _Asked, A]] = deque()
+        self._held: deque[tuple[float, RequestId, _UnansweredRequest, A]] = deque()
         self._any_held = trio.Event()
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class _Unanswered(Generic[A]):
                 return False
             if asked is not None:
                 self._forget(request_id)
-            asked = self._asked[request_id] = _Asked(identity, answered=asked is not None)
+            asked = self._asked[request_id] = _UnansweredRequest(identity, answered=asked is not None)
             self._of_client[identity] += 1
         ask(partial(self._answer, request_id))
         if not asked.answered and self._asked.get(request_id) is asked:

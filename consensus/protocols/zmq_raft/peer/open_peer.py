@@ -48,7 +48,7 @@ from consensus.protocols.zmq_raft.peer.peer_transport import PeerTransport
 from consensus.protocols.zmq_raft.peer.replicated_log import LogOptions, ReplicatedLog
 from consensus.protocols.zmq_raft.sockets import SocketKind, SocketOptions, ZmqContext, ZmqSocket, zmq_context
 from consensus.protocols.zmq_raft.wire.entries import configuration_of
-from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, MAX_UINT, Limits
+from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, MAX_UINT, FrameLimits
 from consensus.protocols.zmq_raft.wire.messages import Peer
 from consensus.protocols.zmq_raft.wire.peers import PeersError, check_peer_id, check_peers
 from consensus.protocols.zmq_raft.wire.request_table import DEFAULT_LIMIT, RequestTable
@@ -103,7 +103,7 @@ class PeerOptions:
     election_timeout_ms: tuple[Milliseconds, Milliseconds] = (200, 300)
     max_request_ids: int = DEFAULT_LIMIT
     log: LogOptions = field(default_factory=LogOptions)
-    limits: Limits = DEFAULT_LIMITS
+    limits: FrameLimits = DEFAULT_LIMITS
 
     @property
     def own_url(self) -> str | None:
@@ -211,7 +211,7 @@ def _bound(
     *,
     clients: Callable[[bytes, list[bytes]], None],
     snapshot: Callable[[], SnapshotDescription | None],
-) -> "tuple[PeerTransport, _Broadcast | None]":
+) -> "tuple[PeerTransport, _BroadcastSocket | None]":
     """Bind both sockets; raises `PeerError`."""
     try:
         transport = PeerTransport(
@@ -225,7 +225,7 @@ def _bound(
             limits=options.limits,
             elsewhere={peer.peer_id: peer.url for peer in options.peers},
         )
-        return transport, _Broadcast.bound(context, options)
+        return transport, _BroadcastSocket.bound(context, options)
     except OSError as error:
         advice = "Stop what listens there, or choose another port"
         if error.errno == errno.EADDRNOTAVAIL:
@@ -234,14 +234,14 @@ def _bound(
 
 
 @dataclass(frozen=True, slots=True)
-class _Broadcast:
+class _BroadcastSocket:
     """The PUB socket, and what clients are told of it."""
 
     socket: ZmqSocket
     url: str
 
     @classmethod
-    def bound(cls, context: ZmqContext, options: PeerOptions) -> "_Broadcast | None":
+    def bound(cls, context: ZmqContext, options: PeerOptions) -> "_BroadcastSocket | None":
         """Bind the socket that the options ask for; raises `OSError`."""
         if options.broadcast_url is None:
             return None

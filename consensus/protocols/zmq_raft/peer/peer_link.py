@@ -41,7 +41,7 @@ from consensus.protocols.zmq_raft.wire.frames import (
     DEFAULT_LIMITS,
     MAX_MESSAGE_ID,
     MESSAGE_ID_BYTES,
-    Limits,
+    FrameLimits,
     ZmqRaftError,
     read_uint,
 )
@@ -119,7 +119,7 @@ class PeerLink:
         wake_at: Callable[[float], None],
         counters: Counter[str],
         times: PeerTimes = DEFAULT_TIMES,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: FrameLimits = DEFAULT_LIMITS,
     ) -> None:
         self.peer = peer
         self.scope = trio.CancelScope()

@@ -55,7 +55,7 @@ from consensus.protocols.zmq_raft.wire.codec import (
     encode_request,
 )
 from consensus.protocols.zmq_raft.wire.entries import configuration_of, entry_frames
-from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, Limits, ZmqRaftError, read_uint
+from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, FrameLimits, ZmqRaftError, read_uint
 from consensus.protocols.zmq_raft.wire.mapping import peer_id, reply_to_wire, request_from_wire, request_to_wire
 from consensus.protocols.zmq_raft.wire.messages import (
     AppendEntriesRpc,
@@ -128,7 +128,7 @@ class PeerTransport:
         *,
         snapshot: Callable[[], SnapshotDescription | None],
         times: PeerTimes = DEFAULT_TIMES,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: FrameLimits = DEFAULT_LIMITS,
         socket_options: SocketOptions | None = None,
         elsewhere: Mapping[str, str] = MappingProxyType({}),
     ) -> None:

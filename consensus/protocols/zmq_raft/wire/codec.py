@@ -33,8 +33,8 @@ from consensus.protocols.zmq_raft.wire.frames import (
     MAX_UINT,
     MESSAGE_ID_BYTES,
     REQUEST_ID_BYTES,
+    FrameLimits,
     JsonValue,
-    Limits,
     ZmqRaftError,
     bool_frame,
     check_size,
@@ -110,7 +110,7 @@ def encode_request(  # noqa: C901, PLR0911, PLR0912 - one case per request
             assert_never(request)
 
 
-def decode_request(frames: Sequence[bytes], limits: Limits = DEFAULT_LIMITS) -> wire.Request:
+def decode_request(frames: Sequence[bytes], limits: FrameLimits = DEFAULT_LIMITS) -> wire.Request:
     """The request that these frames are, without an identity; raises `ZmqRaftError`."""
     check_size(frames, limits)
     if len(frames) < _HEAD:
@@ -165,14 +165,14 @@ def encode_reply(reply: wire.Reply) -> list[bytes]:  # noqa: C901, PLR0911, PLR0
 
 @overload
 def decode_reply(
-    request_type: type[wire.PeerRequest], frames: Sequence[bytes], limits: Limits = DEFAULT_LIMITS
+    request_type: type[wire.PeerRequest], frames: Sequence[bytes], limits: FrameLimits = DEFAULT_LIMITS
 ) -> wire.PeerReply: ...
 @overload
 def decode_reply(
-    request_type: type[wire.ClientRequest], frames: Sequence[bytes], limits: Limits = DEFAULT_LIMITS
+    request_type: type[wire.ClientRequest], frames: Sequence[bytes], limits: FrameLimits = DEFAULT_LIMITS
 ) -> wire.ClientReply: ...
 def decode_reply(
-    request_type: type[wire.Request], frames: Sequence[bytes], limits: Limits = DEFAULT_LIMITS
+    request_type: type[wire.Request], frames: Sequence[bytes], limits: FrameLimits = DEFAULT_LIMITS
 ) -> wire.Reply:
     """What these frames answer to a request of this type; raises `ZmqRaftError`."""
     check_size(frames, limits)
@@ -187,7 +187,7 @@ def encode_broadcast(broadcast: wire.StateBroadcast) -> list[bytes]:
     return [broadcast.ident, *numbers, *entry_frames(broadcast.entries)]
 
 
-def decode_broadcast(frames: Sequence[bytes], limits: Limits = DEFAULT_LIMITS) -> wire.StateBroadcast:
+def decode_broadcast(frames: Sequence[bytes], limits: FrameLimits = DEFAULT_LIMITS) -> wire.StateBroadcast:
     """The broadcast that these frames are; raises `ZmqRaftError`."""
     check_size(frames, limits)
     _check_count(frames, 3, "a broadcast")
@@ -242,7 +242,7 @@ def _encode_peer_request(request: wire.PeerRequest) -> list[bytes]:
             assert_never(request)
 
 
-def _decode_append(frames: Sequence[bytes], limits: Limits) -> wire.AppendEntriesRpc:
+def _decode_append(frames: Sequence[bytes], limits: FrameLimits) -> wire.AppendEntriesRpc:
     _check_count(frames, 8, "AppendEntries")
     message_id, leader = _message_id(frames[0]), _peer_id(frames[3], limits)
     term, previous_index, previous_term, commit = [read_uint(frame, "position of a leader") for frame in frames[4:8]]
@@ -261,7 +261,7 @@ def _decode_append(frames: Sequence[bytes], limits: Limits) -> wire.AppendEntrie
     )
 
 
-def _decode_vote(frames: Sequence[bytes], limits: Limits) -> wire.RequestVoteRpc:
+def _decode_vote(frames: Sequence[bytes], limits: FrameLimits) -> wire.RequestVoteRpc:
     _check_count(frames, 7, "RequestVote")
     term, last_index, last_term = [read_uint(frame, "position of a candidate") for frame in frames[4:7]]
     candidate = _peer_id(frames[3], limits)
@@ -275,7 +275,7 @@ def _decode_vote(frames: Sequence[bytes], limits: Limits) -> wire.RequestVoteRpc
     )
 
 
-def _decode_install(frames: Sequence[bytes], limits: Limits) -> wire.InstallSnapshotRpc:
+def _decode_install(frames: Sequence[bytes], limits: FrameLimits) -> wire.InstallSnapshotRpc:
     _check_count(frames, 10, "InstallSnapshot")
     term, last_index, last_term, offset, total_bytes = [
         read_uint(frame, "position of a snapshot") for frame in frames[4:9]
@@ -296,14 +296,14 @@ def _decode_install(frames: Sequence[bytes], limits: Limits) -> wire.InstallSnap
     )
 
 
-def _decode_update(frames: Sequence[bytes], limits: Limits) -> wire.UpdateRequest:
+def _decode_update(frames: Sequence[bytes], limits: FrameLimits) -> wire.UpdateRequest:
     _check_count(frames, 4, "RequestUpdate")
     if not 1 <= len(frames[3]) <= limits.max_entry_data_bytes:
         raise ZmqRaftError(f"an update of {len(frames[3])} bytes; it has 1 to {limits.max_entry_data_bytes}")
     return wire.UpdateRequest(_full_id(frames[0]), frames[2], frames[3])
 
 
-def _decode_change(frames: Sequence[bytes], limits: Limits) -> wire.ChangeRequest:
+def _decode_change(frames: Sequence[bytes], limits: FrameLimits) -> wire.ChangeRequest:
     _check_count(frames, 4, "ConfigUpdate")
     request_id = _full_id(frames[0])
     value = read_json(frames[3], "list of peers", limits.max_json_bytes)
@@ -315,7 +315,7 @@ def _decode_change(frames: Sequence[bytes], limits: Limits) -> wire.ChangeReques
     return wire.ChangeRequest(request_id, frames[2], peers)
 
 
-def _decode_entries_request(frames: Sequence[bytes], _limits: Limits) -> wire.EntriesRequest:
+def _decode_entries_request(frames: Sequence[bytes], _limits: FrameLimits) -> wire.EntriesRequest:
     _check_count(frames, 4, "RequestEntries")
     return wire.EntriesRequest(
         request_id=_checked_id(frames[0]),
@@ -326,19 +326,19 @@ def _decode_entries_request(frames: Sequence[bytes], _limits: Limits) -> wire.En
     )
 
 
-def _decode_config_request(frames: Sequence[bytes], _limits: Limits) -> wire.ConfigRequest:
+def _decode_config_request(frames: Sequence[bytes], _limits: FrameLimits) -> wire.ConfigRequest:
     return wire.ConfigRequest(_checked_id(frames[0]), frames[2])
 
 
-def _decode_log_info_request(frames: Sequence[bytes], _limits: Limits) -> wire.LogInfoRequest:
+def _decode_log_info_request(frames: Sequence[bytes], _limits: FrameLimits) -> wire.LogInfoRequest:
     return wire.LogInfoRequest(_checked_id(frames[0]), frames[2])
 
 
-def _decode_url_request(frames: Sequence[bytes], _limits: Limits) -> wire.UrlRequest:
+def _decode_url_request(frames: Sequence[bytes], _limits: FrameLimits) -> wire.UrlRequest:
     return wire.UrlRequest(_checked_id(frames[0]), frames[2])
 
 
-_REQUESTS: Final[dict[bytes, Callable[[Sequence[bytes], Limits], wire.Request]]] = {
+_REQUESTS: Final[dict[bytes, Callable[[Sequence[bytes], FrameLimits], wire.Request]]] = {
     REQUEST_VOTE: _decode_vote,
     APPEND_ENTRIES: _decode_append,
     INSTALL_SNAPSHOT: _decode_install,
@@ -404,7 +404,7 @@ def _encode_log_info(reply: wire.LogInfoReply) -> list[bytes]:
     ]
 
 
-def _decode_append_reply(frames: Sequence[bytes], _limits: Limits) -> wire.AppendEntriesResponse:
+def _decode_append_reply(frames: Sequence[bytes], _limits: FrameLimits) -> wire.AppendEntriesResponse:
     _check_count(frames, 3, "the answer to AppendEntries")
     conflict_index = _optional_uint(frames, 3, "conflict's index")
     term, success = read_uint(frames[1], "term"), read_bool(frames[2])
@@ -413,18 +413,18 @@ def _decode_append_reply(frames: Sequence[bytes], _limits: Limits) -> wire.Appen
     )
 
 
-def _decode_vote_reply(frames: Sequence[bytes], _limits: Limits) -> wire.RequestVoteResponse:
+def _decode_vote_reply(frames: Sequence[bytes], _limits: FrameLimits) -> wire.RequestVoteResponse:
     _check_count(frames, 3, "the answer to RequestVote")
     return wire.RequestVoteResponse(_message_id(frames[0]), read_uint(frames[1], "term"), read_bool(frames[2]))
 
 
-def _decode_install_reply(frames: Sequence[bytes], _limits: Limits) -> wire.InstallSnapshotResponse:
+def _decode_install_reply(frames: Sequence[bytes], _limits: FrameLimits) -> wire.InstallSnapshotResponse:
     _check_count(frames, 2, "the answer to InstallSnapshot")
     wanted_offset = _optional_uint(frames, 2, "offset")
     return wire.InstallSnapshotResponse(_message_id(frames[0]), read_uint(frames[1], "term"), wanted_offset)
 
 
-def _decode_config_reply(frames: Sequence[bytes], limits: Limits) -> wire.ConfigReply:
+def _decode_config_reply(frames: Sequence[bytes], limits: FrameLimits) -> wire.ConfigReply:
     _check_count(frames, 3, "the answer to RequestConfig")
     lists = [read_peers(read_json(frame, "peers", limits.max_json_bytes), limits) for frame in frames[3:4]]
     leader = _leader(frames[2], limits)
@@ -436,7 +436,7 @@ def _decode_config_reply(frames: Sequence[bytes], limits: Limits) -> wire.Config
     )
 
 
-def _decode_update_reply(frames: Sequence[bytes], limits: Limits) -> wire.UpdateReply:
+def _decode_update_reply(frames: Sequence[bytes], limits: FrameLimits) -> wire.UpdateReply:
     _check_count(frames, 2, "the answer to RequestUpdate")
     request_id, told = _full_id(frames[0]), frames[2:3]
     if read_bool(frames[1]):
@@ -444,7 +444,7 @@ def _decode_update_reply(frames: Sequence[bytes], limits: Limits) -> wire.Update
     return wire.UpdateRedirect(request_id, _leader(told[0], limits)) if told else wire.UpdateExpired(request_id)
 
 
-def _decode_change_reply(frames: Sequence[bytes], limits: Limits) -> wire.ChangeReply:
+def _decode_change_reply(frames: Sequence[bytes], limits: FrameLimits) -> wire.ChangeReply:
     _check_count(frames, 2, "the answer to ConfigUpdate")
     request_id, status, told = _full_id(frames[0]), read_uint(frames[1], "status"), frames[2:3]
     if status == _REDIRECT:
@@ -468,7 +468,7 @@ def _change_refused(request_id: bytes, error: JsonValue) -> wire.ChangeRefused:
     raise ZmqRaftError("the error of a ConfigUpdate is no name and message")
 
 
-def _decode_entries_reply(frames: Sequence[bytes], limits: Limits) -> wire.EntriesReply:
+def _decode_entries_reply(frames: Sequence[bytes], limits: FrameLimits) -> wire.EntriesReply:
     _check_count(frames, 3, "the answer to RequestEntries")
     request_id, status = _checked_id(frames[0]), read_uint(frames[1], "status")
     if status == _NOT_LEADER:
@@ -502,7 +502,7 @@ def _decode_entries_reply(frames: Sequence[bytes], limits: Limits) -> wire.Entri
     )
 
 
-def _decode_log_info_reply(frames: Sequence[bytes], limits: Limits) -> wire.LogInfoReply:
+def _decode_log_info_reply(frames: Sequence[bytes], limits: FrameLimits) -> wire.LogInfoReply:
     _check_count(frames, 10, "the answer to RequestLogInfo")
     term, first, applied, commit, last, size, prune = [read_uint(frame, "number of a log") for frame in frames[3:10]]
     return wire.LogInfoReply(
@@ -519,16 +519,16 @@ def _decode_log_info_reply(frames: Sequence[bytes], limits: Limits) -> wire.LogI
     )
 
 
-def _decode_url_reply(frames: Sequence[bytes], limits: Limits) -> wire.UrlReply:
+def _decode_url_reply(frames: Sequence[bytes], limits: FrameLimits) -> wire.UrlReply:
     url = read_string(frames[1], "url", limits.max_url_bytes) if len(frames) > 1 else None
     return wire.UrlReply(_checked_id(frames[0]), url)
 
 
-def _decode_custom_reply(frames: Sequence[bytes], _limits: Limits) -> wire.CustomReply:
+def _decode_custom_reply(frames: Sequence[bytes], _limits: FrameLimits) -> wire.CustomReply:
     return wire.CustomReply(_checked_id(frames[0]), tuple(frames[1:]))
 
 
-_REPLIES: Final[dict[type[wire.Request], Callable[[Sequence[bytes], Limits], wire.Reply]]] = {
+_REPLIES: Final[dict[type[wire.Request], Callable[[Sequence[bytes], FrameLimits], wire.Reply]]] = {
     wire.RequestVoteRpc: _decode_vote_reply,
     wire.AppendEntriesRpc: _decode_append_reply,
     wire.InstallSnapshotRpc: _decode_install_reply,
@@ -567,7 +567,7 @@ def _message_id(frame: bytes) -> int:
     return read_uint(frame, "message's id", max_bytes=MESSAGE_ID_BYTES)
 
 
-def _ident(frame: bytes, limits: Limits) -> bytes:
+def _ident(frame: bytes, limits: FrameLimits) -> bytes:
     if len(frame) > limits.max_ident_bytes:
         raise ZmqRaftError(f"an ident of {len(frame)} bytes; at most {limits.max_ident_bytes} are read")
     return frame
@@ -585,7 +585,7 @@ def _checked_id(request_id: bytes) -> bytes:
     return request_id
 
 
-def _peer_id(frame: bytes, limits: Limits) -> str:
+def _peer_id(frame: bytes, limits: FrameLimits) -> str:
     peer_id = read_string(frame, "peer's id", limits.max_peer_id_bytes)
     check_peer_id(peer_id, limits)
     return peer_id
@@ -602,7 +602,7 @@ def _peers_json(peers: Sequence[wire.Peer]) -> bytes:
     return json_frame(peer_values(peers))
 
 
-def _leader(frame: bytes, limits: Limits) -> str | None:
+def _leader(frame: bytes, limits: FrameLimits) -> str | None:
     leader = read_json(frame, "leader's id", limits.max_json_bytes)
     if leader is None:
         return None
@@ -612,7 +612,7 @@ def _leader(frame: bytes, limits: Limits) -> str | None:
     return leader
 
 
-def _leader_or_none(frame: bytes, limits: Limits) -> str | None:
+def _leader_or_none(frame: bytes, limits: FrameLimits) -> str | None:
     """Of a frame that the text wants ignored, so that nothing in it is an error."""
     try:
         return _leader(frame, limits)
@@ -628,7 +628,7 @@ def _number_json(number: int) -> bytes:
     return json_frame(_checked(number))
 
 
-def _index(frame: bytes, limits: Limits) -> int:
+def _index(frame: bytes, limits: FrameLimits) -> int:
     return whole_number(read_json(frame, "index", limits.max_json_bytes), "index")
 
 

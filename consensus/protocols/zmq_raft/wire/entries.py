@@ -33,7 +33,7 @@ from consensus.protocols.zmq_raft.wire.frames import (
     DEFAULT_LIMITS,
     MAX_UINT,
     REQUEST_ID_BYTES,
-    Limits,
+    FrameLimits,
     ZmqRaftError,
     json_frame,
     read_json,
@@ -73,12 +73,12 @@ def entry_frames(entries: Sequence[Entry]) -> list[bytes]:
     return frames
 
 
-def read_entry(frame: bytes, limits: Limits = DEFAULT_LIMITS) -> Entry:
+def read_entry(frame: bytes, limits: FrameLimits = DEFAULT_LIMITS) -> Entry:
     """Reverse of `entry_frame`; raises `ZmqRaftError`."""
     return read_entries((frame,), limits)[0]
 
 
-def read_entries(frames: Sequence[bytes], limits: Limits = DEFAULT_LIMITS) -> tuple[Entry, ...]:
+def read_entries(frames: Sequence[bytes], limits: FrameLimits = DEFAULT_LIMITS) -> tuple[Entry, ...]:
     """Reverse of `entry_frames`; raises `ZmqRaftError`."""
     entries: list[Entry] = []
     largest = ENTRY_HEAD_BYTES + limits.max_entry_data_bytes
@@ -147,7 +147,7 @@ def _configuration_parts(data: bytes) -> tuple[bytes, bytes]:
     return request_id, json_frame({"old": peer_values(old), "new": values} if old else values)
 
 
-def _read_other(frame: bytes, limits: Limits) -> Entry:
+def _read_other(frame: bytes, limits: FrameLimits) -> Entry:
     found = frame[REQUEST_ID_BYTES:ENTRY_HEAD_BYTES]
     request_id, term, data = frame[:REQUEST_ID_BYTES], _term(found), frame[ENTRY_HEAD_BYTES:]
     match found[0]:
@@ -163,7 +163,7 @@ def _read_other(frame: bytes, limits: Limits) -> Entry:
             raise ZmqRaftError(f"an entry of type {kind}, or a checkpoint that is not one")
 
 
-def _read_configuration(data: bytes, limits: Limits) -> Configuration:
+def _read_configuration(data: bytes, limits: FrameLimits) -> Configuration:
     value = read_json(data, "configuration", limits.max_json_bytes)
     if not isinstance(value, dict):
         return configuration_of(read_peers(value, limits))

@@ -31,7 +31,7 @@ class ZmqRaftError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FrameLimits:
     """What one message may have. The package sends appends of about 64 KiB, or one entry of up to 10 MiB."""
 
     max_frames: int = 20_000
@@ -46,10 +46,10 @@ class Limits:
     """Of all configurations in one message: reading them takes thirty times as long as reading updates."""
 
 
-DEFAULT_LIMITS: Final = Limits()
+DEFAULT_LIMITS: Final = FrameLimits()
 
 
-def check_size(frames: Sequence[bytes], limits: Limits) -> None:
+def check_size(frames: Sequence[bytes], limits: FrameLimits) -> None:
     """Raises `ZmqRaftError` for a message of too many frames or bytes."""
     if len(frames) > limits.max_frames:
         raise ZmqRaftError(f"a message of {len(frames)} frames; at most {limits.max_frames} are read")

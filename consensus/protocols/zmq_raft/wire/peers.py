@@ -20,7 +20,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from consensus.core.model import possible_id
-from consensus.protocols.zmq_raft.wire.frames import JsonValue, Limits, ZmqRaftError
+from consensus.protocols.zmq_raft.wire.frames import FrameLimits, JsonValue, ZmqRaftError
 from consensus.protocols.zmq_raft.wire.messages import MalformedPeers, Peer
 
 _SCHEME: Final = re.compile(r"[A-Za-z0-9.+-]+:")
@@ -38,7 +38,7 @@ class PeersError(ZmqRaftError):
         self.malformed = MalformedPeers(name, message)
 
 
-def read_peers(value: object, limits: Limits) -> tuple[Peer, ...]:
+def read_peers(value: object, limits: FrameLimits) -> tuple[Peer, ...]:
     """The peers that a decoded MessagePack value lists; raises `PeersError`."""
     if not isinstance(value, list):
         raise PeersError("peers must be an array", "TypeError")
@@ -49,7 +49,7 @@ def read_peers(value: object, limits: Limits) -> tuple[Peer, ...]:
     return peers
 
 
-def check_peers(peers: Sequence[Peer], limits: Limits) -> None:
+def check_peers(peers: Sequence[Peer], limits: FrameLimits) -> None:
     """Raises `PeersError` if these cannot be the members of a cluster."""
     if not peers:
         raise PeersError("at least one peer must be defined in a cluster")
@@ -86,7 +86,7 @@ def check_change(peers: Sequence[Peer], current: Sequence[Peer]) -> None:
         raise PeersError("no change in cluster membership", "Error")
 
 
-def check_peer_id(peer_id: str, limits: Limits) -> None:
+def check_peer_id(peer_id: str, limits: FrameLimits) -> None:
     """Raises `PeersError` if this cannot be the id of a peer."""
     if not peer_id:
         raise PeersError("peer id must be a non empty string")
@@ -94,7 +94,7 @@ def check_peer_id(peer_id: str, limits: Limits) -> None:
         raise PeersError(f"peer id must be printable and have at most {limits.max_peer_id_bytes} bytes")
 
 
-def check_url(url: str, limits: Limits) -> None:
+def check_url(url: str, limits: FrameLimits) -> None:
     """Raises `PeersError` if this is not where a peer can be reached."""
     if not url:
         raise PeersError("peer url must be a non empty string")

@@ -1,0 +1,46 @@
+"""A class name is defined once in `consensus` and `gossip`.
+
+Two classes of one name are two concepts under one term: a search finds both, and an import from the wrong module may
+pass the type check. A package of another layer may use the name again, since it qualifies the name.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from tests.structure.sources import ROOT, modules_in, nodes_of, problem
+
+SCOPES = (("consensus", "gossip"),)
+_PORT = "both cores have the port `step(event, now)`, so their events and effects share the words"
+_DOCUMENT = "a message of that name is in the documents of Garlic Farm and of ØMQ Raft"
+SHARED: Mapping[str, str] = {
+    "AppendEntriesResponse": _DOCUMENT,
+    "Configuration": "a value of that name is in the document of Garlic Farm; the core has the term of Raft's paper",
+    "DeadlineReached": _PORT,
+    "InstallSnapshotResponse": _DOCUMENT,
+    "Received": _PORT,
+    "RequestVoteResponse": _DOCUMENT,
+    "Send": _PORT,
+}
+"""The reason of each name that has more than one class."""
+
+
+def repeated(modules: Mapping[Path, Iterable[ast.AST]]) -> Iterator[tuple[Path, ast.ClassDef, Path]]:
+    """Yield the file and the definition of each class whose name an earlier file has, and that file."""
+    homes: dict[str, Path] = {}
+    for path, nodes in modules.items():
+        for node in nodes:
+            if isinstance(node, ast.ClassDef) and (first := homes.setdefault(node.name, path)) != path:
+                yield path, node, first
+
+
+def check() -> Iterator[str]:
+    """Yield the second definition of each name, and exceptions that nothing needs."""
+    shared = set()
+    for packages in SCOPES:
+        for path, node, first in repeated({path: nodes_of(path) for path in modules_in(*packages)}):
+            shared.add(node.name)
+            if node.name not in SHARED:
+                yield problem(path, node.lineno, f"{first.relative_to(ROOT)} has a class {node.name} already")
+    for name in sorted(SHARED.keys() - shared):
+        yield f"tests/structure/class_names.py:1: one class has the name {name}: remove it from SHARED"
