@@ -24,7 +24,7 @@ from benchmarks.client import ClusterTarget, ServerTarget
 from bridge.api.json import DocumentError
 from bridge.api.view import FarmView, Phase
 from bridge.node.control.client import ControlClient, ControlError
-from bridge.node.local.farm_files import LOOPBACK, LocalFarm, LocalNode, prepare
+from bridge.node.local.farm_files import LOOPBACK, LocalFarm, NodeFiles, prepare
 from bridge.node.security.control_socket import SOCKET_NAME
 from bridge.node.security.key_files import load_farm_key
 from bridge.node.settings.choices import Timing
@@ -46,7 +46,7 @@ class BenchmarkError(Exception):
 class Server:
     """One server process, and what was last seen of it."""
 
-    node: LocalNode
+    node: NodeFiles
     process: subprocess.Popen[bytes] | None = None
     server_id: int | None = None
 
@@ -262,7 +262,7 @@ def _prepare(directory: Path, timing: Timing) -> LocalFarm:
     return files
 
 
-def _change(node: LocalNode, setting: re.Pattern[str], into: str, what: str) -> None:
+def _change(node: NodeFiles, setting: re.Pattern[str], into: str, what: str) -> None:
     text = node.configuration_file.read_text(encoding="utf-8")
     changed, count = setting.subn(into, text)
     if count != 1:

@@ -11,7 +11,7 @@ import textwrap
 from dataclasses import MISSING
 
 from bridge.node.settings.configuration import LISTS, SETTINGS
-from bridge.node.settings.declared import Declared, Kind, shown
+from bridge.node.settings.declared import Declared, Form, shown
 
 CONFIGURATION_DIRECTORY = "/etc/garlicfarm"
 STATE_DIRECTORY = "/var/lib/garlicfarm"
@@ -61,7 +61,7 @@ def _example(setting: Declared) -> object:
     default = None if setting.value is MISSING else shown(setting.value)
     if default not in (None, []):
         return default
-    if setting.setting.example or setting.kind is Kind.TEXTS:
+    if setting.setting.example or setting.kind is Form.TEXTS:
         return setting.setting.example or []
     path = f"{CONFIGURATION_DIRECTORY}/{setting.path.replace('.', '-').replace('_', '-')}"
-    return path if setting.kind is Kind.FILE else ""
+    return path if setting.kind is Form.FILE else ""

@@ -60,7 +60,7 @@ from gossip import Description as GossipDescription
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ServerLink:
     """A connection to another server, as the transport describes it."""
 
     peer: int
@@ -93,7 +93,7 @@ class FarmInputs:
     first_index: int
     applied_index: int
     waits: tuple[str, ...] = ()
-    links: tuple[Link, ...] = ()
+    links: tuple[ServerLink, ...] = ()
     """This node's connections to the other servers, in order of their ids."""
     lease_set_files: Mapping[str, str] = field(default_factory=dict)
     """Of each master destination: where this node's router keeps its structure."""

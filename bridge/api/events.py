@@ -48,7 +48,7 @@ from bridge.core.log.weights import (
 from bridge.core.membership.admission import AdmissionLapsed, AdmissionRefused, ServerAdmitted, ServerRetired
 from bridge.core.membership.authors import EntryWithoutEffect
 from bridge.core.membership.client_keys import ClientChanged
-from bridge.core.membership.eviction import EvictionRefused, KeysNotReplaced, KeysReplaced, ServerEvicted
+from bridge.core.membership.eviction import EvictionRefused, KeysNotReplaced, NewEra, ServerEvicted
 from bridge.core.publishing.publisher_election import PublisherChanged
 
 SAME_FACT_MS: Final = 15_000
@@ -386,7 +386,7 @@ def change_event(change: Change) -> tuple[str, dict[str, Scalar]]:  # noqa: PLR0
             return "server-evicted", {"server": server_id, "id": node_id.hex(), "era": era}
         case EvictionRefused(node_id, reason):
             return "eviction-refused", {"id": node_id.hex(), "reason": reason}
-        case KeysReplaced(era, sealed_for):
+        case NewEra(era, sealed_for):
             return "key-replacement", {"era": era, "sealedFor": sealed_for}
         case KeysNotReplaced(era, reason):
             return "key-replacement-refused", {"era": era, "reason": reason}

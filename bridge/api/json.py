@@ -37,13 +37,13 @@ class DocumentError(ValueError):
     """A document is not what this version understands; nothing was changed by it."""
 
 
-class _Head(Struct):
+class _SchemaHead(Struct):
     schema: Any = None
 
 
 S = TypeVar("S", bound=Struct)
 _ENCODER = msgspec.json.Encoder()
-_HEAD = msgspec.json.Decoder(_Head)
+_HEAD = msgspec.json.Decoder(_SchemaHead)
 
 
 def encode(document: Struct) -> bytes:

@@ -111,7 +111,7 @@ def log(
 
     async def read(client: ControlClient) -> None:
         view = await client.view()
-        reader = _Reader(client, wanted, Names(view), limit)
+        reader = _LogPrinter(client, wanted, Names(view), limit)
         if tail is not None:
             start = await reader.tail(tail, view.raft.commit_index, one_page=not follow, linearizable=linearizable)
         else:
@@ -124,7 +124,7 @@ def log(
     ask_node(node, read)
 
 
-class _Reader:
+class _LogPrinter:
     """Reads pages of the log and prints what is wanted of them."""
 
     def __init__(self, client: ControlClient, wanted: _Wanted, names: Names, limit: int) -> None:

@@ -23,7 +23,7 @@ from bridge.api.events import StoryTeller, event_sentence, story_line
 from bridge.cli.failure import fail, reasons
 from bridge.cli.options import directory_path
 from bridge.cli.printing import drawing_refusal, echo, written_apart
-from bridge.node.local.farm_files import SERVERS_MAX, LocalFarm, LocalFarmError, LocalNode, locked, prepare
+from bridge.node.local.farm_files import SERVERS_MAX, LocalFarm, LocalFarmError, NodeFiles, locked, prepare
 from bridge.node.local.supervisor import Child, Command, run_children
 from bridge.node.local.watch import LocalWatch
 from bridge.node.security.key_files import KeyFileError
@@ -186,7 +186,7 @@ def _ends(farm: LocalFarm, children: tuple[Child, ...]) -> str:
     )
 
 
-def _log_tail(node: LocalNode) -> str:
+def _log_tail(node: NodeFiles) -> str:
     try:
         lines = node.log_file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -227,7 +227,7 @@ async def _print_events(watch: LocalWatch) -> None:
 
 
 async def _print_exits(farm: LocalFarm, children: tuple[Child, ...]) -> None:
-    async def wait_for(node: LocalNode, child: Child) -> None:
+    async def wait_for(node: NodeFiles, child: Child) -> None:
         echo(f"{_now()} {node.name} process-started pid={child.pid}")
         await child.exited.wait()
         echo(f"{_now()} {node.name} process-ended pid={child.pid} {child.exit_text}")

@@ -30,7 +30,7 @@ from bridge.node.security.control_socket import SOCKET_NAME, answers
 from bridge.node.security.key_files import KeyFileError, load_farm_key
 from bridge.node.security.local_trust import UntrustedPathError, make_state_directory
 from bridge.node.security.signing_keys import HeldKey
-from bridge.node.settings.choices import Pace as PaceSetting
+from bridge.node.settings.choices import PublishingPace as PaceSetting
 from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.masters import Masters, load_masters
 from bridge.node.settings.router import FileRouterSettings

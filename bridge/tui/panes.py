@@ -48,7 +48,7 @@ from bridge.tui.sections import (
     CHOSEN,
     NOT_CHOSEN,
     TITLE,
-    Section,
+    ScreenSection,
     alarms_section,
     farm_header,
     lag_part,
@@ -256,7 +256,7 @@ def _wanted(state: ViewState) -> str:
 
 def _farm_body(state: ViewState, seen: Seen, canvas: Canvas, room: int, *, unicode: bool) -> list[Text]:
     alarms = alarms_section(_alarms(seen), canvas)
-    weights = Section(None, []) if seen.farm is None else weights_section(seen.farm.weights, canvas)
+    weights = ScreenSection(None, []) if seen.farm is None else weights_section(seen.farm.weights, canvas)
     if canvas.width < TWO_COLUMNS:
         left = _left(state, seen, canvas, unicode=unicode)
         return _stacked([alarms, *left, weights, *_right(seen, canvas)], canvas, room)
@@ -315,7 +315,7 @@ def _alarms(seen: Seen) -> tuple[AlarmView, ...]:
     return by_gravity(dict.fromkeys(alarm for view in views for alarm in view.alarms))
 
 
-def _left(state: ViewState, seen: Seen, canvas: Canvas, *, unicode: bool) -> list[Section]:
+def _left(state: ViewState, seen: Seen, canvas: Canvas, *, unicode: bool) -> list[ScreenSection]:
     if seen.local is not None:
         chosen = selected_member(state, seen.farm)
         order = [each.name for each in shown_members(state, seen.farm)]
@@ -327,13 +327,13 @@ def _left(state: ViewState, seen: Seen, canvas: Canvas, *, unicode: bool) -> lis
     return sections if seen.farm is None else [*sections, publishing_section(seen.farm, canvas)]
 
 
-def _right(seen: Seen, canvas: Canvas) -> list[Section]:
+def _right(seen: Seen, canvas: Canvas) -> list[ScreenSection]:
     title = canvas.line(("EVENTS", canvas.palette.title), (" newest first, UTC", canvas.palette.dim))
-    events = Section(title, _recent(seen, "", canvas), counted=False)
+    events = ScreenSection(title, _recent(seen, "", canvas), counted=False)
     return [_take_over(last_take_over(tuple(seen.history.events)), canvas), events]
 
 
-def _stacked(sections: Sequence[Section], canvas: Canvas, room: int) -> list[Text]:
+def _stacked(sections: Sequence[ScreenSection], canvas: Canvas, room: int) -> list[Text]:
     """Sections above one another: each gets a few lines, then what it wants, in their order."""
     wants = []
     for section in sections:
@@ -352,7 +352,7 @@ def _stacked(sections: Sequence[Section], canvas: Canvas, room: int) -> list[Tex
     return lines
 
 
-def _members(state: ViewState, farm: FarmView, history: History, canvas: Canvas, *, unicode: bool) -> Section:
+def _members(state: ViewState, farm: FarmView, history: History, canvas: Canvas, *, unicode: bool) -> ScreenSection:
     palette = canvas.palette
     followers = {each.raft_id: each for each in farm.raft.followers}
     # Only the leader has what its followers lack; a column of dashes takes room from the names.
@@ -414,17 +414,17 @@ def _order(column: Sort, state: ViewState) -> str:
     return " v" if state.descending else " ^"
 
 
-def _take_over(steps: Sequence[Step], canvas: Canvas) -> Section:
+def _take_over(steps: Sequence[Step], canvas: Canvas) -> ScreenSection:
     """One line a step: seconds since the first one, what, and who."""
     if not steps:
-        return Section(None, [])
+        return ScreenSection(None, [])
     first_ms, palette = steps[0].time_ms, canvas.palette
     title = canvas.line(("LAST TAKE-OVER", palette.title), (f" began {clock_text(first_ms)} UTC", palette.dim))
     lines = []
     for step in steps:
         after = f"  +{(step.time_ms - first_ms) / 1000:5.1f} s  "
         lines.append(canvas.line(after, (step.detail, palette.accent)))
-    return Section(title, lines, chosen=len(lines) - 1)
+    return ScreenSection(title, lines, chosen=len(lines) - 1)
 
 
 def _recent(seen: Seen, wanted: str, canvas: Canvas, *, whole: bool = False) -> list[Text]:

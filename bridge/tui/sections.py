@@ -47,7 +47,7 @@ CHOSEN, NOT_CHOSEN = "▸ ", "  "
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ScreenSection:
     """A title line, or none, and the lines below it."""
 
     title: Text | None
@@ -168,7 +168,7 @@ def local_header(farm: LocalFarmView, canvas: Canvas) -> list[Text]:
 
 def processes_section(
     farm: LocalFarmView, canvas: Canvas, order: Sequence[str] = (), chosen: str | None = None
-) -> Section:
+) -> ScreenSection:
     """Every process of a local farm, with what its own node says and what the best view says about it.
 
     `order`: the names of members as they are sorted; those that it lacks stand behind the others.
@@ -208,9 +208,9 @@ def processes_section(
     return table_of_members(canvas.heading(columns, canvas.palette.title), lines, line_of_chosen)
 
 
-def table_of_members(heading: Text, lines: list[Text], chosen: int) -> Section:
+def table_of_members(heading: Text, lines: list[Text], chosen: int) -> ScreenSection:
     """The table of members or processes: of a small farm it is whole before other sections get more."""
-    return Section(heading, lines, chosen=chosen, least=min(max(len(lines), 1), SMALL_FARM))
+    return ScreenSection(heading, lines, chosen=chosen, least=min(max(len(lines), 1), SMALL_FARM))
 
 
 def _process_parts(
@@ -234,7 +234,7 @@ def _stopped_parts(process: ProcessView, member: MemberView | None, palette: Pal
     return [("-", palette.dim), ("stopped", palette.bad), (f"{process.detail}{said}", palette.bad)]
 
 
-def publishing_section(view: FarmView, canvas: Canvas) -> Section:
+def publishing_section(view: FarmView, canvas: Canvas) -> ScreenSection:
     """What is published, by whom and why, and the entries with their costs."""
     palette = canvas.palette
     healths = [health_text(one.faults, healthy=one.healthy) for each in view.publishing for one in each.entries]
@@ -261,7 +261,7 @@ def publishing_section(view: FarmView, canvas: Canvas) -> Section:
         lines = [canvas.line(("  nothing is published yet", palette.doubtful))]
     every = [entry.healthy for each in view.publishing for entry in each.entries]
     counted = (f" {sum(every)} of {len(every)} entries healthy", palette.good if all(every) else palette.doubtful)
-    return Section(
+    return ScreenSection(
         canvas.line(("META LEASESET2", palette.title), counted if every else ""), lines, least=PUBLISHER_AND_ENTRY
     )
 
@@ -301,10 +301,10 @@ def _entry_parts(entry: MetaEntryView, now_s: int, canvas: Canvas) -> list[Part]
     ]
 
 
-def weights_section(weights: WeightsView, canvas: Canvas) -> Section:
+def weights_section(weights: WeightsView, canvas: Canvas) -> ScreenSection:
     """Exclusions, and factors with their age, in one line; the pane of publishing has one line for each."""
     parts = [(f" {text}", style) for text, style in _weights(weights, canvas)]
-    return Section(None, [canvas.line(("WEIGHTS", canvas.palette.title), *parts)] if parts else [])
+    return ScreenSection(None, [canvas.line(("WEIGHTS", canvas.palette.title), *parts)] if parts else [])
 
 
 def weights_lines(weights: WeightsView, canvas: Canvas) -> list[Text]:
@@ -329,7 +329,7 @@ def _weights(weights: WeightsView, canvas: Canvas) -> list[tuple[str, str]]:
     return told
 
 
-def alarms_section(alarms: tuple[AlarmView, ...], canvas: Canvas) -> Section:
+def alarms_section(alarms: tuple[AlarmView, ...], canvas: Canvas) -> ScreenSection:
     """Alarms: what it is and what to do. One line each where that fits, so that several stay in sight."""
     lines = []
     for each in alarms:
@@ -341,4 +341,4 @@ def alarms_section(alarms: tuple[AlarmView, ...], canvas: Canvas) -> Section:
         else:
             action = textwrap.wrap(printable(each.action), canvas.width - len(NOT_CHOSEN))
             lines += [canvas.line(*mark), *(canvas.line(f"{NOT_CHOSEN}{part}") for part in action)]
-    return Section(None, lines, least=TWO_ALARMS)
+    return ScreenSection(None, lines, least=TWO_ALARMS)

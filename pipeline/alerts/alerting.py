@@ -31,7 +31,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.alerts.backlog import Backlog
-from pipeline.alerts.delivery import Channel, Outcome, Receiver
+from pipeline.alerts.delivery import Channel, Delivery, Receiver
 from pipeline.alerts.outages import FIRING, RESOLVED, Alert, brought_up, message, message_id, server_of
 from pipeline.alerts.silences import Silence, Silences, SilencesError
 from pipeline.serve.metrics import RunMetrics
@@ -102,7 +102,7 @@ class Alerting:
         self._metrics = metrics
         self._clock = clock
         self._changed = threading.Condition()
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[Delivery] = []
         self._has_begun = False
         self._backlog = Backlog(clock)
         self._held_back: frozenset[str] = frozenset()
@@ -149,7 +149,7 @@ class Alerting:
             if not self._changed.wait_for(lambda: not self._is_last, seconds):
                 self._tell("alerts are not all delivered: the next run goes on with them")
 
-    def _done(self, outcome: Outcome) -> None:
+    def _done(self, outcome: Delivery) -> None:
         with self._changed:
             self._outcomes.append(outcome)
             self._changed.notify_all()
@@ -260,7 +260,7 @@ class Alerting:
                 if receiver.offer(message(alert, word), key[1]):
                     self._on_the_way.add(key)
 
-    def _note(self, outcomes: Sequence[Outcome]) -> None:
+    def _note(self, outcomes: Sequence[Delivery]) -> None:
         delivered = {(each.receiver, each.message_id) for each in outcomes if not each.error}
         self._on_the_way -= {(each.receiver, each.message_id) for each in outcomes}
         if delivered:
@@ -268,7 +268,7 @@ class Alerting:
         for outcome in outcomes:
             self._tell_of(outcome)
 
-    def _tell_of(self, outcome: Outcome) -> None:
+    def _tell_of(self, outcome: Delivery) -> None:
         key = (outcome.receiver, outcome.message_id)
         shown = next(each.channel.shown for each in self._receivers if each.channel.name == outcome.receiver)
         if outcome.error:

@@ -151,7 +151,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Delivery:
     """What became of a message. `error`: why it was not delivered; empty if it was."""
 
     receiver: str
@@ -162,7 +162,7 @@ class Outcome:
 class Receiver:
     """A channel with its queue and its thread, which ends with the process or by `stop`."""
 
-    def __init__(self, channel: Channel, done: Callable[[Outcome], None], *, pause_s: float = PAUSE_SECONDS) -> None:
+    def __init__(self, channel: Channel, done: Callable[[Delivery], None], *, pause_s: float = PAUSE_SECONDS) -> None:
         self.channel = channel
         self._done = done
         self._pause_s = pause_s
@@ -193,7 +193,7 @@ class Receiver:
                 continue
             error = self._tried(message, message_id)
             self._answers = not error
-            self._done(Outcome(self.channel.name, message_id, error))
+            self._done(Delivery(self.channel.name, message_id, error))
 
     def _tried(self, message: bytes, message_id: str) -> str:
         """Empty if it was delivered, else why the last attempt failed."""

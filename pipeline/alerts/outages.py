@@ -34,7 +34,7 @@ KEPT_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class FailedServer:
     """A server that is or was down, as `servers.sql` tells it."""
 
     farm: str
@@ -95,7 +95,7 @@ class Alert:
 
 
 def brought_up(
-    known: Sequence[Alert], servers: Iterable[Server], silenced: Mapping[tuple[str, int], str], now: datetime
+    known: Sequence[Alert], servers: Iterable[FailedServer], silenced: Mapping[tuple[str, int], str], now: datetime
 ) -> list[Alert]:
     """The alerts that follow from how servers are now; `silenced`: why whose alerts are held back. Oldest first."""
     begun = Counter((each.key, each.began_at) for each in known)
@@ -185,12 +185,12 @@ def _verdict(alert: Alert, word: str) -> str:
     return "is healthy again" if alert.state == HEALTHY else f"is {alert.state} and {alert.reason}"
 
 
-def server_of(row: Mapping[str, Any]) -> Server:
+def server_of(row: Mapping[str, Any]) -> FailedServer:
     """A row of `servers.sql`."""
-    return Server(**row)
+    return FailedServer(**row)
 
 
-def _new(server: Server, before: int) -> Alert:
+def _new(server: FailedServer, before: int) -> Alert:
     """`before`: how many alerts of that outage there were, which an operator's word ended."""
     named = json.dumps([server.farm, server.server_id, _text(server.began_at), before])
     return Alert(

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from pipeline.alerts.outages import Server
+from pipeline.alerts.outages import FailedServer
 
 SILENCES_FILE = "silences.json"
 LOCK_FILE = ".silences.lock"
@@ -41,7 +41,7 @@ class Silence(Struct, frozen=True, forbid_unknown_fields=True):
     reason: str = ""
     farm: str = ""
 
-    def covers(self, server: Server, now_ms: int) -> bool:
+    def covers(self, server: FailedServer, now_ms: int) -> bool:
         """Whether an alert of this server is silenced now."""
         is_of_farm = self.farm in {"", server.farm, server.farm_name}
         return now_ms < self.until_ms and is_of_farm and self.server in {str(server.server_id), server.name}

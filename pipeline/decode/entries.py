@@ -80,16 +80,16 @@ class Action:
     detail: str
 
 
-class _Server(Struct):
+class _ServerId(Struct):
     id: Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class Configuration(Struct, rename="camel"):
     """A member set of the Raft group, as a control endpoint tells it."""
 
-    voters: list[_Server] = []
-    learners: list[_Server] = []
-    old_voters: list[_Server] = []
+    voters: list[_ServerId] = []
+    learners: list[_ServerId] = []
+    old_voters: list[_ServerId] = []
 
 
 Content = ReportEntry | Clock | Publication | Factors | Action | Configuration

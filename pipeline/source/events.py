@@ -94,7 +94,7 @@ def _matching(pattern: str) -> list[Path]:
     return sorted(root.glob(str(inside))) if inside.parts else []
 
 
-class _Reader:
+class _TraceReader:
     def __init__(self, traces: tuple[Trace, ...]) -> None:
         self._traces = traces
 
@@ -134,7 +134,7 @@ class _Reader:
         ]
 
 
-class FarmEventsBatchReader(_Reader, DataSourceReader):
+class FarmEventsBatchReader(_TraceReader, DataSourceReader):
     """The traces at the time of planning."""
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -142,7 +142,7 @@ class FarmEventsBatchReader(_Reader, DataSourceReader):
         return self._between({}, self._ends({}))
 
 
-class FarmEventsStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class FarmEventsStreamReader(_TraceReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The traces as an unbounded table. The names below are Spark's."""
 
     def __init__(self, traces: tuple[Trace, ...]) -> None:

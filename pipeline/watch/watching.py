@@ -46,7 +46,7 @@ Key = tuple[str, int]
 
 
 @dataclass(slots=True)
-class _Farm:
+class _WatchedFarm:
     """What is known of a farm; `period_ms` 0: not yet."""
 
     period_ms: int = 0
@@ -67,7 +67,7 @@ class Watching:
         self._period_range_ms = period_range_ms
         self._state = Table(output, STATE_SPEC)
         self.transitions = Table(output, TRANSITIONS_SPEC)
-        self._farms: dict[str, _Farm] = {}
+        self._farms: dict[str, _WatchedFarm] = {}
         self._through: int | None = None
 
     def tables(self) -> list[Table]:
@@ -98,7 +98,7 @@ class Watching:
     def _all_changes(self, seen: pa.Table) -> Iterator[tuple[str, int, Transition]]:
         for row in seen.sort_by([("farm", "ascending"), ("index", "ascending")]).to_pylist():
             name = row["farm"]
-            farm = self._farms.setdefault(name, _Farm())
+            farm = self._farms.setdefault(name, _WatchedFarm())
             farm.now_ms = row["at_ms"]
             if row["entry"] == "clock":
                 period_ms, (least_ms, most_ms) = row["period_ms"], self._period_range_ms
@@ -124,7 +124,7 @@ class Watching:
         )
 
 
-def _silences(name: str, farm: _Farm) -> Iterator[tuple[str, int, Transition]]:
+def _silences(name: str, farm: _WatchedFarm) -> Iterator[tuple[str, int, Transition]]:
     """The servers that the farm's log time has left behind."""
     rules = farm.rules
     for server, watch in farm.servers.items():
@@ -134,10 +134,10 @@ def _silences(name: str, farm: _Farm) -> Iterator[tuple[str, int, Transition]]:
             yield from ((name, server, change) for change in changes)
 
 
-def _loaded(rows: pa.Table) -> dict[str, _Farm]:
-    farms: dict[str, _Farm] = {}
+def _loaded(rows: pa.Table) -> dict[str, _WatchedFarm]:
+    farms: dict[str, _WatchedFarm] = {}
     for row in rows.to_pylist():
-        farm = farms.setdefault(row.pop("farm"), _Farm())
+        farm = farms.setdefault(row.pop("farm"), _WatchedFarm())
         server, farm.period_ms = row.pop("server_id"), row.pop("period_ms")
         if server is None:
             # The row of the farm itself: its log time.

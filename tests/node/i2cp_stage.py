@@ -14,7 +14,7 @@ from bridge.node.router.host import HostSampler, LoopLag
 from bridge.node.router.i2cp_publishing import I2cpAccess
 from bridge.node.router.i2cp_router import I2cpRouter, I2cpRouterAccess
 from bridge.node.router.link import ControlAccess, Credentials, Software
-from bridge.node.router.router import Leaf
+from bridge.node.router.router import ServedLeaf
 from bridge.wire.i2p.destination_keys import SigningKey, new_demo_leaf, new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, encode
 from tests.node.fake_i2cp_router import LINK, NOW_S, FakeRouter, clock_now_ms, in_place_of_sockets
@@ -52,7 +52,7 @@ async def stage(
     clock: Clock,
     fake: FakeRouter | None = None,
     *keys: SigningKey,
-    leaves: tuple[Leaf, ...] = (Leaf(LEAF),),
+    leaves: tuple[ServedLeaf, ...] = (ServedLeaf(LEAF),),
     credentials: Credentials | None = None,
     control_access: ControlAccess | None = None,
 ) -> AsyncIterator[Stage]:

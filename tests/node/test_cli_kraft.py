@@ -15,7 +15,7 @@ from bridge.cli.kraft import describe as describe_command
 from bridge.cli.kraft import log as log_command
 from bridge.cli.kraft import serve as serve_command
 from bridge.cli.kraft.log import CONTROL_NAMES
-from bridge.cli.kraft.serve import Asked, Reporter
+from bridge.cli.kraft.serve import VoterArguments, VoterReporter
 from consensus import ConfigurationChanged, ContentRejected, DiskFull, Notice, ReplicaKey, Role, RoleChanged, Server
 from consensus.core.model import Configuration
 from consensus.protocols.kafka import uuid_of_text
@@ -87,17 +87,17 @@ def test_a_random_uuid_is_one_of_kafkas() -> None:
 
 
 @pytest.fixture
-def served(files: Files, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, Asked | None]]:
+def served(files: Files, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, VoterArguments | None]]:
     """Formats server 1 and runs `serve` on it up to where it would open; gives what it said, and what it understood."""
-    asked: list[Asked] = []
+    asked: list[VoterArguments] = []
 
-    async def noted(understood: Asked, _reporter: Reporter, _deadline: object) -> None:
+    async def noted(understood: VoterArguments, _reporter: VoterReporter, _deadline: object) -> None:
         asked.append(understood)
 
     monkeypatch.setattr(serve_command, "_serve", noted)
     files.format(1, "-S", "SCRAM-SHA-512=[name=q,password=p]")
 
-    def call(*arguments: str) -> tuple[str, Asked | None]:
+    def call(*arguments: str) -> tuple[str, VoterArguments | None]:
         result = kraft("serve", "-c", files.config(1), *arguments)
         assert result.exit_code == (0 if asked else 1)
         return result.stderr, asked.pop() if asked else None
@@ -118,7 +118,7 @@ def served(files: Files, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
     ],
 )
 def test_a_server_that_cannot_be_is_refused_with_what_to_do(
-    arguments: tuple[str, ...], reason: str, served: Callable[..., tuple[str, Asked | None]]
+    arguments: tuple[str, ...], reason: str, served: Callable[..., tuple[str, VoterArguments | None]]
 ) -> None:
     """Exit code 1, before anything is opened."""
     said, asked = served(*arguments)
@@ -127,7 +127,7 @@ def test_a_server_that_cannot_be_is_refused_with_what_to_do(
 
 
 def test_beside_kafkas_controllers_no_client_writes_unless_it_is_told_so(
-    served: Callable[..., tuple[str, Asked | None]],
+    served: Callable[..., tuple[str, VoterArguments | None]],
 ) -> None:
     """`--kafka-metadata` alone takes no records; with `--produce on` it takes metadata."""
     seen = []
@@ -138,7 +138,7 @@ def test_beside_kafkas_controllers_no_client_writes_unless_it_is_told_so(
     assert seen == [(True, False), (False, True), (True, True), (False, False)]
 
 
-def test_an_open_listener_on_a_network_must_be_wanted(served: Callable[..., tuple[str, Asked | None]]) -> None:
+def test_an_open_listener_on_a_network_must_be_wanted(served: Callable[..., tuple[str, VoterArguments | None]]) -> None:
     """It is permitted with a warning; one that asks for a login needs no permission."""
     network = ("--set", "listeners=CONTROLLER://192.0.2.1:9093")
     said, asked = served(*network, "--allow-network")
@@ -170,12 +170,12 @@ def test_each_notice_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         "the disk has space again": DiskFull(full=False),
         "server 2 sent what cannot be stored: why": ContentRejected(ReplicaKey(2), "why"),
     }
-    reporter = Reporter(1, as_json=False)
+    reporter = VoterReporter(1, as_json=False)
     for text, notice in texts.items():
         reporter.notice(notice)
         told = capsys.readouterr()
         assert (told.out + told.err).splitlines() == [text]
-        Reporter(1, as_json=True).notice(notice)
+        VoterReporter(1, as_json=True).notice(notice)
         assert json.loads(capsys.readouterr().out)["text"] == text
     reporter.notice(changed)
     reporter.notice(changed)

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from bridge.cli.main import cli
 from bridge.cli.zmq_raft import serve as zmq_raft_serve
-from bridge.cli.zmq_raft.serve import Reporter
+from bridge.cli.zmq_raft.serve import PeerReporter
 from consensus import ConfigurationChanged, ContentRejected, DiskFull, Role, RoleChanged, Server
 from consensus.core.model import Configuration
 from consensus.protocols.zmq_raft import Compacted, CompactionFailed, PeerNotice, PeerOptions, Window
@@ -99,7 +99,7 @@ def test_beyond_loopback_the_operator_is_warned(serve: Callable[..., Result]) ->
 def test_each_notice_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """In words that name the peer; alarms go to stderr."""
     one, two = Server("1", "tcp://127.0.0.1:1"), Server("2", "tcp://127.0.0.1:2")
-    reporter = Reporter("1", as_json=False)
+    reporter = PeerReporter("1", as_json=False)
     texts: dict[str, PeerNotice] = {
         "peer 1 leads in term 3": RoleChanged(Role.LEADER, 3, "1"),
         "peer 2 leads in term 3": RoleChanged(Role.FOLLOWER, 3, "2"),
@@ -122,5 +122,5 @@ def test_each_notice_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         reporter.notice(notice)
         told = capsys.readouterr()
         assert (told.out + told.err).splitlines() == [text]
-        Reporter("1", as_json=True).notice(notice)
+        PeerReporter("1", as_json=True).notice(notice)
         assert json.loads(capsys.readouterr().out)["text"] == text

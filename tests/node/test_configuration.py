@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bridge.core.log.records import PublishConfig
-from bridge.node.settings.choices import Pace, Timing
+from bridge.node.settings.choices import PublishingPace, Timing
 from bridge.node.settings.configuration import (
     SETTINGS,
     ConfigurationError,
@@ -13,7 +13,7 @@ from bridge.node.settings.configuration import (
     Overrides,
     load_configuration,
 )
-from bridge.node.settings.declared import Kind
+from bridge.node.settings.declared import Form
 from bridge.node.settings.machine import Machine, Network
 from bridge.node.settings.masters import MasterSettings
 from bridge.node.settings.named_files import LOADERS
@@ -122,7 +122,7 @@ def test_every_setting_of_the_file_arrives(tmp_path: Path) -> None:
     assert (consensus.bind, consensus.advertise) == (Address("127.0.0.1", 17700), Address("10.0.0.9", 17700))
     assert (consensus.timing, consensus.segment_bytes) == (Timing.LOCAL, 4_194_304)
     assert (consensus.voters_max, consensus.grace_ms) == (7, 60_000)
-    assert (publishing.pace, publishing.reporting_period_ms) == (Pace.REPORTING_PERIOD, 2000)
+    assert (publishing.pace, publishing.reporting_period_ms) == (PublishingPace.REPORTING_PERIOD, 2000)
     assert configuration.masters == (MasterSettings(publish=PublishConfig.ON, signing_key=Path("/keys/signing.key")),)
     assert configuration.router == FileRouterSettings(directory=tmp_path / "published")
     assert [(each.destination.address, each.probe) for each in configuration.leaves] == [
@@ -363,6 +363,6 @@ def test_problems_of_settings_and_files_come_in_one_round(tmp_path: Path) -> Non
 
 
 def test_each_file_setting_is_tried_or_names_a_directory() -> None:
-    files = {each.path.rpartition(".")[2] for each in SETTINGS.values() if each.kind is Kind.FILE}
+    files = {each.path.rpartition(".")[2] for each in SETTINGS.values() if each.kind is Form.FILE}
     assert files - LOADERS.keys() == {"state_dir", "directory"}
     assert LOADERS.keys() <= files

@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from bridge.api.alarms import FORMATION
 from bridge.core.formation.founding import FormationNotice, FormationState, Promise, founding_of
 from bridge.core.formation.member import FarmMember
-from bridge.core.formation.messages import Founded, KnowsCluster, Phase
+from bridge.core.formation.messages import FormationPhase, Founded, KnowsCluster
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.membership import forming as forming_module
@@ -105,7 +105,7 @@ async def test_a_promise_is_on_disk_before_it_is_advertised(tmp_path: Path, auto
     async with founder.at_work() as forming:
         forming.members_changed((member(B, FormationNotice(proposal=(A, B))),))
         await trio.sleep(5)
-        assert forming.phase is Phase.PROMISED
+        assert forming.phase is FormationPhase.PROMISED
     promised = [each for each in zip(founder.advertised, founder.on_disk, strict=True) if each[0].promise is not None]
     assert promised
     assert all(notice.promise == state.promise for notice, state in promised)
@@ -145,7 +145,7 @@ async def test_node_that_discovers_a_farm_becomes_an_observer(tmp_path: Path, au
         forming.members_changed((member(B, FormationNotice(founding=foreign)),))
         assert await forming.until_settled() == KnowsCluster(foreign)
         await trio.sleep(100)
-        assert (forming.phase, forming.outcome) == (Phase.OBSERVER, KnowsCluster(foreign))
+        assert (forming.phase, forming.outcome) == (FormationPhase.OBSERVER, KnowsCluster(foreign))
 
 
 async def test_a_promise_that_cannot_complete_is_taken_back_and_another_is_given(

@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from bridge.node.router.link import CONTROL_PATHS, ControlAccess, Link, Software
-from bridge.node.router.router import Leaf, MeasuredStatus, RouterError
+from bridge.node.router.router import MeasuredStatus, RouterError, ServedLeaf
 from tests.node.fake_i2cp_router import FakeRouter
 from tests.node.fake_i2pcontrol import FakeControl, control_in_place_of_sockets
 from tests.node.i2cp_stage import HASH, LEAF, OTHER, STRANGER, Clock, Patch, Stage, stage, structure
@@ -155,7 +155,7 @@ async def test_a_leaf_whose_service_does_not_answer_is_ill(monkeypatch: Patch, a
         return (host, port, timeout_s) != ("127.0.0.1", 80, 2.0)
 
     monkeypatch.setattr("bridge.node.router.router.answers", no_answer)
-    async with stage(monkeypatch, autojump_clock, leaves=(Leaf(LEAF, ("127.0.0.1", 80)),)) as on:
+    async with stage(monkeypatch, autojump_clock, leaves=(ServedLeaf(LEAF, ("127.0.0.1", 80)),)) as on:
         await on.router.local_router_status()
         assert not (await on.router.local_leaf_status(LEAF.hash)).healthy
 

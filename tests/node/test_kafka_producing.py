@@ -20,7 +20,7 @@ from bridge.node.founded_farm import CurrentFarm
 from bridge.node.kafka import producing as producing_module
 from bridge.node.kafka.listed_users import ListedUser, ListedUsers
 from bridge.node.kafka.producing import Producing
-from bridge.node.raft.client_scopes import Scope
+from bridge.node.raft.client_scopes import CommitScope
 from bridge.node.raft.replica import Replica
 from bridge.wire.log.entries import EntryReader, encode
 from consensus import ServerBusyError, ServerStoppedError
@@ -40,9 +40,9 @@ USERS = ListedUsers(
     Path("users"),
     (
         ListedUser("reader", None, frozenset()),
-        ListedUser("writer", None, frozenset({Scope.SUBMIT})),
-        ListedUser("second", None, frozenset({Scope.SUBMIT})),
-        ListedUser("operator", None, frozenset({Scope.OPERATOR})),
+        ListedUser("writer", None, frozenset({CommitScope.SUBMIT})),
+        ListedUser("second", None, frozenset({CommitScope.SUBMIT})),
+        ListedUser("operator", None, frozenset({CommitScope.OPERATOR})),
     ),
     by_certificate=True,
 )

@@ -12,7 +12,7 @@ from bridge.cli.main import cli
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.kafka.listed_users import ListedUsers, read_listed_users
-from bridge.node.raft.client_scopes import Scope
+from bridge.node.raft.client_scopes import CommitScope
 from bridge.node.security.key_files import KeyFileError
 from bridge.wire.keys.scram_text import MAX_ITERATIONS, credential_in, new_credential, new_password
 from consensus.protocols.kafka import (
@@ -64,7 +64,7 @@ def test_listed_users_log_in_by_their_mechanism_and_have_their_scopes(tmp_path: 
     assert users.scram(SHA_512, "reader") is not None
     assert users.scram(Mechanism.SCRAM_SHA_256, "reader") is None
     assert users.scram(SHA_512, "stranger") is None
-    assert users.scopes_of("User:writer") == {Scope.SUBMIT, Scope.WEIGHTS}
+    assert users.scopes_of("User:writer") == {CommitScope.SUBMIT, CommitScope.WEIGHTS}
     assert users.scopes_of("User:reader") == users.scopes_of("User:stranger") == users.scopes_of(None) == frozenset()
     assert users.scopes_of("writer") == frozenset()
 
@@ -84,7 +84,7 @@ def test_two_nodes_with_the_same_users_answer_alike_to_an_unknown_name(tmp_path:
 def test_with_certificates_lines_give_scopes_to_subjects(tmp_path: Path) -> None:
     path = users_file(tmp_path, '"CN=the collector,O=Example" certificate submit\nCN=reader certificate\n')
     users = ListedUsers(path, read_listed_users(path, by_certificate=True), by_certificate=True)
-    assert users.scopes_of("User:CN=the collector,O=Example") == {Scope.SUBMIT}
+    assert users.scopes_of("User:CN=the collector,O=Example") == {CommitScope.SUBMIT}
     assert users.scopes_of("User:CN=reader") == frozenset()
     assert users.scram(SHA_512, "CN=reader") is None
 
@@ -121,7 +121,7 @@ def test_a_command_makes_the_line_of_a_user_and_a_password_that_is_not_in_it(tmp
     path = users_file(tmp_path, made.output)
     [user] = read_listed_users(path, by_certificate=False)
     assert user.name == "writer"
-    assert user.scopes == {Scope.SUBMIT, Scope.WEIGHTS}
+    assert user.scopes == {CommitScope.SUBMIT, CommitScope.WEIGHTS}
     assert user.credential is not None
     mechanism, kept = user.credential
     assert kept == scram_credential(mechanism, password, kept.salt, kept.iterations)
@@ -147,7 +147,7 @@ async def test_a_changed_list_is_taken_over_and_a_broken_one_leaves_the_old_one_
     users = ListedUsers(path, read_listed_users(path, by_certificate=False), by_certificate=False)
     path.write_text("nonsense")
     await users.look(alarms)
-    assert users.scopes_of("User:reader") == {Scope.SUBMIT}
+    assert users.scopes_of("User:reader") == {CommitScope.SUBMIT}
     assert [alarm.kind for alarm in alarms.standing()] == [KAFKA_USERS.kind]
     path.write_text(f"other {WORD}\n")
     await users.look(alarms)

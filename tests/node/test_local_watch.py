@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from bridge.node.local.farm_files import LocalFarm, LocalNode
+from bridge.node.local.farm_files import LocalFarm, NodeFiles
 from bridge.node.local.supervisor import Command
 from bridge.node.local.watch import LocalWatch
 from bridge.wire.i2p.destination_keys import new_master_key
@@ -27,7 +27,7 @@ class EndedChild:
 
 
 def watch_of(directory: Path, *, running: bool = False) -> LocalWatch:
-    node = LocalNode("node-1", directory / "node-1", 1, 2)
+    node = NodeFiles("node-1", directory / "node-1", 1, 2)
     (node.directory / "published").mkdir(parents=True)
     child = EndedChild(Command("node-1", (), node.log_file), running=running)
     return LocalWatch(LocalFarm(directory, (node,), continued=True), (child,))  # type: ignore[arg-type]  # as a Child

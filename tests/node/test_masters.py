@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import MetaStatus, Publication, PublishConfig, Report
 from bridge.node.router.host import HostSampler, LoopLag
-from bridge.node.router.router import FileRouter, Leaf
+from bridge.node.router.router import FileRouter, ServedLeaf
 from bridge.node.security.key_files import save_signing_key
 from bridge.node.security.signing_keys import HeldKey
 from bridge.node.settings.configuration import NodeConfiguration
@@ -85,7 +85,7 @@ def test_masters_with_and_without_a_key_are_served(tmp_path: Path) -> None:
         MasterSettings(publish=PublishConfig.OFF, signing_key=key_file(tmp_path, "blog.key")),
         MasterSettings(destination=SHOP.destination),
     )
-    masters = load_masters(told, (Leaf(LEAF, master_hash=SHOP.destination.hash), Leaf(OTHER_LEAF)))
+    masters = load_masters(told, (ServedLeaf(LEAF, master_hash=SHOP.destination.hash), ServedLeaf(OTHER_LEAF)))
     assert [(held.master, held.publish) for held in masters.keys] == [(BLOG.destination.base64, PublishConfig.OFF)]
     assert [(each.destination, each.can_sign_until_s) for each in masters.keyless] == [(SHOP.destination.base64, None)]
 
@@ -95,14 +95,17 @@ def test_a_leaf_of_a_master_that_the_node_does_not_serve_and_a_master_that_is_th
 ) -> None:
     blog = MasterSettings(signing_key=key_file(tmp_path, "blog.key"))
     with pytest.raises(MasterError, match=SHOP.destination.address):
-        load_masters((blog,), (Leaf(LEAF, master_hash=SHOP.destination.hash),))
+        load_masters((blog,), (ServedLeaf(LEAF, master_hash=SHOP.destination.hash),))
     with pytest.raises(MasterError, match="two"):
         load_masters((blog, MasterSettings(destination=BLOG.destination)), ())
 
 
 async def test_the_file_router_tells_the_leaves_of_each_master(tmp_path: Path) -> None:
-    leaves = (Leaf(LEAF, master_hash=BLOG.destination.hash), Leaf(OTHER_LEAF, master_hash=SHOP.destination.hash))
-    router = FileRouter(tmp_path, (*leaves, Leaf(COMMON_LEAF)), HostSampler(), LoopLag(), demo=True)
+    leaves = (
+        ServedLeaf(LEAF, master_hash=BLOG.destination.hash),
+        ServedLeaf(OTHER_LEAF, master_hash=SHOP.destination.hash),
+    )
+    router = FileRouter(tmp_path, (*leaves, ServedLeaf(COMMON_LEAF)), HostSampler(), LoopLag(), demo=True)
     assert await router.local_leaf_hashes(BLOG.destination.hash) == (LEAF.hash, COMMON_LEAF.hash)
     assert await router.local_leaf_hashes(SHOP.destination.hash) == (OTHER_LEAF.hash, COMMON_LEAF.hash)
 

@@ -14,7 +14,7 @@ from bridge.api.alarms import ROUTER
 from bridge.core.log.records import LeafFault, LeafStatus, PublishConfig, Report
 from bridge.core.publishing.candidates import Inability, candidates_of
 from bridge.node.router.i2cp_router import I2cpRouter
-from bridge.node.router.router import Leaf
+from bridge.node.router.router import ServedLeaf
 from bridge.node.tasks.publishing_turns import AWAY_FIRST_S, AWAY_LONGEST_S, FAILURES_BEFORE, PublishingTurns
 from bridge.wire.i2p.destination_keys import SigningKey, new_master_key
 from tests.node import i2cp_stage
@@ -188,6 +188,6 @@ async def test_a_leaf_without_a_lease_set_names_it(monkeypatch: pytest.MonkeyPat
 async def test_a_leaf_whose_probe_fails_names_the_service(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    leaf = Leaf(i2cp_stage.LEAF, ("127.0.0.1", 1))
+    leaf = ServedLeaf(i2cp_stage.LEAF, ("127.0.0.1", 1))
     async with i2cp_stage.stage(monkeypatch, autojump_clock, leaves=(leaf,)) as on:
         assert (await _leaf_of(on.router)).faults == (LeafFault.SERVICE,)

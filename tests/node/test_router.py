@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from bridge.node.router.host import HostSampler, LoopLag
-from bridge.node.router.router import FileRouter, Leaf, Router, RouterError
+from bridge.node.router.router import FileRouter, Router, RouterError, ServedLeaf
 from bridge.wire.i2p.destination_keys import MasterKey, new_demo_leaf, new_master_key
 from bridge.wire.i2p.meta_lease_set import MetaLease, build, decode, encode, sign, verify
 
@@ -21,7 +21,7 @@ NOW_S = 1_767_225_600
 LEAF = new_demo_leaf()
 
 
-def file_router(directory: Path, *leaves: Leaf, demo: bool = True, probe_timeout_s: float = 2.0) -> FileRouter:
+def file_router(directory: Path, *leaves: ServedLeaf, demo: bool = True, probe_timeout_s: float = 2.0) -> FileRouter:
     return FileRouter(
         directory,
         leaves,
@@ -138,7 +138,7 @@ async def test_stopping_leaves_what_another_publisher_put_there_since(tmp_path: 
 
 async def test_a_leaf_is_healthy_while_its_local_service_answers(tmp_path: Path) -> None:
     async with local_service() as port:
-        router = file_router(tmp_path, Leaf(LEAF, ("127.0.0.1", port)))
+        router = file_router(tmp_path, ServedLeaf(LEAF, ("127.0.0.1", port)))
         assert await router.local_leaf_hashes(new_master_key().destination.hash) == (LEAF.hash,)
         status = await router.local_leaf_status(LEAF.hash)
         assert status.healthy
@@ -152,7 +152,7 @@ async def test_a_leaf_is_healthy_while_its_local_service_answers(tmp_path: Path)
 async def test_uptime_counts_from_when_the_leaf_became_healthy(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    router = file_router(tmp_path, Leaf(LEAF))
+    router = file_router(tmp_path, ServedLeaf(LEAF))
     await router.local_leaf_status(LEAF.hash)
     autojump_clock.jump(7.5)
     assert (await router.local_leaf_status(LEAF.hash)).uptime_ms == 7_500
@@ -168,7 +168,7 @@ async def test_a_service_that_never_answers_is_given_up_after_the_timeout(
         raise AssertionError((host, port))
 
     monkeypatch.setattr("bridge.node.router.router.trio.open_tcp_stream", black_hole)
-    router = file_router(tmp_path, Leaf(LEAF, ("127.0.0.1", 9)), probe_timeout_s=2.0)
+    router = file_router(tmp_path, ServedLeaf(LEAF, ("127.0.0.1", 9)), probe_timeout_s=2.0)
     before_s = trio.current_time()
     assert not (await router.local_leaf_status(LEAF.hash)).healthy
     assert trio.current_time() - before_s == pytest.approx(2.0)
@@ -184,13 +184,13 @@ async def test_probe_of_a_service_that_resets_reports_an_unhealthy_leaf(
 
     async with local_service() as port:
         monkeypatch.setattr("trio._socket._SocketType.getpeername", reset)
-        router = file_router(tmp_path, Leaf(LEAF, ("127.0.0.1", port)))
+        router = file_router(tmp_path, ServedLeaf(LEAF, ("127.0.0.1", port)))
         assert not (await router.local_leaf_status(LEAF.hash)).healthy
 
 
 async def test_without_a_router_nothing_is_healthy_outside_a_demonstration(tmp_path: Path) -> None:
     async with local_service() as port:
-        probed, unprobed = Leaf(LEAF, ("127.0.0.1", port)), Leaf(new_demo_leaf())
+        probed, unprobed = ServedLeaf(LEAF, ("127.0.0.1", port)), ServedLeaf(new_demo_leaf())
         router = file_router(tmp_path, probed, unprobed, demo=False)
         assert not (await router.local_router_status()).attached
         for leaf in (probed, unprobed):
@@ -198,7 +198,7 @@ async def test_without_a_router_nothing_is_healthy_outside_a_demonstration(tmp_p
 
 
 async def test_a_demonstrations_leaf_may_be_healthy_without_a_service(tmp_path: Path) -> None:
-    router = file_router(tmp_path, Leaf(LEAF))
+    router = file_router(tmp_path, ServedLeaf(LEAF))
     assert (await router.local_router_status()).attached
     assert (await router.local_leaf_status(LEAF.hash)).healthy
 

@@ -12,7 +12,7 @@ import trio
 from bridge.api.outputs import Check, CheckResult
 from bridge.node.doctor.router_checks import router_checks
 from bridge.node.router.link import Link, Software
-from bridge.node.router.router import Leaf
+from bridge.node.router.router import ServedLeaf
 from bridge.node.security.key_files import save_signing_key, write_private_file
 from bridge.node.settings.router import ControlUrl, FileRouterSettings, I2cpRouterSettings
 from bridge.wire.i2p.destination_keys import new_demo_leaf, new_master_key
@@ -55,7 +55,7 @@ def checks(
     router: FakeRouter,
     control: FakeControl | None = None,
     software: Software = Software.JAVA,
-    leaves: tuple[Leaf, ...] = (),
+    leaves: tuple[ServedLeaf, ...] = (),
 ) -> dict[str, Check]:
     word = tmp_path / "word"
     if not word.exists():
@@ -130,7 +130,7 @@ def test_each_leaf_has_a_line_with_its_faults(tmp_path: Path) -> None:
     """Given a leaf that is found, one that is not, and one whose service is down, then each line says so."""
     found, unknown, down = (new_demo_leaf() for _ in range(3))
     router = FakeRouter(known={each.hash: each for each in (found, down)})
-    leaves = (Leaf(found), Leaf(unknown), Leaf(down, ("127.0.0.1", 1)))
+    leaves = (ServedLeaf(found), ServedLeaf(unknown), ServedLeaf(down, ("127.0.0.1", 1)))
     lines = [check for name, check in checks(tmp_path, router, leaves=leaves).items() if name.startswith("leaf ")]
     assert [each.result for each in lines] == [CheckResult.OK, CheckResult.PROBLEM, CheckResult.PROBLEM]
     assert "its lease set is not found" in lines[1].text
@@ -141,5 +141,5 @@ def test_each_leaf_has_a_line_with_its_faults(tmp_path: Path) -> None:
 def test_the_leaves_of_a_router_that_is_down_name_it() -> None:
     leaf = new_demo_leaf()
     settings = I2cpRouterSettings(i2cp=Link("127.0.0.1", 1))
-    *_, line = router_checks(settings, [], (Leaf(leaf),))
+    *_, line = router_checks(settings, [], (ServedLeaf(leaf),))
     assert "no router answers" in line.text

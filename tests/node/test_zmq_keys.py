@@ -10,7 +10,7 @@ from bridge.cli.main import cli
 from bridge.core.log.records import Exclusion, Factors
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from bridge.node.raft.client_scopes import Scope, needed_scope
+from bridge.node.raft.client_scopes import CommitScope, needed_scope
 from bridge.node.security.key_files import KeyFileError, load_curve_key
 from bridge.node.zmq.listed_keys import ListedKeys, own_key, read_listed_keys
 from bridge.wire.keys.curve_key import CurveKey, new_curve_key, to_z85
@@ -38,8 +38,10 @@ def test_each_line_is_a_name_a_key_and_scopes(tmp_path: Path) -> None:
     keys = ListedKeys(file, read_listed_keys(file))
     assert keys.is_listed(READER.public)
     assert not keys.is_listed(bytes(32))
-    assert [keys.may(user_of(WRITER), each) for each in Scope] == [True, True, False]
-    assert not any(keys.may(user, each) for user in (user_of(READER), "00" * 32, "writer", None) for each in Scope)
+    assert [keys.may(user_of(WRITER), each) for each in CommitScope] == [True, True, False]
+    assert not any(
+        keys.may(user, each) for user in (user_of(READER), "00" * 32, "writer", None) for each in CommitScope
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,12 +74,12 @@ async def test_a_changed_list_counts_at_once_and_a_broken_one_leaves_the_last_in
     file.write_text("reader")
     await keys.look(alarms)
     assert [alarm.kind for alarm in alarms.standing()] == [ZMQ_KEYS.kind]
-    assert keys.may(user_of(WRITER), Scope.SUBMIT)
+    assert keys.may(user_of(WRITER), CommitScope.SUBMIT)
     file.write_text(f"reader {to_z85(READER.public)} submit\n")
     await keys.look(alarms)
     assert alarms.standing() == ()
-    assert keys.may(user_of(READER), Scope.SUBMIT)
-    assert not keys.may(user_of(WRITER), Scope.SUBMIT)
+    assert keys.may(user_of(READER), CommitScope.SUBMIT)
+    assert not keys.may(user_of(WRITER), CommitScope.SUBMIT)
     assert not keys.is_listed(WRITER.public)
 
 
@@ -86,21 +88,21 @@ async def test_a_key_that_is_replaced_under_its_name_may_not_write_by_a_connecti
     file = listed(tmp_path)
     keys = ListedKeys(file, read_listed_keys(file))
     connection = user_of(WRITER)
-    assert keys.may(connection, Scope.SUBMIT)
+    assert keys.may(connection, CommitScope.SUBMIT)
     # When: the operator gives the name a new key
     file.write_text(f"writer {to_z85(RENEWED.public)} submit\n")
     await keys.look(Alarms(EventLog("node", lambda: 0)))
     # Then: only the new key may write
-    assert not keys.may(connection, Scope.SUBMIT)
-    assert keys.may(user_of(RENEWED), Scope.SUBMIT)
+    assert not keys.may(connection, CommitScope.SUBMIT)
+    assert keys.may(user_of(RENEWED), CommitScope.SUBMIT)
 
 
 def test_an_entry_needs_the_scope_of_what_it_does() -> None:
     exclusion = encode(Exclusion("a" * 52, excluded=True))
-    assert needed_scope(b'{"note":1}') is Scope.SUBMIT
-    assert needed_scope(encode(Factors(1, "x", {}))) is Scope.WEIGHTS
-    assert needed_scope(exclusion) is Scope.OPERATOR
-    assert needed_scope(signed(exclusion)) is Scope.SUBMIT, "the farm judges it by its author"
+    assert needed_scope(b'{"note":1}') is CommitScope.SUBMIT
+    assert needed_scope(encode(Factors(1, "x", {}))) is CommitScope.WEIGHTS
+    assert needed_scope(exclusion) is CommitScope.OPERATOR
+    assert needed_scope(signed(exclusion)) is CommitScope.SUBMIT, "the farm judges it by its author"
 
 
 def test_the_endpoints_own_key_is_made_once(tmp_path: Path) -> None:

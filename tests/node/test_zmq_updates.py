@@ -20,7 +20,7 @@ from bridge.core.log.hashes import hash_of
 from bridge.core.log.records import Clock, Exclusion
 from bridge.core.state.reqids import AHEAD_S, OLDEST_S, Reqids, request_text
 from bridge.node.founded_farm import CurrentFarm
-from bridge.node.raft.client_scopes import Scope
+from bridge.node.raft.client_scopes import CommitScope
 from bridge.node.raft.replica import Replica
 from bridge.node.raft.submitting import Submitting, sealed
 from bridge.node.zmq import updates as updates_module
@@ -45,8 +45,8 @@ KEYS = ListedKeys(
     Path("keys"),
     (
         ListedKey("reader", b"r" * 32, frozenset()),
-        ListedKey("writer", b"w" * 32, frozenset({Scope.SUBMIT})),
-        ListedKey("operator", b"o" * 32, frozenset({Scope.SUBMIT, Scope.OPERATOR})),
+        ListedKey("writer", b"w" * 32, frozenset({CommitScope.SUBMIT})),
+        ListedKey("operator", b"o" * 32, frozenset({CommitScope.SUBMIT, CommitScope.OPERATOR})),
     ),
 )
 EXCLUSION = encode(Exclusion(hash_of(LEAF.base64), excluded=True))

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from pipeline.alerts import delivery
-from pipeline.alerts.delivery import Command, DeliveryError, Outcome, Receiver, Webhook, webhook_of
+from pipeline.alerts.delivery import Command, Delivery, DeliveryError, Receiver, Webhook, webhook_of
 from pipeline.alerts.silences import SILENCES_FILE, Silences, SilencesError
 from pipeline.cli.alerts import silence
 from pipeline.cli.commands import run
@@ -260,11 +260,11 @@ class _Channel:
             raise result
 
 
-def outcomes_of(channel: _Channel, messages: int) -> list[Outcome]:
-    found: list[Outcome] = []
+def outcomes_of(channel: _Channel, messages: int) -> list[Delivery]:
+    found: list[Delivery] = []
     complete = threading.Event()
 
-    def done(outcome: Outcome) -> None:
+    def done(outcome: Delivery) -> None:
         found.append(outcome)
         if len(found) == messages:
             complete.set()
@@ -279,17 +279,17 @@ def outcomes_of(channel: _Channel, messages: int) -> list[Outcome]:
 
 def test_a_message_is_tried_again_a_few_times_and_its_last_failure_is_told() -> None:
     busy = DeliveryError("status 503")
-    assert outcomes_of(_Channel(busy, busy, None), 1) == [Outcome("webhook", "0")]
+    assert outcomes_of(_Channel(busy, busy, None), 1) == [Delivery("webhook", "0")]
     channel = _Channel(*[busy] * delivery.ATTEMPTS, busy, None, None)
     told = outcomes_of(channel, 4)
     # a receiver that is down is tried once for each message that waits
     assert told == [
-        Outcome("webhook", "0", "status 503"),
-        Outcome("webhook", "1", "status 503"),
-        Outcome("webhook", "2"),
-        Outcome("webhook", "3"),
+        Delivery("webhook", "0", "status 503"),
+        Delivery("webhook", "1", "status 503"),
+        Delivery("webhook", "2"),
+        Delivery("webhook", "3"),
     ]
-    assert outcomes_of(_Channel(ZeroDivisionError(), None), 1) == [Outcome("webhook", "0")]
+    assert outcomes_of(_Channel(ZeroDivisionError(), None), 1) == [Delivery("webhook", "0")]
 
 
 def test_more_messages_than_may_wait_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

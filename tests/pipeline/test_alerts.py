@@ -18,7 +18,7 @@ from pipeline.alerts import alerting as module
 from pipeline.alerts.alerting import Alerting, AlertStore
 from pipeline.alerts.backlog import NEAR_S, SHRINKS_S, Backlog
 from pipeline.alerts.delivery import DeliveryError, Receiver
-from pipeline.alerts.outages import Alert, Server, brought_up, message, message_id, server_of
+from pipeline.alerts.outages import Alert, FailedServer, brought_up, message, message_id, server_of
 from pipeline.alerts.silences import SILENCES_FILE, Silences
 from pipeline.lake import Lake
 from pipeline.serve.metrics import RunMetrics
@@ -72,7 +72,7 @@ class Farm:
         outcome = outcome_of(pa.Table.from_batches(work(lake.plan, entries.to_batches())))
         lake.write_outcome(outcome, self.batch)
 
-    def servers(self) -> dict[int, Server]:
+    def servers(self) -> dict[int, FailedServer]:
         """What `servers.sql` says."""
         sql = module._LOOK_SQL.replace("$keep_ms", str(KEEP_MS))
         return {row["server_id"]: server_of(row) for row in documents(self.output, sql)}
@@ -139,7 +139,7 @@ def test_a_server_that_is_silent_is_down_since_then_and_the_others_are_not(farm:
     farm.report(1, periods=5)
     farm.written()
     assert farm.servers() == {
-        2: Server(
+        2: FailedServer(
             farm=farm.log.cluster_id,
             server_id=2,
             name=None,
@@ -350,7 +350,7 @@ def test_what_hostile_entries_and_traces_say_of_servers_stops_no_look(farm: Farm
 
 # -- what is told ------------------------------------------------------------------------------------------------------
 
-DOWN = Server(
+DOWN = FailedServer(
     farm="f" * 32,
     server_id=2,
     name="node-2",

@@ -27,10 +27,10 @@ from bridge.core.formation.messages import (
     Advertise,
     DeadlineReached,
     Event,
+    FormationRefused,
     MembersChanged,
     Persist,
     Persisted,
-    RequestRefused,
     Started,
     WithdrawRequested,
 )
@@ -350,7 +350,7 @@ class Founders:
                     self.step(node_id, Persisted(number))
                 case Advertise(notice):
                     self.notices[node_id] = notice
-                case RequestRefused(text):
+                case FormationRefused(text):
                     self.refusals.append(text)
                 case _:
                     pass

@@ -29,13 +29,13 @@ from bridge.core.formation.messages import (
     DeadlineReached,
     Effect,
     Event,
+    FormationPhase,
+    FormationRefused,
     Founded,
     KnowsCluster,
     MembersChanged,
     Persist,
     Persisted,
-    Phase,
-    RequestRefused,
     Started,
     WithdrawRequested,
 )
@@ -170,7 +170,7 @@ class Farm:
                     # The operator declared a lost node gone, and with it what it alone had founded.
                     self.foundings = {each.durable.founding for each in self.nodes if each.durable.founding is not None}
                 assert len(self.foundings) == 1, "two clusters were created"
-            case KnowsCluster() | Alarm() | RequestRefused():
+            case KnowsCluster() | Alarm() | FormationRefused():
                 pass
 
     def hear(self, node: Node, source: Node, version: tuple[int, int], notice: FormationNotice) -> None:
@@ -283,7 +283,7 @@ class Farm:
             assert node.core is not None
             named = any(f"on {node.node_id.hex()}" in text for text in texts)
             bereft = any(f"{gone.hex()} cannot be reached" in text for text in node.core.alarms for gone in self.lost)
-            holds = node.core.phase is Phase.PROMISED or node.durable.endorsed is not None
+            holds = node.core.phase is FormationPhase.PROMISED or node.durable.endorsed is not None
             if holds and (named or bereft):
                 self.withdrawals += 1
                 self.step(node, WithdrawRequested())
@@ -317,7 +317,7 @@ def run(seed: int, *, disks_lie: bool = False) -> Farm:
     for node in farm.nodes:
         assert node.core is not None
         assert node.core.founding == founding
-        assert (node.core.phase is Phase.FOUNDED) == (node.node_id in founding.founders)
+        assert (node.core.phase is FormationPhase.FOUNDED) == (node.node_id in founding.founders)
     return farm
 
 

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from bridge.api.build_view import FarmInputs, Link, SeenAlone, ViewInputs, build_view
+from bridge.api.build_view import FarmInputs, SeenAlone, ServerLink, ViewInputs, build_view
 from bridge.api.view import (
     AlarmView,
     CostFactorView,
@@ -219,7 +219,7 @@ def test_alarms_of_a_view_are_in_order_of_gravity() -> None:
 
 
 def test_a_link_shows_what_its_handshake_agreed_on() -> None:
-    links = (Link(2, connected=True, extensions=("pre-vote",)), Link(9, connected=False, extensions=()))
+    links = (ServerLink(2, connected=True, extensions=("pre-vote",)), ServerLink(9, connected=False, extensions=()))
     shown = view_of(Log(), links=links).raft.links
     assert [(each.name, each.connected, each.extensions) for each in shown] == [
         ("b", True, ("pre-vote",)),

@@ -15,7 +15,7 @@ from bridge.core.membership.eviction import (
     LAST_ERA,
     EvictionRefused,
     KeysNotReplaced,
-    KeysReplaced,
+    NewEra,
     Rekeying,
     ServerEvicted,
 )
@@ -46,12 +46,12 @@ def test_an_era_beyond_the_next_replaces_no_keys(era: int) -> None:
     assert kinds(story.apply(2, 1, Eviction(C, era, ()))) == [EvictionRefused]
     assert story.state.rekeying == Rekeying()
     assert kinds(story.apply(3, 1, Eviction(C, 1, ()))) == [ServerEvicted]
-    assert kinds(story.apply(4, 1, KeyReplacement(2, ()))) == [KeysReplaced]
+    assert kinds(story.apply(4, 1, KeyReplacement(2, ()))) == [NewEra]
 
 
 def test_an_old_log_replays_with_any_later_era() -> None:
     story = farm(level=BOUNDS_LEVEL - 1)
-    assert kinds(story.apply(1, 1, KeyReplacement(LAST_ERA, ()))) == [KeysReplaced]
+    assert kinds(story.apply(1, 1, KeyReplacement(LAST_ERA, ()))) == [NewEra]
     assert story.state.rekeying.era == LAST_ERA
     assert kinds(story.apply(2, 1, Eviction(C, LAST_ERA, ()))) == [EvictionRefused]
 

@@ -33,7 +33,7 @@ from bridge.core.membership.admission import (
 from bridge.core.membership.eviction import (
     EvictionRefused,
     KeysNotReplaced,
-    KeysReplaced,
+    NewEra,
     ServerEvicted,
     evict,
     majority_lost,
@@ -135,7 +135,7 @@ def test_of_two_evictions_that_begin_one_era_the_second_changes_nothing() -> Non
 def test_a_replacement_of_the_keys_begins_an_era_and_takes_no_members_rights() -> None:
     story = farm()
     before = story.state.admitted
-    assert story.apply(3, 1, KeyReplacement(1, ((A, BOX), (B, BOX)))) == (KeysReplaced(1, 2),)
+    assert story.apply(3, 1, KeyReplacement(1, ((A, BOX), (B, BOX)))) == (NewEra(1, 2),)
     assert story.state.admitted == before
     assert (story.state.rekeying.era, dict(story.state.rekeying.boxes)) == (1, {A.hex(): BOX, B.hex(): BOX})
 

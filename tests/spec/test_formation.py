@@ -27,13 +27,13 @@ from bridge.core.formation.messages import (
     DeadlineReached,
     Effect,
     Event,
+    FormationPhase,
+    FormationRefused,
     Founded,
     KnowsCluster,
     MembersChanged,
     Persist,
     Persisted,
-    Phase,
-    RequestRefused,
     Started,
     WithdrawRequested,
 )
@@ -208,7 +208,7 @@ def test_raft_starts_only_after_the_founding_is_durable() -> None:
     effects = act(core, Persisted(persist.number))
     assert the(effects, Founded) == Founded(some_founding(A, B), raft_id=2)
     assert the(effects, Advertise).notice == FormationNotice(founding=some_founding(A, B))
-    assert core.phase is Phase.FOUNDED
+    assert core.phase is FormationPhase.FOUNDED
 
 
 def test_every_founder_derives_the_same_cluster_whatever_it_heard_first() -> None:
@@ -285,7 +285,7 @@ def test_a_founding_that_was_not_endorsed_is_not_adopted() -> None:
     for state in (promised_with(A, A, B, C), endorsed_with(A, A, B, D)):
         core = formation(A, 3, state)
         assert not has(see(core, founded(B, some_founding(A, B, C))), Persist)
-        assert core.phase is Phase.PROMISED
+        assert core.phase is FormationPhase.PROMISED
 
 
 def test_all_promises_are_endorsed_before_the_founding() -> None:
@@ -379,7 +379,7 @@ def test_node_that_sees_a_cluster_never_creates_another() -> None:
     restarted = formation(D, 2, persist.state)
     assert has(act(restarted, Started()), KnowsCluster)
     assert not has(see(restarted, proposing(E, D, E), now=10_000), Persist)
-    assert restarted.phase is Phase.OBSERVER
+    assert restarted.phase is FormationPhase.OBSERVER
 
 
 def test_the_cluster_of_a_dead_founder_counts_as_known() -> None:
@@ -433,7 +433,7 @@ def test_a_newcomer_joins_the_cluster_that_its_operator_confirmed_and_a_restart_
 def test_a_confirmation_is_refused_when_it_could_not_be_meant(core: Formation, reason: str) -> None:
     see(core, founded(D, some_founding(B, D)))
     effects = act(core, ConfirmRequested(invented_founding(C, D).cluster_id))
-    assert reason in the(effects, RequestRefused).text
+    assert reason in the(effects, FormationRefused).text
     assert not has(effects, Persist)
 
 
@@ -463,7 +463,7 @@ def test_a_founder_believes_a_founding_of_others_only_if_its_own_promise_is_insi
     told = [some_founding(B, C, D), invented_founding(A, B, C)]
     for founding in told:
         assert not has(see(core, founded(B, founding)), Persist)
-        assert core.phase is Phase.PROMISED
+        assert core.phase is FormationPhase.PROMISED
         assert founding.cluster_id.hex() in core.alarms[0]
     withdrawn = formation(A, 3, FormationState(withdrawn=(promise(A, B, C, by=1),)))
     assert not has(see(withdrawn, founded(B, invented_founding(A, B, C))), Persist)
@@ -589,7 +589,7 @@ def test_a_withdrawal_is_refused_when_it_could_not_be_safe(
     core = formation(A, 2, state)
     see(core, *members)
     effects = act(core, WithdrawRequested())
-    assert reason in the(effects, RequestRefused).text
+    assert reason in the(effects, FormationRefused).text
     assert not has(effects, Persist)
 
 
@@ -633,4 +633,4 @@ def test_a_persist_of_an_earlier_number_is_ignored() -> None:
     core = formation(A, 1)
     persist = the(act(core, Started()), Persist)
     assert act(core, Persisted(persist.number + 1)) == []
-    assert core.phase is Phase.WATCHING
+    assert core.phase is FormationPhase.WATCHING

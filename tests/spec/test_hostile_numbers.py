@@ -45,7 +45,7 @@ from bridge.core.log.weights import CostFactorChanged, ExclusionChanged
 from bridge.core.membership import eviction
 from bridge.core.membership.admission import ServerAdmitted, Standing, next_raft_id
 from bridge.core.membership.authors import EntryWithoutEffect
-from bridge.core.membership.eviction import KeysReplaced, Rekeying, ServerEvicted
+from bridge.core.membership.eviction import NewEra, Rekeying, ServerEvicted
 from bridge.core.publishing.publication import Pace, plan_publication
 from bridge.core.state.bounds import objection_to_state
 from bridge.core.state.farm_state import FarmTuning
@@ -178,7 +178,7 @@ def commands(story: Story) -> Iterator[tuple[str, bool]]:
     """What an honest operator and honest servers do, and whether it works."""
     farm, other = story.farm, hash_of(destination(30))
     yield "evict", ServerEvicted in story.say(Eviction(node_id(HOSTILE), farm.state.rekeying.era + 1, ()))
-    yield "keys replace", story.say(KeyReplacement(farm.state.rekeying.era + 1, ())) == [KeysReplaced]
+    yield "keys replace", story.say(KeyReplacement(farm.state.rekeying.era + 1, ())) == [NewEra]
     for server in (ONE, TWO):
         story.say(Removal(server, removed=False))
     new = Admission(node_id(20), "new", key_bytes(20), next_raft_id(farm.state.admitted, node_id(20)))

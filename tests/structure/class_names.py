@@ -1,4 +1,4 @@
-"""A class name is defined once in `consensus` and `gossip`.
+"""A class name is defined once in `consensus` and `gossip`, once in `bridge` and once in `pipeline`.
 
 Two classes of one name are two concepts under one term: a search finds both, and an import from the wrong module may
 pass the type check. A package of another layer may use the name again, since it qualifies the name.
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.structure.sources import ROOT, modules_in, nodes_of, problem
 
-SCOPES = (("consensus", "gossip"),)
+SCOPES = (("consensus", "gossip"), ("bridge",), ("pipeline",))
 _PORT = "both cores have the port `step(event, now)`, so their events and effects share the words"
 _DOCUMENT = "a message of that name is in the documents of Garlic Farm and of ØMQ Raft"
 SHARED: Mapping[str, str] = {

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from bridge.wire.i2p import i2cp
 from bridge.wire.i2p.field_reader import FieldReader
-from bridge.wire.i2p.i2cp import LEASE_BYTES, Frame, Kind, framed, read_text, text_field
+from bridge.wire.i2p.i2cp import LEASE_BYTES, Frame, MessageType, framed, read_text, text_field
 from bridge.wire.i2p.i2cp_messages import (
     ClientMessage,
     CreateLeaseSet2,
@@ -40,15 +40,15 @@ def encode(message: Message) -> bytes:
         match message:
             case SetDate(date_ms, version):
                 body = date_ms.to_bytes(8, "big") + (b"" if version is None else text_field(version))
-                return framed(Kind.SET_DATE, body)
+                return framed(MessageType.SET_DATE, body)
             case SessionStatus(session_id, status):
-                return framed(Kind.SESSION_STATUS, session_id.to_bytes(2, "big") + status.to_bytes(1, "big"))
+                return framed(MessageType.SESSION_STATUS, session_id.to_bytes(2, "big") + status.to_bytes(1, "big"))
             case RequestVariableLeaseSet(session_id, tunnels):
                 head = session_id.to_bytes(2, "big") + tunnels.to_bytes(1, "big")
-                return framed(Kind.REQUEST_VARIABLE_LEASE_SET, head + bytes(LEASE_BYTES * tunnels))
+                return framed(MessageType.REQUEST_VARIABLE_LEASE_SET, head + bytes(LEASE_BYTES * tunnels))
             case HostReply(session_id, request_id, result, destination):
                 numbers = session_id.to_bytes(2, "big") + request_id.to_bytes(4, "big") + result.to_bytes(1, "big")
-                return framed(Kind.HOST_REPLY, numbers + (destination or b""))
+                return framed(MessageType.HOST_REPLY, numbers + (destination or b""))
             case Unhandled(kind, body):
                 return framed(kind, body)
             case _:
@@ -73,9 +73,9 @@ def decode(found: Frame) -> Message:
 
 def _client_message(kind: int, reader: FieldReader) -> ClientMessage | None:
     match kind:
-        case Kind.GET_DATE:
+        case MessageType.GET_DATE:
             return GetDate(read_text(reader, "the version"), None if reader.is_at_end else reader.mapping())
-        case Kind.CREATE_SESSION:
+        case MessageType.CREATE_SESSION:
             destination, options, created_ms = reader.destination(), reader.mapping(), reader.number(8, "the date")
             named = options.get(TRANSIENT_KEY)
             signature_type = destination.signature_type if named is None else _type_of(named)
@@ -83,11 +83,11 @@ def _client_message(kind: int, reader: FieldReader) -> ClientMessage | None:
                 raise I2cpError(f"signature type {signature_type} is unknown")
             signature = reader.take(SIGNATURE_TYPES[signature_type][2], "the signature")
             return CreateSession(SessionConfig(destination, options, created_ms, signature))
-        case Kind.DESTROY_SESSION:
+        case MessageType.DESTROY_SESSION:
             return DestroySession(reader.number(2, "the session id"))
-        case Kind.CREATE_LEASE_SET_2:
+        case MessageType.CREATE_LEASE_SET_2:
             return _lease_set(reader)
-        case Kind.HOST_LOOKUP:
+        case MessageType.HOST_LOOKUP:
             session_id, request_id = reader.number(2, "the session id"), reader.number(4, "the request id")
             timeout_ms, what = reader.number(4, "the timeout"), reader.number(1, "the kind of name")
             if what != 0:

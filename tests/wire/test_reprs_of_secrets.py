@@ -4,9 +4,9 @@ import pytest
 
 from bridge.api.control import FarmKeyAnswer
 from bridge.node.settings.bundle import _Bundle
-from bridge.wire.i2p.destination_keys import _File as DestinationKeyDocument
-from bridge.wire.keys.client_key import _File as ClientKeyDocument
-from bridge.wire.keys.farm_key import _File as FarmKeyDocument
+from bridge.wire.i2p.destination_keys import _DestinationFile
+from bridge.wire.keys.client_key import _ClientFile
+from bridge.wire.keys.farm_key import _FarmFile
 from gossip.wire.codec import _DatedKey, _Keyring
 
 SECRET = "the-secret-itself"  # noqa: S105 - a mark to look for
@@ -18,9 +18,9 @@ KEY = SECRET.encode().ljust(32, b".")
     [
         FarmKeyAnswer(farm_key=SECRET),
         _Bundle("garlicfarm-bundle", 1, SECRET, {"publishing": {"signing_key": SECRET}}),
-        FarmKeyDocument(1, "farm", 3, 1, "0011", [SECRET], [SECRET]),
-        ClientKeyDocument(1, "pipeline", "public", SECRET),
-        DestinationKeyDocument(1, "master", "destination", SECRET),
+        _FarmFile(1, "farm", 3, 1, "0011", [SECRET], [SECRET]),
+        _ClientFile(1, "pipeline", "public", SECRET),
+        _DestinationFile(1, "master", "destination", SECRET),
         _DatedKey(1, KEY, retired=False),
         _Keyring(1, 0, (_DatedKey(1, KEY, retired=False),)),
     ],

@@ -50,7 +50,7 @@ _NOT_ASKED = ", and was not asked: name its address by --node as well"
 
 
 @dataclass(slots=True)
-class _Bundle:
+class _DebugBundle:
     """What was found so far: files by their names, and what is told about them."""
 
     directory: str
@@ -114,8 +114,8 @@ def debug(*, output: Path | None, seconds: int, nodes: tuple[str, ...], as_json:
         _tell(found)
 
 
-def _gather(addresses: Sequence[NodeAddress], seconds: int, name: str) -> _Bundle:
-    bundle = _Bundle(name)
+def _gather(addresses: Sequence[NodeAddress], seconds: int, name: str) -> _DebugBundle:
+    bundle = _DebugBundle(name)
 
     async def ask_all() -> None:
         async with trio.open_nursery() as nursery:
@@ -131,7 +131,7 @@ def _gather(addresses: Sequence[NodeAddress], seconds: int, name: str) -> _Bundl
     return bundle
 
 
-async def _ask(bundle: _Bundle, address: NodeAddress, seconds: int | None) -> None:
+async def _ask(bundle: _DebugBundle, address: NodeAddress, seconds: int | None) -> None:
     timeout_s = answer_timeout_s(ANSWER_TIMEOUT_S)
     try:
         async with ControlClient(address, timeout_s) as client:
@@ -150,21 +150,21 @@ async def _ask(bundle: _Bundle, address: NodeAddress, seconds: int | None) -> No
     bundle.members.update({each.name: each.status.value for each in view.members})
 
 
-def _place(bundle: _Bundle, view: FarmView) -> str:
+def _place(bundle: _DebugBundle, view: FarmView) -> str:
     """A folder for a node: nodes of one name, of two farms, have one each."""
     taken = {name.split("/")[0] for name in bundle.files}
     safe = "".join(each if each.isalnum() or each in "._-" else "_" for each in view.node.name).lstrip(".") or "node"
     return safe if safe not in taken else f"{safe}-{view.node.node_id}"
 
 
-async def _one(bundle: _Bundle, missing: list[str], file: str, question: Callable[[], Awaitable[bytes]]) -> None:
+async def _one(bundle: _DebugBundle, missing: list[str], file: str, question: Callable[[], Awaitable[bytes]]) -> None:
     try:
         _put(bundle, missing, file, await question())
     except (ControlError, DocumentError) as error:
         missing.append(f"{file}: {error}")
 
 
-def _put(bundle: _Bundle, missing: list[str], file: str, content: bytes) -> None:
+def _put(bundle: _DebugBundle, missing: list[str], file: str, content: bytes) -> None:
     if not bundle.add(file, content):
         missing.append(f"{file}: the file would be larger than {BUNDLE_MOST_BYTES} bytes")
 
@@ -199,7 +199,7 @@ _QUESTIONS: dict[str, Callable[[ControlClient], Awaitable[bytes]]] = {
 }
 
 
-async def _debug(bundle: _Bundle, client: ControlClient, seconds: int, place: str) -> bytes:
+async def _debug(bundle: _DebugBundle, client: ControlClient, seconds: int, place: str) -> bytes:
     answer = await client.debug(seconds)
     bundle.add(f"{place}/profile.folded", _folded(answer))
     return encode(answer)
@@ -214,7 +214,7 @@ def _folded(answer: DebugAnswer) -> bytes:
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 
-def _summary(bundle: _Bundle, path: Path, made_at: datetime) -> DebugOutput:
+def _summary(bundle: _DebugBundle, path: Path, made_at: datetime) -> DebugOutput:
     names = {each.name for each in bundle.answered}
     others = [
         DebugSilent(None, name, f"it is {status}" + (_NOT_ASKED if status == MemberStatus.ALIVE.value else ""))
@@ -231,7 +231,7 @@ def _summary(bundle: _Bundle, path: Path, made_at: datetime) -> DebugOutput:
     )
 
 
-def _write(file: io.BufferedWriter, bundle: _Bundle, made_at: datetime) -> None:
+def _write(file: io.BufferedWriter, bundle: _DebugBundle, made_at: datetime) -> None:
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=int(made_at.timestamp())) as packed,
         tarfile.open(fileobj=packed, mode="w") as archive,

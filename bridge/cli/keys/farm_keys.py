@@ -26,7 +26,7 @@ from bridge.cli.options import file_path, json_option, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.core.log.fields import NAME
 from bridge.node.control.client import ControlClient
-from bridge.node.raft.client_scopes import Scope
+from bridge.node.raft.client_scopes import CommitScope
 from bridge.node.security.key_files import (
     KeyFileError,
     load_curve_key,
@@ -158,7 +158,7 @@ def _print_curve(file: Path, key: CurveKey, *, as_json: bool) -> None:
     "--scope",
     "scopes",
     multiple=True,
-    type=click.Choice([each.value for each in Scope]),
+    type=click.Choice([each.value for each in CommitScope]),
     help="What the user may produce, once for each; none: it only reads.",
 )
 @click.option(

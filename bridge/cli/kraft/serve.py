@@ -48,7 +48,7 @@ _NETWORK = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class VoterArguments:
     """What the user asked for."""
 
     settings: "protocol.VoterSettings"
@@ -64,7 +64,7 @@ def _asked(
     *,
     kafka_metadata: bool,
     allow_network: bool,
-) -> Asked:
+) -> VoterArguments:
     """The settings checked, or the end of the command with the reason."""
     secured, others = protocol.split_settings(read_settings(config, changes))
     settings = protocol.voter_settings(others)
@@ -91,7 +91,7 @@ def _asked(
             ),
         ),
     )
-    return Asked(settings, options, where)
+    return VoterArguments(settings, options, where)
 
 
 def _is_loopback(host: str) -> bool:
@@ -101,7 +101,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-class Reporter(Lines):
+class VoterReporter(Lines):
     """Prints the events of a server."""
 
     def __init__(self, node_id: int, *, as_json: bool) -> None:
@@ -207,11 +207,11 @@ def serve(
     known = (protocol.SettingsError, protocol.QuorumDirectoryError, protocol.VoterError, CertificateError)
     with needs_kafka(), failures(*known):
         asked = _asked(config, changes, metrics, produce, kafka_metadata=kafka_metadata, allow_network=allow_network)
-    reporter = Reporter(asked.settings.node_id, as_json=as_json)
+    reporter = VoterReporter(asked.settings.node_id, as_json=as_json)
     run_server(partial(_serve, asked, reporter), *known)
 
 
-async def _serve(asked: Asked, reporter: Reporter, deadline: StopDeadline) -> None:
+async def _serve(asked: VoterArguments, reporter: VoterReporter, deadline: StopDeadline) -> None:
     stopping = trio.Event()
 
     def stop() -> None:

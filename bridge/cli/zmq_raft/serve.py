@@ -42,7 +42,7 @@ _NETWORK = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PeerArguments:
     """What the user asked for."""
 
     peer_id: str
@@ -88,7 +88,7 @@ class Asked:
             check_network(_NETWORK.format(outside[0]), remedy, allow_network=self.allow_network)
 
 
-class Reporter(Lines):
+class PeerReporter(Lines):
     """Prints the events of a peer."""
 
     def __init__(self, peer_id: str, *, as_json: bool) -> None:
@@ -202,12 +202,12 @@ def serve(*, as_json: bool, **asked: Any) -> None:
     it serves. With --json: one object on each line for each event.
     """
     with needs_pyzmq():
-        options = Asked(**asked).options()
-    reporter = Reporter(options.peer_id, as_json=as_json)
+        options = PeerArguments(**asked).options()
+    reporter = PeerReporter(options.peer_id, as_json=as_json)
     run_server(partial(_serve, options, reporter), protocol.PeerError)
 
 
-async def _serve(options: "protocol.PeerOptions", reporter: Reporter, deadline: StopDeadline) -> None:
+async def _serve(options: "protocol.PeerOptions", reporter: PeerReporter, deadline: StopDeadline) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(deadline.within_when_cancelled)
         await nursery.start(on_signals, nursery.cancel_scope.cancel)

@@ -104,7 +104,7 @@ from bridge.core.membership.eviction import (
     NO_ERA_LEFT,
     EvictionRefused,
     KeysNotReplaced,
-    KeysReplaced,
+    NewEra,
     ServerEvicted,
     evict,
     replace_keys,
@@ -245,7 +245,7 @@ Change = (
     | ServerRetired
     | ServerEvicted
     | EvictionRefused
-    | KeysReplaced
+    | NewEra
     | KeysNotReplaced
     | LevelRaised
     | LevelRefused

@@ -76,13 +76,13 @@ from bridge.core.formation.messages import (
     DeadlineReached,
     Effect,
     Event,
+    FormationPhase,
+    FormationRefused,
     Founded,
     KnowsCluster,
     MembersChanged,
     Persist,
     Persisted,
-    Phase,
-    RequestRefused,
     Started,
     WithdrawRequested,
 )
@@ -164,13 +164,13 @@ class Formation:
         return effects
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> FormationPhase:
         """The node's phase, derived from durable state only."""
         if self._durable.founding is not None:
-            return Phase.FOUNDED
+            return FormationPhase.FOUNDED
         if self._durable.known is not None:
-            return Phase.OBSERVER
-        return Phase.WATCHING if self._durable.promise is None else Phase.PROMISED
+            return FormationPhase.OBSERVER
+        return FormationPhase.WATCHING if self._durable.promise is None else FormationPhase.PROMISED
 
     @property
     def founding(self) -> Founding | None:
@@ -442,7 +442,7 @@ class Formation:
         elif max(len(self._durable.withdrawn), len(self._durable.revoked)) >= WITHDRAWALS_MAX:
             refusal = f"this node has withdrawn {WITHDRAWALS_MAX} times; give it a new state directory instead."
         if refusal is not None:
-            self._effects.append(RequestRefused(f"Withdrawal refused: {refusal}"))
+            self._effects.append(FormationRefused(f"Withdrawal refused: {refusal}"))
             return
         self._persist_count += 1
         endorsed = self._durable.endorsed
@@ -485,7 +485,7 @@ class Formation:
         elif asked not in heard:
             refusal = f"no member tells of cluster {asked}; this node has heard of {', '.join(heard[:4]) or 'none'}."
         if refusal is not None:
-            self._effects.append(RequestRefused(f"Confirmation refused: {refusal}"))
+            self._effects.append(FormationRefused(f"Confirmation refused: {refusal}"))
             return
         self._persist_count += 1
         self._pending = (self._persist_count, replace(self._durable, confirmed=cluster_id))
@@ -504,7 +504,7 @@ class Formation:
             too_many=self._too_many(),
         )
         is_waiting = self._trusted is not None or self._durable.endorsed is not None
-        incomplete = self.phase is Phase.PROMISED or (self.phase is Phase.WATCHING and is_waiting)
+        incomplete = self.phase is FormationPhase.PROMISED or (self.phase is FormationPhase.WATCHING and is_waiting)
         if not incomplete:
             self._troubled_since = None
         elif self._troubled_since is None:

@@ -89,16 +89,16 @@ class Alarm:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestRefused:
+class FormationRefused:
     """An operator's request is refused; the text gives the reason."""
 
     text: str
 
 
-Effect = Persist | Advertise | Founded | KnowsCluster | Alarm | RequestRefused
+Effect = Persist | Advertise | Founded | KnowsCluster | Alarm | FormationRefused
 
 
-class Phase(Enum):
+class FormationPhase(Enum):
     """A node's phase of formation."""
 
     WATCHING = "watching"

@@ -60,7 +60,7 @@ class EvictionRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class KeysReplaced:
+class NewEra:
     """An era has begun without an eviction."""
 
     era: int
@@ -140,14 +140,14 @@ def evict(
 
 def replace_keys(
     rekeying: Rekeying, replacement: KeyReplacement, level: int = BOUNDS_LEVEL
-) -> tuple[Rekeying, KeysReplaced | KeysNotReplaced]:
+) -> tuple[Rekeying, NewEra | KeysNotReplaced]:
     """The keys after a replacement at this feature level."""
     era = replacement.era
     objection = _objection_to_era(era, rekeying, level)
     if objection is not None:
         return rekeying, KeysNotReplaced(era, objection)
     boxes = {node_id.hex(): box for node_id, box in replacement.boxes}
-    return Rekeying(era, boxes), KeysReplaced(era, len(boxes))
+    return Rekeying(era, boxes), NewEra(era, len(boxes))
 
 
 def _objection_to_era(era: int, rekeying: Rekeying, level: int) -> str | None:

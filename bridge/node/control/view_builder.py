@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Mapping
 
 from bridge import VERSION
-from bridge.api.build_view import FarmInputs, Link, ViewInputs, build_view
+from bridge.api.build_view import FarmInputs, ServerLink, ViewInputs, build_view
 from bridge.api.events import event_sentence
 from bridge.api.view import EventView, FarmIdentity, FarmView, NodeView, Phase
-from bridge.core.formation.messages import Phase as FormationPhase
+from bridge.core.formation.messages import FormationPhase
 from bridge.node.client_endpoints import ClientEndpoints
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
 from bridge.node.joined_node import JoinedNode
@@ -172,10 +172,12 @@ def _farm_inputs(local: LocalNode, farm: FoundedFarm) -> FarmInputs:
     )
 
 
-def _links(replica: Replica) -> tuple[Link, ...]:
+def _links(replica: Replica) -> tuple[ServerLink, ...]:
     """The connections to the other servers, with what each handshake agreed on."""
     return tuple(
-        Link(integer_id(each.peer), each.connected, tuple(sorted(extension.value for extension in each.extensions)))
+        ServerLink(
+            integer_id(each.peer), each.connected, tuple(sorted(extension.value for extension in each.extensions))
+        )
         for each in sorted(replica.links.describe(), key=lambda link: link.peer)
     )
 

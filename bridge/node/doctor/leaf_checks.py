@@ -19,19 +19,19 @@ from bridge.core.log.records import LeafFault
 from bridge.node.router.i2cp_connection import I2cpConnection
 from bridge.node.router.i2cp_queries import FOUND, LOOKUP_TIMEOUT_S
 from bridge.node.router.link import RouterLost
-from bridge.node.router.router import PROBE_TIMEOUT_S, Leaf, answers
+from bridge.node.router.router import PROBE_TIMEOUT_S, ServedLeaf, answers
 
 LOOKUPS: Final = 2
 PATIENCE_S: Final = 40.0
 _AT_A_TIME: Final = 4
 
 
-async def leaf_checks(leaves: Sequence[Leaf], connection: I2cpConnection | None) -> list[Check]:
+async def leaf_checks(leaves: Sequence[ServedLeaf], connection: I2cpConnection | None) -> list[Check]:
     """A line for each leaf. `connection` is to the router; None: it does not answer, or there is none."""
     found: dict[int, Check] = {}
     at_a_time = trio.CapacityLimiter(_AT_A_TIME)
 
-    async def check(place: int, leaf: Leaf) -> None:
+    async def check(place: int, leaf: ServedLeaf) -> None:
         async with at_a_time:
             found[place] = _check(leaf, [each.value for each in await _faults(leaf, connection)])
 
@@ -41,7 +41,7 @@ async def leaf_checks(leaves: Sequence[Leaf], connection: I2cpConnection | None)
     return [found[place] for place in range(len(leaves))]
 
 
-async def _faults(leaf: Leaf, connection: I2cpConnection | None) -> list[LeafFault]:
+async def _faults(leaf: ServedLeaf, connection: I2cpConnection | None) -> list[LeafFault]:
     faults = []
     if connection is None:
         faults.append(LeafFault.ROUTER)
@@ -52,7 +52,7 @@ async def _faults(leaf: Leaf, connection: I2cpConnection | None) -> list[LeafFau
     return faults
 
 
-async def _has_lease_set(leaf: Leaf, connection: I2cpConnection) -> bool:
+async def _has_lease_set(leaf: ServedLeaf, connection: I2cpConnection) -> bool:
     with trio.move_on_after(PATIENCE_S):
         for _ in range(LOOKUPS):
             try:
@@ -64,7 +64,7 @@ async def _has_lease_set(leaf: Leaf, connection: I2cpConnection) -> bool:
     return False
 
 
-def _check(leaf: Leaf, faults: Sequence[str]) -> Check:
+def _check(leaf: ServedLeaf, faults: Sequence[str]) -> Check:
     name = f"leaf {leaf.destination.address[:8]}…"
     probe = "" if leaf.probe is None else f", probe {leaf.probe[0]}:{leaf.probe[1]}"
     text = f"{leaf.destination.address}{probe}: {health_text(faults, healthy=not faults)}"

@@ -16,7 +16,7 @@ from bridge.node.router.i2cp_publishing import I2cpAccess
 from bridge.node.router.i2cp_router import CLOCK_LIMIT_MS
 from bridge.node.router.i2pcontrol import I2PControl
 from bridge.node.router.link import ControlAccess, RouterLost, Software
-from bridge.node.router.router import Leaf
+from bridge.node.router.router import ServedLeaf
 from bridge.node.security.key_files import KeyFileError, load_signing_key
 from bridge.node.settings.router import FileRouterSettings, RouterSettings
 
@@ -24,7 +24,7 @@ ROUTER, STATUS = "router", "router status"
 
 
 def router_checks(
-    settings: RouterSettings, signing_keys: Sequence[Path], leaves: Sequence[Leaf] = (), *, demo: bool = False
+    settings: RouterSettings, signing_keys: Sequence[Path], leaves: Sequence[ServedLeaf] = (), *, demo: bool = False
 ) -> list[Check]:
     """Everything about the router and the leaves behind it; it is asked over its real connections.
 
@@ -54,7 +54,7 @@ def _is_offline(path: Path) -> bool:
         return False  # which is told by the check of the key
 
 
-async def _ask(i2cp: I2cpAccess, control: ControlAccess | None, leaves: Sequence[Leaf]) -> list[Check]:
+async def _ask(i2cp: I2cpAccess, control: ControlAccess | None, leaves: Sequence[ServedLeaf]) -> list[Check]:
     try:
         async with open_i2cp(i2cp.link, i2cp.credentials) as (connection, date):
             found, of_leaves = [_clock_check(i2cp, date)], await leaf_checks(leaves, connection)

@@ -25,7 +25,7 @@ from typing import Final
 
 from bridge.api.alarms import KAFKA_USERS
 from bridge.core.log.fields import NAME
-from bridge.node.raft.client_scopes import Scope, scopes_in
+from bridge.node.raft.client_scopes import CommitScope, scopes_in
 from bridge.node.security.key_files import KeyFileError
 from bridge.node.security.listed_file import ListedFile, read_lines
 from bridge.wire.keys.scram_text import credential_in
@@ -47,7 +47,7 @@ class ListedUser:
 
     name: str
     credential: tuple[Mechanism, ScramCredential] | None
-    scopes: frozenset[Scope]
+    scopes: frozenset[CommitScope]
 
 
 class ListedUsers(ListedFile[ListedUser]):
@@ -64,7 +64,7 @@ class ListedUsers(ListedFile[ListedUser]):
             return None
         return found.credential[1]
 
-    def scopes_of(self, principal: str | None) -> frozenset[Scope]:
+    def scopes_of(self, principal: str | None) -> frozenset[CommitScope]:
         """What a connection may have committed, by its principal (`User:` and the name)."""
         if principal is None or not principal.startswith(_PREFIX):
             return frozenset()

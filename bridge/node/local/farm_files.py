@@ -59,7 +59,7 @@ class LocalFarmError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class LocalNode:
+class NodeFiles:
     """One node of the farm: its name, its directory, its configuration file and the ports in it."""
 
     name: str
@@ -83,7 +83,7 @@ class LocalFarm:
     """A farm whose files are all in place."""
 
     directory: Path
-    nodes: tuple[LocalNode, ...]
+    nodes: tuple[NodeFiles, ...]
     continued: bool
     """The directory held this farm before."""
 
@@ -129,7 +129,7 @@ def prepare(directory: Path, servers: int) -> LocalFarm:
             make_state_directory(node_directory)
         except UntrustedPathError as error:
             raise LocalFarmError(str(error)) from None
-        node = LocalNode(node_directory.name, node_directory, gossip_port, consensus_port)
+        node = NodeFiles(node_directory.name, node_directory, gossip_port, consensus_port)
         _signing_key(node_directory, master)
         others = [seed for seed in seeds if seed != f"{LOOPBACK}:{gossip_port}"]
         node.configuration_file.write_text(_toml(directory, node, others, _leaf(node_directory)), encoding="utf-8")
@@ -240,7 +240,7 @@ def _hold(held: ExitStack, kind: socket.SocketKind, port: int) -> int:
     return int(probe.getsockname()[1])
 
 
-def _toml(directory: Path, node: LocalNode, seeds: list[str], leaf: str) -> str:
+def _toml(directory: Path, node: NodeFiles, seeds: list[str], leaf: str) -> str:
     seed_list = ", ".join(f'"{seed}"' for seed in seeds)
     return f"""# Written by `garlicfarm up`; written again at its next start.
 name = "{node.name}"

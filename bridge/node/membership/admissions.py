@@ -38,7 +38,7 @@ FILE_LIMIT_BYTES = 1024 * 1024
 _NodeIdText = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}\\Z")]
 
 
-class _File(msgspec.Struct):
+class _AdmissionFile(msgspec.Struct):
     cluster: str
     servers: dict[int, _NodeIdText]
     out: tuple[_NodeIdText, ...] = ()
@@ -119,7 +119,7 @@ class AdmissionStore:
         told: int | None,
         own: int | None,
     ) -> None:
-        content = _File(
+        content = _AdmissionFile(
             self._cluster,
             {server_id: node_id.hex() for server_id, node_id in sorted(servers.items())},
             tuple(sorted(node_id.hex() for node_id in out)),
@@ -136,12 +136,12 @@ class AdmissionStore:
             ) from error
         self._servers, self.out, self.chain, self._told, self._own = servers, out, chain, told, own
 
-    def _read(self) -> _File:
+    def _read(self) -> _AdmissionFile:
         try:
             with self._path.open("rb") as file:
-                found = msgspec.json.decode(file.read(FILE_LIMIT_BYTES), type=_File)
+                found = msgspec.json.decode(file.read(FILE_LIMIT_BYTES), type=_AdmissionFile)
         except FileNotFoundError:
-            return _File(self._cluster, {})
+            return _AdmissionFile(self._cluster, {})
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise UnusableFormationError(
                 f"{self._path} cannot be used ({error}): which Raft id this node has is unknown. Restore the file, or"

@@ -27,13 +27,13 @@ from bridge.core.formation.messages import (
     DeadlineReached,
     Effect,
     Event,
+    FormationPhase,
+    FormationRefused,
     Founded,
     KnowsCluster,
     MembersChanged,
     Persist,
     Persisted,
-    Phase,
-    RequestRefused,
     Started,
     WithdrawRequested,
 )
@@ -136,7 +136,7 @@ class Forming:
         """What has come of it; None while it goes on."""
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> FormationPhase:
         """Where this node stands, by what is durable."""
         return self._core.phase
 
@@ -210,7 +210,7 @@ class Forming:
             self._alarms.set(FORMATION, " ".join(self._core.alarms))
         else:
             self._alarms.clear(FORMATION)
-        return [effect.text for effect in effects if isinstance(effect, RequestRefused)]
+        return [effect.text for effect in effects if isinstance(effect, FormationRefused)]
 
     def _count_ignored(self) -> None:
         told = {node_id: founding.cluster_id for node_id, founding in self._core.ignored.items()}
@@ -233,7 +233,7 @@ class Forming:
             case Founded() | KnowsCluster():
                 self.outcome = effect
                 self._settled.set()
-            case Alarm() | RequestRefused():
+            case Alarm() | FormationRefused():
                 pass  # What stands is read from the core after each step; a refusal is the answer to its asker.
             case _:
                 assert_never(effect)

@@ -38,7 +38,7 @@ from bridge.node.membership.farm_peers import KnownFarm
 from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.raft.entry_signer import EntrySigner
 from bridge.node.raft.replica import UNKNOWN_ENDPOINT, Replica
-from bridge.node.settings.choices import Admit as AdmitSetting
+from bridge.node.settings.choices import AdmissionChoice as AdmitSetting
 from bridge.node.settings.network import ConsensusSettings
 from bridge.node.settings.timing import profile_of
 from bridge.wire.log.entries import encode

@@ -18,7 +18,7 @@ from bridge.wire.log.entries import decode
 from bridge.wire.log.proof import ends_like_proof
 
 
-class Scope(Enum):
+class CommitScope(Enum):
     """What a client of an endpoint may have committed."""
 
     SUBMIT = "submit"
@@ -26,23 +26,23 @@ class Scope(Enum):
     OPERATOR = "operator"
 
 
-def needed_scope(entry: bytes) -> Scope:
+def needed_scope(entry: bytes) -> CommitScope:
     """The scope for an entry that a client submits."""
     if ends_like_proof(entry):
-        return Scope.SUBMIT  # the farm judges it by the author that the proof names
+        return CommitScope.SUBMIT  # the farm judges it by the author that the proof names
     match decode(entry):
         case Foreign():
-            return Scope.SUBMIT
+            return CommitScope.SUBMIT
         case Factors():
-            return Scope.WEIGHTS
+            return CommitScope.WEIGHTS
         case _:
-            return Scope.OPERATOR
+            return CommitScope.OPERATOR
 
 
-def scopes_in(words: Sequence[str]) -> frozenset[Scope]:
+def scopes_in(words: Sequence[str]) -> frozenset[CommitScope]:
     """The scopes that a line of an endpoint's file names; raises `ValueError` with the word that is none."""
-    known = [each.value for each in Scope]
+    known = [each.value for each in CommitScope]
     unknown = next((each for each in words if each not in known), None)
     if unknown is not None:
         raise ValueError(f"no scope {unknown[:20]!r}; there are {', '.join(known)}")
-    return frozenset(map(Scope, words))
+    return frozenset(map(CommitScope, words))

@@ -34,7 +34,7 @@ RETRY_FIRST_S, RETRY_LONGEST_S, RETRY_SPREAD = 1.0, 30.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class LookupResult:
     """What the last look-ups of one hash said."""
 
     measured_at_s: float
@@ -58,7 +58,7 @@ class RouterAsker:
         self._connection: I2cpConnection | None = None
         self._tried = trio.Event()
         self._news = trio.Event()
-        self._measured: OrderedDict[bytes, Measurement] = OrderedDict()
+        self._measured: OrderedDict[bytes, LookupResult] = OrderedDict()
         self._one_lookup = trio.CapacityLimiter(4)
         self.trouble = f"{access.link} has not been reached yet"
 
@@ -100,7 +100,7 @@ class RouterAsker:
             raise RouterLost(self.trouble)
         return self._connection
 
-    def known(self, destination_hash: bytes) -> Measurement | None:
+    def known(self, destination_hash: bytes) -> LookupResult | None:
         """What was measured of a hash, if anything."""
         return self._measured.get(destination_hash)
 
@@ -117,15 +117,15 @@ class RouterAsker:
             return None
         return MeasuredStatus(reachable=found.reachable, fetch_ms=found.fetch_ms)
 
-    async def _look_up(self, destination_hash: bytes, failures: int) -> Measurement | None:
+    async def _look_up(self, destination_hash: bytes, failures: int) -> LookupResult | None:
         connection = await self._open()
         began_s = trio.current_time()
         reply = await connection.look_up(destination_hash, LOOKUP_TIMEOUT_S)
         now_s = trio.current_time()
         if reply.result == FOUND and sha256(reply.destination or b"").digest() == destination_hash:
-            found = Measurement(now_s, round((now_s - began_s) * 1000), 0)
+            found = LookupResult(now_s, round((now_s - began_s) * 1000), 0)
         elif reply.result == NOT_FOUND:
-            found = Measurement(now_s, None, failures + 1)
+            found = LookupResult(now_s, None, failures + 1)
         else:
             return None
         self._measured[destination_hash] = found

@@ -32,10 +32,10 @@ from bridge.node.router.i2cp_queries import RouterAsker
 from bridge.node.router.link import ControlAccess, RouterLost, Software
 from bridge.node.router.router import (
     PROBE_TIMEOUT_S,
-    Leaf,
     LocalLeaves,
     MeasuredStatus,
     RouterError,
+    ServedLeaf,
     checked_structure,
 )
 from bridge.wire.i2p.destination_keys import SigningKey
@@ -67,7 +67,7 @@ class I2cpRouter:
     def __init__(
         self,
         access: I2cpRouterAccess,
-        leaves: Sequence[Leaf],
+        leaves: Sequence[ServedLeaf],
         host: HostSampler,
         loop_lag: LoopLag,
         alarms: Alarms,

@@ -56,7 +56,7 @@ class MeasuredStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class ServedLeaf:
     """A destination that this node's router serves, and where its local service listens."""
 
     destination: Destination
@@ -113,7 +113,7 @@ async def answers(host: str, port: int, timeout_s: float) -> bool:
 class LocalLeaves:
     """The leaves of this node, and since when each is healthy."""
 
-    def __init__(self, leaves: Sequence[Leaf], probe_timeout_s: float) -> None:
+    def __init__(self, leaves: Sequence[ServedLeaf], probe_timeout_s: float) -> None:
         self._leaves = {leaf.destination.hash: leaf for leaf in leaves}
         self._probe_timeout_s = probe_timeout_s
         self._healthy_since_s: dict[bytes, float] = {}
@@ -154,7 +154,7 @@ class FileRouter:
     def __init__(
         self,
         directory: Path,
-        leaves: Sequence[Leaf],
+        leaves: Sequence[ServedLeaf],
         host: HostSampler,
         loop_lag: LoopLag,
         *,

@@ -20,7 +20,7 @@ class Timing(Enum):
     """Servers that reach each other by tunnels, where an answer takes seconds."""
 
 
-class Admit(Enum):
+class AdmissionChoice(Enum):
     """Which newcomers the node admits while it leads."""
 
     ASK = "ask"
@@ -29,7 +29,7 @@ class Admit(Enum):
     """All that hold the farm's key: for farms on one machine, and for tests."""
 
 
-class Pace(Enum):
+class PublishingPace(Enum):
     """How often a Meta LS2 is published anew."""
 
     NORMAL = "normal"

@@ -19,7 +19,7 @@ from typing import Annotated, Final
 from bridge.core.formation.founding import EXPECT_MAX
 from bridge.core.log.fields import NAME
 from bridge.core.state.farm_state import MASTERS_MAX
-from bridge.node.settings.choices import LogFormat, LogLevel, Pace, RouterKind, TransportKind
+from bridge.node.settings.choices import LogFormat, LogLevel, PublishingPace, RouterKind, TransportKind
 from bridge.node.settings.clients import KafkaSettings, ZmqSettings, read_kafka, read_zmq
 from bridge.node.settings.declared import Declared, Setting, Tables, declared_in
 from bridge.node.settings.machine import ChosenAddress, Machine, NoAddressError, choose_address
@@ -290,7 +290,7 @@ def _configuration(root: Section, machine: Machine, chosen: ChosenAddress | NoAd
     own["masters"] = read_masters(root.sections(MASTERS), section, publishing)
     own["publishing"] = replace(publishing, publish=None, signing_key=None)
     own["router"] = read_router(root.section("router"), own["state_dir"], demo=own["demo"])
-    if own["router"].kind is RouterKind.I2CP and publishing.pace is Pace.REPORTING_PERIOD:
+    if own["router"].kind is RouterKind.I2CP and publishing.pace is PublishingPace.REPORTING_PERIOD:
         section.problem("pace", '"reporting-period" is for files: a router takes one structure a minute')
     own["leaves"] = tuple(each.read(LeafSettings) for each in root.sections(LEAVES))
     own["control"] = _read_control(root.section("control"))

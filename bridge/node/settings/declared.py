@@ -27,7 +27,7 @@ from gossip.node import endpoint
 Example = str | tuple[str, ...]
 
 
-class Kind(Enum):
+class Form(Enum):
     """The form of a value in a file."""
 
     TEXT = "text"
@@ -39,7 +39,7 @@ class Kind(Enum):
     TEXTS = "list of texts"
 
 
-_KINDS = {bool: Kind.FLAG, int: Kind.INTEGER, Path: Kind.FILE, Address: Kind.ADDRESS, Link: Kind.ADDRESS}
+_KINDS = {bool: Form.FLAG, int: Form.INTEGER, Path: Form.FILE, Address: Form.ADDRESS, Link: Form.ADDRESS}
 """Other types are words or texts."""
 
 
@@ -87,7 +87,7 @@ class Declared:
     """The name of the field."""
     type: Any
     """The type of the value, or of each item of a list."""
-    kind: Kind
+    kind: Form
     value: object
     """The default; `dataclasses.MISSING` if the reader of the section decides."""
     setting: Setting
@@ -111,11 +111,11 @@ class Declared:
     def kind_text(self) -> str:
         """The form of a value, as documents show it."""
         match self.kind:
-            case Kind.INTEGER:
+            case Form.INTEGER:
                 return f"{self.setting.minimum:,} to {self.setting.maximum:,}"
-            case Kind.WORD:
+            case Form.WORD:
                 return ", ".join(f'`"{word}"`' for word in self.words)
-            case Kind.TEXTS:
+            case Form.TEXTS:
                 return f"{self.kind.value}, at most {self.setting.maximum}"
             case _:
                 return str(self.kind.value)
@@ -130,7 +130,7 @@ class Declared:
                 return "none"
             case bool(value):
                 return f"`{str(value).lower()}`"
-            case str(value) if self.kind is not Kind.ADDRESS:
+            case str(value) if self.kind is not Form.ADDRESS:
                 return f'`"{value}"`'
             case str(value):
                 return f"`{value}`"
@@ -187,7 +187,7 @@ def written(settings: object) -> dict[str, Any]:
                 found[each.key] = each.setting.none or None
             case frozenset():
                 found[each.key] = sorted(map(show, value))
-            case tuple() if each.kind is Kind.TEXTS:
+            case tuple() if each.kind is Form.TEXTS:
                 found[each.key] = list(map(show, value))
             case _:
                 found[each.key] = show(value)
@@ -222,11 +222,11 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
     return tuple(each for each in found if each is not types.NoneType)
 
 
-def _kind_of(hint: Any) -> tuple[Any, Kind]:
+def _kind_of(hint: Any) -> tuple[Any, Form]:
     """Return the type and the kind of a field's value."""
     (value,) = _alternatives(hint)
     if value in _KINDS:
         return value, _KINDS[value]
     if get_origin(value) is frozenset or get_args(value)[1:] == (...,):
-        return get_args(value)[0], Kind.TEXTS
-    return value, Kind.WORD if isinstance(value, type) and issubclass(value, Enum) else Kind.TEXT
+        return get_args(value)[0], Form.TEXTS
+    return value, Form.WORD if isinstance(value, type) and issubclass(value, Enum) else Form.TEXT

@@ -25,9 +25,9 @@ from typing import Annotated, Final
 
 from bridge.core.log.hashes import HASH_CHARACTERS
 from bridge.core.log.records import MetaStatus, PublishConfig
-from bridge.node.router.router import Leaf
+from bridge.node.router.router import ServedLeaf
 from bridge.node.security.signing_keys import HeldKey
-from bridge.node.settings.choices import Pace
+from bridge.node.settings.choices import PublishingPace
 from bridge.node.settings.declared import Setting
 from bridge.node.settings.reader import Section
 from bridge.wire.i2p.structures import Destination, I2pError, address_of, destination_from_base64
@@ -107,13 +107,13 @@ class PublishingSettings:
         Path | None, Setting("the node's signing key; without one it reports and votes and never publishes")
     ] = None
     pace: Annotated[
-        Pace,
+        PublishingPace,
         Setting(
             '`"reporting-period"` publishes a change with the next report; for `router.kind = "file"` only, since a'
             " router takes one structure a minute",
             shared=True,
         ),
-    ] = Pace.NORMAL
+    ] = PublishingPace.NORMAL
     reporting_period_ms: Annotated[
         int,
         Setting(
@@ -127,7 +127,7 @@ class PublishingSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeafSettings(Leaf):
+class LeafSettings(ServedLeaf):
     """`[[leaf]]`: a server tunnel of the router."""
 
     destination: Annotated[
@@ -200,7 +200,7 @@ def _read_master(section: Section) -> MasterSettings:
     return found
 
 
-def load_masters(settings: tuple[MasterSettings, ...], leaves: tuple[Leaf, ...]) -> Masters:
+def load_masters(settings: tuple[MasterSettings, ...], leaves: tuple[ServedLeaf, ...]) -> Masters:
     """The keys in hand; raises `KeyFileError`, and `MasterError` where masters and leaves do not fit together."""
     keys = tuple(HeldKey.load(each.signing_key, each.publish) for each in settings if each.signing_key is not None)
     keyless = tuple(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from bridge.core.membership.reconcile import GRACE_DEFAULT_MS, VOTERS_MAX_DEFAULT
-from bridge.node.settings.choices import Admit, Timing
+from bridge.node.settings.choices import AdmissionChoice, Timing
 from bridge.node.settings.declared import Setting
 from bridge.node.settings.machine import LOOPBACK, WILDCARDS, ChosenAddress, Machine, NoAddressError, broadcast_host_of
 from bridge.node.settings.reader import PLACEHOLDER, Section, named_address, numeric_address
@@ -186,13 +186,13 @@ class ConsensusSettings:
         ),
     ] = GRACE_DEFAULT_MS
     admit: Annotated[
-        Admit,
+        AdmissionChoice,
         Setting(
             'nodes beyond the founders: `"ask"` waits for `garlicfarm node approve`; `"all"` admits each that has the'
             " key file, one in a reporting period; counts while this node leads, so set it alike on all",
             shared=True,
         ),
-    ] = Admit.ASK
+    ] = AdmissionChoice.ASK
     derived: frozenset[str] = field(default=frozenset(), compare=False)
     """The settings among `consensus.bind` and `consensus.advertise` that follow from another one."""
 

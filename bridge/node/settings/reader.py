@@ -14,7 +14,7 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bridge.node.settings.declared import Declared, Kind, Tables, settings_of
+from bridge.node.settings.declared import Declared, Form, Tables, settings_of
 from gossip import Address
 from gossip.node import numeric, parse_endpoint
 
@@ -104,24 +104,24 @@ class Section:
     def _converted(self, declared: Declared, value: Any) -> object:
         setting = declared.setting
         match declared.kind, value:
-            case Kind.FLAG, bool():
+            case Form.FLAG, bool():
                 return value
-            case Kind.INTEGER, int() if type(value) is int and setting.minimum <= value <= setting.maximum:
+            case Form.INTEGER, int() if type(value) is int and setting.minimum <= value <= setting.maximum:
                 return value
-            case Kind.WORD, str() if value in declared.words:
+            case Form.WORD, str() if value in declared.words:
                 return declared.type(value)
-            case Kind.TEXTS, list() if len(value) <= setting.maximum and all(isinstance(each, str) for each in value):
+            case Form.TEXTS, list() if len(value) <= setting.maximum and all(isinstance(each, str) for each in value):
                 items = _each_parsed(value, setting.parse or str)
                 return frozenset(items) if isinstance(declared.value, frozenset) else items
-            case ((Kind.TEXT | Kind.FILE | Kind.ADDRESS), _):
+            case ((Form.TEXT | Form.FILE | Form.ADDRESS), _):
                 return self._from_text(declared, _text(value))
             case _:
                 raise ValueError(f"{_shown(value)} {_expected(declared, value)}")
 
     def _from_text(self, declared: Declared, text: str) -> object:
         """Convert a text; a relative path is relative to the file that contains the setting."""
-        if declared.kind is not Kind.FILE:
-            parse = numeric_address if declared.kind is Kind.ADDRESS else str
+        if declared.kind is not Form.FILE:
+            parse = numeric_address if declared.kind is Form.ADDRESS else str
             return (declared.setting.parse or parse)(text)
         try:
             path = self._directory / Path(text).expanduser()
@@ -193,11 +193,11 @@ def _expected(declared: Declared, value: object) -> str:
     """Return the fault of a value that has not the form of its setting."""
     setting = declared.setting
     match declared.kind:
-        case Kind.FLAG:
+        case Form.FLAG:
             return "is neither true nor false (without quotes)"
-        case Kind.INTEGER:
+        case Form.INTEGER:
             return f"is not a whole number from {setting.minimum} to {setting.maximum}"
-        case Kind.WORD:
+        case Form.WORD:
             return f"is none of {', '.join(map(repr, declared.words))}{_meant(value, declared.words)}"
         case _:
             return f"is not a list of at most {setting.maximum} texts"

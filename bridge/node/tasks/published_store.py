@@ -22,7 +22,7 @@ SECOND_LIMIT = 2**32
 _Second = Annotated[int, msgspec.Meta(ge=0, lt=SECOND_LIMIT)]
 
 
-class _File(msgspec.Struct):
+class _PublishedFile(msgspec.Struct):
     seconds: dict[str, _Second]
 
 
@@ -55,13 +55,13 @@ class PublishedStore:
         if self._path is None:
             return
         with suppress(OSError):
-            await trio.to_thread.run_sync(replace_file, self._path, msgspec.json.encode(_File(self._seconds)))
+            await trio.to_thread.run_sync(replace_file, self._path, msgspec.json.encode(_PublishedFile(self._seconds)))
 
     def _read(self) -> dict[str, int]:
         if self._path is None:
             return {}
         try:
             with self._path.open("rb") as file:
-                return msgspec.json.decode(file.read(FILE_LIMIT_BYTES), type=_File).seconds
+                return msgspec.json.decode(file.read(FILE_LIMIT_BYTES), type=_PublishedFile).seconds
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return {}

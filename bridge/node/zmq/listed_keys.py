@@ -23,7 +23,7 @@ from typing import Final
 
 from bridge.api.alarms import ZMQ_KEYS
 from bridge.core.log.fields import NAME
-from bridge.node.raft.client_scopes import Scope, scopes_in
+from bridge.node.raft.client_scopes import CommitScope, scopes_in
 from bridge.node.security.key_files import KeyFileError, load_curve_key, save_curve_key
 from bridge.node.security.listed_file import ListedFile, read_lines
 from bridge.wire.keys.curve_key import CurveKey, from_z85, new_curve_key
@@ -38,7 +38,7 @@ class ListedKey:
 
     name: str
     key: bytes
-    scopes: frozenset[Scope]
+    scopes: frozenset[CommitScope]
 
 
 class ListedKeys(ListedFile[ListedKey]):
@@ -52,12 +52,12 @@ class ListedKeys(ListedFile[ListedKey]):
         """Whether a public key of 32 bytes may connect."""
         return key.hex() in self._scopes
 
-    def may(self, user: str | None, scope: Scope) -> bool:
+    def may(self, user: str | None, scope: CommitScope) -> bool:
         """Whether the public key `user`, in hexadecimal digits, has the scope."""
         return user is not None and scope in self._scopes.get(user, ())
 
     def _take(self, keys: tuple[ListedKey, ...]) -> None:
-        self._scopes: Mapping[str, frozenset[Scope]] = {each.key.hex(): each.scopes for each in keys}
+        self._scopes: Mapping[str, frozenset[CommitScope]] = {each.key.hex(): each.scopes for each in keys}
 
 
 def read_listed_keys(path: Path) -> tuple[ListedKey, ...]:

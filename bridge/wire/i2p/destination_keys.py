@@ -136,7 +136,7 @@ class _Offline(Struct, forbid_unknown_fields=True):
     signature: str
 
 
-class _File(Struct, forbid_unknown_fields=True):
+class _DestinationFile(Struct, forbid_unknown_fields=True):
     version: int
     kind: Literal["master", "transient"]
     destination: str
@@ -146,7 +146,7 @@ class _File(Struct, forbid_unknown_fields=True):
 
     def __repr__(self) -> str:
         """Names the kind only: the repr of a Struct would show the key."""
-        return f"_File({self.kind})"
+        return f"_DestinationFile({self.kind})"
 
 
 def parse_master_key(text: str) -> MasterKey:
@@ -206,14 +206,14 @@ def _text(kind: str, destination: Destination, private_key: Ed25519PrivateKey, *
     )
 
 
-def _parse(text: str) -> _File:
-    file = parse(text, _File, "key file of a destination")
+def _parse(text: str) -> _DestinationFile:
+    file = parse(text, _DestinationFile, "key file of a destination")
     if file.version != VERSION:
         raise KeyTextError(f"it has version {file.version}, this garlicfarm reads version {VERSION}: update it")
     return file
 
 
-def _private_key(file: _File) -> tuple[Destination, Ed25519PrivateKey]:
+def _private_key(file: _DestinationFile) -> tuple[Destination, Ed25519PrivateKey]:
     destination = destination_from_base64(file.destination)
     if destination.signature_type != ED25519:
         raise KeyTextError(
@@ -222,14 +222,14 @@ def _private_key(file: _File) -> tuple[Destination, Ed25519PrivateKey]:
     return destination, Ed25519PrivateKey.from_private_bytes(decode_key(file.private_key, "private_key"))
 
 
-def _master(file: _File) -> MasterKey:
+def _master(file: _DestinationFile) -> MasterKey:
     destination, private_key = _private_key(file)
     if private_key.public_key().public_bytes_raw() != destination.signing_key:
         raise KeyTextError("`private_key` does not belong to `destination`")
     return MasterKey(destination, private_key, file.demo)
 
 
-def _transient(file: _File) -> SigningKey:
+def _transient(file: _DestinationFile) -> SigningKey:
     destination, private_key = _private_key(file)
     if file.offline is None:
         raise KeyTextError("the [offline] table with the master's signature is missing")

@@ -41,7 +41,7 @@ FRAME_LIMIT_BYTES: Final = 131_072
 HEADER_BYTES: Final = 5
 
 
-class Kind(IntEnum):
+class MessageType(IntEnum):
     """The types of the messages that a farm uses."""
 
     CREATE_SESSION = 1
@@ -116,19 +116,19 @@ def framed(kind: int, body: bytes) -> bytes:
 def _encode(message: ClientMessage) -> tuple[int, bytes]:
     match message:
         case GetDate(version, options):
-            return Kind.GET_DATE, text_field(version) + (b"" if options is None else encode_mapping(options))
+            return MessageType.GET_DATE, text_field(version) + (b"" if options is None else encode_mapping(options))
         case CreateSession(config):
-            return Kind.CREATE_SESSION, config.signed_part + config.signature
+            return MessageType.CREATE_SESSION, config.signed_part + config.signature
         case DestroySession(session_id):
-            return Kind.DESTROY_SESSION, session_id.to_bytes(2, "big")
+            return MessageType.DESTROY_SESSION, session_id.to_bytes(2, "big")
         case CreateLeaseSet2(session_id, structure, private_key_count):
             head = session_id.to_bytes(2, "big") + bytes([STORE_TYPE])
-            return Kind.CREATE_LEASE_SET_2, head + structure + (_NO_PRIVATE_KEYS if private_key_count else b"")
+            return MessageType.CREATE_LEASE_SET_2, head + structure + (_NO_PRIVATE_KEYS if private_key_count else b"")
         case HostLookup(session_id, request_id, timeout_ms, destination_hash):
             numbers = session_id.to_bytes(2, "big") + request_id.to_bytes(4, "big") + timeout_ms.to_bytes(4, "big")
-            return Kind.HOST_LOOKUP, numbers + bytes([_LOOKUP_OF_HASH]) + destination_hash
+            return MessageType.HOST_LOOKUP, numbers + bytes([_LOOKUP_OF_HASH]) + destination_hash
         case Disconnect(reason):
-            return Kind.DISCONNECT, text_field(reason)
+            return MessageType.DISCONNECT, text_field(reason)
         case _:
             assert_never(message)
 
@@ -143,20 +143,20 @@ def decode(frame: Frame) -> RouterMessage:
 
 def _decode(frame: Frame, reader: FieldReader) -> RouterMessage:
     match frame.kind:
-        case Kind.SET_DATE:
+        case MessageType.SET_DATE:
             date_ms = reader.number(8, "the date")
             return SetDate(date_ms, None if reader.is_at_end else read_text(reader, "the version"))
-        case Kind.SESSION_STATUS:
+        case MessageType.SESSION_STATUS:
             return SessionStatus(reader.number(2, "the session id"), reader.number(1, "the status"))
-        case Kind.REQUEST_VARIABLE_LEASE_SET:
+        case MessageType.REQUEST_VARIABLE_LEASE_SET:
             session_id, tunnels = reader.number(2, "the session id"), reader.number(1, "the number of leases")
             reader.take(LEASE_BYTES * tunnels, "the leases")
             return RequestVariableLeaseSet(session_id, tunnels)
-        case Kind.HOST_REPLY:
+        case MessageType.HOST_REPLY:
             session_id, request_id = reader.number(2, "the session id"), reader.number(4, "the request id")
             result = reader.number(1, "the result")
             return HostReply(session_id, request_id, result, None if result else reader.rest())
-        case Kind.DISCONNECT:
+        case MessageType.DISCONNECT:
             return Disconnect(read_text(reader, "the reason"))
         case kind:
             return Unhandled(kind, frame.body)

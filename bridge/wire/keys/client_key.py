@@ -47,7 +47,7 @@ class ClientKeyFile:
         return encode_key(self.key.public_key().public_bytes_raw())
 
 
-class _File(NamedKeyFile):
+class _ClientFile(NamedKeyFile):
     private_key: str
 
 
@@ -60,7 +60,7 @@ def new_client_key(name: str) -> ClientKeyFile:
 def parse_client_key(text: str) -> ClientKeyFile:
     """Read a client key file; raises `KeyTextError`."""
     with advised(f"Make one with {_MAKE}"):
-        file = parse(text, _File, _WHAT)
+        file = parse(text, _ClientFile, _WHAT)
         key = Ed25519PrivateKey.from_private_bytes(decode_key(file.private_key, "private_key"))
     found = ClientKeyFile(file.name, key)
     check_file(file, _WHAT, found.public_key)

@@ -36,7 +36,7 @@ class CurveKey:
         return f"CurveKey(name={self.name!r}, public={to_z85(self.public)!r})"
 
 
-class _File(NamedKeyFile):
+class _CurveFile(NamedKeyFile):
     secret_key: str
 
 
@@ -58,7 +58,7 @@ def curve_key_text(key: CurveKey) -> str:
 def parse_curve_key(text: str) -> CurveKey:
     """Read a key file; raises `KeyTextError`."""
     with advised("Make one with `garlicfarm keys new-curve FILE --name N`"):
-        file = parse(text, _File, _WHAT)
+        file = parse(text, _CurveFile, _WHAT)
     found = _pair(file.name, X25519PrivateKey.from_private_bytes(from_z85(file.secret_key) or bytes(KEY_BYTES)))
     check_file(file, _WHAT, to_z85(found.public))
     return found

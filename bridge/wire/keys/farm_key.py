@@ -126,7 +126,7 @@ def new_farm_key(expect: int, cluster: str = DEFAULT_CLUSTER) -> FarmKey:
     return _checked(FarmKey(cluster, expect, epoch=1, label=farm_label(key), gossip_keys=(key,)))
 
 
-class _File(Struct, forbid_unknown_fields=True):
+class _FarmFile(Struct, forbid_unknown_fields=True):
     version: int
     cluster: str
     expect: int
@@ -140,13 +140,13 @@ class _File(Struct, forbid_unknown_fields=True):
 
     def __repr__(self) -> str:
         """Without the keys: the repr of a Struct shows its fields."""
-        return f"_File({self.cluster!r}, epoch {self.epoch})"
+        return f"_FarmFile({self.cluster!r}, epoch {self.epoch})"
 
 
 def parse_farm_key(text: str) -> FarmKey:
     """Read a farm key file."""
     try:
-        file = parse(text, _File, _WHAT)
+        file = parse(text, _FarmFile, _WHAT)
         if file.version != VERSION:
             raise FarmKeyError(
                 f"this farm key file has version {file.version}, this garlicfarm reads version {VERSION}: update it"

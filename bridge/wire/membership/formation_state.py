@@ -53,7 +53,7 @@ class MadeBeforeError(FormationStateError):
     """An earlier version of garlicfarm wrote them; the text says how to upgrade."""
 
 
-class _Promise(msgspec.Struct, forbid_unknown_fields=True):
+class _StoredPromise(msgspec.Struct, forbid_unknown_fields=True):
     founders: _Founders
     clock_ms: _Clock
     nonce: str
@@ -81,10 +81,10 @@ class _Version(msgspec.Struct):
 
 class _State(msgspec.Struct, forbid_unknown_fields=True):
     version: int
-    promise: _Promise | None
+    promise: _StoredPromise | None
     founding: FoundingJson | None
     known: FoundingJson | None
-    withdrawn: Annotated[list[_Promise], msgspec.Meta(max_length=WITHDRAWALS_MAX)]
+    withdrawn: Annotated[list[_StoredPromise], msgspec.Meta(max_length=WITHDRAWALS_MAX)]
     confirmed: str | None = None
     endorsed: FoundingJson | msgspec.UnsetType = msgspec.UNSET
     revoked: _Revoked | msgspec.UnsetType = msgspec.UNSET
@@ -142,8 +142,8 @@ def _was_promised(state: FormationState, founding: Founding) -> bool:
     return any(founding.rests_on(node_id, promise) for promise in promises for node_id in founding.founders)
 
 
-def _written_promise(promise: Promise) -> _Promise:
-    return _Promise([each.hex() for each in promise.founders], promise.clock_ms, promise.nonce.hex())
+def _written_promise(promise: Promise) -> _StoredPromise:
+    return _StoredPromise([each.hex() for each in promise.founders], promise.clock_ms, promise.nonce.hex())
 
 
 def written_founding(founding: Founding) -> FoundingJson:
@@ -152,7 +152,7 @@ def written_founding(founding: Founding) -> FoundingJson:
     return FoundingJson(founding.cluster_id.hex(), promised)
 
 
-def _promise(read: _Promise) -> Promise:
+def _promise(read: _StoredPromise) -> Promise:
     return Promise(_founders(read.founders), read.clock_ms, _nonce(read.nonce))
 
 
