@@ -43,7 +43,7 @@ from consensus.protocols.kafka import (
     uuid_of_text,
 )
 from consensus.protocols.kafka.wire import messages_clients as clients
-from consensus.protocols.kafka.wire.apis import ErrorCode
+from consensus.protocols.kafka.wire.apis import ErrorCode, error_name
 from consensus.protocols.kafka.wire.limits import TOPIC_ID, TOPIC_NAME
 from consensus.protocols.kafka.wire.record_batches import encode_batch, read_batches
 from consensus.protocols.kraft import (
@@ -363,7 +363,7 @@ class MixedQuorum:
                 response = await connection.ask(request, wait_ms=2_000)
                 (answered,) = response.responses[0].partition_responses
                 if answered.error_code != ErrorCode.NONE:
-                    self.seen.refused[ErrorCode(answered.error_code).name] += 1
+                    self.seen.refused[error_name(answered.error_code)] += 1
                     return
                 self._has_version = True
                 self.seen.acknowledged.update(enumerate(values, answered.base_offset))

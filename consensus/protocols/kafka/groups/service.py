@@ -292,8 +292,7 @@ class GroupService(Service):
         except ServerStoppedError:
             return ErrorCode.NOT_COORDINATOR
         except ProduceRefusedError as error:
-            code = ErrorCode(error.error_code)
-            return _COMMIT_ERRORS.get(code, code)
+            return _COMMIT_ERRORS.get(error.error_code, error.error_code)
         return ErrorCode.NONE
 
     async def offset_fetch(self, request: groups.OffsetFetchRequest, caller: Caller) -> groups.OffsetFetchResponse:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from uuid import UUID
 
+from consensus.protocols.kafka.wire.apis import ErrorCode
 from consensus.protocols.kafka.wire.records import RecordBatch
 
 
@@ -59,9 +60,9 @@ class OffsetOutOfRangeError(Exception):
 
 
 class ProduceRefusedError(Exception):
-    """Records were not taken; `error_code` is Kafka's, and the text is for the client."""
+    """Records were not taken. The text is for the client."""
 
-    def __init__(self, error_code: int, text: str) -> None:
+    def __init__(self, error_code: ErrorCode, text: str) -> None:
         super().__init__(text)
         self.error_code = error_code
 
