@@ -50,8 +50,8 @@ def patient_node_option(command: F) -> F:
         "--node",
         "node",
         metavar="ADDRESS",
-        help="Control socket or state directory of the node to ask, or https://HOST:PORT (default: $GARLICFARM_NODE,"
-        " then the first that answers in ./farm-state, the default state directory, and the service's).",
+        help="Control socket or state directory of the node to query, or https://HOST:PORT (default: $GARLICFARM_NODE,"
+        " then the first node that replies in ./farm-state, the default state directory, and the service's).",
     )
     return named(_credentials(command, several=False))
 
@@ -64,7 +64,7 @@ def nodes_option(command: F) -> F:
         metavar="ADDRESS",
         multiple=True,
         help="Control socket or state directory of a node, or https://HOST:PORT; may be given several times (default:"
-        " the node that other commands ask, and those beside it).",
+        " the node that other commands query, and the nodes in the same directory).",
     )
     return named(_credentials(_timeout_option(command), several=True))
 
@@ -132,7 +132,7 @@ def _kept(name: str, place: int, places: int) -> Path | None:
     if len(files) not in (0, 1, places):
         option = f"--{name.replace('_', '-')}"
         raise ControlError(
-            f"{option} names {len(files)} files, and {places} nodes are asked by a URL: give one file for all of them,"
+            f"{option} names {len(files)} files, and {places} nodes are given by a URL: give one file for all of them,"
             " or one for each, in their order"
         )
     return files[min(place, len(files) - 1)] if files else None
@@ -175,7 +175,7 @@ def _leaders_address(addresses: tuple[NodeAddress, ...]) -> NodeAddress:
     for address, theirs in said.items():
         if theirs.raft_id == newest.leader_id is not None and theirs.cluster_id == newest.cluster_id:
             if address != addresses[0]:
-                echo(f"{newest.leader_name or 'The leader'} leads, and is asked.", err=True)
+                echo(f"{newest.leader_name or 'The leader'} leads; the command continues there.", err=True)
             return address
     return knowing
 
@@ -228,8 +228,8 @@ def find_control_socket(
     chosen = named or environment.get(NODE_VARIABLE)
     if chosen and "://" in chosen:
         raise ControlError(
-            f"{chosen} is a network address, and this command asks a node of this machine: give --node the node's state"
-            " directory or control socket"
+            f"{chosen} is a network address, and this command needs a node of this machine: give --node the node's"
+            " state directory or control socket"
         )
     if chosen:
         return _named_socket(Path(chosen).expanduser())
@@ -242,9 +242,9 @@ def find_control_socket(
             return candidate
     hidden = "" if os.geteuid() == 0 else " (which only root may look into)"
     raise ControlError(
-        f"no node answers in {shown}, {default} or {SYSTEM_STATE_DIRECTORY}{hidden}; start one with"
-        " `garlicfarm up`, `garlicfarm run` or `systemctl start garlicfarm`, or say which"
-        f" with --node STATE_DIR (or {NODE_VARIABLE})"
+        f"no node answers in {shown}, {default} or {SYSTEM_STATE_DIRECTORY}{hidden}; start one with `garlicfarm up`,"
+        " `garlicfarm run` or `systemctl start garlicfarm`, or name the node with --node STATE_DIR (or"
+        f" {NODE_VARIABLE})"
     )
 
 

@@ -86,7 +86,7 @@ def export(path: Path, bundle: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(BundleOutput(str(bundle), farm_key.label.hex(), settings))
     else:
-        echo(f"{bundle} holds the farm's key and what nodes share; any node that has it can join the farm.")
+        echo(f"{bundle} holds the farm key and the shared settings; any node that has this file can join the farm.")
         echo(f"On each node: garlicfarm config import {bundle.name} DIRECTORY")
 
 
@@ -101,7 +101,7 @@ def _destination(signing_key: Path | None, destination: Destination | None) -> s
 @config.command("import")
 @click.argument("bundle", type=file_path)
 @click.argument("directory", type=directory_path)
-@click.option("--name", help="What operators call this node (default: the host's name).")
+@click.option("--name", help="The name of this node (default: the host's name).")
 @click.option("--bind", metavar="HOST:PORT", help="Where gossip listens, if the default address is not the right one.")
 @click.option("--signing-key", "keys", type=file_path, multiple=True, help="A signing key of this node.")
 @click.option("--leaf", "leaves", multiple=True, metavar="DESTINATION[=HOST:PORT]", help="A tunnel, and its service.")
@@ -123,7 +123,9 @@ def import_bundle(
         farm_key, settings = parse_bundle(read_private_file(bundle))
         node, key_file = directory / "node.toml", directory / "farm.key"
         if node.exists() and not replace:
-            fail(f"{node} exists: look at it with `garlicfarm config show --config {node}`, or say --replace")
+            fail(
+                f"{node} exists: show it with `garlicfarm config show --config {node}`, or overwrite it with --replace"
+            )
         own: dict[str, Any] = {"name": name} if name is not None else {}
         made = {**own, "farm_key": key_file.name, "state_dir": "state", **settings}
         if bind is not None:
@@ -133,7 +135,7 @@ def import_bundle(
             made["leaf"] = [_leaf(each) for each in leaves]
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if key_file.exists() and load_farm_key(key_file).label != farm_key.label:
-            fail(f"{key_file} is another farm's key: give each farm a directory of its own")
+            fail(f"{key_file} is another farm's key: give each farm a separate directory")
         _check(node, toml_text(made))
         if not key_file.exists():
             save_farm_key(key_file, farm_key)
@@ -150,7 +152,7 @@ def _sign_with(made: dict[str, Any], keys: tuple[Path, ...]) -> None:
         destination = load_signing_key(path).destination
         master = next((each for each in made.get("master", []) if each.get("destination") == destination.base64), None)
         if master is None:
-            raise BundleError(f"{path} signs for {destination.address}, which is no master of this bundle")
+            raise BundleError(f"{path} signs for {destination.address}, which is not a master of this bundle")
         del master["destination"]
         master["signing_key"] = str(path.absolute())
     for master in made.get("master", []):
@@ -174,7 +176,7 @@ def _check(path: Path, text: str) -> None:
         load_configuration(trial, Overrides())
     except ConfigurationError as error:
         reason = str(error).replace(str(trial), str(path))
-        told = "; --bind HOST:PORT says it" if "gossip.bind" in reason and "--bind" not in reason else ""
+        told = "; give the address with --bind HOST:PORT" if "gossip.bind" in reason and "--bind" not in reason else ""
         raise ConfigurationError(f"{reason}{told}") from error
     finally:
         trial.unlink(missing_ok=True)

@@ -52,7 +52,7 @@ def confirm(question: str, *, yes: bool) -> None:
         agreed = ask_yes_or_no(question)
     except click.Abort:
         echo(err=True)
-        fail("nothing was done, because there was no answer; with --yes it is done without a question")
+        fail("nothing was done, because the prompt was not answered; with --yes the command does not prompt")
     if not agreed:
         fail("nothing was done")
 

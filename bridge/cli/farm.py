@@ -41,7 +41,7 @@ POLL_SECONDS = 0.3
 @node_option
 @output_options
 def farm(node: str | None, *, as_json: bool) -> None:
-    """Show all that the farm's servers agree on: reports, candidates, leaves, weights, publications."""
+    """Show the replicated state of the farm: reports, candidates, leaves, weights, publications."""
     view = ask_node(node, ControlClient.view)
     if as_json:
         print_json(
@@ -113,7 +113,7 @@ def _print_master(each: PublishingView) -> None:
         who = server_label(each.published_by, each.published_by_name)
         facts.append(("published", f"{when} by {who}, content {content}"))
     if each.forced:
-        facts.append(("forced", "an operator wants it published anew"))
+        facts.append(("forced", "an operator requests that it is published again"))
     print_facts(facts)
     rows = [
         (
@@ -168,7 +168,7 @@ def _print_weights(weights: WeightsView) -> None:
 @json_option
 @click.pass_context
 def servers(context: click.Context, node: str | None, *, as_json: bool) -> None:
-    """List the servers of the Raft group and which may be lost, remove one, let one back."""
+    """List the servers of the Raft group and the servers that may fail; remove one, or allow it to join again."""
     if context.invoked_subcommand is None:
         _show_servers(ask_node(node, ControlClient.view), as_json=as_json)
 
@@ -177,7 +177,7 @@ def servers(context: click.Context, node: str | None, *, as_json: bool) -> None:
 @node_option
 @json_option
 def list_(node: str | None, *, as_json: bool) -> None:
-    """List the servers of the Raft group, and what the farm would lack without each."""
+    """List the servers of the Raft group, and the loss to the farm if each fails."""
     _show_servers(ask_node(node, ControlClient.view), as_json=as_json)
 
 
@@ -226,9 +226,9 @@ def _show_servers(view: FarmView, *, as_json: bool) -> None:
     for text in raft.waits:
         echo(f"waiting: {text}")
     if raft.leader_id is None:
-        echo("no leader is known to this node; ask another one with --node")
+        echo("this node does not know a leader; query another node with --node")
     elif raft.role is not RaftRole.LEADER:
-        echo(f"{known(raft.leader_name)} leads and knows the lag, and what is waited for; ask it with --node")
+        echo(f"{known(raft.leader_name)} leads, and shows the lag and the pending changes; query it with --node")
 
 
 @servers.command()
@@ -255,7 +255,9 @@ def remove(server: str, node: str | None, wait_s: float, *, yes: bool, as_json: 
 
     view = ask_node(node, until_out)
     if _on_their_way(view):
-        reasons = "; ".join(view.raft.waits) or f"ask {known(view.raft.leader_name)}, which leads: `garlicfarm servers`"
+        reasons = (
+            "; ".join(view.raft.waits) or f"run `garlicfarm servers` at {known(view.raft.leader_name)}, which leads"
+        )
         fail(f"{server} is not removed yet; the leader removes it when the rules allow: {reasons}")
 
 
@@ -269,5 +271,5 @@ def _on_their_way(view: FarmView) -> list[int]:
 @node_option
 @json_option
 def restore(server: str, node: str | None, *, as_json: bool) -> None:
-    """Let a removed SERVER come back."""
+    """Allow a removed SERVER to join again."""
     tell(node, CommandRequest(removal=RemovalOrder(server, removed=False)), as_json=as_json)

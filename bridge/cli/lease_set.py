@@ -75,7 +75,7 @@ def _show(file: Path, *, as_json: bool) -> str | None:
     except OSError as error:
         return f"{file} cannot be read: {error.strerror or error}"
     except LeaseSetError as error:
-        return f"{file} is no Meta LeaseSet2: {error}"
+        return f"{file} is not a Meta LeaseSet2: {error}"
     if as_json:
         print_json(found)
     else:
@@ -119,7 +119,7 @@ def _print(found: LeaseSetReport) -> None:
 
 def _key_kind(key: DestinationReport | OfflineReport) -> str:
     name, number = key.signature_type_name, f"type {key.signature_type}"
-    return f"{name} ({number})" if name != number else f"{number}, which is unknown"
+    return f"{name} ({number})" if name != number else f"{number}, an unknown type"
 
 
 def _flags(found: LeaseSetReport) -> str:

@@ -38,7 +38,7 @@ async def _name(client: ControlClient) -> str:
 def leave(node: str | None, *, yes: bool, as_json: bool) -> None:
     """Make a node leave the farm and stop."""
     name = ask_node(node, _name)
-    confirm(f"{name} leaves the farm and stops until it is started again. Go on?", yes=yes)
+    confirm(f"Make {name} leave the farm and stop until you start it again?", yes=yes)
     ask_node(node, ControlClient.leave)
     if as_json:
         print_json(LeaveOutput(leaving=True, node=name))
@@ -66,7 +66,7 @@ def withdraw(node: str | None, *, yes: bool, as_json: bool) -> None:
 @node_option
 @json_option
 def confirm_cluster(cluster_id: str, node: str | None, *, as_json: bool) -> None:
-    """Tell a new node that the cluster ID is its farm.
+    """Confirm to a new node that the cluster ID is its farm.
 
     Its alarm lists the clusters that it hears of. Compare ID with what `garlicfarm status` shows on a node of the
     farm: a holder of the farm key can announce a farm of its own.
@@ -90,12 +90,12 @@ def confirm_cluster(cluster_id: str, node: str | None, *, as_json: bool) -> None
 @click.option(
     "--to",
     metavar="NODE",
-    help="Name or Raft id of the voter that is to lead (default: the most caught up).",
+    help="Name or Raft id of the new leader, a voter (default: the voter with the longest log).",
     shell_complete=complete_server,
 )
 @json_option
 def transfer(node: str | None, to: str | None, *, as_json: bool) -> None:
-    """Have the leader hand leadership to another node."""
+    """Hand leadership from the leader to another node."""
 
     async def hand_over(client: ControlClient) -> str:
         return await client.transfer(to)

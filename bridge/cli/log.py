@@ -37,14 +37,14 @@ DAMAGED, NOTHING_TO_CHECK = 1, 2
 
 _HEADS = {
     StorageVerdict.SOUND: "Sound.",
-    StorageVerdict.REPAIRABLE: "Sound; the next start puts some things right by itself.",
+    StorageVerdict.REPAIRABLE: "Sound; the next start repairs some details automatically.",
     StorageVerdict.DAMAGED: "Damaged: a server refuses to start with it.",
     StorageVerdict.EMPTY: "Empty.",
     StorageVerdict.NOT_A_LOG: "Not the directory of a server's log.",
 }
 _LIVE = (
-    "A process has this directory open and goes on writing. What is called sound is sound; what seems torn, missing or "
-    "damaged may only be under way: stop the node and look again before you act."
+    "A process has this directory open and continues to write. A result of sound is reliable. Torn, missing or"
+    " damaged files may be unfinished writes: stop the node and check again before you act."
 )
 
 
@@ -60,10 +60,14 @@ class _Wanted:
 
 
 @click.group(invoke_without_command=True)
-@click.option("--from", "first", type=click.IntRange(min=1), help="Index to begin at.  [default: 1, or as --tail says]")
+@click.option(
+    "--from", "first", type=click.IntRange(min=1), help="Index of the first entry.  [default: 1, or from --tail]"
+)
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="Entries at most.")
 @click.option(
-    "--tail", type=click.IntRange(0, TAIL_MOST), help="Begin with the last so many entries, of those that are wanted."
+    "--tail",
+    type=click.IntRange(0, TAIL_MOST),
+    help="Print this number of entries before the end of the log; filters apply first.",
 )
 @click.option(
     "--type",
@@ -75,11 +79,11 @@ class _Wanted:
 )
 @click.option("--by", metavar="NAME", help="Only reports, clocks and publications of this server.")
 @click.option("--since", metavar="WHEN", help="Only entries since then, by log time: 90s, 10m, 2h, 1d, or a UTC time.")
-@click.option("--raw", is_flag=True, help="Print the bytes of the entries, not words.")
+@click.option("--raw", is_flag=True, help="Print the bytes of the entries, not sentences.")
 @click.option(
-    "--linearizable", is_flag=True, help="Show at least everything that was acknowledged before the question."
+    "--linearizable", is_flag=True, help="Show at least all entries acknowledged before this command started."
 )
-@click.option("--follow", "--watch", "follow", is_flag=True, help="Go on as entries are committed, until Ctrl-C.")
+@click.option("--follow", "--watch", "follow", is_flag=True, help="Print entries as they are committed, until Ctrl-C.")
 @node_option
 @json_option
 @click.pass_context
@@ -105,7 +109,7 @@ def log(
     if context.invoked_subcommand is not None:
         return
     if first is not None and tail is not None:
-        raise click.UsageError("--from and --tail both say where to begin: give one of them")
+        raise click.UsageError("--from and --tail both set the first entry: give one of them")
     wanted = _Wanted(frozenset(types), by, None if since is None else _moment_ms(since), raw, as_json)
     filtered = bool(types or by or since)
 
@@ -259,17 +263,23 @@ def _line(entry: LogEntryView) -> str:
 @click.option(
     "--request-id",
     metavar="ID",
-    help="Repeat the submission that was given this id: however often, at any node, it is applied once.",
+    help=(
+        "Repeat the submission with this id. The farm applies it once, however many times and at which nodes you"
+        " repeat it."
+    ),
 )
 @click.option(
     "--client-key",
     type=file_path,
-    help="Sign the entry with this client key; without it the node signs what acts on the farm, in its own name.",
+    help=(
+        "Sign the entry with this client key; without it the node signs entries that act on the farm, with its own"
+        " identity."
+    ),
 )
 @node_option
 @json_option
 def submit(*, entry: str, request_id: str | None, client_key: Path | None, node: str | None, as_json: bool) -> None:
-    """Have one entry committed to the farm's log. JSON is one object; - reads it from stdin.
+    """Commit one entry to the farm's log. JSON is one object; - reads it from stdin.
 
     Exit codes: 0 committed, and in effect if it asks the farm for something; 1 not committed, or committed and refused
     by the farm, with the reason. When the outcome is unknown, the id is printed under which it can be repeated without
@@ -334,7 +344,7 @@ def _way_on(request: str | None) -> str:
 
 def _reason(answer: SubmitAnswer) -> str:
     if answer.outcome is SubmitOutcome.COMMITTED:
-        return f"the farm refused what the entry asks for, and nothing changed: {answer.reason}"
+        return f"the farm refused the entry, and nothing changed: {answer.reason}"
     heads = {
         SubmitOutcome.EXPIRED: "expired, and not applied now",
         SubmitOutcome.REFUSED: "refused, it is not in the log",

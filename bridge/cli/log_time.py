@@ -42,7 +42,7 @@ def show(node: str | None, *, as_json: bool) -> None:
 def _facts(answer: LogTimeAnswer) -> list[tuple[str, str]]:
     facts = [("log time", clock_text(answer.log_time_ms, dated=True))]
     if answer.majority_ms is None:
-        return [*facts, ("majority", "not enough voters have reported lately")]
+        return [*facts, ("majority", "not enough voters have reported recently")]
     ahead_ms = answer.log_time_ms - answer.majority_ms
     facts.append(("majority", f"{clock_text(answer.majority_ms, dated=True)}: log time is {seconds_off(ahead_ms)} it"))
     if not answer.agreed:
@@ -53,7 +53,7 @@ def _facts(answer: LogTimeAnswer) -> list[tuple[str, str]]:
 
 
 def _offset(clock: ServerClock) -> str:
-    return "unknown: no report lately" if clock.offset_ms is None else f"{clock.offset_ms / 1000:+.1f} s"
+    return "unknown: its last report is too old" if clock.offset_ms is None else f"{clock.offset_ms / 1000:+.1f} s"
 
 
 @log_time.command()

@@ -20,44 +20,42 @@ COMMANDS = {
     "up": LazyCommand("bridge.cli.up:up", "Run a farm of several nodes on this machine's loopback."),
     "run": LazyCommand("bridge.cli.run:run", "Run one node."),
     "top": LazyCommand("bridge.cli.events.top:top", "Watch the farm live in the terminal."),
-    "status": LazyCommand("bridge.cli.status:status", "Show how the farm is, as one node sees it."),
+    "status": LazyCommand("bridge.cli.status:status", "Show the health of the farm, as one node sees it."),
     "members": LazyCommand(
         "bridge.cli.status:members", "List the members with status, incarnation and round-trip time."
     ),
-    "farm": LazyCommand("bridge.cli.farm:farm", "Show all that the farm's servers agree on."),
+    "farm": LazyCommand("bridge.cli.farm:farm", "Show the replicated state of the farm."),
     "servers": LazyCommand("bridge.cli.farm:servers", "List the Raft group's servers; remove one, or the leader."),
-    "log-time": LazyCommand("bridge.cli.log_time:log_time", "Show the farm's time and whose clocks are off."),
-    "publish": LazyCommand("bridge.cli.publish:publish", "Publish anew; exclude leaves, make them dearer or cheaper."),
-    "events": LazyCommand("bridge.cli.events.event:events", "Print what has happened on a node lately."),
-    "monitor": LazyCommand("bridge.cli.events.monitor:monitor", "Show what happens on all nodes, live, as one story."),
+    "log-time": LazyCommand("bridge.cli.log_time:log_time", "Show the farm's time and the servers with wrong clocks."),
+    "publish": LazyCommand("bridge.cli.publish:publish", "Publish again; exclude leaves, or change their costs."),
+    "events": LazyCommand("bridge.cli.events.event:events", "Print the recent events of a node."),
+    "monitor": LazyCommand("bridge.cli.events.monitor:monitor", "Show the events of all nodes, live, each fact once."),
     "event": LazyCommand("bridge.cli.events.event:event", "Send a user event to all nodes by gossip."),
-    "query": LazyCommand("bridge.cli.events.event:query", "Ask all nodes by gossip, and print what each answers."),
+    "query": LazyCommand("bridge.cli.events.event:query", "Query all nodes by gossip, and print each reply."),
     "log": LazyCommand("bridge.cli.log:log", "Print committed entries of the farm's log."),
-    "submit": LazyCommand("bridge.cli.log:submit", "Have one entry (a JSON object) committed to the farm's log."),
+    "submit": LazyCommand("bridge.cli.log:submit", "Commit one entry (a JSON object) to the farm's log."),
     "leave": LazyCommand("bridge.cli.leave:leave", "Make a node leave the farm and stop."),
     "transfer": LazyCommand("bridge.cli.leave:transfer", "Hand leadership to another node."),
     "withdraw": LazyCommand("bridge.cli.leave:withdraw", "Take back a node's promise to create a farm."),
     "confirm-cluster": LazyCommand("bridge.cli.leave:confirm_cluster", "Confirm the cluster that a new node joins."),
     "recover": LazyCommand("bridge.cli.recover:recover", "Create a new farm from a survivor when a majority is lost."),
     "node": LazyCommand("bridge.cli.node:node", "List who belongs to the farm; approve or evict an identity."),
-    "backup": LazyCommand("bridge.cli.recover:backup", "Write down what the farm agreed on, without any key."),
-    "restore": LazyCommand("bridge.cli.recover:restore", "Make a new node's state directory out of a backup."),
+    "backup": LazyCommand("bridge.cli.recover:backup", "Save the replicated state of the farm, without keys."),
+    "restore": LazyCommand("bridge.cli.recover:restore", "Make the state directory of a new node from a backup."),
     "config": LazyCommand("bridge.cli.config:config", "Show a configuration; export one for many nodes, import it."),
     "keys": LazyCommand(
         "bridge.cli.keys.farm_keys:keys", "Make the keys of a farm, list them, and change them while it runs."
     ),
-    "lease-set": LazyCommand("bridge.cli.lease_set:lease_set", "Look at published structures."),
-    "doctor": LazyCommand("bridge.cli.config:doctor", "Check this machine: what is missing and what to do."),
-    "debug": LazyCommand(
-        "bridge.cli.events.debug:debug", "Write a file for those who look for a fault, without secrets."
-    ),
+    "lease-set": LazyCommand("bridge.cli.lease_set:lease_set", "Show published structures."),
+    "doctor": LazyCommand("bridge.cli.config:doctor", "Check this machine, and show what to correct."),
+    "debug": LazyCommand("bridge.cli.events.debug:debug", "Write a file for fault analysis, without secrets."),
     "help": LazyCommand("bridge.cli.help.documents:help_command", "Show the documents, by topic, without a network."),
     "completion": LazyCommand("bridge.cli.help.completion:completion", "Print the script that completes in a shell."),
     "simulate": LazyCommand("bridge.cli.simulate:simulate", "Run large groups in virtual time, and measure them."),
     "zmq-raft": LazyCommand(
-        "bridge.cli.zmq_raft.cluster:zmq_raft", "Use and watch a replicated log that speaks ØMQ Raft."
+        "bridge.cli.zmq_raft.cluster:zmq_raft", "Use and watch a replicated log with the protocol ØMQ Raft."
     ),
-    "kraft": LazyCommand("bridge.cli.kraft.group:kraft", "Run and watch a replicated log that speaks Kafka's Raft."),
+    "kraft": LazyCommand("bridge.cli.kraft.group:kraft", "Run and watch a replicated log with Kafka's Raft."),
 }
 
 

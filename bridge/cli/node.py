@@ -38,7 +38,7 @@ def node() -> None:
 @node_option
 @json_option
 def list_nodes(node: str | None, *, as_json: bool) -> None:
-    """Show every identity that the log or gossip knows, its name, Raft id and standing."""
+    """Show every identity in the log or in gossip: its name, Raft id and status."""
     found = ask_node(node, ControlClient.nodes)
     if as_json:
         print_json(found)
@@ -94,7 +94,7 @@ def approve(which: str, nodes: tuple[str, ...], *, yes: bool, as_json: bool) -> 
 @node.command()
 @click.argument("which", metavar="NODE", shell_complete=complete_member)
 @nodes_option
-@click.option("--force", is_flag=True, help="Even if no majority is left, or once more.")
+@click.option("--force", is_flag=True, help="Evict even if the rest is not a majority; or repeat an eviction.")
 @yes_option
 @json_option
 def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: bool) -> None:
@@ -121,7 +121,7 @@ def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json
         echo(f"{who} is evicted. No key was replaced, since without gossip nothing carries keys: until you do it,")
         echo("that node still has the password of the Raft port.")
     if done.votes_still:
-        echo("Its server leaves the group when the rest allows it: `garlicfarm status` says what is waited for.")
+        echo("The leader removes its server from the group later: `garlicfarm status` shows the pending condition.")
     if done.left_out and done.keys_replaced:
         echo(f"These need the current key file (`garlicfarm help stolen-node`): {', '.join(done.left_out)}")
     elif done.left_out and done.keys_not_replaced is UNSET:
@@ -148,7 +148,7 @@ def _print_client_keys(done: NodeEvicted) -> None:
 @node_option
 @json_option
 def list_clients(node: str | None, *, as_json: bool) -> None:
-    """Show the client keys that were ever admitted, and what each may do."""
+    """Show all client keys, removed ones included, and their scopes."""
     found = ask_node(node, ControlClient.nodes)
     if as_json:
         print_json(ClientsOutput(found.clients))
@@ -168,7 +168,7 @@ def list_clients(node: str | None, *, as_json: bool) -> None:
 
 @node.command("admit-client")
 @click.argument("key", metavar="FILE-OR-KEY")
-@click.option("--name", help="What the farm calls it; a file says it itself.")
+@click.option("--name", help="Its name in the farm (default: the name in the file).")
 @click.option(
     "--scope",
     "scopes",
@@ -180,7 +180,7 @@ def list_clients(node: str | None, *, as_json: bool) -> None:
 @node_option
 @json_option
 def admit_client(key: str, name: str | None, node: str | None, *, scopes: tuple[str, ...], as_json: bool) -> None:
-    """Let a client key submit entries of these scopes, and of no others.
+    """Allow a client key to submit entries of these scopes only.
 
     FILE-OR-KEY is the file FILE.pub of a client key, or its public key in base64 (then with --name). A key file itself
     is read as well; its private key stays in the file, and need not be on this machine at all.
@@ -190,7 +190,7 @@ def admit_client(key: str, name: str | None, node: str | None, *, scopes: tuple[
             filed_name, key = load_public_client_key(Path(key))
         name = name or filed_name
     if name is None:
-        fail(f"{key!r} is no file; with a public key in its place, say --name as well")
+        fail(f"{key!r} is not a file; if it is a public key, add --name")
     order = ClientOrder(name, admitted=True, key=key, scopes=tuple(Scope(each) for each in dict.fromkeys(scopes)))
     tell(node, CommandRequest(client=order), as_json=as_json)
 
@@ -201,7 +201,12 @@ def admit_client(key: str, name: str | None, node: str | None, *, scopes: tuple[
 @yes_option
 @json_option
 def remove_client(which: str, node: str | None, *, yes: bool, as_json: bool) -> None:
-    """Let a client key, by its name or id, have no effect any more."""
+    """Remove a client key, by its name or id: the farm ignores its entries from then on."""
     order = CommandRequest(client=ClientOrder(which, admitted=False))
-    confirm_order(node, order, f"What the client key {which} signs has no effect from here on. Go on?", yes=yes)
+    confirm_order(
+        node,
+        order,
+        f"Remove the client key {which}, so that the farm ignores entries that it signs from now on?",
+        yes=yes,
+    )
     tell(node, order, as_json=as_json)

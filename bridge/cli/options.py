@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask first.")
+yes_option = click.option("--yes", is_flag=True, help="Do not prompt.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON with the documented keys.")
 
 

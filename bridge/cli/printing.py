@@ -234,7 +234,7 @@ def print_exception(kind: type[BaseException], error: BaseException, trace: Trac
 def drawing_refusal(environment: Mapping[str, str] = os.environ) -> str | None:
     """Why stdout cannot show a live view, in words; None if it can."""
     if not sys.stdout.isatty():
-        return "stdout is no terminal"
+        return "stdout is not a terminal"
     if environment.get("TERM", "").lower() in _CANNOT_DRAW:
         return f"a terminal of TERM={environment.get('TERM', '')!r} cannot move its cursor"
     return None

@@ -23,7 +23,7 @@ from bridge.node.control.client import ControlClient
 
 @click.group()
 def publish() -> None:
-    """Force, exclude and weigh what is published."""
+    """Publish a master again, exclude leaves, change their costs."""
 
 
 @publish.command()
@@ -31,7 +31,7 @@ def publish() -> None:
 @node_option
 @json_option
 def force(master: str, node: str | None, *, as_json: bool) -> None:
-    """Have MASTER published anew, although nothing changed."""
+    """Publish MASTER again, although nothing changed."""
     tell(node, CommandRequest(force=ForceOrder(master)), as_json=as_json)
 
 
@@ -41,9 +41,9 @@ def force(master: str, node: str | None, *, as_json: bool) -> None:
 @json_option
 @yes_option
 def exclude(leaf: str, node: str | None, *, yes: bool, as_json: bool) -> None:
-    """Have LEAF listed nowhere until it is included again."""
+    """Exclude LEAF from all publications until it is included again."""
     order = CommandRequest(exclusion=ExclusionOrder(leaf, excluded=True))
-    confirm_order(node, order, f"Take {leaf} out of what the whole farm publishes?", yes=yes)
+    confirm_order(node, order, f"Exclude {leaf} from all publications of the farm?", yes=yes)
     tell(node, order, as_json=as_json)
 
 
@@ -52,7 +52,7 @@ def exclude(leaf: str, node: str | None, *, yes: bool, as_json: bool) -> None:
 @node_option
 @json_option
 def include(leaf: str, node: str | None, *, as_json: bool) -> None:
-    """Have an excluded LEAF listed again."""
+    """Include an excluded LEAF again."""
     tell(node, CommandRequest(exclusion=ExclusionOrder(leaf, excluded=False)), as_json=as_json)
 
 
@@ -62,7 +62,7 @@ def include(leaf: str, node: str | None, *, as_json: bool) -> None:
 @node_option
 @json_option
 def cost(leaf: str, factor: float, node: str | None, *, as_json: bool) -> None:
-    """Multiply the cost of LEAF by FACTOR, 0.1 to 10; 1 takes it back."""
+    """Multiply the cost of LEAF by FACTOR, 0.1 to 10; 1 restores it."""
     tell(node, CommandRequest(cost=CostOrder(leaf, factor)), as_json=as_json)
 
 

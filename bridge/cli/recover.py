@@ -1,16 +1,16 @@
-"""`garlicfarm backup`, `restore`, `recover`: what the farm agreed on, in a file, and a farm that goes on from it.
+"""`garlicfarm backup`, `restore`, `recover`: save the replicated state of a farm, and create a farm from it.
 
-A backup holds no hard state, no identity and no key (`bridge.wire.keys.backup`). A node that is restored from one is
-therefore a new node: a new identity, hence a new Raft id and an empty storage, which the farm fills. The file tells
-it which farm it belongs to, so that it waits to be admitted and never creates another one.
+A backup does not contain hard state, an identity or keys (`bridge.wire.keys.backup`). A restored node is therefore a
+new node: it has a new identity, a new Raft id and an empty storage, which the farm fills. The file names the farm, so
+the node waits for its admission and never creates another farm.
 
-`recover` is the last resort of a farm that permanently lost the majority of its voters. A survivor's state directory
-becomes a new cluster, of which it is the only server, and all others join it anew; a backup is for the day on which no
-directory is left. What only the others had acknowledged is lost, and a majority that turns out to live after all is
-another farm from then on. So the command says what it is going to give up, and asks. The node must not run.
+`recover` is the last resort of a farm that permanently lost the majority of its voters. It turns one survivor's state
+directory into a new cluster with this server only, and the other nodes join again. If every directory is lost, it uses
+a backup. Entries acknowledged only by the other servers are lost. If the old majority still runs, it is a separate farm
+from then on. So the command prints the loss and prompts. The node must not run.
 
-A log that an attacker has poisoned (a level that no version supports, a log time or a term at its end, seconds of years
-to come) goes on without its end (`--cut-after`) or with numbers that begin anew (`--reset`).
+A damaged log (a feature level that no version supports, a log time or a term at its maximum, publication times in the
+far future) can be cut (`--cut-after`), and its numbers can be reset (`--reset`).
 """
 
 from collections.abc import Iterator
@@ -65,32 +65,32 @@ REJOIN = (
     required=True,
     metavar="DIR|BACKUP",
     type=click.Path(path_type=Path, exists=True),
-    help="The state directory of a node that survived and does not run; or a backup, if none did.",
+    help="The state directory of a surviving node, which must not run; or a backup, if every directory is lost.",
 )
 @click.option(
-    "--state-dir", "new", type=directory_path, help="With a backup: the state directory of a new node, to be made."
+    "--state-dir", "new", type=directory_path, help="With a backup: the state directory to create, for a new node."
 )
 @click.option(
     "--farm-key",
     "key_file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="The farm key file, in which the new cluster is named in place of the old one.",
+    help="The farm key file; the command replaces the cluster id in it with the new one.",
 )
 @click.option(
     "--cut-after",
     metavar="INDEX",
     type=click.IntRange(1, MAX_NUMBER),
-    help="Keep the log up to this entry, and leave out all that comes after it.",
+    help="Keep the log up to this entry, and drop all later entries.",
 )
 @click.option(
     "--reset",
     "resets",
     multiple=True,
     type=click.Choice(["term", "time", "second", "era"]),
-    help="Begin anew: the term at 1, log time at this machine's clock, the seconds of publications with the next one,"
-    " the eras of the keys at 0 (with --farm-key).",
+    help="Reset a number. term: to 1. time: log time to this machine's clock. second: publication times at the next"
+    " publication. era: the key era to 0 (with --farm-key). May be given several times.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the plan, and do not change anything.")
 @yes_option
 @json_option
 def recover(
@@ -130,7 +130,7 @@ def recover(
     if as_json:
         print_json(_output(plan, recovered=True))
         return
-    echo(f"A new cluster, {plan.new_cluster_id.hex()}; start the node of {plan.state_dir}, and it leads it alone.")
+    echo(f"Created cluster {plan.new_cluster_id.hex()}. Start the node in {plan.state_dir}; it is the only voter.")
     if plan.aside is None:
         echo("It is a new node: give it the current farm key file, its signing key and its leaves.")
     else:
@@ -151,29 +151,29 @@ def _show(plan: RecoveryPlan, *, as_json: bool) -> None:
 def _plan(source: Path, new: Path | None, cut_after: int | None, reset: Reset) -> RecoveryPlan:
     if source.is_dir():
         if new is not None:
-            fail("--state-dir goes with a backup; a state directory becomes the new farm where it is")
+            fail("--state-dir needs a backup; a state directory becomes the new farm in place")
         return trio.run(plan_recovery, source.absolute(), cut_after, reset)
     if new is None:
-        fail(f"{source} is a file: if it is a backup, say with --state-dir where a new node's state is to be made")
+        fail(f"{source} is a file: if it is a backup, name the state directory to create with --state-dir")
     if cut_after is not None:
-        fail("--cut-after goes with a state directory: a backup has no log, only the state at its end")
+        fail("--cut-after needs a state directory: a backup contains the state at the end of the log, not the log")
     return trio.run(plan_recovery_of_backup, source, new.absolute(), reset)
 
 
 def _explain(plan: RecoveryPlan) -> None:
     survivor = plan.survivor
     others = ", ".join(each for each in plan.left_behind) or "none"
-    echo(f"{survivor.source} is of cluster {survivor.cluster_id.hex()}.")
+    echo(f"{survivor.source} belongs to cluster {survivor.cluster_id.hex()}.")
     if survivor.cut is None:
-        echo(f"Its log ends at entry {survivor.last.index} of term {survivor.last.term}; all of it is kept.")
+        echo(f"Its log ends at entry {survivor.last.index} of term {survivor.last.term}; all entries are kept.")
     else:
         cut, last = survivor.cut, survivor.last
         kinds = ", ".join(f"{count} {kind}" for kind, count in cut.kinds)
-        echo(f"Its log is kept up to entry {last.index} of term {last.term}. Left out are {_entries(cut)}: {kinds}.")
+        echo(f"Its log is kept up to entry {last.index} of term {last.term}. Dropped: {_entries(cut)}: {kinds}.")
     for line in _numbers(plan):
         echo(line)
-    echo(f"Left behind: {others}. What only they had acknowledged is lost, and they can never come back as they")
-    echo("were. If a majority of them lives, start those instead.")
+    echo(f"Servers left out: {others}. Entries acknowledged only by them are lost, and they can never rejoin with")
+    echo("their present state. If a majority of them still works, start them instead.")
 
 
 def _entries(cut: Cut) -> str:
@@ -182,34 +182,35 @@ def _entries(cut: Cut) -> str:
 
 
 def _numbers(plan: RecoveryPlan) -> Iterator[str]:
-    """What begins anew, and what looks as if it should."""
+    """Yield the numbers that are reset, and the numbers that may need a reset."""
     farm, reset, now_ms = plan.survivor.farm, plan.reset, clock_ms()
     last_s = max((each.publication.published_s for each in farm.masters.values() if each.publication), default=0)
     if reset.term:
-        yield f"The term goes back from {plan.survivor.last.term} to {FIRST_TERM}."
+        yield f"The term is reset from {plan.survivor.last.term} to {FIRST_TERM}."
     if reset.log_time_ms is not None:
-        yield f"Log time goes from {_text(farm.log_time_ms)} to {_text(reset.log_time_ms)}."
+        yield f"Log time is reset from {_text(farm.log_time_ms)} to {_text(reset.log_time_ms)}."
     elif farm.log_time_ms > now_ms + AHEAD_MS:
         yield (
-            f"Log time is {_text(farm.log_time_ms)}, far ahead of this machine's clock: if that is wrong, add `--reset"
-            " time`, or no node can publish until then."
+            f"Log time is {_text(farm.log_time_ms)}, far ahead of this machine's clock. If it is wrong, add `--reset"
+            " time`: without it no node can publish until then."
         )
     if reset.era:
-        yield f"The eras of the farm's keys go back from {farm.rekeying.era} to 0, in the farm key file as well."
+        yield f"The era of the farm's keys is reset from {farm.rekeying.era} to 0, also in the farm key file."
     elif farm.rekeying.era >= LAST_ERA:
-        yield "The eras of the farm's keys are used up: add `--reset era`, or no key can be replaced."
+        yield "The farm's keys are in the last era, and cannot be replaced again: add `--reset era`."
     until_s = refused_until_s(farm, now_ms // 1000)
     if reset.second:
-        yield "The last second of each publication is forgotten."
+        yield "The time of the last publication of each master is dropped."
         if until_s is not None:
             yield (
-                f"Routers that took a structure of a later second refuse the new ones until {_text(until_s * 1000)} at"
-                " the latest; where structures are written to a directory, remove the old files."
+                "Routers that have a structure with a later time refuse the new structures until"
+                f" {_text(until_s * 1000)} at the latest. If a node writes structures to a directory, remove the old"
+                " files."
             )
     elif last_s * 1000 > now_ms + AHEAD_MS:
         yield (
-            f"The last publication is of {_text(last_s * 1000)}, far ahead of this machine's clock: if that is wrong,"
-            " add `--reset second`, or the next ones have to be later still."
+            f"The last publication has the time {_text(last_s * 1000)}, far ahead of this machine's clock. If it is"
+            " wrong, add `--reset second`: without it all further publications need later times."
         )
 
 
@@ -245,14 +246,14 @@ def _output(plan: RecoveryPlan, *, recovered: bool) -> RecoveryOutput:
     "--from",
     "source",
     type=directory_path,
-    help="The state directory of a node that does not run (default: ask a running one).",
+    help="The state directory of a stopped node (default: query a running node).",
 )
 @node_option
 @json_option
 def backup(target: Path, source: Path | None, node: str | None, *, as_json: bool) -> None:
-    """Write down what the farm agreed on, mode 0600. FILE must not exist; in a DIR the file gets a name.
+    """Save the replicated state of the farm, mode 0600. FILE must not exist; in a DIR the file gets a name.
 
-    There is no hard state, identity or key in it: the farm key file and the master key are kept by themselves.
+    The backup does not contain hard state, an identity or keys: keep the farm key file and the master key separately.
     """
     content = ask_node(node, ControlClient.backup) if source is None else _of_directory(source)
     with failures(BackupError):
@@ -269,7 +270,7 @@ def backup(target: Path, source: Path | None, node: str | None, *, as_json: bool
         print_json(BackupOutput(str(path), head.cluster_id.hex(), head.last.index, head.last.term, len(content)))
         return
     echo(f"{path}: cluster {head.cluster_id.hex()} after entry {head.last.index}, {len(content)} bytes.")
-    echo("It holds no keys: keep the farm key file, and the master key, by themselves.")
+    echo("It does not contain keys: keep the farm key file and the master key separately.")
 
 
 def _of_directory(source: Path) -> bytes:
@@ -284,14 +285,14 @@ def _name(made: Backup) -> str:
 
 @click.command()
 @click.argument("source", metavar="BACKUP", type=click.Path(path_type=Path, exists=True))
-@click.option("--state-dir", required=True, type=directory_path, help="To be made.")
+@click.option("--state-dir", required=True, type=directory_path, help="State directory to create.")
 @json_option
 def restore(source: Path, state_dir: Path, *, as_json: bool) -> None:
-    """Make a new node's state directory out of BACKUP: it joins the farm that is in it, under a new Raft id.
+    """Make the state directory of a new node from BACKUP: it joins the farm in BACKUP, under a new Raft id.
 
-    BACKUP is a file, or the state directory of a node that does not run. The farm must still be there; if it is not,
-    `garlicfarm recover` makes a new one of either. So does this command of a backup whose farm was made before farms
-    could be verified: its state goes on in a new cluster, of which this node is the first server.
+    BACKUP is a file, or the state directory of a stopped node. The farm must still exist; if it does not, `garlicfarm
+    recover` creates a new farm from BACKUP. If an old version created the farm, so that nodes cannot verify it,
+    `restore` does the same: its state continues in a new cluster, and this node is the first server.
     """
     with failures(StateReadingError):
         farm = trio.run(read_state, source)
@@ -302,9 +303,9 @@ def restore(source: Path, state_dir: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(RestoreOutput(str(state_dir), farm.cluster_id.hex(), farm.last.index))
         return
-    echo(f"{state_dir} belongs to cluster {farm.cluster_id.hex()} and to no node yet.")
-    echo("Start a node with it and with the current farm key file; it gets a new identity and a new Raft id.")
-    echo("If it keeps the name of a node that was lost, at the leader:  garlicfarm node approve NAME")
+    echo(f"{state_dir} belongs to cluster {farm.cluster_id.hex()}, not to a node yet.")
+    echo("Start a node with it and with the current farm key file; the node gets a new identity and a new Raft id.")
+    echo("If it keeps the name of a lost node, at the leader:  garlicfarm node approve NAME")
 
 
 def _make(state_dir: Path, founding: Founding) -> None:
@@ -312,13 +313,13 @@ def _make(state_dir: Path, founding: Founding) -> None:
     try:
         make_state_directory(state_dir)
         if any(state_dir.iterdir()):
-            fail(f"{state_dir} is not empty: name a new directory, a restored node shares nothing with another one")
+            fail(f"{state_dir} is not empty: name a new directory, which a restored node needs for itself")
         replace_file(state_dir / FORMATION_FILE, encode_formation_state(FormationState(known=founding)))
         sync_directory(state_dir)
     except UntrustedPathError as error:
         fail(str(error))
     except OSError as error:
-        fail(f"{state_dir} cannot be made: {error.strerror or error}")
+        fail(f"{state_dir} cannot be created: {error.strerror or error}")
 
 
 def _make_anew(source: Path, state_dir: Path, *, as_json: bool) -> None:
@@ -330,8 +331,11 @@ def _make_anew(source: Path, state_dir: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(RestoreOutput(str(state_dir), cluster_id, survivor.last.index, survivor.cluster_id.hex()))
         return
-    echo(f"{source} is of cluster {survivor.cluster_id.hex()}, which was made before farms could be verified.")
-    echo(f"{state_dir} goes on with its state, in a new cluster: {cluster_id}. Do this on one node only.")
-    echo("Carried over: log time, publications, weights, exclusions, and who was evicted. Left behind: all other")
-    echo("servers, which join anew, with empty state directories.")
+    echo(
+        f"{source} belongs to cluster {survivor.cluster_id.hex()}, which an old version created. Nodes cannot verify"
+        " it."
+    )
+    echo(f"{state_dir} continues its state in a new cluster: {cluster_id}. Do this on one node only.")
+    echo("Kept: log time, publications, weights, exclusions and evictions. Left out: all other")
+    echo("servers, which join again, with empty state directories.")
     echo("Start a node with it and with the farm key file; then, for the others:  garlicfarm keys export FILE")

@@ -94,13 +94,13 @@ def loaded_when_addressed(
 @click.command()
 @click.option("--config", type=file_path, help="The node's configuration, TOML.")
 @click.option("--farm-key", type=file_path, help="The farm's key file.")
-@click.option("--state-dir", type=directory_path, help="Where the node keeps its state.")
-@click.option("--name", help="What operators call the node (default: the host's name).")
-@click.option("--bind", metavar="HOST:PORT", help="Where gossip listens (default: the private address, port 7668).")
+@click.option("--state-dir", type=directory_path, help="The directory of the node's state.")
+@click.option("--name", help="The name of the node (default: the host's name).")
+@click.option("--bind", metavar="HOST:PORT", help="The address of gossip (default: the private address, port 7668).")
 @click.option(
     "--log-format",
     type=click.Choice([each.value for each in LogFormat]),
-    help="What is written to stderr: text for people, or an object of JSON on each line (default: log.format, text).",
+    help="The format of the log on stderr: text for people, or a JSON object on each line (default: log.format, text).",
 )
 @click.option(
     "--log-level",

@@ -35,8 +35,8 @@ def simulate() -> None:
 @click.option("--capacity", type=click.IntRange(1), help="Peers of one member at most.  [default: all others]")
 @click.option("--periods", type=click.IntRange(20), default=100, show_default=True, help="Length, in probe periods.")
 @click.option("--churn", type=_SHARE, default=0.0, help="Share of members that crash, as many new ones join.")
-@click.option("--loss", type=_SHARE, default=0.0, help="Share of datagrams that are lost.")
-@click.option("--slow", type=_SHARE, default=0.0, help="Share of members that stand still for 3 periods, repeatedly.")
+@click.option("--loss", type=_SHARE, default=0.0, help="Share of lost datagrams.")
+@click.option("--slow", type=_SHARE, default=0.0, help="Share of members that pause for 3 periods, repeatedly.")
 @click.option("--partition", type=_SHARE, default=0.0, help="Share of members cut off for a fifth of the time.")
 @click.option(
     "--tuning",
@@ -87,7 +87,7 @@ def gossip(
     if plot is not None and plot.suffix.lower() != ".svg":
         raise click.UsageError(f"--plot draws SVG: name a file that ends in .svg, not {plot.name!r}")
     if plot is not None and not plot.absolute().parent.is_dir():
-        fail(f"there is no directory {plot.absolute().parent} for the chart: make it, or name another place")
+        fail(f"the directory {plot.absolute().parent} for the chart does not exist: create it, or name another path")
     if plot is not None:
         _require_writable(plot)
     played = _play(story)

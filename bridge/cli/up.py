@@ -61,7 +61,7 @@ class Failed(Exception):  # noqa: N818 - it is the command's answer, not a fault
     default="farm-state",
     show_default=True,
     type=directory_path,
-    help="Where keys, logs and published structures are kept; a farm that is already there goes on.",
+    help="Directory of keys, logs and published structures; an existing farm there continues.",
 )
 @click.option(
     "--for", "for_seconds", default=math.inf, type=click.FloatRange(min=0), help="Stop after so many seconds."
@@ -177,7 +177,7 @@ async def _until_none_runs(watch: LocalWatch, farm: LocalFarm, children: tuple[C
         ends = await trio.to_thread.run_sync(_ends, farm, children)
         raise Failed(f"every process of the farm has ended after {seconds:.0f} s: {ends}")
     again = f"{options.program} up --state-dir {farm.directory}"
-    echo(f"All {len(children)} nodes have ended after {seconds:.0f} s, each in order. To go on with the farm:  {again}")
+    echo(f"All {len(children)} nodes stopped cleanly after {seconds:.0f} s. To continue the farm:  {again}")
 
 
 def _ends(farm: LocalFarm, children: tuple[Child, ...]) -> str:
@@ -198,11 +198,11 @@ def _log_tail(node: NodeFiles) -> str:
 def _say_what_this_is(farm: LocalFarm, options: Options) -> None:
     echo(NOTICE)
     again = "Continuing the farm" if farm.continued else "A new farm"
-    echo(f"{again} of {len(farm.nodes)} nodes in {farm.directory}; each is a process of its own.")
+    echo(f"{again} of {len(farm.nodes)} nodes in {farm.directory}; each is a separate process.")
     if options.exit_when_published:
         return
     command, first = options.program, farm.nodes[0]
-    echo(f"Look at it from another terminal:  {command} top   (also: status, members, log, lease-set show FILE)")
+    echo(f"Watch it from another terminal:  {command} top   (also: status, members, log, lease-set show FILE)")
     echo(
         "Kill a process to see the others take over; it stays down until you start it again:"
         f"  {command} run --config {first.configuration_file}"

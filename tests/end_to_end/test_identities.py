@@ -92,7 +92,7 @@ def test_node_without_state_joins_from_backup_after_approval(farm: Farm, tmp_pat
     # The command is given a follower, and goes to the leader, whose state directory lies beside that one's.
     done = call("node", "approve", lost.name, "--yes", "--json", "--node", follower.directory)
     assert done.returncode == 0, done.stderr
-    assert f"{leader.name} leads, and is asked." in done.stderr
+    assert f"{leader.name} leads; the command continues there." in done.stderr
     told = json.loads(done.stdout)
     assert (told["raftId"], told["retired"]["id"]) == (4, old_id)
     old_server = told["retired"]["raftId"]

@@ -287,8 +287,8 @@ def test_an_entry_that_the_farm_refused_ends_with_one_and_the_reason(
     result = garlicfarm("submit", '{"factors": {}}')
     assert (result.exit_code, result.stdout) == (1, "Committed at index 218, term 3.\n")
     assert said(result) == (
-        "garlicfarm: the farm refused what the entry asks for, and nothing changed: made from the log up to 1; one from"
-        " up to 1 was accepted"
+        "garlicfarm: the farm refused the entry, and nothing changed: made from the log up to 1; one from up to 1 was"
+        " accepted"
     )
     as_json = garlicfarm("submit", "--json", '{"factors": {}}')
     assert (as_json.exit_code, json.loads(as_json.stdout)["index"]) == (1, 218)
@@ -402,7 +402,7 @@ def test_what_is_no_lease_set_ends_with_one(tmp_path: Path, garlicfarm: Callable
     path.write_bytes(content)
     result = garlicfarm("lease-set", "show", str(path))
     assert result.exit_code == 1
-    assert "is no Meta LeaseSet2" in said(result)
+    assert "is not a Meta LeaseSet2" in said(result)
 
 
 def test_top_needs_a_terminal(garlicfarm: Callable[..., Result]) -> None:

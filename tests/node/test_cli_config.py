@@ -134,7 +134,7 @@ def test_a_key_of_another_master_and_a_directory_of_another_farm_are_refused(fir
     other = tmp_path / "other.key"
     save_signing_key(other, new_master_key().sign_transient(NOW_S))
     result = garlicfarm("config", "import", exported(first), tmp_path / "sixth", "--signing-key", other)
-    assert (result.exit_code, "no master of this bundle" in result.stderr) == (1, True)
+    assert (result.exit_code, "not a master of this bundle" in result.stderr) == (1, True)
     home = tmp_path / "seventh"
     home.mkdir()
     save_farm_key(home / "farm.key", new_farm_key(3))

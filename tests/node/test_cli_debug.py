@@ -59,7 +59,7 @@ def test_the_file_has_what_a_node_says_and_a_summary_of_what_it_does_not(
     assert "no node runs at dead/control.sock" in reasons["dead/control.sock"]
     # Members that the node tells of, and that no address was given for.
     assert reasons["node-5"] == "it is dead"
-    assert reasons["node-2"] == "it is alive, and was not asked: name its address by --node as well"
+    assert reasons["node-2"] == "it is alive, and was not queried: give its address with --node as well"
     assert "dead/control.sock: no node runs at" in result.stdout
 
 

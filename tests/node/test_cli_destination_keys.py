@@ -189,7 +189,7 @@ def test_a_clock_that_cannot_be_right_makes_no_key(
     monkeypatch.setattr(time, "time", lambda: 1_000.0)
     refused = keys("offline", "--master", master, "--out", tmp_path / "a.key")
     assert refused.exit_code == 1
-    assert "this machine's clock says 1970-01-01 00:16 UTC: set it" in refused.stderr
+    assert "this machine's clock is at 1970-01-01 00:16 UTC: set it" in refused.stderr
     assert not (tmp_path / "a.key").exists()
 
 

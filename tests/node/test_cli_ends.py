@@ -112,7 +112,7 @@ def test_up_without_any_process_left_does_not_wait_for_the_timeout(
 @pytest.mark.parametrize(
     ("program", "code", "words"),
     [
-        ("true", 0, "All 1 nodes have ended after 0 s, each in order. To go on with the farm:  "),
+        ("true", 0, "All 1 nodes stopped cleanly after 0 s. To continue the farm:  "),
         ("false", 1, "garlicfarm: every process of the farm has ended after 0 s: node-1: exit code 1\n"),
     ],
 )

@@ -126,7 +126,7 @@ def test_rotate_tells_its_steps_and_the_key_file_to_hand_out(farm: FakeKeys, key
     result = keys("rotate", "--json")
     document = json.loads(result.stdout)
     assert (document["rotated"], document["key"], document["removed"]) == (True, primary_of(farm), [before])
-    assert "is made and installed" in result.stderr
+    assert "is created and installed" in result.stderr
 
 
 def test_a_rotation_that_stops_ends_with_one_and_says_what_to_do(farm: FakeKeys, keys: Callable[..., Result]) -> None:

@@ -42,8 +42,8 @@ FORMAT = ("format", "-c")
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ((), "say which cluster"),
-        (("-t", "x", "--random-cluster-id"), "say which cluster"),
+        ((), "name the cluster"),
+        (("-t", "x", "--random-cluster-id"), "name the cluster"),
         (("-t", "x", "-s"), "the cluster id cannot be used: 'x' is no UUID"),
         (("--random-cluster-id",), "--standalone"),
         (("--random-cluster-id", "-s", "-N"), "exclude each other"),
@@ -207,7 +207,7 @@ def test_the_summary_is_computed_as_kafkas_tool_does_it() -> None:
 def test_a_quorum_that_is_not_there_is_named(command: str, files: Files) -> None:
     """No address, one that is none, and one where nothing listens."""
     for arguments, reason in (
-        ((), "say where a server of the quorum is"),
+        ((), "give the address of a server of the quorum"),
         (("--bootstrap-controller", "x"), "--bootstrap-controller has 'x'"),
         (("--bootstrap-controller", files.address(1), "--timeout", "0.1"), f"no connection to {files.address(1)}"),
     ):
@@ -221,8 +221,8 @@ def test_a_quorum_that_is_not_there_is_named(command: str, files: Files) -> None
     [
         ("--voter-id 3", 0, "It was so already: the voters are 1, 2."),
         ("--voter-id 3 --voter-directory-id AAAAAAAAAAAAAAAAAAAAAw", 0, "It was so already: the voters are 1, 2."),
-        ("--voter-id 9", 1, "there is no voter 9 in the voter set: the voters are 1, 2. Name one of them"),
-        ("--voter-id 3 --voter-directory-id AAAAAAAAAAAAAAAAAAAABA", 1, "there is no voter 3 in the voter set"),
+        ("--voter-id 9", 1, "server 9 is not in the voter set: the voters are 1, 2. Name one of them"),
+        ("--voter-id 3 --voter-directory-id AAAAAAAAAAAAAAAAAAAABA", 1, "server 3 is not in the voter set"),
         (
             "--voter-id 2 --voter-directory-id AAAAAAAAAAAAAAAAAAAABA",
             1,
@@ -286,7 +286,7 @@ def test_a_damaged_directory_is_printed_up_to_there_and_ends_with_the_reason(tmp
 def test_an_option_for_servers_is_refused_where_files_are_read(option: str, tmp_path: Path) -> None:
     refused = kraft("log", "--directory", str(tmp_path), *option.split())
     assert refused.exit_code == 2
-    assert f"--directory reads files, and asks no server: leave out {option.split(maxsplit=1)[0]}" in refused.stderr
+    assert f"--directory reads files, not a server: leave out {option.split(maxsplit=1)[0]}" in refused.stderr
 
 
 def test_an_unknown_time_of_a_record_is_a_dash(capsys: pytest.CaptureFixture[str]) -> None:

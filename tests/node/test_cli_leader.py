@@ -80,7 +80,7 @@ def test_a_follower_that_is_named_leads_to_the_leader_beside_it(farm: Farm) -> N
     leader = farm.add("node-2", 2, 2)
     result = farm.evict("node-1")
     assert (result.exit_code, leader.evicted) == (0, ["node-9"])
-    assert "node-2 leads, and is asked." in result.stderr
+    assert "node-2 leads; the command continues there." in result.stderr
 
 
 def test_each_command_that_an_eviction_prints_removes_a_client_key(farm: Farm) -> None:

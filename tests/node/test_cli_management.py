@@ -127,7 +127,7 @@ def test_log_time_is_shown_with_the_clock_of_each_server_beside_a_majority(garli
     assert "log time is 10 s ahead of it" in shown.stdout
     lines = {line.split()[0]: line for line in shown.stdout.splitlines() if "(" in line}
     assert "+60.0 s" in lines["kyoto"]
-    assert "unknown: no report lately" in lines["lima"]
+    assert "unknown: its last report is too old" in lines["lima"]
     found = json.loads(garlicfarm("log-time", "show", "--json").stdout)
     assert (found["logTimeMs"], found["majorityMs"]) == (1_767_225_600_000, 1_767_225_590_000)
     assert found["clocks"][1] == {"raftId": 2, "name": "kyoto", "voter": True, "offsetMs": 60_000}

@@ -229,14 +229,14 @@ def test_a_line_that_is_no_update_ends_the_command(cluster: Cluster, zmq_raft: C
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["update", "--request-id", "abc", "x"], "'abc' is no request id: it has 24 hexadecimal digits"),
+        (["update", "--request-id", "abc", "x"], "'abc' is not a request id: an id has 24 hexadecimal digits"),
         (["update", "--request-id", "00" * 12, "x", "y"], "repeats one update"),
         (["update", "hello", "", "world"], "DATA 2 has 0 bytes; an update has 1 to 10485760. Nothing was sent"),
         (["update", "x", "x" * (10 * 1024 * 1024 + 1)], "DATA 2 has 10485761 bytes"),
         (["status", "--seed", "tcp://127.0.0.1:1"], "no peer told the configuration within 2 s"),
-        (["config", "add", "3"], "'3' names no peer: say ID=tcp://IP:PORT"),
-        (["config", "remove"], "say which peers to remove: ID"),
-        (["config", "remove", "7", "--yes"], "7 is no member; the members are 1, 2"),
+        (["config", "add", "3"], "'3' does not name a peer: write ID=tcp://IP:PORT"),
+        (["config", "remove"], "name the peers to remove: ID"),
+        (["config", "remove", "7", "--yes"], "7 is not a member; the members are 1, 2"),
         (["config", "--request-id", "00" * 12], "--request-id repeats a change"),
         (["status", "--seed", "ipc:///tmp/x"], "'ipc:///tmp/x' is no URL of a peer"),
     ],
@@ -314,7 +314,7 @@ def test_a_cluster_that_wants_keys_answers_whose_key_it_lists(tmp_path: Path) ->
         assert "no answer" in config("--key", str(tmp_path / "other"), *server_key).stderr
         assert "no answer" in config().stderr
         assert "belong together" in config(*key).stderr
-        assert "'x' is no public key" in config(*key, "--server-key", "x").stderr
+        assert "'x' is not a public key" in config(*key, "--server-key", "x").stderr
         assert "none does not exist" in config("--key", str(tmp_path / "none"), *server_key).stderr
 
 
@@ -322,7 +322,7 @@ def test_without_a_seed_the_command_says_how_to_give_one() -> None:
     result = CliRunner().invoke(cli, ["zmq-raft", "status"], env={"GARLICFARM_ZMQ_SEEDS": ""})
     assert result.exit_code == 1
     assert result.stderr == (
-        "garlicfarm: say where a peer of the cluster is: --seed tcp://HOST:PORT, or GARLICFARM_ZMQ_SEEDS\n"
+        "garlicfarm: give the address of a peer of the cluster: --seed tcp://HOST:PORT, or GARLICFARM_ZMQ_SEEDS\n"
     )
 
 
@@ -351,7 +351,7 @@ def test_without_the_extra_the_command_says_how_to_get_it() -> None:
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.returncode == 1
-    assert result.stderr.startswith("garlicfarm: ØMQ Raft needs pyzmq, which is not installed; install it with: pip")
+    assert result.stderr.startswith("garlicfarm: ØMQ Raft needs the package pyzmq; install it with: pip")
     helped = subprocess.run(
         [sys.executable, "-c", program.replace("'--seed', 'tcp://127.0.0.1:1'", "'--help'")],
         capture_output=True,

@@ -56,13 +56,13 @@ def test_a_peer_serves_an_update_and_stops_when_it_is_told_to(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--peer", "1=4000"), "'1=4000' names no peer: say ID=tcp://IP:PORT"),
+        (("--peer", "1=4000"), "'1=4000' does not name a peer: write ID=tcp://IP:PORT"),
         (("--peer", "1=tcp://192.0.2.1:4000"), "tcp://192.0.2.1:4000 is not on loopback"),
         (("--peer", "1=tcp://127.0.0.1:4000", "--broadcast", "tcp://*:4001"), "tcp://*:4001 is not on loopback"),
         (("--peer", "1=tcp://[::1]:4000", "--bind", "tcp://0.0.0.0:4000"), "tcp://0.0.0.0:4000 is not on loopback"),
         (("--peer", "1=tcp://localhost:4000"), "tcp://localhost:4000 does not name an IP address"),
         (("--peer", "2=tcp://127.0.0.1:4000"), "1 is not among the peers"),
-        (("--peer", "1=tcp://127.0.0.1:4000", "--election-timeout", "200"), "'200' is no election timeout"),
+        (("--peer", "1=tcp://127.0.0.1:4000", "--election-timeout", "200"), "'200' is not an election timeout"),
         (("--peer", "1=tcp://127.0.0.1:4000", "--election-timeout", "300-200"), "an election timeout of 300 to 200 ms"),
         (("--peer", "1=tcp://192.0.2.1:4000", "--allow-network"), "That address is none of this machine's"),
     ],
@@ -93,7 +93,7 @@ async def _noted(asked: list[PeerOptions], options: PeerOptions) -> None:
 def test_beyond_loopback_the_operator_is_warned(serve: Callable[..., Result]) -> None:
     """What --allow-network permits is said each time."""
     result = serve("--peer", "1=tcp://192.0.2.1:4000", "--allow-network")
-    assert "Warning: tcp://192.0.2.1:4000 is not on loopback, and this protocol has no authentication" in result.stderr
+    assert "Warning: tcp://192.0.2.1:4000 is not on loopback, and this protocol does not authenticate" in result.stderr
 
 
 def test_each_notice_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +111,7 @@ def test_each_notice_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         "members: 1=tcp://127.0.0.1:1; about to join: 2=tcp://127.0.0.1:2": ConfigurationChanged(
             Configuration((one,)), (two,)
         ),
-        "members: 2=tcp://127.0.0.1:2; peer 1 is none of them": ConfigurationChanged(Configuration((two,))),
+        "members: 2=tcp://127.0.0.1:2; peer 1 is not among them": ConfigurationChanged(Configuration((two,))),
         "compacted the log up to entry 9; the snapshot has 5 bytes": Compacted(9, 5),
         "the log is not compacted: why. It stays as it is, and this is tried again": CompactionFailed("why"),
         "the disk is full: nothing is accepted until there is space again. Free some": DiskFull(full=True),

@@ -134,7 +134,7 @@ def test_an_installation_without_documents_says_so(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(documents, "CHECKOUT", tmp_path / "b")
     code, told = asked("servers")
     assert code == 1
-    assert "this installation has no documents" in told
+    assert "this installation does not have the documents" in told
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("stats", "status"), ("member", "members"), ("serves", "servers")])

@@ -126,7 +126,7 @@ def test_the_command_names_the_nodes_left_behind_and_changes_nothing_without_a_y
     directory = node_directory(tmp_path / "node")
     code, output = called("--from", directory, answer="n\n")
     assert code == 1
-    assert "Left behind: server 2, c." in output
+    assert "Servers left out: server 2, c." in output
     assert "nothing was done" in output
     assert trio.run(read_directory, directory).founding == FOUNDING
     code, output = called("--from", directory, answer="y\n")
@@ -151,7 +151,7 @@ def test_the_command_takes_a_backup_with_a_directory_to_make_and_says_what_is_mi
     code, output = called("--from", backup, "--yes")
     assert (code, "--state-dir" in output) == (1, True)
     code, output = called("--from", tmp_path / "node", "--state-dir", tmp_path / "new", "--yes")
-    assert (code, "goes with a backup" in output) == (1, True)
+    assert (code, "needs a backup" in output) == (1, True)
     code, output = called("--from", backup, "--state-dir", tmp_path / "new", "--yes", "--json")
     assert code == 0, output
     told = json.loads(output)

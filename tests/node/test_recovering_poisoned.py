@@ -86,11 +86,11 @@ def test_a_level_that_no_server_supports_names_its_entry_and_the_cut_with_which_
     code, output = called(directory, "--cut-after", str(entry - 1), "--dry-run")
     assert code == 0
     assert f"kept up to entry {entry - 1} of term 2" in output
-    assert f"Left out are 3 entries, {entry} to {entry + 2}: 1 clock, 1 foreign, 1 level." in output
+    assert f"Dropped: 3 entries, {entry} to {entry + 2}: 1 clock, 1 foreign, 1 level." in output
     assert trio.run(lambda: read_directory(directory, entry - 1)).founding == FOUNDING, "nothing was changed"
     code, output = called(directory, "--cut-after", str(entry - 1), "--yes")
     assert code == 0, output
-    assert "Left out are 3 entries" in output
+    assert "Dropped: 3 entries" in output
     after = made(directory)
     assert after.cluster_id != FOUNDING.cluster_id
     assert after.last == LogId(entry - 1, 2)
@@ -192,12 +192,12 @@ def test_after_log_time_began_anew_no_update_of_before_is_applied_again(tmp_path
 def test_a_second_of_years_to_come_is_forgotten_and_the_command_says_until_when_routers_mind(tmp_path: Path) -> None:
     backup = backup_of_2106(tmp_path)
     code, output = called(backup, "--state-dir", str(tmp_path / "new"), "--dry-run")
-    assert "The last publication is of 2106-" in output
+    assert "The last publication has the time 2106-" in output
     assert "add `--reset second`" in output
     resets = ("--reset", "time", "--reset", "second")
     code, output = called(backup, "--state-dir", str(tmp_path / "new"), *resets, "--dry-run")
     assert code == 0, output
-    assert "Routers that took a structure of a later second refuse the new ones until 20" in output
+    assert "Routers that have a structure with a later time refuse the new structures until 20" in output
     code, output = called(backup, "--state-dir", str(tmp_path / "new"), *resets, "--yes", "--json")
     assert code == 0, output
     assert time.time() < json.loads(output)["routersRefuseUntil"] < time.time() + 66_000
@@ -217,7 +217,7 @@ def backup_of_2106(directory: Path) -> Path:
 
 def test_a_backup_has_no_log_that_could_be_cut(tmp_path: Path) -> None:
     code, output = called(backup_of_2106(tmp_path), "--state-dir", str(tmp_path / "new"), "--cut-after", "3", "--yes")
-    assert (code, "a backup has no log" in output) == (1, True)
+    assert (code, "a backup contains the state at the end of the log" in output) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_the_command_prints_the_figures_and_draws(tmp_path: Path) -> None:
 def test_the_command_refuses_what_cannot_be_played(tmp_path: Path) -> None:
     refused = CliRunner().invoke(cli, ["simulate", "gossip", "--plot", str(tmp_path / "no" / "a.svg")])
     assert refused.exit_code == 1
-    assert "there is no directory" in refused.output
+    assert "for the chart does not exist" in refused.output
     assert CliRunner().invoke(cli, ["simulate", "gossip", "--churn", "1.5"]).exit_code == 2
     assert CliRunner().invoke(cli, ["simulate", "gossip", "--plot", str(tmp_path / "a.png")]).exit_code == 2
 

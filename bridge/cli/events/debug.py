@@ -46,7 +46,7 @@ NODES_MOST = 32
 BUNDLE_MOST_BYTES = 64 * 1024 * 1024
 ANSWER_TIMEOUT_S = 10.0
 EVENTS_PAGE = 1_000
-_NOT_ASKED = ", and was not asked: name its address by --node as well"
+_NOT_ASKED = ", and was not queried: give its address with --node as well"
 
 
 @dataclass(slots=True)
@@ -77,12 +77,12 @@ class _DebugBundle:
     default=SECONDS_DEFAULT,
     show_default=True,
     type=click.IntRange(0, SECONDS_MOST),
-    help="How long the asked node watches what its processor time goes into; 0: no profile.",
+    help="Seconds for which the queried node profiles its processor time; 0: without a profile.",
 )
 @nodes_option
 @json_option
 def debug(*, output: Path | None, seconds: int, nodes: tuple[str, ...], as_json: bool) -> None:
-    """Write a file for those who look for a fault: views, events, metrics, settings, a profile; no key, no token.
+    """Write a file for fault analysis: views, events, metrics, settings, a profile; without keys and tokens.
 
     The first node that is named, or else the one that other commands ask, is profiled, which takes its admin token; of
     the others what a read token shows is enough. A node that does not answer is named in the file, with the reason.

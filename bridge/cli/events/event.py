@@ -56,7 +56,7 @@ def event(name: str, payload: str, node: str | None, *, as_json: bool) -> None:
 @patient_node_option
 @json_option
 def query(name: str, payload: str, node: str | None, *, timeout_s: float, as_json: bool) -> None:
-    """Ask all nodes, and print what each answers. Ends when all have answered, or after the timeout.
+    """Query all nodes, and print each reply. Ends when all nodes have replied, or after the timeout.
 
     Every node answers the queries `ping` (its name) and `version`. It notes a query of another name in its trace, and
     does not answer.
@@ -80,12 +80,14 @@ def _print_answers(answer: QueryAnswer) -> None:
 
 @click.command()
 @click.option("--kind", "kinds", multiple=True, help="Show events of this kind only; may be given several times.")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="How many to begin with.")
-@click.option("--follow", "--watch", "follow", is_flag=True, help="Go on as events happen, until Ctrl-C.")
+@click.option(
+    "--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="Number of past events to print."
+)
+@click.option("--follow", "--watch", "follow", is_flag=True, help="Print new events as they happen, until Ctrl-C.")
 @node_option
 @json_option
 def events(*, kinds: tuple[str, ...], limit: int, follow: bool, node: str | None, as_json: bool) -> None:
-    """Print what has happened on a node lately. With --follow and --json: one event on each line."""
+    """Print the recent events of a node. With --follow and --json: one event on each line."""
     if follow:
         ask_node(node, lambda client: _follow(client, kinds, limit, as_json=as_json))
         return

@@ -35,12 +35,12 @@ ANSWER_TIMEOUT_S = 5.0
 @click.command()
 @click.option("--kind", "kinds", multiple=True, help="Show events of this kind only; may be given several times.")
 @click.option(
-    "--last", default=0, show_default=True, type=click.IntRange(0, 1000), help="Begin with so many past events."
+    "--last", default=0, show_default=True, type=click.IntRange(0, 1000), help="Number of past events to print first."
 )
 @nodes_option
 @json_option
 def monitor(*, kinds: tuple[str, ...], last: int, nodes: tuple[str, ...], as_json: bool) -> None:
-    """Show what happens on all nodes, as it happens, until Ctrl-C. Each fact is told once."""
+    """Show what happens on all nodes, as it happens, until Ctrl-C. Each fact is printed once."""
     with failures(ControlError):
         addresses = find_named_nodes(nodes) or find_nodes()
     try:

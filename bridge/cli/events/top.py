@@ -20,7 +20,7 @@ from bridge.tui.top import show_farm
 @click.command()
 @nodes_option
 def top(nodes: tuple[str, ...]) -> None:
-    """Watch the farm live: members, Raft, what is published, recent events. q quits.
+    """Watch the farm live: members, Raft, publications, recent events. q quits.
 
     When the node stops responding, `top` queries the next named node, or a node whose state directory has the same
     parent.

@@ -46,7 +46,10 @@ def documents_directory() -> Path:
     """Where the documents lie; ends the command if this installation has none."""
     found = next((each for each in (PACKAGED, CHECKOUT) if (each / "README.md").is_file()), None)
     if found is None:
-        fail(f"this installation has no documents in {PACKAGED}: install garlicfarm from its wheel or its package anew")
+        fail(
+            f"this installation does not have the documents in {PACKAGED}: install garlicfarm again from its wheel or"
+            " its package"
+        )
     return found
 
 

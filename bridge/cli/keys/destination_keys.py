@@ -73,7 +73,7 @@ def import_destination(source: Path, file: Path, *, as_json: bool) -> None:
     _print_master(key, file, as_json=as_json)
     if not as_json:
         echo("Before the farm publishes: no router may run a tunnel with this destination any more. Give each")
-        echo(f"router's tunnel a destination of its own, as a leaf, and remove {source} from the routers.")
+        echo(f"router's tunnel a separate destination, as a leaf, and remove {source} from the routers.")
 
 
 def _print_master(key: MasterKey, file: Path, *, as_json: bool) -> None:
@@ -82,7 +82,10 @@ def _print_master(key: MasterKey, file: Path, *, as_json: bool) -> None:
         print_json(DestinationOutput(str(file), destination.address, destination.hash.hex(), destination.base64))
         return
     echo(f"{destination.address}  is the farm's address.")
-    echo(f"{file}: its master key. A holder of this file is that address, for good, and nothing can replace it.")
+    echo(
+        f"{file}: its master key. A holder of this file controls that address permanently, and the key cannot be"
+        " replaced."
+    )
     echo("Keep it off the nodes, and a copy of it in a second safe place. For each node make a signing key:")
     echo(f"  garlicfarm keys offline --master {file} --out NODE.key")
 
@@ -114,9 +117,9 @@ def offline(master: Path, files: tuple[Path, ...], days: int, *, as_json: bool) 
     """
     now_s = int(time.time())
     if now_s < RELEASED_S:
-        fail(f"this machine's clock says {_second(now_s)}: set it, or the keys would end at a wrong time")
+        fail(f"this machine's clock is at {_second(now_s)}: set it, or the keys would end at a wrong time")
     if len(files) > KEYS_LIMIT:
-        fail(f"at most {KEYS_LIMIT} keys at once, not {len(files)}")
+        fail(f"at most {KEYS_LIMIT} keys in one run, not {len(files)}")
     if len({file.absolute() for file in files}) < len(files):
         fail("--out names a file twice: each node needs its own key")
     with failures(KeyFileError, DestinationKeyError):
@@ -124,7 +127,7 @@ def offline(master: Path, files: tuple[Path, ...], days: int, *, as_json: bool) 
         made = {file: master_key.sign_transient(now_s, days * DAY_S) for file in files}
         save_signing_keys(made)
     if days * DAY_S <= TRANSIENT_ALARM_S:
-        echo("These keys end within a week: the alarm `signing-key` will stand from the start.", err=True)
+        echo("These keys end within a week: the alarm `signing-key` is active from the start.", err=True)
     if as_json:
         keys = (SigningKeyView(str(file), key.can_sign_until_s, _public_key(key)) for file, key in made.items())
         print_json(SigningKeysOutput(master_key.destination.address, tuple(keys)))

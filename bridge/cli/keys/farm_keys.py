@@ -51,7 +51,9 @@ STATES = {
     FarmKeyState.REMOVED: "removed",
 }
 force_option = click.option(
-    "--force", is_flag=True, help="Go on even if members are down or do not confirm: they may be cut off."
+    "--force",
+    is_flag=True,
+    help="Continue even if members are down or do not confirm: they may lose their connection to the farm.",
 )
 
 
@@ -74,7 +76,7 @@ def keys() -> None:
     "--expect",
     required=True,
     type=click.IntRange(1, EXPECT_LIMIT),
-    help="Number of nodes that create the farm: more than half of all that can ever take part in that.",
+    help="Number of nodes that create the farm: more than half of all nodes that may take part in its creation.",
 )
 @click.option("--cluster", default=DEFAULT_CLUSTER, show_default=True, help="Name of the cluster.")
 @click.option(
@@ -101,7 +103,7 @@ def new_farm(*, expect: int, cluster: str, output: Path, as_json: bool) -> None:
 
 @keys.command("new-client")
 @click.argument("file", type=file_path)
-@click.option("--name", required=True, help="What the farm calls it.")
+@click.option("--name", required=True, help="Its name in the farm.")
 @json_option
 def new_client(file: Path, *, name: str, as_json: bool) -> None:
     """Make a client key, with which a program signs what it submits.
@@ -121,7 +123,7 @@ def new_client(file: Path, *, name: str, as_json: bool) -> None:
 
 @keys.command("new-curve")
 @click.argument("file", type=file_path)
-@click.option("--name", required=True, help="What the list of keys calls it.")
+@click.option("--name", required=True, help="Its name in the list of keys.")
 @json_option
 def new_curve(file: Path, *, name: str, as_json: bool) -> None:
     """Make a key with which a ØMQ Raft client connects to a node that lists it.
@@ -159,7 +161,7 @@ def _print_curve(file: Path, key: CurveKey, *, as_json: bool) -> None:
     "scopes",
     multiple=True,
     type=click.Choice([each.value for each in CommitScope]),
-    help="What the user may produce, once for each; none: it only reads.",
+    help="A kind of entries that the user may produce; may be given several times (default: the user only reads).",
 )
 @click.option(
     "--mechanism",
@@ -226,14 +228,14 @@ def _facts(answer: KeysAnswer) -> list[tuple[str, str]]:
         if found:
             facts.append((name, ", ".join(found)))
     if answer.refused:
-        facts.append(("REFUSED", "the farm has removed this node's keys: ask another node (--node); see the alarms"))
+        facts.append(("REFUSED", "the farm has removed this node's keys: query another node (--node); see the alarms"))
     facts.append(("key file", f"{answer.file}, {_file_state(answer)}"))
     return facts
 
 
 def _file_state(answer: KeysAnswer) -> str:
     if answer.file_epoch is None:
-        return "which cannot be used: the alarm `farm-key-file` (`garlicfarm status`) says why and what to do"
+        return "which cannot be used: the alarm `farm-key-file` (`garlicfarm status`) shows the reason and the action"
     of_file, of_ring = (answer.file_era or 0, answer.file_epoch), (answer.era or 0, answer.epoch)
     if of_file < of_ring:
         return f"of epoch {answer.file_epoch}: out of date: `garlicfarm keys export --replace {answer.file}`"
@@ -257,7 +259,7 @@ def _row(key: FarmKeyView, answer: KeysAnswer) -> tuple[str, ...]:
 @node_option
 @json_option
 def install(node: str | None, *, as_json: bool) -> None:
-    """Have a new key opened by every member.
+    """Make a new key, which every member opens.
 
     The first step of a rotation: the key is made at random in the node, and not used yet.
     """
@@ -265,8 +267,8 @@ def install(node: str | None, *, as_json: bool) -> None:
     if as_json:
         print_json(KeyAnswer(key))
         return
-    echo(f"Key {key} is made and installed, and spreads to all members.")
-    echo(f"When `garlicfarm keys list` shows it at all of them:  garlicfarm keys use {key}")
+    echo(f"Key {key} is created and installed, and spreads to all members.")
+    echo(f"When `garlicfarm keys list` shows it at all members:  garlicfarm keys use {key}")
 
 
 @keys.command()
@@ -275,7 +277,7 @@ def install(node: str | None, *, as_json: bool) -> None:
 @force_option
 @json_option
 def use(key: str, node: str | None, *, force: bool, as_json: bool) -> None:
-    """Have every member seal with KEY.
+    """Make every member seal with KEY.
 
     KEY is the id of an installed key, as `list` shows it. The key before it still opens.
     """
@@ -283,7 +285,7 @@ def use(key: str, node: str | None, *, force: bool, as_json: bool) -> None:
     if as_json:
         print_json(KeyAnswer(key))
         return
-    echo(f"Key {key} is in use; the one before still opens.")
+    echo(f"Key {key} is in use; the previous key still opens datagrams.")
     echo("When `garlicfarm keys list` shows it in use everywhere:  garlicfarm keys remove OLD_KEY")
 
 
@@ -343,11 +345,11 @@ def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_jso
         print_json(done)
         return
     echo(f"Done: {done.members} members seal with key {done.key}, epoch {done.epoch}.")
-    echo("A holder of a copy of the old key file could read all of this: then `garlicfarm keys replace`.")
+    echo("If someone has a copy of the old key file, they could read all of this: run `garlicfarm keys replace`.")
     if done.unstored:
         echo(f"NOT STORED, and refused after a restart without that file: {', '.join(done.unstored)}")
     else:
-        echo(f"It is stored at {done.members} of {done.members} members: they remember it over restarts.")
+        echo(f"It is stored at {done.members} of {done.members} members, and kept over restarts.")
     echo("A node that is new, or was away, needs the current farm key file:")
     echo("  garlicfarm keys export FILE")
     if done.left_out:
@@ -356,7 +358,11 @@ def rotate_keys(node: str | None, *, timeout_seconds: float, force: bool, as_jso
 
 @keys.command("replace")
 @nodes_option
-@click.option("--force", is_flag=True, help="Even if members would get no key, since their public key is not known.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Replace the keys even if members would not get one, because their public key is not known.",
+)
 @yes_option
 @json_option
 def replace_keys(nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: bool) -> None:
@@ -365,14 +371,14 @@ def replace_keys(nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: boo
     A new gossip key is sealed for each member in one entry of the log; all others open nothing any more, and every
     connection begins anew. No node is evicted: if one was stolen, use `garlicfarm node evict`.
     """
-    confirm("All keys of the farm are replaced; the key files on the nodes are void then. Go on?", yes=yes)
+    confirm("Replace all keys of the farm, and so invalidate the key files on its nodes?", yes=yes)
     done = ask_leader(nodes, lambda client: client.replace_keys(force=force))
     if as_json:
         print_json(done)
         return
-    echo(f"The farm's keys are replaced (era {done.era}); the new one is sealed for {done.sealed_for} nodes.")
+    echo(f"The farm's keys are replaced (era {done.era}); the new key is sealed for {done.sealed_for} nodes.")
     if done.away:
-        echo(f"Down at the moment, and given it when they are back: {', '.join(done.away)}")
+        echo(f"Down now; they get the key when they return: {', '.join(done.away)}")
     if done.left_out:
         echo(f"These need the new key file: {', '.join(done.left_out)}")
     echo("On each node, write the new key file over the old one:  garlicfarm keys export --replace FILE")
@@ -402,5 +408,5 @@ def export(file: Path, node: str | None, *, replace: bool, as_json: bool) -> Non
         return
     echo(f"{file}: the key of farm {farm_key.label.hex()} ({farm_key.cluster}), epoch {farm_key.epoch}.")
     if farm_key.cluster_id is not None:
-        echo(f"It names cluster {farm_key.cluster_id.hex()}: a new node with it joins that one and no other.")
-    echo("A node with this file can ask to join. Copy it to the farm's nodes, mode 0600, nowhere else.")
+        echo(f"It names cluster {farm_key.cluster_id.hex()}: a new node with it joins only this cluster.")
+    echo("A node with this file can request to join. Copy it to the farm's nodes, mode 0600, nowhere else.")

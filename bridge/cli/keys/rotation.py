@@ -20,7 +20,7 @@ from bridge.api.outputs import RotationOutput
 from bridge.node.control.client import ControlError
 
 ASK_EVERY_S = 0.5
-_AGAIN = "run `garlicfarm keys rotate` again: it goes on from here"
+_AGAIN = "run `garlicfarm keys rotate` again: it continues from here"
 
 
 class KeyClient(Protocol):
@@ -58,20 +58,22 @@ class Rotation:
         key = await self._begun(before)
         if before.primary != key:
             missing = partial(_without, key)
-            await self._until(f"key {key} is installed", missing, "It is not in use yet, the old one is")
+            await self._until(f"key {key} is installed", missing, "The old key is still in use")
             await self._client.use_key(key, force=self._force)
         used = await self._until(f"key {key} is in use", partial(_not_using, key), "The old key still opens")
         removed = await self._remove_older(used, key)
-        done = await self._until("the old key is refused", _behind, "Those behind use the new key already")
+        done = await self._until(
+            "the old key is refused", _behind, "The members that did not confirm use the new key already"
+        )
         left_out = (*done.absent, *done.behind, *done.silent) if self._force else ()
         return RotationOutput(True, key, done.epoch, done.members, removed, left_out, done.unstored)  # noqa: FBT003 - the documented key
 
     def _check_absent(self, now: KeysAnswer) -> None:
         if now.absent and not self._force:
             raise RotationError(
-                f"nothing was changed: {_listed(now.absent)} down, would miss the new key and be refused afterwards. "
-                "Start what is down, or rotate with --force and give it the current key file "
-                "(`garlicfarm keys export FILE`) before its next start"
+                f"nothing was changed: {_listed(now.absent)} down, would not get the new key and be refused"
+                " afterwards. Start them, or rotate with --force and give them the current key file (`garlicfarm keys"
+                " export FILE`) before their next start"
             )
 
     async def _begun(self, before: KeysAnswer) -> str:
@@ -79,13 +81,16 @@ class Rotation:
         installed = [each for each in before.keys if each.state is FarmKeyState.INSTALLED]
         newest = max(installed, key=lambda each: each.since, default=None)
         if newest is not None and newest.since > before.epoch:
-            self._say(f"Going on with key {newest.key_id}, which an interrupted rotation installed.")
+            self._say(f"Continuing with key {newest.key_id}, which an interrupted rotation installed.")
             return newest.key_id
         if newest is not None and newest.since < _find(before, before.primary).since:
-            self._say(f"Going on after an interrupted rotation: key {before.primary} is in use, the old one opens.")
+            self._say(
+                f"Continuing after an interrupted rotation: key {before.primary} is in use, and the old key still"
+                " opens datagrams."
+            )
             return before.primary
         key = await self._client.install_key()
-        self._say(f"Key {key} is made and installed.")
+        self._say(f"Key {key} is created and installed.")
         return key
 
     async def _remove_older(self, now: KeysAnswer, key: str) -> tuple[str, ...]:
@@ -116,18 +121,20 @@ class Rotation:
                 )
             await trio.sleep(ASK_EVERY_S)
         if self._force:
-            self._say(f"  going on without {_names(missing)}")
+            self._say(f"  continuing without {_names(missing)}")
             return now
         if set(missing) <= set(now.unstored or ()):
             raise RotationError(
-                f"{_names(missing)} could not store the keys ({what}), and would come with older ones after a restart. "
-                f"{standing}: the farm goes on. Do not restart {_names(missing)}. Repair the disk there (alarm "
-                f"`keyring-not-stored`): the node stores them by itself within a minute. Then {_AGAIN}. If it has to "
-                "restart before, `garlicfarm keys export FILE` here, and bring it that file as its key file first"
+                f"{_names(missing)} could not store the keys ({what}), and would return with older keys after a"
+                f" restart. {standing}; the farm continues to work. Do not restart {_names(missing)}. Repair the disk"
+                " there (alarm `keyring-not-stored`): the node stores the keys automatically within a minute. Then"
+                f" {_AGAIN}. If it has to restart before, run `garlicfarm keys export FILE` here, and bring it that"
+                " file as its key file first"
             )
         raise RotationError(
-            f"after {self._timeout_s:g} s {_listed(missing)} not known to have it that {what}. {standing}: the farm "
-            f"goes on. See to {_names(missing)} (`garlicfarm members`, `garlicfarm keys list`), then {_AGAIN}"
+            f"after {self._timeout_s:g} s {_names(missing)} did not confirm that {what}. {standing}; the farm"
+            f" continues to work. Check {_names(missing)} (`garlicfarm members`, `garlicfarm keys list`), then"
+            f" {_AGAIN}"
         )
 
 
@@ -137,11 +144,12 @@ async def rotate(client: KeyClient, say: Callable[[str], None], timeout_s: float
     try:
         return await Rotation(client, say, timeout_s, force=force).run(before)
     except KeyboardInterrupt:
-        say(f"Interrupted. The farm goes on with the steps that were taken; {_AGAIN}")
+        say(f"Interrupted. The completed steps stay in effect; {_AGAIN}")
         raise
     except ControlError as error:
         raise RotationError(
-            f"{error}. The farm goes on, whatever was done; see to that, then {_AGAIN}, at any node"
+            f"{error}. The completed steps stay in effect, and the farm continues to work; correct the cause, then"
+            f" {_AGAIN}, at any node"
         ) from error
 
 
@@ -149,7 +157,9 @@ def _find(now: KeysAnswer, key: str) -> FarmKeyView:
     for each in now.keys:
         if each.key_id == key:
             return each
-    raise RotationError(f"key {key} is no more in the ring: another operator changes keys; see `garlicfarm keys list`")
+    raise RotationError(
+        f"key {key} is no longer in the ring: another operator changes keys; see `garlicfarm keys list`"
+    )
 
 
 def _behind(now: KeysAnswer) -> tuple[str, ...]:
@@ -159,17 +169,15 @@ def _behind(now: KeysAnswer) -> tuple[str, ...]:
 def _without(key: str, now: KeysAnswer) -> tuple[str, ...]:
     found = _find(now, key)
     if found.state is FarmKeyState.REMOVED:
-        raise RotationError(
-            f"key {key} was removed meanwhile: another operator changes keys; see `garlicfarm keys list`"
-        )
+        raise RotationError(f"another operator removed key {key} during this rotation; see `garlicfarm keys list`")
     return (*found.missing, *_behind(now))
 
 
 def _not_using(key: str, now: KeysAnswer) -> tuple[str, ...]:
     if now.primary != key:
         raise RotationError(
-            f"another rotation at the same time chose key {now.primary}; {key} stays installed and unused. Look at "
-            "`garlicfarm keys list`, and remove what is not wanted"
+            f"another rotation at the same time chose key {now.primary}; {key} stays installed and unused. Run"
+            " `garlicfarm keys list`, and remove the unused key"
         )
     return _behind(now)
 

@@ -18,10 +18,9 @@ from consensus.protocols import kafka
 from consensus.protocols import kraft as protocol
 
 _ONE_OF_THREE = (
-    "the settings have no controller.quorum.voters, so say one of:\n"
-    "--standalone                     this server creates a quorum alone\n"
-    "--initial-controllers LIST       the servers of LIST create one (--help shows its form)\n"
-    "--no-initial-controllers         this server joins a quorum that there is"
+    "the settings do not have controller.quorum.voters, so give one of:\n--standalone                     this server"
+    " creates a quorum alone\n--initial-controllers LIST       the servers of LIST create one (--help shows its"
+    " form)\n--no-initial-controllers         this server joins a quorum that there is"
 )
 
 
@@ -29,7 +28,7 @@ _ONE_OF_THREE = (
 @config_option
 @set_option
 @click.option("--cluster-id", "-t", metavar="ID", help="The quorum's id, the same for all its servers.")
-@click.option("--random-cluster-id", is_flag=True, help="Make the id now, for the first server of a quorum.")
+@click.option("--random-cluster-id", is_flag=True, help="Generate the id, for the first server of a quorum.")
 @click.option("--standalone", "-s", is_flag=True, help="This server creates a quorum alone.")
 @click.option(
     "--initial-controllers",
@@ -37,7 +36,7 @@ _ONE_OF_THREE = (
     metavar="ID@HOST:PORT:DIRECTORY-ID,…",
     help="These servers create a quorum, this one among them; directory ids are made by `kraft random-uuid`.",
 )
-@click.option("--no-initial-controllers", "-N", is_flag=True, help="This server joins a quorum that there is.")
+@click.option("--no-initial-controllers", "-N", is_flag=True, help="This server joins an existing quorum.")
 @click.option(
     "--add-scram",
     "-S",
@@ -50,9 +49,9 @@ _ONE_OF_THREE = (
     "--add-scram-file",
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     metavar="FILE",
-    help="The same from a file, one user on each line; - is standard input.",
+    help="Like --add-scram, from a file with one user on each line; - is standard input.",
 )
-@click.option("--ignore-formatted", "-g", is_flag=True, help="Leave a directory that is formatted already as it is.")
+@click.option("--ignore-formatted", "-g", is_flag=True, help="Do not change a formatted directory.")
 @json_option
 def format_command(
     *, config: Path, changes: tuple[str, ...], ignore_formatted: bool, as_json: bool, **asked: Any
@@ -91,7 +90,7 @@ def _format(
     add_scram_file: Path | None,
 ) -> "protocol.QuorumDirectory":
     if (cluster_id is None) != random_cluster_id:
-        fail("say which cluster: --cluster-id ID, as the other servers have it, or --random-cluster-id for a new one")
+        fail("name the cluster: --cluster-id ID, as on the other servers, or --random-cluster-id for a new cluster")
     chosen = sum((standalone, initial_controllers is not None, no_initial_controllers))
     if chosen > 1:
         fail("--standalone, --initial-controllers and --no-initial-controllers exclude each other: give one of them")

@@ -46,13 +46,16 @@ _HEAD = f"{'OFFSET':>8}  {'EPOCH':>5}  {'TIME (UTC)':<23}  {'RECORD':<13}  KEY: 
 
 @click.command()
 @click.option("--from", "first", type=click.IntRange(0), default=0, show_default=True, help="Offset to begin at.")
-@click.option("--limit", type=click.IntRange(1), help="Records at most (default: all that are there now).")
-@click.option("--follow", is_flag=True, help="Go on as records are committed, until Ctrl-C.")
+@click.option("--limit", type=click.IntRange(1), help="Records at most (default: all present records).")
+@click.option("--follow", is_flag=True, help="Print records as they are committed, until Ctrl-C.")
 @click.option(
     "--directory",
     type=directory_path,
     metavar="DIR",
-    help="Read the files of one server instead, which may be running: what its log.dirs names. Nothing is changed.",
+    help=(
+        "Read the files of one server instead: the directory in its log.dirs. The server may run; its files are not"
+        " changed."
+    ),
 )
 @quorum_options
 @json_option
@@ -63,7 +66,7 @@ def log(quorum: Quorum, *, first: int, limit: int | None, follow: bool, director
     a Kafka listener, by --bootstrap-server.
     """
     if directory is not None and (given := next(filter(was_given, _NOT_OF_FILES), None)):
-        raise click.UsageError(f"--directory reads files, and asks no server: leave out --{given.replace('_', '-')}")
+        raise click.UsageError(f"--directory reads files, not a server: leave out --{given.replace('_', '-')}")
     printer = Printer(limit, as_json=as_json)
     if directory is not None:
         _print_stored(directory, first, printer)
@@ -113,7 +116,7 @@ def _print(item: "protocol.LogRecord | protocol.LogStart", *, as_json: bool) -> 
         if as_json:
             print_json_line(KraftLogStartView(item.offset))
         else:
-            echo(f"{item.offset:>8}  the log begins here: a snapshot stands for what was before", err=True)
+            echo(f"{item.offset:>8}  the log begins here: a snapshot replaces the earlier records", err=True)
     elif as_json:
         kind, content = _kind(item.control_type), (item.key, item.value)
         view = KraftRecordView.of(item.offset, item.epoch, item.timestamp_ms, kind, content, dict(item.headers))

@@ -26,7 +26,7 @@ TEXTS: Final = {
     "current_leader": "The leader's node.id; -1: not known",
     "current_epoch": "The newest epoch that this server knows; 0: none yet",
     "current_vote": "The node.id that has this server's vote in the epoch; -1: none",
-    "log_end_offset": "Where the next record of this server's log will be",
+    "log_end_offset": "The offset of the next record of this server's log",
     "log_end_epoch": "The epoch of the last record of this server's log",
     "high_watermark": "Records below this offset are committed",
     STATE: "1 at what this server is",
@@ -37,7 +37,7 @@ TEXTS: Final = {
     "commit_latency_max": "From the append of records until their commit, in milliseconds, the longest; of a leader",
     "fetch_records_rate": "Records that this server has fetched, a second; of a follower",
     "append_records_rate": "Records that this server has appended, a second; of a leader",
-    "poll_idle_ratio_avg": "The part of its time in which this process waits for something to do",
+    "poll_idle_ratio_avg": "The share of time in which this process is idle",
 }
 """Averages, maxima and rates are of the last 30 to 60 seconds; not a number: there was nothing to measure."""
 _CONNECTIONS: Final = 8

@@ -25,12 +25,10 @@ from consensus.protocols import kraft as protocol
 
 CONTROLLERS_VARIABLE = "GARLICFARM_KRAFT_CONTROLLERS"
 NO_SERVER = (
-    f"say where a server of the quorum is: --bootstrap-controller HOST:PORT, or {CONTROLLERS_VARIABLE}; or, of a farm, "
-    "--bootstrap-server HOST:PORT"
+    f"give the address of a server of the quorum: --bootstrap-controller HOST:PORT, or {CONTROLLERS_VARIABLE}; for a"
+    " farm, --bootstrap-server HOST:PORT"
 )
-HOW_TO_INSTALL = (
-    "KRaft needs kio and crc32c, which are not installed; install them with: pip install 'garlicfarm[kafka]'"
-)
+HOW_TO_INSTALL = "KRaft needs the packages kio and crc32c; install them with: pip install 'garlicfarm[kafka]'"
 PATIENCE_S = 10.0
 _EXTRA = ("cramjam", "crc32c", "kio")
 
@@ -112,7 +110,7 @@ _OPTIONS = (
         type=click.FloatRange(0.1),
         default=PATIENCE_S,
         show_default=True,
-        help="Seconds to look for a leader that answers.",
+        help="Seconds to wait for a leader to reply.",
     ),
     click.option(
         "--command-config",
@@ -123,13 +121,13 @@ _OPTIONS = (
     click.option(
         "--bootstrap-server",
         metavar="HOST:PORT",
-        help="The same of servers that clients connect to, such as a farm's Kafka listener or Kafka's brokers.",
+        help="Servers that accept clients, such as a farm's Kafka listener or Kafka's brokers.",
     ),
     click.option(
         "--bootstrap-controller",
         metavar="HOST:PORT",
         envvar=CONTROLLERS_VARIABLE,
-        help=f"Where voters of the quorum are, separated by commas (default: ${CONTROLLERS_VARIABLE}).",
+        help=f"Addresses of voters of the quorum, separated by commas (default: ${CONTROLLERS_VARIABLE}).",
     ),
 )
 

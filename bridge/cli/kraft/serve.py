@@ -42,8 +42,8 @@ MIB = 1024 * 1024
 RESIGN_S = 3.0
 """For another voter to take over, before a leader that stops is gone."""
 _NETWORK = (
-    "{} is not on loopback, and the listener authenticates no client: who reaches it can read the log, write to it, "
-    "and take part in elections."
+    "{} is not on loopback, and the listener does not authenticate clients: any program that reaches it can read the"
+    " log, write to it, and take part in elections."
 )
 
 
@@ -75,7 +75,9 @@ def _asked(
     if not security.authenticates and not _is_loopback(listener.host):
         warning = _NETWORK.format(listener.host or "This listener, of every address,")
         check_network(
-            warning, "Use SASL_SSL or ssl.client.auth=required, or say --allow-network", allow_network=allow_network
+            warning,
+            "Use SASL_SSL or ssl.client.auth=required, or permit it with --allow-network",
+            allow_network=allow_network,
         )
     options = protocol.VoterOptions(
         client_security=security.client,
@@ -184,8 +186,8 @@ class VoterReporter(Lines):
 @click.option(
     "--kafka-metadata",
     is_flag=True,
-    help="Stand beside Kafka's controllers: the log is their metadata. They end at a record that they cannot read, so"
-    " nothing else is taken.",
+    help="Run together with Kafka's controllers: the log is their metadata. They stop at a record that they cannot"
+    " read, so the server rejects other records.",
 )
 @click.option("--allow-network", is_flag=True, help="Permit an open listener that is not on loopback.")
 @json_option

@@ -27,10 +27,10 @@ _LOOK_AGAIN_S = 0.25
 
 
 @click.command("add-voter")
-@click.option("--config", "-c", type=file_path, metavar="FILE", help="The settings of the server that is to vote.")
+@click.option("--config", "-c", type=file_path, metavar="FILE", help="The settings of the new voter.")
 @click.option("--voter-id", type=click.IntRange(0), help="Its node.id, without --config.")
 @click.option("--voter-directory-id", metavar="UUID", help="Its directory.id, as in its meta.properties.")
-@click.option("--listener", metavar="NAME://HOST:PORT", help="Where it listens.")
+@click.option("--listener", metavar="NAME://HOST:PORT", help="The address of its listener.")
 @quorum_options
 @json_option
 def add_voter(
@@ -53,7 +53,7 @@ def add_voter(
             directory = protocol.read_directory(settings)
             newcomer, listeners = (settings.node_id, directory.directory_id), settings.advertised
         elif voter_id is None or voter_directory_id is None or listener is None:
-            fail("say which server: --config FILE, or --voter-id, --voter-directory-id and --listener")
+            fail("name the server: --config FILE, or --voter-id, --voter-directory-id and --listener")
         else:
             newcomer = (voter_id, kafka.uuid_of_text(voter_directory_id))
             listeners = protocol.endpoints("--listener", listener)
@@ -137,8 +137,8 @@ def _unknown(state: "protocol.QuorumDescription", voter_id: int) -> str:
         )
     voters = ", ".join(str(each.node_id) for each in state.voters)
     return (
-        f"there is no voter {voter_id} in the voter set: the voters are {voters}. Name one of them; if {voter_id} was "
-        "removed before and is stopped, there is nothing to do"
+        f"server {voter_id} is not in the voter set: the voters are {voters}. Name one of them; if {voter_id} was"
+        " removed before and is stopped, the removal is complete"
     )
 
 

@@ -24,8 +24,9 @@ from consensus.storage import PROCESS_STOP_SECONDS
 CLOSE_SECONDS: Final = PROCESS_STOP_SECONDS
 """For closing what is open: longer than a server waits for its disk, so that the server can say it."""
 TEXT: Final = (
-    "this process did not end within {:.0f} s of the stop, and is ended now: a disk, a name server or another part of"
-    " the system does not answer. What was acknowledged is durable. Check the disk of the state, then start again"
+    "this process did not end within {:.0f} s of the stop, and is killed now: a disk, a name server or another part"
+    " of the system does not respond. Acknowledged entries are durable. Check the disk of the state directory, then"
+    " start again"
 )
 
 

@@ -37,8 +37,8 @@ from bridge.wire.keys.curve_key import from_z85
 from consensus.protocols import zmq_raft as protocol
 
 SEEDS_VARIABLE = "GARLICFARM_ZMQ_SEEDS"
-NO_LEADER = "No leader is known: an election is under way, or a majority cannot be reached."
-NO_SEED = f"say where a peer of the cluster is: --seed tcp://HOST:PORT, or {SEEDS_VARIABLE}"
+NO_LEADER = "The peers do not report a leader: an election runs, or a majority cannot be reached."
+NO_SEED = f"give the address of a peer of the cluster: --seed tcp://HOST:PORT, or {SEEDS_VARIABLE}"
 PATIENCE_S = 10.0
 STATUS_PATIENCE_S = 2.0
 """How long `status` waits for the members, and then for each of them, unless it is told otherwise."""
@@ -91,7 +91,7 @@ _OPTIONS = (
         metavar="URL",
         multiple=True,
         envvar=SEEDS_VARIABLE,
-        help="Where a peer of the cluster is, as in tcp://127.0.0.1:8047; may be given several times (default:"
+        help="The address of a peer of the cluster, as in tcp://127.0.0.1:8047; may be given several times (default:"
         f" ${SEEDS_VARIABLE}, separated by blanks).",
     ),
 )
@@ -128,10 +128,10 @@ def _curve_keys(key: Path | None, server_key: str | None) -> tuple[bytes, bytes,
     if key is None and server_key is None:
         return None
     if key is None or server_key is None:
-        fail("--key and --server-key belong together: our own key, and that of the peers")
+        fail("--key and --server-key belong together: our own key, and the peers' key")
     public = from_z85(server_key)
     if public is None:
-        fail(f"{server_key!r} is no public key: it has 40 characters, as `garlicfarm keys show-curve` prints them")
+        fail(f"{server_key!r} is not a public key: a key has 40 characters, as `garlicfarm keys show-curve` prints it")
     with failures(KeyFileError):
         own = load_curve_key(key)
     return public, own.public, own.secret
@@ -139,7 +139,7 @@ def _curve_keys(key: Path | None, server_key: str | None) -> tuple[bytes, bytes,
 
 @click.group("zmq-raft")
 def zmq_raft() -> None:
-    """Use and watch a replicated log that speaks ØMQ Raft, such as that of the npm package zmq-raft.
+    """Use and watch a replicated log with the protocol ØMQ Raft, such as the npm package zmq-raft.
 
     `serve` is a peer of such a cluster. Every other command finds the leader by itself, from any peer (--seed).
     """
@@ -153,7 +153,7 @@ zmq_raft.add_command(serve)
 @wide_option
 @json_option
 def status(cluster: Cluster, *, wide: bool, as_json: bool) -> None:
-    """Show the members, which of them leads, and how the log of each is."""
+    """Show the members, the leader, and the state of each member's log."""
     found = cluster.ask(_status)
     if as_json:
         print_json(found)
@@ -216,19 +216,19 @@ def _row(peer: ZmqRaftPeerView) -> Sequence[str]:
 @click.option(
     "--request-id",
     metavar="HEX",
-    help="Repeat the update that was given this id: however often within some hours, it is committed once.",
+    help="Repeat the update with this id. It is committed once, however many times you repeat it within some hours.",
 )
 @click.option(
     "--parallel",
     type=click.IntRange(1, 1024),
     default=1,
     show_default=True,
-    help="Updates under way at once; with more than one, their order in the log is open.",
+    help="Concurrent updates; with more than one, their order in the log is not defined.",
 )
 @cluster_options
 @json_option
 def update(cluster: Cluster, *, data: tuple[str, ...], request_id: str | None, parallel: int, as_json: bool) -> None:
-    """Have each DATA committed to the log, or each line of stdin if there is none, and print its index.
+    """Commit each DATA to the log, or each line of stdin without DATA, and print its index.
 
     Empty lines are left out. If the outcome is unknown, the id is printed under which it can be repeated without harm.
     """
@@ -314,7 +314,7 @@ def _request_id(text: str) -> bytes:
     except ValueError:
         request_id = b""
     if len(request_id) != protocol.REQUEST_ID_BYTES:
-        fail(f"{text!r} is no request id: it has {2 * protocol.REQUEST_ID_BYTES} hexadecimal digits")
+        fail(f"{text!r} is not a request id: an id has {2 * protocol.REQUEST_ID_BYTES} hexadecimal digits")
     return request_id
 
 
@@ -395,7 +395,7 @@ def _plain(data: bytes) -> bytes:
 @zmq_raft.command()
 @click.argument("change", type=click.Choice(["set", "add", "remove"]), required=False)
 @click.argument("peers", nargs=-1, metavar="[PEER]...")
-@click.option("--request-id", metavar="HEX", help="Repeat the change that was given this id: it is done once.")
+@click.option("--request-id", metavar="HEX", help="Repeat the change with this id. It is applied once.")
 @cluster_options
 @json_option
 @yes_option
@@ -409,11 +409,11 @@ def config(
     """
     if change is None:
         if request_id is not None:
-            fail("--request-id repeats a change: say set, add or remove")
+            fail("--request-id repeats a change: add set, add or remove")
         _print_config(*cluster.ask(_config), None, as_json=as_json)
         return
     if not peers:
-        fail(f"say which peers to {change}: {'ID' if change == 'remove' else 'ID=URL'}")
+        fail(f"name the peers to {change}: {'ID' if change == 'remove' else 'ID=URL'}")
     given = None if request_id is None else _request_id(request_id)
     named = None if change == "remove" else [parse_peer(each) for each in peers]
     if change != "add":
@@ -442,7 +442,7 @@ def _without(present: Sequence[protocol.Peer], ids: Sequence[str]) -> list[proto
     unknown = set(ids) - {peer.peer_id for peer in present}
     if unknown:
         members = ", ".join(peer.peer_id for peer in present)
-        fail(f"{', '.join(sorted(unknown))} is no member; the members are {members}")
+        fail(f"{', '.join(sorted(unknown))} is not a member; the members are {members}")
     return [peer for peer in present if peer.peer_id not in ids]
 
 

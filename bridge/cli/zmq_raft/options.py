@@ -9,7 +9,7 @@ from bridge.cli.failure import fail
 from consensus.protocols import zmq_raft as protocol
 
 IDENT_VARIABLE = "GARLICFARM_ZMQ_IDENT"
-HOW_TO_INSTALL = "ØMQ Raft needs pyzmq, which is not installed; install it with: pip install 'garlicfarm[zmq]'"
+HOW_TO_INSTALL = "ØMQ Raft needs the package pyzmq; install it with: pip install 'garlicfarm[zmq]'"
 
 _IDENT_BYTES_MAX = 4_096
 
@@ -52,5 +52,5 @@ def parse_peer(text: str) -> protocol.Peer:
     """A peer as `ID=URL`, or the end of the command."""
     peer_id, equals, url = text.partition("=")
     if not equals or not peer_id or not url.startswith("tcp://"):
-        fail(f"{text!r} names no peer: say ID=tcp://IP:PORT")
+        fail(f"{text!r} does not name a peer: write ID=tcp://IP:PORT")
     return protocol.Peer(peer_id, url)

@@ -36,8 +36,8 @@ MIB = 1024 * 1024
 HOUR_MS = 60 * 60 * 1000
 _HOST = re.compile(r"tcp://\[?([^\]]*)\]?:[^:]*")
 _NETWORK = (
-    "{} is not on loopback, and this protocol has no authentication: who reaches it and knows the ident can read the "
-    "log, write to it, and take part in elections."
+    "{} is not on loopback, and this protocol does not authenticate: any program that reaches it with the ident can"
+    " read the log, write to it, and take part in elections."
 )
 
 
@@ -65,7 +65,7 @@ class PeerArguments:
         command = shlex.split(self.compact_command or "")
         found = re.fullmatch(r"([0-9]{1,6})-([0-9]{1,6})", self.election_timeout)
         if found is None:
-            fail(f"{self.election_timeout!r} is no election timeout: say MIN-MAX in milliseconds, as in 200-300")
+            fail(f"{self.election_timeout!r} is not an election timeout: write MIN-MAX in milliseconds, as in 200-300")
         return protocol.PeerOptions(
             peer_id=self.peer_id,
             peers=peers,
@@ -84,7 +84,7 @@ class PeerArguments:
         given = [*(peer.url for peer in peers), self.bind, self.broadcast, self.broadcast_bind]
         outside = [url for url in given if url is not None and not _is_loopback(url)]
         if outside:
-            remedy = "If that network is yours alone, say --allow-network"
+            remedy = "If that network is yours alone, permit it with --allow-network"
             check_network(_NETWORK.format(outside[0]), remedy, allow_network=self.allow_network)
 
 
@@ -147,7 +147,7 @@ class PeerReporter(Lines):
         if joining:
             text += f"; about to join: {_named(joining)}"
         if self._peer_id not in [member.id for member in members]:
-            text += f"; peer {self._peer_id} is none of them"
+            text += f"; peer {self._peer_id} is not among them"
         self.report("members", text, members=members, joining=joining or None)
 
 
@@ -162,11 +162,17 @@ class PeerReporter(Lines):
     help="A member when the cluster was created, as in 1=tcp://127.0.0.1:8047; once for each. A peer that joins names"
     " the present members, and not itself. Once the log names the members, that counts.",
 )
-@click.option("--directory", metavar="DIR", required=True, type=directory_path, help="Where the log is kept.")
-@click.option("--bind", metavar="URL", help="Where to listen (default: this peer's URL among --peer).")
+@click.option("--directory", metavar="DIR", required=True, type=directory_path, help="Directory of the log.")
+@click.option("--bind", metavar="URL", help="Address to listen at (default: this peer's URL among --peer).")
 @ident_option
-@click.option("--broadcast", metavar="URL", help="Tell of applied entries by a PUB socket here (default: none).")
-@click.option("--broadcast-bind", metavar="URL", help="Where the PUB socket is, if clients reach it by --broadcast.")
+@click.option(
+    "--broadcast", metavar="URL", help="Publish applied entries by a PUB socket at this address (default: none)."
+)
+@click.option(
+    "--broadcast-bind",
+    metavar="URL",
+    help="Address that the PUB socket listens at, if it differs from --broadcast.",
+)
 @click.option(
     "--compact-command",
     metavar="CMD",
@@ -191,7 +197,7 @@ class PeerReporter(Lines):
     type=click.IntRange(1),
     default=8,
     show_default=True,
-    help="How long the ids of requests are remembered; the same for all peers (the package: requestIdTtl).",
+    help="Time for which request ids are kept; the same for all peers (the package: requestIdTtl).",
 )
 @click.option("--allow-network", is_flag=True, help="Permit URLs that are not on loopback.")
 @json_option
@@ -223,7 +229,7 @@ def _is_loopback(url: str) -> bool:
     try:
         return found is not None and found[1] != "*" and ip_address(found[1]).is_loopback
     except ValueError:
-        fail(f"{url} does not name an IP address: say tcp://IP:PORT")
+        fail(f"{url} does not name an IP address: write tcp://IP:PORT")
 
 
 def _views(servers: Sequence[Server]) -> tuple[ZmqRaftMemberView, ...]:
