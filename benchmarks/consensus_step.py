@@ -5,7 +5,7 @@
 No disk, no network, no event loop: what is left is the core's own work for a step. A turn takes some ten milliseconds,
 the sides alternate, and a ratio pairs the turns of one round, so that a busy moment of the machine hits all sides. The
 number of calls of Python functions does not depend on the machine at all. A tree of before is a checkout or a commit
-(`--base`), which git then writes out; its layout of modules is that of commit 79c4497.
+(`--base`), which git then writes out.
 """
 
 import filecmp
@@ -25,8 +25,6 @@ COMPILED = TREE / "build" / "compiled"
 DRIVER = Path(__file__).with_name("consensus_step_driver.py")
 BASE, HERE, BUILT = "before", "this tree", "this tree, compiled"
 TURNS_A_RUN = 10
-GOAL_STEP = "leader: AppendReply, 1 entry"
-GOAL = 0.45
 GROUP = "consensus, one step of the core, without disk and network"
 
 
@@ -42,18 +40,18 @@ class Side:
 
 async def measure(directory: Path, base: str | None, runs: int) -> tuple[list[Figure], list[str]]:
     """The figures of all steps, and remarks about sides that are left out."""
-    trees = {HERE: (TREE, "here")}
+    trees = {HERE: TREE}
     remarks = []
     if base is None:
         remarks.append("consensus-step: no comparison, since --base names no checkout and no commit")
     else:
-        trees = {BASE: (checkout(base, directory), "base")} | trees
+        trees = {BASE: checkout(base, directory)} | trees
     if compiled_is_current():
-        trees[BUILT] = (COMPILED, "here")
+        trees[BUILT] = COMPILED
     else:
         remarks.append("consensus-step: the compiled core is not there or not of this tree (`make compiled` builds it)")
     async with AsyncExitStack() as stack:
-        sides = [await _start(stack, directory, name, tree, layout) for name, (tree, layout) in trees.items()]
+        sides = [await _start(stack, directory, name, tree) for name, tree in trees.items()]
         for turn in range(runs * TURNS_A_RUN):
             for side in sides if turn % 2 else reversed(sides):
                 side.turns.append(await side.child.ask("turn"))
@@ -70,15 +68,8 @@ def figures(sides: list[Side]) -> list[Figure]:
             rows.append(Figure(GROUP, f"{step}: {side.name}", "us", times, f"{side.calls[step]:g} calls in Python"))
         for side in sides[1:]:
             ratios = tuple(ours[step] / theirs[step] for ours, theirs in zip(side.turns, first.turns, strict=True))
-            rows.append(Figure(GROUP, f"  {side.name} / {first.name}", "x", ratios, _goal(step, first, side, ratios)))
+            rows.append(Figure(GROUP, f"  {side.name} / {first.name}", "x", ratios))
     return rows
-
-
-def _goal(step: str, first: Side, side: Side, ratios: tuple[float, ...]) -> str:
-    if step != GOAL_STEP or first.name != BASE or side.name != HERE:
-        return ""
-    middle = Figure("", "", "", ratios).median
-    return f"goal at most {GOAL}: {'reached' if middle <= GOAL else 'missed'}"
 
 
 def checkout(base: str, directory: Path) -> Path:
@@ -109,9 +100,9 @@ def compiled_is_current() -> bool:
     )
 
 
-async def _start(stack: AsyncExitStack, directory: Path, name: str, tree: Path, layout: str) -> Side:
+async def _start(stack: AsyncExitStack, directory: Path, name: str, tree: Path) -> Side:
     # -P: the driver's own directory has modules of the same names as packages.
-    command = ["env", f"PYTHONPATH={tree}", sys.executable, "-P", str(DRIVER), layout]
+    command = ["env", f"PYTHONPATH={tree}", sys.executable, "-P", str(DRIVER)]
     child = await Child.start(name, command, directory / "driver.log")
     stack.push_async_callback(child.end)
     return Side(name, child, await child.hear_document())

@@ -1,7 +1,7 @@
 """One side of the step benchmark, in a process of its own: it measures the core of the tree that PYTHONPATH names.
 
-    python -P consensus_step_driver.py LAYOUT     (a key of LAYOUTS) ─▶ calls in each step (JSON, one line)
-    a line ─▶ some rounds ─▶ microseconds of each step (JSON, one line)
+    start         ─▶ calls in each step (JSON, one line)
+    a line        ─▶ some rounds ─▶ microseconds of each step (JSON, one line)
 
     leader: propose ─▶ persisted ─▶ a reply of each follower      follower: append ─▶ persisted
 
@@ -9,8 +9,8 @@ Groups of three replicas have neither disk nor network: what one sends is given 
 is made by the tree under measurement. A number of groups go through the same step together, so the clock is read once
 for all of them, and a step finds the processor's caches about as cold as in a server that does other things in between.
 
-This file runs in trees whose modules differ, so it imports nothing of the project by name. It takes each class from the
-place that LAYOUTS gives.
+This file runs in trees whose modules differ, so it imports no module of the project by name. It searches the modules of
+`consensus.core` for the classes in NAMES.
 """
 
 import gc
@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields
 from importlib import import_module
+from pkgutil import walk_packages
 from random import Random
 from typing import Any
 
@@ -33,35 +34,24 @@ SIZES = (1, 64)
 """Entries of a round."""
 ELECTION_STEPS_MAX = 1_000
 
-_CORE = "consensus.core"
-BASE = {
-    "Configuration": "position",
-    "HardState": "position.Ballot",
-    "Server": "position",
-    "lan": "tuning",
-    "GARLIC_FARM": "dialect",
-    "describe_entries": "log",
-    "Raft": "raft",
-    "Role": "effects",
-    "Persist": "effects",
-    "Send": "effects",
-    "DeadlineReached": "events",
-    "PeerExtensions": "events",
-    "Extensions": "extensions",
-    "Persisted": "events",
-    "Proposed": "events",
-    "Received": "events",
-}
-"""The layout of commit 79c4497, which the goals for steps are set against: class ─▶ module, or module and name."""
-HERE = BASE | {
-    "Configuration": "model",
-    "HardState": "model",
-    "Server": "model",
-    "lan": "options",
-    "GARLIC_FARM": "features",
-    "Extensions": "features",
-}
-LAYOUTS = {"base": BASE, "here": HERE}
+NAMES = (
+    "Configuration",
+    "DeadlineReached",
+    "Extensions",
+    "GARLIC_FARM",
+    "HardState",
+    "PeerExtensions",
+    "Persist",
+    "Persisted",
+    "Proposed",
+    "Raft",
+    "Received",
+    "Role",
+    "Send",
+    "Server",
+    "describe_entries",
+    "lan",
+)
 
 Step = Callable[[Any, int], list[Any]]
 Work = list[tuple[Step, Any]]
@@ -74,15 +64,19 @@ def made(message: Any, *values: object) -> Any:
 
 
 class Names:
-    """The classes of one tree, by the names that this file uses."""
+    """The classes of one tree, each from the module of the core that defines it."""
 
-    def __init__(self, layout: dict[str, str]) -> None:
-        for name, place in layout.items():
-            module, _, other = place.partition(".")
-            setattr(self, name, getattr(import_module(f"{_CORE}.{module}"), other or name))
+    def __init__(self) -> None:
+        package = import_module("consensus.core")
+        modules = [import_module(each.name) for each in walk_packages(package.__path__, f"{package.__name__}.")]
+        for name in NAMES:
+            found = [getattr(module, name) for module in modules if name in vars(module)]
+            if not found:
+                raise SystemExit(f"consensus.core of this tree has no {name}: compare with a later commit")
+            setattr(self, name, found[0])
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"{name} is missing in the layout")
+        raise AttributeError(f"NAMES lacks {name}")
 
 
 class Group:
@@ -235,8 +229,8 @@ def time_of_steps(rounds: Rounds) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run as `python -P consensus_step_driver.py LAYOUT`."""
-    rounds = Rounds(Names(LAYOUTS[sys.argv[1]]))
+    """Print the calls of each step, then their time for each line of the input."""
+    rounds = Rounds(Names())
     for _ in range(WARM_UP_ROUNDS):
         for entries in SIZES:
             rounds.one(entries, untimed)
