@@ -18,6 +18,7 @@ way; its marks have no effect with pytest 9.2.)
 
 import os
 import signal
+from collections.abc import Generator
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -30,6 +31,7 @@ from xdist.workermanage import WorkerController
 from tests.effort import EXAMPLES, IS_SOAK
 from tests.loop_watch.findings import described, findings_in, not_allowed, watched_environment
 from tests.loop_watch.watch import ENVIRONMENT
+from tests.process_state import changes, process_state, restore_garbage_collector
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -41,6 +43,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 settings.register_profile("garlicfarm", deadline=None, print_blob=True, max_examples=EXAMPLES)
 settings.load_profile("garlicfarm")
 
+_STATE = pytest.StashKey[dict[str, object]]()
 SPARK = "tests/spark"
 LONG_FARMS = ("keys", "survivor", "membership", "pipeline_run", "i2p_transport")
 LONG = (SPARK, *(f"tests/end_to_end/test_{name}.py" for name in LONG_FARMS))
@@ -95,6 +98,24 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no
             self._assign_work_unit(node)
         if not self.workqueue:
             node.shutdown()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    """Record the state of the process before a test."""
+    item.stash[_STATE] = process_state()
+    yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Fail a test that changed the state of the process."""
+    yield
+    before = item.stash[_STATE]
+    found = changes(before, process_state())
+    restore_garbage_collector(before)
+    if found:
+        pytest.fail(f"the test changed the process: {'; '.join(found)}")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:

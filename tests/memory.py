@@ -1,19 +1,16 @@
-"""Memory that a piece of code needs, without what the interpreter allocates by chance.
+"""Memory that a piece of code needs.
 
-`tracemalloc` counts all allocations of the process. A table of the interpreter, such as its interned strings,
-doubles at some moment and takes megabytes then. It does so in one run at most, so the lower peak of two runs counts.
+`tracemalloc` counts all allocations of the process, also those of reference cycles that wait for the garbage collector.
 """
 
+import gc
 import tracemalloc
 from collections.abc import Callable
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
-    """Run `work` twice; return the lower peak of the memory allocated in a run."""
-    return min(_peak_of_run(work), _peak_of_run(work))
-
-
-def _peak_of_run(work: Callable[[], object]) -> int:
+    """Run `work`; return the peak of the memory allocated in it."""
+    assert gc.isenabled(), "an earlier test of this process disabled the garbage collector"
     tracemalloc.start()
     try:
         work()

@@ -43,7 +43,12 @@ SUITE = {
             process.send_signal(number)
             assert process.wait(10) == -number
     """,
-    **{f"f_last_{number}": "def test_runs(): pass" for number in range(3)},
+    "f_changes_process": """
+        import gc
+        def test_disables_collector(): gc.disable()
+        def test_follows(): assert gc.isenabled()
+    """,
+    **{f"g_last_{number}": "def test_runs(): pass" for number in range(3)},
 }
 LIMITS = ("timeout=1", "faulthandler_timeout=3", "faulthandler_exit_on_timeout=true")
 START = """
@@ -83,6 +88,11 @@ def test_run_executes_every_test(outcomes: dict[str, list[str]]) -> None:
 def test_hanging_test_fails_and_the_next_one_runs(outcomes: dict[str, list[str]]) -> None:
     assert outcomes["b_hangs.hangs"] == ["FAILED"]
     assert outcomes["b_hangs.follows"] == ["PASSED"]
+
+
+def test_test_that_changes_the_process_fails_alone(outcomes: dict[str, list[str]]) -> None:
+    assert outcomes["f_changes_process.disables_collector"] == ["PASSED", "ERROR"]
+    assert outcomes["f_changes_process.follows"] == ["PASSED"]
 
 
 def test_fatal_test_fails_once_and_the_next_one_runs(outcomes: dict[str, list[str]]) -> None:

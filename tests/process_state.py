@@ -1,0 +1,37 @@
+"""State of the process that a test must leave as it was, because later tests of the same worker depend on it.
+
+A test that disabled the garbage collector made another one, which measures memory, fail in some orders of the tests.
+The order differs from run to run, so the guilty test itself has to fail.
+"""
+
+import gc
+import os
+import resource
+import signal
+import sys
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD)
+LIMITS = {"RLIMIT_CORE": resource.RLIMIT_CORE, "RLIMIT_NOFILE": resource.RLIMIT_NOFILE}
+
+
+def process_state() -> dict[str, object]:
+    """Return the state by name."""
+    return {
+        "garbage collector is enabled": gc.isenabled(),
+        "thresholds of the garbage collector": gc.get_threshold(),
+        "working directory": os.getcwd(),  # noqa: PTH109 - cheaper than a Path, and compared only
+        "recursion limit": sys.getrecursionlimit(),
+        **{each.name: signal.getsignal(each) for each in SIGNALS},
+        **{name: resource.getrlimit(limit) for name, limit in LIMITS.items()},
+    }
+
+
+def restore_garbage_collector(before: dict[str, object]) -> None:
+    """Enable the garbage collector again, so that only the test that disabled it fails."""
+    if before["garbage collector is enabled"]:
+        gc.enable()
+
+
+def changes(before: dict[str, object], after: dict[str, object]) -> list[str]:
+    """Return one line for each difference."""
+    return [f"{name}: {before[name]} before, {value} after" for name, value in after.items() if value != before[name]]
