@@ -14,7 +14,7 @@ EXAMPLES = 100 if IS_SOAK else 25
 """Of a test by Hypothesis that declares no number."""
 
 
-def over_seeds(many: int) -> pytest.MarkDecorator:
-    """Return the parameter `seed` of a search: of `many` seeds the first ones in `make test`."""
-    found = [pytest.param(seed, marks=pytest.mark.search) for seed in range(many if IS_SOAK else SEEDS)]
+def over_seeds(many: int, quick: int = SEEDS) -> pytest.MarkDecorator:
+    """Return the parameter `seed` of a search: `many` seeds in `make soak`, the first `quick` ones in `make test`."""
+    found = [pytest.param(seed, marks=pytest.mark.search) for seed in range(many if IS_SOAK else quick)]
     return pytest.mark.parametrize("seed", found)

@@ -88,6 +88,21 @@ def at_once(output: Path, log: MadeUpLog, window_ms: int) -> Rows:
     return grown(output, log, [], window_ms)
 
 
+@pytest.fixture(scope="module")
+def of_days(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    """All tables of the log of days, made of one batch."""
+    log, _ = over_days()
+    return at_once(tmp_path_factory.mktemp("days"), log, MINUTE_MS)
+
+
+@pytest.fixture(scope="module")
+def grown_days(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of tables that took the log of days in parts; tests only read it."""
+    output = tmp_path_factory.mktemp("grown")
+    grown(output, *over_days(), MINUTE_MS)
+    return output
+
+
 def test_tables_have_the_rows_that_the_formulas_gave_before_they_were_sql(tmp_path: Path) -> None:
     found = at_once(tmp_path, generated_log(6, 0.25, 7), HALF_HOUR_MS)
     expected: Rows = json.loads(EXPECTED.read_text(encoding="utf-8"))
@@ -105,44 +120,46 @@ def test_tables_have_the_rows_that_the_formulas_gave_before_they_were_sql(tmp_pa
                     assert told == value, (name, column)
 
 
-def test_a_table_that_grew_by_batches_equals_one_made_at_once(tmp_path: Path) -> None:
-    log, ends = over_days()
-    expected = at_once(tmp_path / "once", log, MINUTE_MS)
-    assert grown(tmp_path / "grown", log, ends, MINUTE_MS) == expected
-    assert {name for name, rows in expected.items() if not rows} == {"publishers", *TRACED}, "no server published"
-    log = generated_log(3, 0.15, 3)
-    expected = at_once(tmp_path / "other once", log, HALF_HOUR_MS)
-    assert grown(tmp_path / "other grown", log, [*range(50, log.commit_index, 199)], HALF_HOUR_MS) == expected
+def test_tables_from_batches_equal_tables_from_one_batch(of_days: Rows, grown_days: Path, tmp_path: Path) -> None:
+    assert all_rows(grown_days) == of_days
+    assert {name for name, rows in of_days.items() if not rows} == {"publishers", *TRACED}, "no server published"
+    log = generated_log(3, 0.1, 3)
+    expected = at_once(tmp_path / "once", log, HALF_HOUR_MS)
+    assert grown(tmp_path / "grown", log, [*range(50, log.commit_index, 299)], HALF_HOUR_MS) == expected
 
 
-@pytest.mark.parametrize("portion_rows", [1, 400])
-def test_rows_that_are_read_in_portions_make_the_same_tables(
-    portion_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_tables_from_portions_of_one_row_equal_tables_from_one_read(
+    of_days: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, ends = over_days()
-    generated = generated_log(3, 0.3, 3)
-    expected = at_once(tmp_path / "once", log, MINUTE_MS)
-    of_generated = at_once(tmp_path / "other once", generated, HALF_HOUR_MS)
-    # given more rows than are read at once
-    monkeypatch.setattr(refreshing, "PORTION_ROWS", portion_rows)
-    # then tables that are made anew, and those that grow, are as before: a router that was away is seen to be back
-    assert at_once(tmp_path / "portions", log, MINUTE_MS) == expected
-    assert grown(tmp_path / "grown", log, ends, MINUTE_MS) == expected
-    assert at_once(tmp_path / "other portions", generated, HALF_HOUR_MS) == of_generated
+    monkeypatch.setattr(refreshing, "PORTION_ROWS", 1)
+    assert at_once(tmp_path / "portions", log, MINUTE_MS) == of_days
+    # A router that was away is recognized also when the tables grow.
+    assert grown(tmp_path / "grown", log, ends, MINUTE_MS) == of_days
 
 
-def test_a_router_that_comes_back_restarted_after_days_of_silence_is_seen_to_have_restarted(tmp_path: Path) -> None:
-    rows = grown(tmp_path, *over_days(), MINUTE_MS)["router_health"]
+def test_tables_from_portions_of_many_rows_equal_tables_from_one_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = generated_log(3, 0.3, 3)
+    expected = at_once(tmp_path / "once", log, HALF_HOUR_MS)
+    monkeypatch.setattr(refreshing, "PORTION_ROWS", 400)
+    assert at_once(tmp_path / "portions", log, HALF_HOUR_MS) == expected
+
+
+def test_router_restarted_after_days_of_silence_has_a_restart(grown_days: Path) -> None:
+    rows = gold_rows(grown_days, "router_health")
     resets = [(row["server_id"], row["window_start"]) for row in rows if row["restarted"]]
     fifth = datetime(2026, 1, 5, 0, 5, tzinfo=UTC)
     assert resets == [(1, fifth), (2, fifth)]
 
 
-def test_a_submission_that_comes_again_behind_midnight_is_counted_once(tmp_path: Path) -> None:
-    rows = grown(tmp_path, *over_days(), MINUTE_MS)
-    quality = rows["data_quality"]
+def test_submission_repeated_after_midnight_counts_once(grown_days: Path) -> None:
+    quality = gold_rows(grown_days, "data_quality")
     assert sum(row["duplicates"] for row in quality) == 1
-    assert sum(row["reports"] for row in quality) == sum(row["reports"] for row in rows["router_health"])
+    assert sum(row["reports"] for row in quality) == sum(
+        row["reports"] for row in gold_rows(grown_days, "router_health")
+    )
     assert [(row["server_id"], row["refused"]) for row in quality if row["refused"]] == [(None, 1)]
 
 
@@ -157,10 +174,9 @@ def test_files_of_windows_that_no_batch_touched_stay(tmp_path: Path) -> None:
     assert files[0] != files[1] == files[2]
 
 
-def test_what_a_killed_run_left_undone_is_made_by_the_next_one(tmp_path: Path) -> None:
+def test_next_run_completes_the_tables_of_a_killed_run(of_days: Rows, tmp_path: Path) -> None:
     # given batches that were written and noted, and a run that was killed before it made tables of them
     log, ends = over_days()
-    expected = at_once(tmp_path / "once", log, MINUTE_MS)
     output = tmp_path / "killed"
     first, *others = parts(log, ends)
     gold = opened(output, MINUTE_MS)
@@ -172,7 +188,7 @@ def test_what_a_killed_run_left_undone_is_made_by_the_next_one(tmp_path: Path) -
     again = Gold(output, MINUTE_MS)
     tables_of(others[-1], output, len(others), gold=again)
     again.refresh(again.noted_through(LOG))
-    assert all_rows(output) == expected
+    assert all_rows(output) == of_days
     # then what is noted does not grow
     following = log.entries[-1] | {"index": log.entries[-1]["index"] + 1}
     tables_of(MadeUpLog(entries=[following]), output, len(others) + 1, gold=again)
@@ -211,11 +227,10 @@ def test_windows_of_another_width_make_the_tables_anew_out_of_all_history(tmp_pa
     assert all_rows(tmp_path) == all_rows(tmp_path / "once")
 
 
-def test_the_last_rows_are_told_in_order(tmp_path: Path) -> None:
-    grown(tmp_path, *over_days(), MINUTE_MS)
-    rows = gold_rows(tmp_path, "router_health")
-    assert last_rows(tmp_path, 8) == rows[-8:]
-    assert last_rows(tmp_path, 1_000) == rows
+def test_last_rows_are_in_order(grown_days: Path) -> None:
+    rows = gold_rows(grown_days, "router_health")
+    assert last_rows(grown_days, 8) == rows[-8:]
+    assert last_rows(grown_days, 1_000) == rows
 
 
 def test_two_farms_have_leaders_and_publishers_of_their_own(tmp_path: Path) -> None:

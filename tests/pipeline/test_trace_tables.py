@@ -15,6 +15,7 @@ from pipeline.gold.tables import Gold
 from pipeline.gold.traces import TRACED
 from pipeline.tables.delta import Table
 from pipeline.tables.specs import EVENTS_SPEC, LOG
+from tests.effort import over_seeds
 from tests.pipeline.made_tables import FARM, derived_rows, gold_rows, knew, wrote
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -183,10 +184,10 @@ def at_once(output: Path, taken: list[tuple[str, Rows]]) -> dict[str, Rows]:
     return tables(output)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_tables_that_grew_by_batches_of_both_queries_equal_those_made_at_once(seed: int, tmp_path: Path) -> None:
+@over_seeds(10, quick=1)
+def test_tables_from_batches_of_both_queries_equal_one_batch(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
-    taken, run = [*steps(random, hours=40)], Run(tmp_path / "grown")
+    taken, run = [*steps(random, hours=24)], Run(tmp_path / "grown")
     for table, rows in taken:
         run.take(table, rows)
         if random.random() < 0.7:
@@ -207,7 +208,7 @@ def test_a_run_that_is_killed_between_any_two_steps_has_each_event_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = Random(9)
-    taken = [*steps(random, hours=20)]
+    taken = [*steps(random, hours=12)]
     expected = at_once(tmp_path / "once", taken)
     run, commit, kills = Run(tmp_path / "killed"), Table._commit, 0
 

@@ -24,6 +24,7 @@ from pipeline.serve.history import replayed
 from pipeline.serve.query import documents
 from pipeline.tables.names import read_names
 from pipeline.tables.recent import recent_rows
+from tests.effort import over_seeds
 from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, arrow_entries_of, destination
 from tests.pipeline.made_tables import tables_of
 
@@ -83,9 +84,9 @@ def lived_through(seed: int, periods: int) -> Farm:
                 router = {"jobLag": lag_ms[server] * random.uniform(0.5, 1.5)}
                 body = {"cluster": "farm", "date": log.log_time_ms, "id": server, "router": router}
                 log.add(value=json.dumps({**body, "destinations": [leaf]}))
-        found = arrow_entries_of(log)
-        given, before = log.commit_index, given
-        feedback.after_batch(recent_rows(found.slice(before)))
+        found = arrow_entries_of(MadeUpLog(entries=log.entries[given:], cluster_id=log.cluster_id))
+        given = log.commit_index
+        feedback.after_batch(recent_rows(found))
     assert (feedback.failed, feedback.refused) == (0, 0), told
     return farm
 
@@ -96,8 +97,8 @@ def made(log: MadeUpLog, output: Path) -> None:
     gold.refresh(0)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_with_the_present_setting_the_replay_submits_what_the_run_submitted(
+@over_seeds(10, quick=1)
+def test_replay_with_the_present_setting_repeats_the_submissions(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     farm = lived_through(seed, 400)
