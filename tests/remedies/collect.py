@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("bridge", "gossip", "consensus", "pipeline")
 _QUOTED = re.compile(r"`((?:sudo (?:-u \S+ )?)?(?:garlicfarm|systemctl|chown|chmod|mv) [^`]+)`")
+_OPENED = re.compile(r"`(?:sudo|garlicfarm|systemctl|chown|chmod|mv)\b")
 _LINE = re.compile(r"^ {4,}(?:\$ )?((?:sudo (?:-u \S+ )?)?garlicfarm .+)$")
 _TEXT = re.compile(r"\s{2,}.*$|\s+#\s.*$")
 
@@ -61,7 +62,9 @@ def in_sources(root: Path = ROOT) -> Iterator[Remedy]:
 
 
 def in_module(source: str, place: str) -> Iterator[Remedy]:
-    """Those of one module."""
+    """Those of one module. Most modules advise no command and are not parsed."""
+    if _OPENED.search(source) is None:
+        return
     tree = ast.parse(source)
     documents = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
     inner = {id(part) for each in ast.walk(tree) if isinstance(each, ast.JoinedStr) for part in each.values}

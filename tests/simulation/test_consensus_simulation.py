@@ -25,7 +25,7 @@ from tests.simulation.consensus.history import SHORT, run_history
 from tests.simulation.consensus.mutants import Mutant
 from tests.simulation.consensus.profile import STRATEGIES, Kind, Profile
 
-BLOCKS = {"append": (5, 25), "fetch": (5, 25), "zmq": (1, 10), "kraft": (2, 15)}
+BLOCKS = {"append": (2, 25), "fetch": (2, 25), "zmq": (1, 10), "kraft": (1, 14)}
 """Of each strategy the blocks of histories in the quick run, and how many histories a block has."""
 SOAK_BLOCKS = 8
 FOUND_AT = {
