@@ -72,7 +72,7 @@ class Names:
         for name in NAMES:
             found = [getattr(module, name) for module in modules if name in vars(module)]
             if not found:
-                raise SystemExit(f"consensus.core of this tree has no {name}: compare with a later commit")
+                raise SystemExit(f"consensus.core of this tree lacks {name}: compare with a later commit")
             setattr(self, name, found[0])
 
     def __getattr__(self, name: str) -> Any:

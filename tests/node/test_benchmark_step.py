@@ -52,7 +52,7 @@ def test_ratios_pair_the_turns_of_one_round() -> None:
 
 def test_tree_without_a_class_of_the_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consensus_step_driver, "NAMES", ("Raft", "NoSuchClass"))
-    with pytest.raises(SystemExit, match=r"consensus\.core of this tree has no NoSuchClass"):
+    with pytest.raises(SystemExit, match=r"consensus\.core of this tree lacks NoSuchClass"):
         Names()
 
 
