@@ -76,7 +76,7 @@ from .server.interfaces import (
     next_call as next_call,
 )
 from .server.log_stream import SnapshotChunk as SnapshotChunk
-from .server.opening import ServerParts as ServerParts
+from .server.parts import ServerParts as ServerParts
 from .server.opening import open_server as open_server
 from .server.opening import prepare_server as prepare_server
 from .server.options import ServerOptions as ServerOptions

@@ -10,91 +10,22 @@ made of it, opens it by `prepare_server`: the server exists, and `ConsensusServe
 `docs/explanation/consensus.md` has an example.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from hashlib import sha256
-from pathlib import Path
-from random import Random
 
 import trio
 
-from consensus.core.effects import Effect
-from consensus.core.features import Features, LeaderRecords
-from consensus.core.model import Configuration, Index, ServerId
-from consensus.core.options import Options, lan
+from consensus.core.model import Configuration
 from consensus.core.raft import Raft
 from consensus.server.block_nursery import block_nursery
 from consensus.server.event_loop import now_ms
-from consensus.server.interfaces import ContentChecks, StateMachine, Transport
-from consensus.server.options import ServerOptions
+from consensus.server.parts import ServerParts
 from consensus.server.server import ConsensusServer
-from consensus.server.status import Notice
 from consensus.storage.directory import Directory, InlineDisk, ThreadedDisk, open_directory
-from consensus.storage.disk_worker import ServerDisk
-from consensus.storage.planner import Recovery, StorageOptions
+from consensus.storage.planner import Recovery
 
 _NODE_ID_BYTES = 8
-
-
-def _ignore(_event: object) -> None:
-    """Do nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerParts:
-    """The parts and options of one server."""
-
-    path: Path
-    """The directory of the log, the vote and the snapshots of this server."""
-    server_id: ServerId
-    configuration: Configuration | Callable[[], Awaitable[Configuration]]
-    """The members while the log names none; empty for a server that will be added later.
-
-    A function is called only if the recovered log names no members. It may wait for other servers: servers that know
-    each other from their logs start without it.
-    """
-    transport: Transport
-    state_machine: StateMachine
-    features: Features
-    """Features of the protocol of `transport`; they choose the strategy of replication."""
-    options: Options = field(default_factory=lan)
-    server_options: ServerOptions = field(default_factory=ServerOptions)
-    storage_options: StorageOptions = field(default_factory=StorageOptions)
-    cluster_id: str | None = None
-    leader_records: LeaderRecords | None = None
-    """Records of the protocol in the entries that a new leader appends."""
-    node_id: bytes | None = None
-    """The owner of the directory, 8 bytes; None: derived from `server_id`.
-
-    The storage refuses another owner, a second process, and a copy of the directory in another place.
-    """
-    generation: int | None = None
-    """A number that the caller stores elsewhere and increments before each start; None: the storage counts its starts.
-
-    A storage that was opened with a later number is refused: the caller's state was restored from an older copy.
-    """
-    observe: Callable[[Notice], None] = _ignore
-    """Called with each role change, change of the configuration and alarm; it must not wait."""
-    on_effects: Callable[[Sequence[Effect]], None] | None = None
-    """Called with the effects of each step of the core, before they are carried out."""
-    checks: ContentChecks = field(default_factory=ContentChecks)
-    """Checks that may refuse the content of messages from other servers."""
-    keep_from: Callable[[], Index] = lambda: 0
-    """Returns the first entry behind a snapshot that is still of use."""
-    snapshot_index: Callable[[], Index] | None = None
-    """Returns the entry that `state_machine.snapshot()` covers; None: the newest applied one.
-
-    After a restart the state machine receives the entries after it again. No snapshot is taken if that entry is already
-    the last of the stored snapshot.
-    """
-    random: Random = field(default_factory=Random)
-    recovered: Callable[[Recovery], None] = _ignore
-    """Called in the thread that has recovered the storage. A `StorageError` of it closes the directory again."""
-    disk_thread: bool = True
-    """False: the disk is used in trio's thread. For tests with a `MockClock`, whose time would continue otherwise."""
-    wrap_disk: Callable[[ServerDisk], ServerDisk] = lambda disk: disk
-    """Returns the disk that the server uses, made of the one that is opened: for measurements."""
 
 
 @asynccontextmanager
@@ -124,19 +55,7 @@ async def prepare_server(parts: ServerParts) -> AsyncIterator[ConsensusServer]:
             parts.cluster_id,
             parts.leader_records,
         )
-        yield ConsensusServer(
-            core,
-            recovery.storage,
-            parts.wrap_disk(disk),
-            parts.transport,
-            parts.state_machine,
-            parts.observe,
-            parts.server_options,
-            parts.keep_from,
-            parts.checks,
-            parts.snapshot_index,
-            parts.on_effects,
-        )
+        yield ConsensusServer(core, recovery.storage, parts.wrap_disk(disk), parts)
     finally:
         await disk.aclose()
 

@@ -78,10 +78,10 @@ from consensus.server.callbacks import log_failure, run_callback
 from consensus.server.errors import HaltedError, NotLeaderError, ServerBusyError, ServerStoppedError
 from consensus.server.event_loop import EventLoop, now_ms
 from consensus.server.executor import Executor
-from consensus.server.interfaces import ContentChecks, StateMachine, Transport, next_call
+from consensus.server.interfaces import next_call
 from consensus.server.log_stream import LogStream, LogStreams, SnapshotChunk
 from consensus.server.mailbox import JobBlocked, JobDone, Mailbox, Urgent
-from consensus.server.options import ServerOptions
+from consensus.server.parts import ServerParts
 from consensus.server.pending_calls import Awaited, PendingCalls
 from consensus.server.snapshotting import Snapshotting
 from consensus.server.status import ContentRejected, DiskFull, Notice, ServerDescription, ShellDrop
@@ -116,41 +116,25 @@ def _is_request(message: Message) -> TypeGuard[Request]:
 class ConsensusServer:
     """One replica at work. `run` it once; everything else may be called from any task of the same trio run.
 
-    The state machine takes committed entries in a task of its own, at its own pace. Of the log that a snapshot covers,
-    entries before `keep_from()` are no longer of use. A snapshot is of the newest entry that was applied, or of
-    `snapshot_index()`, for a state machine whose snapshots stand for less. `observe` hears role changes and alarms; it
-    must return at once. `checks` are asked before anything that another server sends is stored. `on_effects` is called
-    with the effects of each step, before they are carried out.
+    The state machine takes committed entries in a task of its own, at its own pace. `opening` makes `core`, `storage`
+    and `disk` of the same parts.
     """
 
-    def __init__(
-        self,
-        core: Raft,
-        storage: Storage,
-        disk: ServerDisk,
-        transport: Transport,
-        state_machine: StateMachine,
-        observe: Callable[[Notice], None],
-        options: ServerOptions | None = None,
-        keep_from: Callable[[], Index] = lambda: 0,
-        checks: ContentChecks | None = None,
-        snapshot_index: Callable[[], Index] | None = None,
-        on_effects: Callable[[Sequence[Effect]], None] | None = None,
-    ) -> None:
+    def __init__(self, core: Raft, storage: Storage, disk: ServerDisk, parts: ServerParts) -> None:
         if core.features.replication is Strategy.FETCH and storage.snapshot_form is PLAIN:
             raise ValueError(
                 f"the followers of {core.features.name} fetch snapshots, and no chunk of theirs says which "
                 "configuration was in force: choose a snapshot_form that says it, such as IMAGE"
             )
-        options = options or ServerOptions()
+        options = parts.server_options
         self._core = core
         self._storage = storage
         self._disk = disk
-        self._transport = transport
-        self._observer = observe
-        self._on_effects = on_effects
+        self._transport = parts.transport
+        self._observer = parts.observe
+        self._on_effects = parts.on_effects
         self._options = options
-        self._checks = checks or ContentChecks()
+        self._checks = parts.checks
         self._calls = PendingCalls(options)
         self._executor = Executor(storage, options.group_bytes, self._checks.snapshot)
         self._proposal_limit = ProposalLimit(options.max_proposals, options.max_proposal_bytes)
@@ -164,13 +148,13 @@ class ConsensusServer:
             end_job=self._end_job,
             start_job=self._start_job,
         )
-        self.applying = Applying(state_machine, options.apply_queue_bytes, snapshot_index)
+        self.applying = Applying(parts.state_machine, options.apply_queue_bytes, parts.snapshot_index)
         self._storage_reads = StorageReads(self._calls, self._read_storage, storage.snapshot_form)
         self._streams = LogStreams(
             self._storage_reads, self.applying, lambda: storage.snapshot, options.max_log_streams
         )
         self._snapshots = Snapshotting(
-            storage, self.applying, options, keep_from, self._event_loop.step, self._write_aside, core.describe
+            storage, self.applying, options, parts.keep_from, self._event_loop.step, self._write_aside, core.describe
         )
         if storage.snapshot is not None:
             self.applying.push_restore(Restore(storage.snapshot))

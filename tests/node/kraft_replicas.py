@@ -19,7 +19,8 @@ from consensus.protocols.kraft.replica.peer_transport import KraftTransport
 from consensus.protocols.kraft.replica.quorum_service import QuorumService
 from consensus.protocols.kraft.wire.mapping import Answering
 from consensus.server.errors import ServerBusyError
-from consensus.server.opening import ServerParts, open_server
+from consensus.server.opening import open_server
+from consensus.server.parts import ServerParts
 from consensus.server.server import ConsensusServer
 from tests.node.kept_entries import KeptEntries
 from tests.node.recorded_receiver import RecordedReceiver

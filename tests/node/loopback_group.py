@@ -44,6 +44,7 @@ from consensus.sessions.table import DEFAULT_LIMITS, SessionLimits
 from consensus.storage.directory import ThreadedDisk, open_directory
 from consensus.storage.planner import StorageOptions
 from tests.node.garlic_farm_stage import CREDENTIALS, SERVER_KEYS, key_of, peers_of
+from tests.node.memory_server import parts_around
 from tests.node.plain_peers import PlainDialer, PlainListener, PlainPeers
 
 PATIENT = Options(
@@ -269,7 +270,8 @@ class LoopbackGroup:
                 random=seed,
                 configuration_before=machine.configuration_before,
             )
-            server = ConsensusServer(raft, recovery.storage, disk, links, machine, self._observe, NOTHING_BEHIND)
+            parts = parts_around(links, machine, self._observe, NOTHING_BEHIND)
+            server = ConsensusServer(raft, recovery.storage, disk, parts)
             requests = MemberRequests(server, server_id, links, self, metrics)
             members = Members(Joining(server, server_id), requests)
             with trio.CancelScope() as scope:

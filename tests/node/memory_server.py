@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from random import Random
 
 import trio
@@ -15,8 +16,9 @@ from consensus.core.options import lan
 from consensus.core.raft import Raft
 from consensus.net.memory import MemoryNetwork
 from consensus.server.event_loop import now_ms
-from consensus.server.interfaces import ContentChecks, next_call
+from consensus.server.interfaces import ContentChecks, StateMachine, Transport, next_call
 from consensus.server.options import ServerOptions
+from consensus.server.parts import ServerParts
 from consensus.server.pending_calls import Awaited
 from consensus.server.server import ConsensusServer
 from consensus.server.status import Notice
@@ -88,6 +90,27 @@ def voters(count: int) -> Configuration:
     return Configuration(tuple(Server(n, f"tcp://127.0.0.1:{7000 + n}") for n in range(1, count + 1)))
 
 
+def parts_around(
+    transport: Transport,
+    machine: StateMachine,
+    observe: Callable[[Notice], None] = lambda _: None,
+    options: ServerOptions | None = None,
+    checks: ContentChecks | None = None,
+) -> ServerParts:
+    """Return the parts of a server whose core and disk a test makes."""
+    return ServerParts(
+        path=Path(),
+        server_id=ONE,
+        configuration=voters(1),
+        transport=transport,
+        state_machine=machine,
+        features=GARLIC_FARM,
+        observe=observe,
+        server_options=options or ServerOptions(),
+        checks=checks or ContentChecks(),
+    )
+
+
 def build(
     server_id: int,
     network: MemoryNetwork,
@@ -103,19 +126,9 @@ def build(
     known = voters(count) if configuration is None else configuration
     checked = replace(lan(), check_invariants=True)
     core = Raft(server_id, known, recovery.hard_state, recovery.log, checked, GARLIC_FARM, Random(server_id), now_ms())
-    node: Node
-
-    machine = KeptEntries()
-
-    def observe(notice: Notice) -> None:
-        node.notices.append(notice)
-
-    transport = network.transport(server_id)
-    server = ConsensusServer(
-        core, recovery.storage, disk, transport, machine, observe, options or ServerOptions(), checks=checks
-    )
-    node = Node(server, disk, machine)
-    return node
+    machine, notices = KeptEntries(), list[Notice]()
+    parts = parts_around(network.transport(server_id), machine, notices.append, options, checks)
+    return Node(ConsensusServer(core, recovery.storage, disk, parts), disk, machine, notices)
 
 
 async def request(node: Node, sender: int, asked: Request) -> Reply:

@@ -26,7 +26,7 @@ from consensus.server.server import ConsensusServer
 from consensus.storage.planner import Owner, StorageOptions, recover
 from tests.node.garlic_farm_stage import CHANNEL, Host, ScriptedHandler, Stage
 from tests.node.kept_entries import KeptEntries
-from tests.node.memory_server import MemoryDisk
+from tests.node.memory_server import MemoryDisk, parts_around
 from tests.node.slow_link import MEGABIT_PER_S, Pipe, slow_pair
 
 FAST = 100 * MEGABIT_PER_S
@@ -133,7 +133,8 @@ class Farm:
                     if server.role.role is Role.LEADER and self.leaders[-1:] != [number]:
                         self.leaders.append(number)
 
-                server = ConsensusServer(core_, recovery.storage, disk, links, machine, observe, self._server_options)
+                parts = parts_around(links, machine, observe, self._server_options)
+                server = ConsensusServer(core_, recovery.storage, disk, parts)
                 host = Host(number)
                 host.handler = ServedCore(number, server)
                 host.server._handler = host.handler

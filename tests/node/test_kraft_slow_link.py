@@ -22,12 +22,11 @@ from consensus.protocols.kraft.replica.peer_transport import KraftTransport
 from consensus.protocols.kraft.replica.quorum_service import AnsweringLeader, QuorumService
 from consensus.protocols.kraft.wire.entries import batches_for_replicas, data_of, fetched_entries, goes_on, leader_head
 from consensus.server.event_loop import now_ms
-from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer
 from consensus.storage.planner import Owner, StorageOptions, recover
 from tests.node.kept_entries import KeptEntries
 from tests.node.kraft_replicas import KnownReplicas, replica_names
-from tests.node.memory_server import MemoryDisk
+from tests.node.memory_server import MemoryDisk, parts_around
 from tests.node.slow_link import MEGABIT_PER_S, Pipe, slow_pair
 
 FAST = 100 * MEGABIT_PER_S
@@ -130,7 +129,7 @@ class Quorum:
             if server.role.role is Role.LEADER and self.leaders[-1:] != [number]:
                 self.leaders.append(number)
 
-        server = ConsensusServer(core, recovery.storage, disk, transport, machine, observe, ServerOptions())
+        server = ConsensusServer(core, recovery.storage, disk, parts_around(transport, machine, observe))
         service = QuorumService(
             server,
             names,

@@ -18,7 +18,7 @@ from consensus.server.event_loop import now_ms
 from consensus.server.server import ConsensusServer
 from consensus.storage.planner import Owner, recover
 from tests.node.kept_entries import KeptEntries
-from tests.node.memory_server import ONE, SMALL, MemoryDisk, voters
+from tests.node.memory_server import ONE, SMALL, MemoryDisk, parts_around, voters
 
 REASON = "server 2, the leader, belongs to another cluster: correct the addresses of its peers"
 
@@ -39,8 +39,8 @@ async def test_a_core_that_must_not_go_on_ends_its_server_with_the_reason(
     recovery = recover(disk, Owner(b"node-001", 1, 1), bytes(16), SMALL)
     disk.run(recovery.operations)
     core = HaltingRaft(ONE, voters(1), recovery.hard_state, recovery.log, lan(), GARLIC_FARM, Random(1), now_ms())
-    transport = MemoryNetwork().transport(ONE)
-    server = ConsensusServer(core, recovery.storage, disk, transport, KeptEntries(), lambda _notice: None)
+    parts = parts_around(MemoryNetwork().transport(ONE), KeptEntries())
+    server = ConsensusServer(core, recovery.storage, disk, parts)
     with pytest.RaisesGroup(HaltedError, flatten_subgroups=True) as raised:
         await server.run()
     assert REASON in str(raised.value.exceptions[0]) or REASON in repr(raised.value)

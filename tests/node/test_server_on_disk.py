@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from random import Random
 
 import pytest
 import trio
@@ -12,12 +11,12 @@ from consensus.core.effects import Outcome, Role, RoleChanged
 from consensus.core.features import GARLIC_FARM
 from consensus.core.model import Configuration, Entry, Server
 from consensus.core.options import Options
-from consensus.core.raft import Raft
 from consensus.net.memory import MemoryNetwork
-from consensus.server.event_loop import now_ms
+from consensus.server.opening import open_server
+from consensus.server.parts import ServerParts
 from consensus.server.server import ConsensusServer
 from consensus.server.status import Notice
-from consensus.storage.directory import ThreadedDisk, open_directory
+from consensus.storage.directory import open_directory
 from consensus.storage.disk import StorageInUseError
 from consensus.storage.planner import StorageOptions
 from consensus.storage.verification import StorageVerdict, verify_storage
@@ -32,25 +31,28 @@ SMALL = StorageOptions(segment_bytes=64 * 1024, tail_entries=4)
 async def life(path: Path, generation: int, applied: list[Entry]) -> AsyncIterator[ConsensusServer]:
     """One life of the only voter, from its election on."""
     leads = trio.Event()
-    directory, recovery = open_directory(path, b"node-one", generation, SMALL)
-    disk = ThreadedDisk(directory)
 
     def observe(notice: Notice) -> None:
         if isinstance(notice, RoleChanged) and notice.role is Role.LEADER:
             leads.set()
 
-    core = Raft(1, ALONE, recovery.hard_state, recovery.log, FAST, GARLIC_FARM, Random(generation), now_ms())
-    transport = MemoryNetwork().transport(1)
-    server = ConsensusServer(core, recovery.storage, disk, transport, KeptEntries(applied), observe)
-    try:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(server.run)
-            with trio.fail_after(60):
-                await leads.wait()
-                yield server
-            nursery.cancel_scope.cancel()
-    finally:
-        disk.close()
+    parts = ServerParts(
+        path=path,
+        server_id=1,
+        configuration=ALONE,
+        transport=MemoryNetwork().transport(1),
+        state_machine=KeptEntries(applied),
+        features=GARLIC_FARM,
+        options=FAST,
+        storage_options=SMALL,
+        node_id=b"node-one",
+        generation=generation,
+        observe=observe,
+    )
+    async with open_server(parts) as server:
+        with trio.fail_after(60):
+            await leads.wait()
+            yield server
 
 
 async def test_every_acknowledged_entry_is_there_in_the_next_life(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from consensus.server.options import ServerOptions
 from consensus.server.server import ConsensusServer
 from consensus.storage.planner import Owner, recover
 from tests.node.kept_entries import KeptEntries
-from tests.node.memory_server import ONE, SMALL, MemoryDisk, until, voters
+from tests.node.memory_server import ONE, SMALL, MemoryDisk, parts_around, until, voters
 
 TWO = 2
 OUT_OF_DATE = RequestVote(term=0, candidate=TWO, last=LogId(0, 0), correlation=7)
@@ -56,9 +56,8 @@ def make_server(options: ServerOptions | None = None) -> tuple[ConsensusServer, 
     recovery = recover(disk, Owner(b"node-001", 1, 1), bytes(16), SMALL)
     disk.run(recovery.operations)
     core = WatchedCore(ONE, voters(1), recovery.hard_state, recovery.log, lan(), GARLIC_FARM, Random(1), now_ms())
-    return ConsensusServer(
-        core, recovery.storage, disk, MemoryNetwork().transport(ONE), KeptEntries(), lambda _: None, options
-    ), core
+    parts = parts_around(MemoryNetwork().transport(ONE), KeptEntries(), options=options)
+    return ConsensusServer(core, recovery.storage, disk, parts), core
 
 
 async def test_a_request_is_answered_within_the_call_that_brought_it(autojump_clock: trio.testing.MockClock) -> None:

@@ -1,9 +1,8 @@
 """Snapshots of a server at work: taken by size, by age and on demand, restored at a start, sent to late followers."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from random import Random
 
 import pytest
 import trio
@@ -13,14 +12,12 @@ from consensus.core.effects import Outcome, Role
 from consensus.core.features import GARLIC_FARM
 from consensus.core.model import Configuration, Index, Server, ServerId
 from consensus.core.options import Options
-from consensus.core.raft import Raft
 from consensus.net.memory import MemoryNetwork
-from consensus.server.event_loop import now_ms
 from consensus.server.interfaces import StateMachine
-from consensus.server.opening import ServerParts, open_server
+from consensus.server.opening import open_server
 from consensus.server.options import ServerOptions
+from consensus.server.parts import ServerParts
 from consensus.server.server import ConsensusServer
-from consensus.storage.directory import ThreadedDisk, open_directory
 from consensus.storage.planner import StorageOptions
 from consensus.storage.verification import StorageVerdict, verify_storage
 from tests.node.kept_entries import KeptEntries, encoded
@@ -33,24 +30,29 @@ KEEP_NOTHING = ServerOptions(retain_bytes=0)
 
 
 @asynccontextmanager
-async def life(path: Path, generation: int, machine: StateMachine) -> AsyncIterator[ConsensusServer]:
+async def life(
+    path: Path, generation: int, machine: StateMachine, snapshot_index: Callable[[], Index] | None = None
+) -> AsyncIterator[ConsensusServer]:
     """One life of the only voter on real files."""
-    directory, recovery = open_directory(path, b"node-one", generation, SMALL)
-    disk = ThreadedDisk(directory)
-    core = Raft(1, ALONE, recovery.hard_state, recovery.log, FAST, GARLIC_FARM, Random(generation), now_ms())
-    server = ConsensusServer(
-        core, recovery.storage, disk, MemoryNetwork().transport(1), machine, lambda _: None, KEEP_NOTHING
+    parts = ServerParts(
+        path=path,
+        server_id=1,
+        configuration=ALONE,
+        transport=MemoryNetwork().transport(1),
+        state_machine=machine,
+        features=GARLIC_FARM,
+        options=FAST,
+        server_options=KEEP_NOTHING,
+        storage_options=SMALL,
+        node_id=b"node-one",
+        generation=generation,
+        snapshot_index=snapshot_index,
     )
-    try:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(server.run)
-            with trio.fail_after(60):
-                while server.role.role is not Role.LEADER:  # noqa: ASYNC110 - real time, and soon
-                    await trio.sleep(0.005)
-                yield server
-            nursery.cancel_scope.cancel()
-    finally:
-        disk.close()
+    async with open_server(parts) as server:
+        with trio.fail_after(60):
+            while server.role.role is not Role.LEADER:  # noqa: ASYNC110 - real time, and soon
+                await trio.sleep(0.005)
+            yield server
 
 
 async def fill(server: ConsensusServer, count: int, size: int = 4_000) -> Index:
@@ -101,24 +103,8 @@ class _OldestTen(KeptEntries):
 async def test_a_snapshot_may_stand_for_less_than_what_is_applied(tmp_path: Path) -> None:
     """The log keeps every entry behind it, and the next life applies them after the snapshot."""
 
-    async def one_life(machine: KeptEntries, commands: int) -> None:
-        async with open_server(
-            ServerParts(
-                path=tmp_path / "raft",
-                server_id=1,
-                configuration=ALONE,
-                transport=MemoryNetwork().transport(1),
-                state_machine=machine,
-                features=GARLIC_FARM,
-                options=FAST,
-                server_options=KEEP_NOTHING,
-                storage_options=SMALL,
-                snapshot_index=lambda: 10,
-            )
-        ) as server:
-            with trio.fail_after(60):
-                while server.role.role is not Role.LEADER:  # noqa: ASYNC110 - real time, and soon
-                    await trio.sleep(0.005)
+    async def one_life(generation: int, machine: KeptEntries, commands: int) -> None:
+        async with life(tmp_path / "raft", generation, machine, lambda: 10) as server:
             await server.wait_applied(await fill(server, commands))
             taken = await server.take_snapshot()
             assert (taken.last.index if taken else None) == (10 if commands == 30 else None)
@@ -127,8 +113,8 @@ async def test_a_snapshot_may_stand_for_less_than_what_is_applied(tmp_path: Path
             assert snapshot.last.index == 10
 
     first, second = _OldestTen(), _OldestTen()
-    await one_life(first, 30)
-    await one_life(second, 1)
+    await one_life(1, first, 30)
+    await one_life(2, second, 1)
     assert second.restored == [10]
     assert second.entries[: len(first.entries)] == first.entries
 

@@ -27,8 +27,9 @@ from consensus.protocols.zmq_raft.wire.messages import (
 )
 from consensus.protocols.zmq_raft.wire.request_ids import make_request_id
 from consensus.protocols.zmq_raft.wire.request_table import RequestTable
-from consensus.server.opening import ServerParts, open_server
+from consensus.server.opening import open_server
 from consensus.server.options import ServerOptions
+from consensus.server.parts import ServerParts
 from consensus.server.server import ConsensusServer
 from consensus.server.status import Notice
 from consensus.storage.planner import StorageOptions

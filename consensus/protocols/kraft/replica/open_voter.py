@@ -79,8 +79,9 @@ from consensus.protocols.kraft.wire.replica_names import replica
 from consensus.protocols.kraft.wire.snapshot_form import KafkaSnapshotForm
 from consensus.server.block_nursery import block_nursery
 from consensus.server.errors import ServerBusyError, ServerStoppedError
-from consensus.server.opening import ServerParts, open_server
+from consensus.server.opening import open_server
 from consensus.server.options import ServerOptions
+from consensus.server.parts import ServerParts
 from consensus.server.server import ConsensusServer
 from consensus.server.status import Notice
 from consensus.storage.planner import StorageOptions

@@ -53,8 +53,9 @@ from consensus.protocols.zmq_raft.wire.messages import Peer
 from consensus.protocols.zmq_raft.wire.peers import PeersError, check_peer_id, check_peers
 from consensus.protocols.zmq_raft.wire.request_table import DEFAULT_LIMIT, RequestTable
 from consensus.server.block_nursery import block_nursery
-from consensus.server.opening import ServerParts, prepare_server
+from consensus.server.opening import prepare_server
 from consensus.server.options import ServerOptions
+from consensus.server.parts import ServerParts
 from consensus.server.server import ConsensusServer
 from consensus.server.status import Notice
 from consensus.storage.durable_file import replace_file
