@@ -187,7 +187,7 @@ def publishing(servers: int) -> PublishingView:
                 name=f"node-{each}",
                 preferred=False,
                 score=900 - 10 * each,
-                inability="it has no router" if each == servers else None,
+                inability="it does not have a router" if each == servers else None,
             )
             for each in servers_of(servers)
         ),

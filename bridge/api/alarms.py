@@ -233,7 +233,7 @@ FEATURE_LEVEL: Final = _warning(
     " announce no higher level, or the leader that does not raise it. Until then the farm lacks what the higher level"
     " adds, such as limits for hostile members. `garlicfarm status` and `garlicfarm doctor` name these voters"
     " immediately",
-    "install this version of garlicfarm on the servers named, and start those that are down: `garlicfarm help"
+    "install this version of garlicfarm on the named servers, and start them if they are down: `garlicfarm help"
     " upgrade`. If a server runs it already, someone else controls that server (`garlicfarm help stolen-node`):"
     " `garlicfarm node evict` with its name, at the leader (to evict the leader itself: `garlicfarm transfer` first)",
 )

@@ -138,9 +138,9 @@ MEANINGS: Mapping[VerdictKind, Meaning] = {
         Severity.CRITICAL,
         is_ready=False,
         alarm=NO_QUORUM,
-        text="no leader for three times the shortest election timeout, or no clock entry for 2.5 reporting periods, or"
-        " no leader and too few voters alive. The text names the servers that publish until then, and the servers"
-        " that are down",
+        text="no leader for three times the shortest election timeout, or no clock entry for 2.5 reporting periods,"
+        " or no leader and too few voters alive. The text names the servers that publish until then, and the"
+        " servers down",
     ),
     VerdictKind.ELECTING: Meaning(
         Severity.WARNING,

@@ -264,8 +264,8 @@ def _line(entry: LogEntryView) -> str:
     "--request-id",
     metavar="ID",
     help=(
-        "Repeat the submission with this id. The farm applies it once, however many times and at which nodes you"
-        " repeat it."
+        "Repeat the submission with this id. The farm applies it once, even if you repeat it several times or at"
+        " several nodes."
     ),
 )
 @click.option(

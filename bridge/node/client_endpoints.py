@@ -74,7 +74,7 @@ async def client_endpoints(local: LocalNode, current: CurrentFarm) -> AsyncItera
                 continue
             missing = extra.missing()
             if missing is not None:
-                raise NodeStopped(f"{extra.table}.listen needs {missing}, which is not installed: {extra.remedy}")
+                raise NodeStopped(f"{extra.table}.listen needs the package {missing}: {extra.remedy}")
             module = await trio.to_thread.run_sync(import_module, f"bridge.node.{extra.table}.endpoint")
             found[extra.table] = await stack.enter_async_context(module.open_endpoint(local, settings, current))
         yield found

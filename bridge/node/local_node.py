@@ -163,8 +163,8 @@ def _begin(configuration: NodeConfiguration) -> Beginning:
     if answers(state_dir / SOCKET_NAME):
         # Asked first: otherwise its ports would be what is found in use, and blamed.
         raise NodeStopped(
-            f"a node already runs with the state directory {state_dir}: look at it with `garlicfarm status"
-            f" --node {state_dir}`, or give this one another state_dir and ports",
+            f"a node already runs with the state directory {state_dir}: query it with `garlicfarm status --node"
+            f" {state_dir}`, or give this node another state_dir and other ports",
         )
     if isinstance(configuration.router, FileRouterSettings):
         configuration.router.directory.mkdir(parents=True, exist_ok=True)

@@ -84,21 +84,21 @@ KEYS: Final = (
 """The other keys: the longest text that fits. A key that is off the screen is not found."""
 HELP_CELLS: Final = 14
 HELP: Final = (
-    ("f e l p ?", "farm, events, log, publishing, this help; Tab and arrows go from one to the next"),
-    ("up down, j k", "choose a member, or move in a text; PgUp, PgDn, Home and End further"),
-    ("Enter", "the chosen member in detail; Esc goes back"),
-    ("/", "show only what contains a text: members, events, entries. Enter keeps it, Esc takes it back"),
+    ("f e l p ?", "farm, events, log, publishing, this help; Tab and arrows change the pane"),
+    ("up down, j k", "choose a member, or scroll a text; also PgUp, PgDn, Home and End"),
+    ("Enter", "details of the chosen member; Esc closes them"),
+    ("/", "filter members, events and entries by a text. Enter keeps the filter, Esc removes it"),
     (
         "s, S",
-        "sort members by name, status, round trip, lag, Raft; S turns the order round, ^ or v in the heading tells",
+        "sort members by name, status, round trip, lag, Raft; S reverses the order, which ^ or v in the heading shows",
     ),
     ("T", "hand leadership to the chosen member"),
-    ("X", "keep the leaves of the chosen member out of every structure, or list them again"),
+    ("X", "exclude the leaves of the chosen member from every structure, or include them again"),
     ("V", "evict the chosen member permanently, and replace all keys"),
     ("L", "make the contacted node leave the farm and stop"),
     ("q", "end the view"),
-    ("", "What changes the farm asks first: y carries it out, no other key does. V: type the name in full."),
-    ("", "Colors only repeat what a word says."),
+    ("", "Changes of the farm prompt first: y confirms, every other key cancels. V: type the full name."),
+    ("", "Colors only repeat the words on the screen."),
 )
 
 
@@ -150,7 +150,7 @@ def _header(seen: Seen, canvas: Canvas) -> list[Text]:
     if seen.local is not None:
         return local_header(seen.local, canvas)
     if seen.farm is None:
-        text = seen.reason or "asking a node …"
+        text = seen.reason or "querying a node …"
         return [canvas.line(TITLE), *(canvas.line((each, canvas.palette.doubtful)) for each in _wrapped(text, canvas))]
     if seen.is_old:
         since = f"not live since {clock_text(seen.farm.taken_at_ms)} UTC: {seen.reason}. The picture below is old"

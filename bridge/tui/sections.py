@@ -161,7 +161,7 @@ def local_header(farm: LocalFarmView, canvas: Canvas) -> list[Text]:
     )
     best = best_view(farm)
     if best is None:
-        said = "starting…" if running or not farm.processes else "No node runs: nothing is published by this farm"
+        said = "starting…" if running or not farm.processes else "No node runs: this farm does not publish"
         return [canvas.line((said, palette.doubtful)), first]
     return [verdict_line(best.verdict, canvas), first, raft_line(best, canvas)]
 
@@ -230,7 +230,7 @@ def _process_parts(
 
 def _stopped_parts(process: ProcessView, member: MemberView | None, palette: Palette) -> list[Part]:
     """A process that ended: how, and what the others say, in place of figures that it no longer has."""
-    said = "" if member is None else f"; the others say {member.status.value}"
+    said = "" if member is None else f"; other nodes report it {member.status.value}"
     return [("-", palette.dim), ("stopped", palette.bad), (f"{process.detail}{said}", palette.bad)]
 
 

@@ -237,27 +237,27 @@ def _transfer(farm: FarmView, member: MemberView) -> Question | str:
     if member.raft_id is None or member.raft_id not in {voter.raft_id for voter in farm.raft.voters}:
         return f"{member.name} does not vote, so it cannot lead."
     if member.raft_id == farm.raft.leader_id:
-        return f"{member.name} leads already."
+        return f"{member.name} already leads."
     return Question(f"Hand leadership to {member.name}?", Transfer(member.name))
 
 
 def _exclude(farm: FarmView, member: MemberView) -> Question | str:
     report = next((each for each in farm.reports if each.raft_id == member.raft_id), None)
     if report is None or not report.leaves:
-        return f"{member.name} reports no leaf."
+        return f"{member.name} does not report a leaf."
     destinations = tuple(leaf.destination for leaf in report.leaves)
     if all(leaf.excluded for leaf in report.leaves):
-        return Question(f"List the leaves of {member.name} again?", Exclude(destinations, excluded=False))
-    return Question(f"Keep the leaves of {member.name} out of every structure?", Exclude(destinations, excluded=True))
+        return Question(f"Include the leaves of {member.name} again?", Exclude(destinations, excluded=False))
+    return Question(f"Exclude the leaves of {member.name} from every structure?", Exclude(destinations, excluded=True))
 
 
 def _evict(_farm: FarmView, member: MemberView) -> Question | str:
     if member.evicted:
-        return f"{member.name} is evicted already."
+        return f"{member.name} is already evicted."
     if member.is_self:
-        return f"{member.name} is asked to do this, and cannot evict itself: watch another node."
+        return f"{member.name} cannot evict itself: watch another node."
     return Question(
-        f"Evict {member.name} permanently, and replace all keys of the farm? Its identity never comes back.",
+        f"Evict {member.name} permanently, and replace all keys of the farm? Its identity can never rejoin.",
         Evict(member.node_id, member.name),
         member.name,
     )
@@ -265,8 +265,8 @@ def _evict(_farm: FarmView, member: MemberView) -> Question | str:
 
 def _leave(_farm: FarmView, member: MemberView) -> Question | str:
     if not member.is_self:
-        return f"Only the node that is asked can be told to leave: watch {member.name} (garlicfarm top --node …)."
-    return Question(f"Have {member.name} leave the farm and stop?", Leave(member.name))
+        return f"Only the watched node can be made to leave: watch {member.name} (garlicfarm top --node …)."
+    return Question(f"Make {member.name} leave the farm and stop?", Leave(member.name))
 
 
 _QUESTIONS: Final[dict[str, Callable[[FarmView, MemberView], Question | str]]] = {

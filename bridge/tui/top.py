@@ -47,7 +47,7 @@ class Following:
     """The node that is asked, and its last view; `reason`: why there is no view, or why there is none after it."""
 
     view: FarmView | None = None
-    reason: str = "asking a node …"
+    reason: str = "querying a node …"
     address: NodeAddress | None = None
 
 

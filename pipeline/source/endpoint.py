@@ -52,7 +52,9 @@ def load_credentials(token_file: Path | None, certificate_file: Path | None) -> 
     if token_file is not None and not (token and token.isascii() and token.isprintable()):
         raise CredentialError(f"{token_file} holds no token: copy the node's file control.read.token")
     if certificate_file is not None and not prints:
-        raise CredentialError(f"{certificate_file} holds no certificate in PEM: copy the node's file control.crt")
+        raise CredentialError(
+            f"{certificate_file} does not contain a certificate in PEM: copy the node's file control.crt"
+        )
     return Credentials(token, frozenset(prints))
 
 

@@ -158,7 +158,7 @@ def test_a_newcomer_that_does_not_know_the_cluster_waits_until_its_operator_conf
         # When its operator confirms the cluster that a founder shows, the newcomer joins it
         refused = call("confirm-cluster", "00" * 16, "--node", fifth.directory)
         assert refused.returncode == 1
-        assert "no member tells of cluster" in refused.stderr
+        assert "no member reports cluster" in refused.stderr
         done = call("confirm-cluster", real.cluster_id.hex(), "--json", "--node", fifth.directory)
         assert json.loads(done.stdout)["confirmed"] == real.cluster_id.hex()
         founded.wait_until(lambda: serves(fifth), START_BOUND_S, "it serves")

@@ -140,4 +140,4 @@ def test_a_follower_passes_the_order_to_hand_leadership_over_on_to_the_leader(fa
     farm.wait_until(lambda: farm.leader() is successor, START_BOUND_S, "the successor leads")
     again = call("transfer", "--to", successor.name, "--node", follower.directory)
     assert again.returncode == 1
-    assert f"{successor.name} leads already" in again.stderr
+    assert f"{successor.name} already leads" in again.stderr

@@ -126,7 +126,7 @@ def test_a_fourth_node_with_the_old_key_file_is_told_why_and_joins_with_the_curr
         )
         refused = call("keys", "export", tmp_path / "useless.key", "--node", newcomer.directory)
         assert refused.returncode == 1
-        assert "ask a node that is in the farm" in refused.stderr
+        assert "query another node of the farm" in refused.stderr
         newcomer.kill()
         exported = keys(farm, "export", "--replace", key_file)
         assert load_farm_key(key_file).epoch == exported["epoch"]

@@ -180,7 +180,7 @@ async def test_log_time_far_ahead_of_the_clocks_is_an_alarm_of_the_leader_and_of
         await trio.sleep(10)
         text = stage.alarm(LOG_TIME.kind)
         assert text is not None
-        assert "s ahead of the clocks of a majority of the voters: it stands still" in text
+        assert "s ahead of the clocks of a majority of the voters: it does not advance" in text
         assert stage.alarm(CLOCK.kind) is None
         stage.lead(OTHER)
         await trio.sleep(4)
@@ -422,7 +422,7 @@ async def test_a_plan_of_unknown_fate_is_not_signed(autojump_clock: MockClock) -
     stage = Stage()
 
     def lose(command: bytes) -> SubmitAnswer | None:
-        unknown = SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason="leadership changed meanwhile")
+        unknown = SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason="the leader changed during the request")
         return unknown if isinstance(decode(command), Publication) else None
 
     stage.replica.taken = lose

@@ -125,12 +125,12 @@ class Node(FarmAdmin):
 
     async def withdraw(self) -> WithdrawnAnswer:
         """Nothing to take back."""
-        raise Refused(409, "not-withdrawn", "this node has promised nothing yet.")
+        raise Refused(409, "not-withdrawn", "this node has not made a promise yet.")
 
     async def confirm_cluster(self, cluster_id: str) -> ConfirmedAnswer:
         """There is one cluster to confirm."""
         if cluster_id != bytes(16).hex():
-            raise Refused(409, "not-confirmed", f"no member tells of cluster {cluster_id}")
+            raise Refused(409, "not-confirmed", f"no member reports cluster {cluster_id}")
         return ConfirmedAnswer(cluster_id)
 
     async def leave(self) -> LeavingAnswer:
@@ -431,7 +431,7 @@ def test_an_argument_that_is_no_text_is_refused_in_one_line(
     result = garlicfarm(*command, "\udcff")
     assert (result.exit_code, said(result)) == (
         1,
-        r"garlicfarm: \udcff is no text: write it in UTF-8, and call again",
+        r"garlicfarm: \udcff is not valid text: write it in UTF-8, and try again",
     )
 
 

@@ -86,7 +86,7 @@ def test_a_key_file_behind_the_remembered_ring_is_a_warning_and_a_damaged_ring_a
     assert farm_key_check(path, tmp_path).result is CheckResult.OK
     keep_keys(tmp_path, farm_key.key_ring.install(bytes(32)).use(bytes(32)))
     behind = farm_key_check(path, tmp_path)
-    assert (behind.result, "epoch 1; this node remembers epoch 3" in behind.text) == (CheckResult.WARNING, True)
+    assert (behind.result, "epoch 1; this node uses the later epoch 3" in behind.text) == (CheckResult.WARNING, True)
     assert f"keys export --replace {path}" in behind.action
     (tmp_path / KEYS_FILE).write_bytes(b"rubbish")
     damaged = farm_key_check(path, tmp_path)

@@ -165,7 +165,7 @@ def test_a_promise_taken_back_is_confirmed_with_the_nodes_name(tmp_path: Path) -
 def test_a_withdrawal_that_the_node_refuses_ends_with_its_reason(tmp_path: Path) -> None:
     result = withdraw(tmp_path, Node())
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "garlicfarm: the node refused: this node has promised nothing yet.\n"
+    assert result.stderr == "garlicfarm: the node refused: this node has not made a promise yet.\n"
 
 
 def confirm_cluster(directory: Path, *arguments: str) -> Result:
@@ -181,7 +181,7 @@ def test_a_confirmed_cluster_is_told_with_the_nodes_name(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("cluster_id", "says"), [("11" * 16, "no member tells of cluster"), ("xyz", "has 32 hexadecimal digits")]
+    ("cluster_id", "says"), [("11" * 16, "no member reports cluster"), ("xyz", "has 32 hexadecimal digits")]
 )
 def test_a_cluster_that_cannot_be_confirmed_is_refused_with_the_reason(
     tmp_path: Path, cluster_id: str, says: str

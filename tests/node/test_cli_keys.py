@@ -32,7 +32,7 @@ async def nothing() -> str | None:
 
 async def refused(cluster_id: bytes) -> str | None:
     """Nothing to confirm."""
-    return f"no member tells of cluster {cluster_id.hex()}"
+    return f"no member reports cluster {cluster_id.hex()}"
 
 
 def handlers_of(farm: FakeKeys) -> Handlers:

@@ -141,7 +141,7 @@ def test_in_a_directory_that_all_may_write_a_missing_node_is_told_as_that(
     result = CliRunner().invoke(cli, ["status", "--node", "node-7"])
     assert (result.exit_code, result.stderr) == (
         1,
-        "garlicfarm: no node runs at node-7; start one, or say which with --node\n",
+        "garlicfarm: no node runs at node-7; start one, or name another with --node\n",
     )
 
 

@@ -103,7 +103,7 @@ def test_servers_lists_voters_learners_and_removed_servers(node: Node, garlicfar
 @pytest.mark.usefixtures("node")
 def test_the_whole_shared_state_is_shown(garlicfarm: Callable[..., Result]) -> None:
     found = json.loads(garlicfarm("farm", "--json").stdout)
-    assert found["publishing"][0]["standings"][4]["inability"] == "it has no router"
+    assert found["publishing"][0]["standings"][4]["inability"] == "it does not have a router"
     assert found["weights"]["factors"][0]["ageMs"] == 61_000
     assert len(found["reports"]) == 5
     text = garlicfarm("farm").stdout
@@ -111,7 +111,7 @@ def test_the_whole_shared_state_is_shown(garlicfarm: Callable[..., Result]) -> N
         "CANDIDATE",
         "node-2 (2)",
         "publishes",
-        "it has no router",
+        "it does not have a router",
         "excluded",
         "cost x 1.21",
         "pipeline, 1",

@@ -127,12 +127,12 @@ class FakeNode(FarmAdmin):
 
     async def withdraw(self) -> WithdrawnAnswer:
         """Nothing to take back."""
-        raise Refused(409, "not-withdrawn", "this node has promised nothing yet.")
+        raise Refused(409, "not-withdrawn", "this node has not made a promise yet.")
 
     async def confirm_cluster(self, cluster_id: str) -> ConfirmedAnswer:
         """There is one cluster to confirm."""
         if cluster_id != bytes(16).hex():
-            raise Refused(409, "not-confirmed", f"no member tells of cluster {cluster_id}")
+            raise Refused(409, "not-confirmed", f"no member reports cluster {cluster_id}")
         return ConfirmedAnswer(cluster_id)
 
     async def leave(self) -> LeavingAnswer:
@@ -197,7 +197,7 @@ async def test_a_second_node_with_the_same_state_directory_is_refused(tmp_path: 
 async def test_a_file_in_the_way_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
     path.write_text("precious")
-    with pytest.raises(ControlSocketError, match="in the way"):
+    with pytest.raises(ControlSocketError, match="exists and is not a socket"):
         await ControlServer(path, FakeNode().handlers).run()
     assert path.read_text() == "precious"
 

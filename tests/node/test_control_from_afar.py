@@ -93,7 +93,7 @@ async def test_of_several_urls_each_node_is_asked_with_the_token_and_certificate
         assert (shared.exit_code, shared.output.count(": view, events, metrics")) == (0, 1), shared.output
         three = await command(*named, *tokens, *certificates, "--token-file", tokens[1])
         assert three.exit_code == 1
-        assert "--token-file names 3 files, and 2 nodes are asked by a URL" in three.output
+        assert "--token-file names 3 files, and 2 nodes are given by a URL" in three.output
 
 
 async def test_a_node_that_shows_another_certificate_is_not_sent_the_token(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ async def test_a_node_that_shows_another_certificate_is_not_sent_the_token(tmp_p
                 await client.view()
         by_authority = remote_node(url, tmp_path / "control.read.token", None)
         async with ControlClient(by_authority) as client:
-            with pytest.raises(ControlError, match=r"copy the node's file control\.crt anew"):
+            with pytest.raises(ControlError, match=r"copy the node's file control\.crt again"):
                 await client.view()
         assert node.asked == []
 
@@ -208,16 +208,16 @@ async def test_wrong_token_names_its_file_and_the_files_to_take(tmp_path: Path) 
     ["http://127.0.0.1:7650", "https://", "https://a:b", "https://h:0", "https://h/path", "https://u@h", "ftp://h"],
 )
 def test_an_address_that_is_no_nodes_url_is_refused_by_name(url: str, tmp_path: Path) -> None:
-    with pytest.raises(NodeAddressError, match="is no address of a node"):
+    with pytest.raises(NodeAddressError, match="is not an address of a node"):
         remote_node(url, tmp_path / "token", None)
 
 
 def test_files_that_hold_no_token_or_certificate_are_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "token").write_text("a-token\n")
-    with pytest.raises(NodeAddressError, match="empty holds no token"):
+    with pytest.raises(NodeAddressError, match="empty does not contain a token"):
         remote_node("https://h", tmp_path / "empty", None)
-    with pytest.raises(NodeAddressError, match="empty holds no certificate"):
+    with pytest.raises(NodeAddressError, match="empty does not contain a certificate"):
         remote_node("https://h", tmp_path / "token", tmp_path / "empty")
     with pytest.raises(NodeAddressError, match="absent cannot be read"):
         remote_node("https://h", tmp_path / "absent", None)
@@ -263,7 +263,7 @@ def test_the_certificate_is_kept_and_made_again_when_a_name_is_missing(tmp_path:
     named = control_certificate(tmp_path, LOOPBACK, ["farm.example.org", "192.0.2.7"])
     assert named.fingerprint != first.fingerprint
     assert control_certificate(tmp_path, LOOPBACK, ["192.0.2.7"]) == named
-    with pytest.raises(ControlSocketError, match="can stand in no certificate"):
+    with pytest.raises(ControlSocketError, match="is not valid in a certificate"):
         control_certificate(tmp_path, LOOPBACK, ["bücher.example"])
     assert (tmp_path / "control.key").stat().st_mode & 0o077 == 0
 

@@ -212,7 +212,7 @@ def test_files_that_hold_no_token_or_certificate_are_refused_by_name(tmp_path: P
     empty.write_text("\n")
     with pytest.raises(CredentialError, match="no token"):
         load_credentials(empty, None)
-    with pytest.raises(CredentialError, match="no certificate"):
+    with pytest.raises(CredentialError, match="does not contain a certificate"):
         load_credentials(None, empty)
     with pytest.raises(CredentialError, match="cannot be read"):
         load_credentials(tmp_path / "none", None)

@@ -74,7 +74,7 @@ def test_a_key_file_that_the_ring_has_left_behind_is_an_alarm_until_it_is_replac
     keys = farm_keys(tmp_path, filed, lambda: filed.key_ring.install(NEW).use(NEW))
     alarms = Alarms(EventLog("node-1", lambda: 0))
     keys.judge_file(keys.filed_now(), alarms)
-    assert f"epoch 3, the farm key file {keys.path} is of epoch 1" in alarm_text(alarms)
+    assert f"epoch 3, the farm key file {keys.path} has epoch 1" in alarm_text(alarms)
     assert f"garlicfarm keys export --replace {keys.path}" in alarm_text(alarms)
     replace_farm_key(keys.path, keys.current)
     assert keys.path.stat().st_mode & 0o777 == 0o600
@@ -87,7 +87,7 @@ def test_a_key_file_that_is_gone_foreign_or_later_is_an_alarm_with_what_to_do(tm
     keys = farm_keys(tmp_path, filed)
     alarms = Alarms(EventLog("node-1", lambda: 0))
     keys.judge_file(new_farm_key(3), alarms)
-    assert "is that of another farm" in alarm_text(alarms)
+    assert "belongs to another farm" in alarm_text(alarms)
     assert f"`mv {keys.path} {keys.path}.old`, then `garlicfarm keys export {keys.path}`" in alarm_text(alarms)
     keys.judge_file(filed.following(filed.key_ring.install(NEW).use(NEW)), alarms)
     assert "restart this node" in alarm_text(alarms)
@@ -123,7 +123,7 @@ def test_only_an_older_key_file_of_the_same_farm_is_replaced(tmp_path: Path) -> 
     later = filed.following(filed.key_ring.install(NEW).use(NEW))
     path = tmp_path / "farm.key"
     save_farm_key(path, later)
-    with pytest.raises(KeyFileError, match="of epoch 3, later than epoch 1"):
+    with pytest.raises(KeyFileError, match="has epoch 3, later than epoch 1"):
         replace_farm_key(path, filed)
     with pytest.raises(KeyFileError, match="is not overwritten: choose another name"):
         replace_farm_key(path, new_farm_key(3))

@@ -172,7 +172,7 @@ async def test_a_withdrawal_is_refused_with_the_reason_and_raises_no_alarm(
 ) -> None:
     founder = Founder(tmp_path)
     async with founder.at_work() as forming:
-        assert await forming.withdraw() == "Withdrawal refused: this node has promised nothing yet."
+        assert await forming.withdraw() == "Withdrawal refused: this node has not made a promise yet."
         await founder.exchange_endorsements()
         await forming.until_settled()
         refusal = await forming.withdraw()
@@ -212,9 +212,7 @@ async def test_a_promise_that_cannot_be_written_ends_formation_and_is_never_adve
 )
 def test_a_file_that_cannot_be_used_is_refused_and_left_as_it_is(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FILE_NAME).write_bytes(content)
-    with pytest.raises(
-        UnusableFormationError, match="what this node promised is unknown, and it must not promise again"
-    ):
+    with pytest.raises(UnusableFormationError, match="it has this node's promise, and the node must not promise again"):
         load_formation(tmp_path, A)
     assert (tmp_path / FILE_NAME).read_bytes() == content
 
@@ -253,7 +251,7 @@ async def test_a_confirmed_cluster_is_on_disk_when_that_is_answered_and_then_joi
         assert "garlicfarm confirm-cluster" in founder.alarm
         refusal = await forming.confirm(bytes(16))
         assert refusal is not None
-        assert "no member tells of cluster" in refusal
+        assert "no member reports cluster" in refusal
         assert await forming.confirm(mine.cluster_id) is None
         assert load_formation(tmp_path, A).confirmed == mine.cluster_id
         await forming.until_settled()

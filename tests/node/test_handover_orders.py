@@ -87,7 +87,7 @@ async def test_a_follower_passes_an_order_on_with_its_proof_and_says_who_leads_t
 @pytest.mark.parametrize(
     ("server", "to", "text"),
     [
-        (Server(), "node-3", "node-3 leads already"),
+        (Server(), "node-3", "node-3 already leads"),
         (Server(), "lima", "there are node-1, node-2, node-3"),
         (Server(outcome=SubmitOutcome.BUSY), "node-2", "did not reach the leader"),
         (Server(then=RoleChanged(Role.LEADER, TERM + 1, 1)), "node-2", "another node was elected instead: node-1"),

@@ -74,7 +74,7 @@ async def test_a_router_that_says_it_is_not_well_is_an_alarm(monkeypatch: Patch,
     control.info["i2p.router.net.status"] = 13
     async with telling(monkeypatch, autojump_clock, control) as on:
         await on.router.local_router_status()
-        assert "it has no active peers" in on.standing()["router-status"]
+        assert "it does not have active peers" in on.standing()["router-status"]
 
 
 # -- status and measurements -------------------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ async def test_another_user_cannot_write_under_a_producer_id() -> None:
         batch = batch_of(b'{"note": 9}', producer=stolen, sequence=sequence)
         code, text = await refusal(producing_of(stage), batch, SECOND_WRITER)
         assert code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        assert text == "producer 1 belongs to another user: ask for a producer id of your own"
+        assert text == "producer 1 belongs to another user: request a separate producer id"
     # Then the owner's record is in the log under it
     await producing.append(batch_of(b'{"note": 2}', producer=producer, sequence=1), WRITER)
     assert notes(stage) == [1, 2]
@@ -224,7 +224,7 @@ async def test_a_producer_that_was_silent_for_a_day_is_not_known() -> None:
     farm.state = replace(farm.state, log_time_ms=farm.state.log_time_ms + PRODUCER_EXPIRY_MS + 1)
     code, text = await refusal(producing, batch_of(NOTE, producer=producer))
     assert code is ErrorCode.UNKNOWN_PRODUCER_ID
-    assert "silent for a day" in text
+    assert "sent nothing for a day" in text
 
 
 async def test_a_raised_epoch_begins_anew_and_fences_the_one_before() -> None:

@@ -93,7 +93,7 @@ async def test_a_member_that_does_not_answer_is_named_and_holds_the_next_step_up
         listing = await stage.admin.listing()
         assert listing.silent == ("boris",)
         assert listing.keys[1].missing == ("boris",)
-        with pytest.raises(Refused, match=r"boris is not known to have key .* installed") as refused:
+        with pytest.raises(Refused, match=r"boris did not confirm that key .* installed") as refused:
             await stage.admin.use(new, force=False)
         assert (refused.value.status, refused.value.code) == (409, "not-everywhere")
         await stage.admin.use(new, force=True)
@@ -132,7 +132,7 @@ async def test_a_node_whose_keys_the_farm_removed_changes_and_exports_nothing(tm
             lambda: stage.admin.use(listing.primary, force=True),
             lambda: stage.admin.remove(listing.primary, force=True),
         ):
-            with pytest.raises(Refused, match="ask a node that is in the farm"):
+            with pytest.raises(Refused, match="query another node of the farm"):
                 await step()
 
 

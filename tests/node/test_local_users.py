@@ -99,8 +99,8 @@ def test_a_state_directory_that_no_other_user_can_change_is_used(machine: Machin
         (Machine().add("/home/me", ME, 0o777), "chmod go-w /home/me`"),
         (Machine().add("/home/me/state", STRANGER, 0o700), "sudo -u '#1001'"),
         (Machine().add("/home/me", STRANGER, 0o755).add("/home/me/state", ME, 0o700), "belongs to user"),
-        (Machine().add("/tmp/x", STRANGER, 0o755).link("/home/me/state", "/tmp/x", ME), "has put into /tmp"),  # noqa: S108
-        (Machine().add("/home", 0, 0o1777).link("/home/me", "/var", STRANGER), "has put into /home"),
+        (Machine().add("/tmp/x", STRANGER, 0o755).link("/home/me/state", "/tmp/x", ME), "of user id 1001 in /tmp"),  # noqa: S108
+        (Machine().add("/home", 0, 0o1777).link("/home/me", "/var", STRANGER), "a file of user id 1001 in /home"),
         (Machine().link("/home/me/state", "state", ME), "more than 40 links"),
     ],
     ids=[
@@ -231,7 +231,7 @@ async def test_a_node_hears_no_other_user_on_its_socket(tmp_path: Path) -> None:
     server = ControlServer(path, {}, user_of=lambda _: os.geteuid() + 1)
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
-        with pytest.raises(ControlError, match="without an answer"):
+        with pytest.raises(ControlError, match="without a reply"):
             await ControlClient(path).view()
         assert server.counters["control_unauthorized"] > 0
         assert stat.S_IMODE(path.stat().st_mode) == 0o600

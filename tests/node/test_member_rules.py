@@ -44,7 +44,7 @@ def test_an_id_that_the_log_has_not_given_out_is_refused_with_the_way_to_join() 
 def test_no_server_joins_beyond_the_most_voters() -> None:
     refusal = rules(1, 2, 3, 5, 6).may_add(FOURTH)
     assert isinstance(refusal, str)
-    assert "the farm has 5 voters already" in refusal
+    assert "the farm has 5 voters, the limit of consensus.voters_max" in refusal
 
 
 def test_whom_an_operator_removed_does_not_come_back_by_asking() -> None:
@@ -62,7 +62,7 @@ def test_living_server_is_removed_by_the_log_only() -> None:
 
 def test_a_farm_is_not_talked_below_the_number_of_its_founders() -> None:
     assert rules().may_remove(4, members(1, 2, 3, 4)) is None
-    assert rules().may_remove(3, members(1, 2, 3)) == "a farm of 3 needs another voter in its place first"
+    assert rules().may_remove(3, members(1, 2, 3)) == "a farm of 3 needs another voter as a replacement first"
 
 
 def test_a_node_without_a_server_takes_no_invitation_and_says_so() -> None:

@@ -109,7 +109,9 @@ async def test_what_the_state_machine_refuses_is_refused_with_its_reason(node: A
 
 
 async def test_a_master_is_forced_by_its_address(node: AskedNode) -> None:
-    assert (await node.ask({"force": {"master": MASTER_ADDRESS}})).startswith(f"node-2 publishes {MASTER_ADDRESS} anew")
+    assert (await node.ask({"force": {"master": MASTER_ADDRESS}})).startswith(
+        f"node-2 publishes {MASTER_ADDRESS} again"
+    )
     assert node.last == Force(MASTER.destination.base64)
     status, code, text = await node.refusal({"force": {"master": LEAF_ADDRESS}})
     assert (status, code) == (404, "no-such-master")
@@ -226,7 +228,7 @@ async def test_log_time_far_ahead_of_the_clocks_is_brought_back_by_an_operator()
     stage = node.stage
     own = dataclasses.replace(rival_report(), server_id=1, request=None)
     await stage.append_record(own)
-    with pytest.raises(Refused, match="up to 55 s ahead it waits for them by itself"):
+    with pytest.raises(Refused, match="up to 55 s ahead it waits for them automatically"):
         await node.ask({"correction": {}})
     stage.applied_state.farm.state = dataclasses.replace(
         stage.applied_state.state, log_time_ms=clock_now_ms() + 1_000_000
@@ -242,5 +244,5 @@ async def test_log_time_far_ahead_of_the_clocks_is_brought_back_by_an_operator()
 async def test_without_reports_of_a_majority_log_time_is_not_brought_back() -> None:
     node = AskedNode()
     await node.found()
-    with pytest.raises(Refused, match="no majority of the voters reported lately"):
+    with pytest.raises(Refused, match="no majority of the voters reported recently"):
         await node.ask({"correction": {}})

@@ -39,11 +39,11 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _nothing_to_withdraw() -> str | None:
-    return "this node has promised nothing yet."
+    return "this node has not made a promise yet."
 
 
 async def _nothing_to_confirm(cluster_id: bytes) -> str | None:
-    return f"no member tells of cluster {cluster_id.hex()}"
+    return f"no member reports cluster {cluster_id.hex()}"
 
 
 def port_of(
@@ -270,7 +270,7 @@ async def test_leaving_and_withdrawing_are_handed_on() -> None:
     port = port_of(Stage(), left)
     await port.leave()
     assert left == [True]
-    with pytest.raises(Refused, match="this node has promised nothing yet"):
+    with pytest.raises(Refused, match="this node has not made a promise yet"):
         await port.withdraw()
 
 

@@ -154,7 +154,7 @@ async def test_a_node_that_can_never_publish_is_not_able(autojump_clock: MockClo
 @pytest.mark.parametrize(
     ("fake", "key", "says"),
     [
-        (FakeRouter(is_i2pd=True), i2cp_stage.TRANSIENT, "i2pd makes no session"),
+        (FakeRouter(is_i2pd=True), i2cp_stage.TRANSIENT, "i2pd does not open a session"),
         (FakeRouter(is_i2pd=True), new_master_key().as_signing_key(), None),
         (FakeRouter(), i2cp_stage.TRANSIENT, None),
         (FakeRouter(), new_master_key(demo=True).as_signing_key(), "demonstration"),

@@ -86,7 +86,7 @@ async def test_a_backup_takes_no_directory_that_is_there_and_no_other_file(tmp_p
     (tmp_path / "rubbish").write_bytes(b"rubbish")
     with pytest.raises(RecoveryError, match="name a new directory"):
         await plan_recovery_of_backup(backup, tmp_path)
-    with pytest.raises(RecoveryError, match="no backup that can be used"):
+    with pytest.raises(RecoveryError, match="not a usable backup"):
         await plan_recovery_of_backup(tmp_path / "rubbish", tmp_path / "new")
 
 

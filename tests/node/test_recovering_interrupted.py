@@ -136,5 +136,5 @@ async def test_the_error_says_only_to_mend_the_disk_and_call_again(tmp_path: Pat
     plan = await plan_recovery(directory)
     with pytest.MonkeyPatch.context() as patched:
         Interrupted(patched, 6, ERRORS["error"])
-        with pytest.raises(RecoveryError, match="Free or mend the disk, then call again"):
+        with pytest.raises(RecoveryError, match="Free or repair the disk, then run the command again"):
             await carry_out(plan)

@@ -81,7 +81,7 @@ def test_a_level_that_no_server_supports_names_its_entry_and_the_cut_with_which_
     entry = len(ENTRIES) + len(LEVELS)
     code, output = called(directory, "--yes")
     assert code == 1
-    assert f"Entry {entry} says so" in output
+    assert f"Entry {entry} has that level" in output
     assert f"--cut-after {entry - 1}" in output
     code, output = called(directory, "--cut-after", str(entry - 1), "--dry-run")
     assert code == 0
@@ -221,7 +221,7 @@ def test_a_backup_has_no_log_that_could_be_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cut", "told"), [("99", "the log ends at entry 5"), ("2", "the snapshot stands for all entries up to entry 3")]
+    ("cut", "told"), [("99", "the log ends at entry 5"), ("2", "the snapshot replaces all entries up to entry 3")]
 )
 def test_a_cut_where_there_is_nothing_to_cut_is_refused_with_the_place(tmp_path: Path, cut: str, told: str) -> None:
     directory = trio.run(compacted, tmp_path / "node", 3)

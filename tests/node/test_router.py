@@ -95,7 +95,7 @@ async def test_what_a_router_would_refuse_never_reaches_the_disk(tmp_path: Path)
     master, other, router = new_master_key(), new_master_key(), file_router(tmp_path)
     good = structure(master)
     for offered, says in (
-        (b"rubbish", "no Meta LeaseSet2"),
+        (b"rubbish", "not a Meta LeaseSet2"),
         (structure(other), "is for .*b32.i2p, not for"),
         (good[:-1] + bytes([good[-1] ^ 1]), "signature does not hold"),
         (unpublished(master), "marked unpublished"),

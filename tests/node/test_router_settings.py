@@ -84,7 +84,7 @@ def test_the_path_of_i2pcontrol_is_the_kinds_own_unless_it_is_told(
     ("settings", "says"),
     [
         ('directory = "x"', "router.directory: no such setting"),
-        ('software = "kovri"', "router.software: 'kovri' is none of 'java', 'i2pd'"),
+        ('software = "kovri"', "router.software: 'kovri' is not one of 'java', 'i2pd'"),
         ('i2cp = "router.lan:7654"', "is not a numeric address"),
         ('i2cp = "203.0.113.5:7654"', "router.i2cp: 203.0.113.5 is not a private address"),
         ('i2cp_username = "farm"', "router.i2cp_username: i2cp_username and i2cp_password_file belong together"),
@@ -95,8 +95,8 @@ def test_the_path_of_i2pcontrol_is_the_kinds_own_unless_it_is_told(
             'i2pcontrol = "127.0.0.1:7650"',
             "router.i2pcontrol: '127.0.0.1:7650' is not of the form https://127.0.0.1:7650",
         ),
-        ('i2pcontrol = "http://10.0.0.2:7657"', "in plain http it may go to loopback only"),
-        ('i2pcontrol = "https://10.0.0.2:7650"', "beyond this machine its certificate must be known"),
+        ('i2pcontrol = "http://10.0.0.2:7657"', "send it over plain http to loopback only"),
+        ('i2pcontrol = "https://10.0.0.2:7650"', "on another machine it needs a known certificate"),
         ('password = "secret"', "router.password: no such setting"),
     ],
 )

@@ -96,7 +96,7 @@ async def test_a_file_that_is_no_better_leaves_the_key_in_hand_with_an_alarm_unt
         text = stage.alarm(SIGNING_KEY.kind)
         assert text is not None
         assert expected in text
-        assert "goes on with the key that it has" in text
+        assert "continues with its present key" in text
         await trio.sleep(360)
         assert len(stage.router.published) == 2
         assert all(verify(decode(each)).holds for each in stage.router.published)

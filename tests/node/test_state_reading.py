@@ -133,7 +133,7 @@ async def test_a_backup_takes_any_term_and_index_that_a_server_can_have(tmp_path
 async def test_a_directory_in_use_and_what_is_no_state_are_refused_with_what_to_do(tmp_path: Path) -> None:
     used = node_directory(tmp_path / "used")
     held = Directory(used / RAFT_DIRECTORY)
-    with pytest.raises(StateReadingError, match=r"runs: stop it, or ask it for a backup"):
+    with pytest.raises(StateReadingError, match=r"runs: stop it, or make a backup from it"):
         await read_state(used)
     held.close()
     (tmp_path / "empty").mkdir()

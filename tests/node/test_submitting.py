@@ -97,7 +97,7 @@ async def test_a_request_that_the_farm_has_forgotten_is_expired_and_no_acknowled
     await hours_later(stage)
     answer = await submitting(stage).submit(b"{}", NAMED)
     assert (answer.outcome, answer.index) == (SubmitOutcome.EXPIRED, None)
-    assert "whether it was applied before is not known" in answer.reason
+    assert "the entry may have been applied before" in answer.reason
 
 
 async def test_a_node_whose_session_has_expired_begins_another() -> None:

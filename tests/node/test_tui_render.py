@@ -87,7 +87,14 @@ def test_a_farm_without_leader_says_so() -> None:
 
 def test_the_whole_local_farm_shows_each_process_and_how_it_ended() -> None:
     text = drawn(render_local_farm(local_farm(3), 80, 24, color=False), 80, 24)
-    for fact in ("2/3 nodes run", "4001", "follower", "stopped", "killed by signal 9; the others say", "node-2 publ"):
+    for fact in (
+        "2/3 nodes run",
+        "4001",
+        "follower",
+        "stopped",
+        "killed by signal 9; other nodes report it",
+        "node-2 publ",
+    ):
         assert fact in text, fact
 
 
@@ -373,7 +380,7 @@ def test_evicted_identity_is_counted_nowhere_and_last() -> None:
 
 def test_last_picture_stays_with_the_time_since_it_is_old() -> None:
     view = farm_view()
-    seen = Seen(view, History(), reason="the node that made /var/lib/garlicfarm/control.sock no longer runs")
+    seen = Seen(view, History(), reason="the node of /var/lib/garlicfarm/control.sock no longer runs")
     lines = drawn(draw(ViewState(), seen, 60, 24, color=False), 60, 24).splitlines()
     said = " ".join(" ".join(lines[:4]).split())
     assert f"not live since {clock_text(view.taken_at_ms)} UTC: {seen.reason}" in said

@@ -130,7 +130,7 @@ def test_evicted_member_is_not_evicted_again() -> None:
     farm = farm_view()
     members = (farm.members[0], replace(farm.members[1], evicted=True))
     state, _ = typed(["end", "V"], replace(farm, members=members))
-    assert (state.question, state.notice) == (None, "node-2 is evicted already.")
+    assert (state.question, state.notice) == (None, "node-2 is already evicted.")
 
 
 def test_a_filter_begins_empty_each_time() -> None:
@@ -153,9 +153,9 @@ def test_leaves_are_excluded_and_listed_again() -> None:
 @pytest.mark.parametrize(
     ("keys", "reason"),
     [
-        (["T"], "leads already"),
+        (["T"], "already leads"),
         (["V"], "cannot evict itself"),
-        (["down", "L"], "Only the node that is asked"),
+        (["down", "L"], "Only the watched node"),
     ],
 )
 def test_what_cannot_be_done_is_told_and_not_asked(keys: list[str], reason: str) -> None:

@@ -124,7 +124,7 @@ async def test_a_process_that_does_not_look_after_itself_is_stuck(autojump_clock
     watched = Watched(healthy(2))
     await during(watched, lambda: None, 2)
     await trio.sleep(STUCK_S + 1)
-    assert "has not looked after itself" in watched.watch.stuck()[0]
+    assert "has not run its own checks" in watched.watch.stuck()[0]
 
 
 async def test_a_look_that_takes_long_is_taken_rarely(autojump_clock: MockClock) -> None:

@@ -125,7 +125,7 @@ def test_what_carries_no_proof_is_quarantined_as_the_farm_gives_it_no_effect() -
     log.add(value=json.dumps({"users": "own"}), proven=False)
     rows = arrow_entries_of(log).to_pylist()
     assert all(row["reason"] is None for row in rows[:counted])
-    assert [row["reason"] for row in rows[counted:]] == [UNSIGNED] * 3 + ["a JSON object of no kind that a farm knows"]
+    assert [row["reason"] for row in rows[counted:]] == [UNSIGNED] * 3 + ["a JSON object of an unknown kind"]
 
 
 def test_reports_for_several_masters_are_looked_at_like_those_for_one() -> None:

@@ -171,7 +171,7 @@ def test_every_kind_of_entry_has_its_table_and_destinations_have_pseudonyms(tmp_
         "correction": (None, {"clock": 1767225600000}),
     }
     assert [row["reason"] for row in rows("quarantine")] == [
-        "of several kinds at once: router, clock",
+        "of more than one kind: router, clock",
         "Expected `int` <= 9007199254740991 - at `$.date`",
     ]
     (health,) = rows("router_health")

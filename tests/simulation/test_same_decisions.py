@@ -232,7 +232,7 @@ def test_up_to_the_level_that_brings_them_a_version_without_the_new_kinds_decide
         record = entry.record
         if kind_of(record).level > FIRST_LEVEL:
             unknown += 1
-            foreign = Foreign("a JSON object of no kind that a farm knows", request_of(record))
+            foreign = Foreign("a JSON object of an unknown kind", request_of(record))
             entry = replace(entry, record=foreign)
         older.apply(len(world.log), 1, entry)
         assert older.state == world.farm.state, f"seed {seed}, entry {len(world.log)}"

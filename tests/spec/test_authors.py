@@ -152,7 +152,7 @@ def test_weights_are_taken_from_servers_and_client_keys_with_that_scope() -> Non
 
 
 def test_objects_of_users_need_no_author() -> None:
-    assert Story().reason(None, Foreign("a JSON object of no kind that a farm knows")) is None
+    assert Story().reason(None, Foreign("a JSON object of an unknown kind")) is None
 
 
 def test_an_entry_that_is_copied_has_no_second_effect() -> None:
@@ -280,7 +280,7 @@ def test_a_client_key_that_comes_back_goes_on_with_its_numbers() -> None:
     ("entry", "reason"),
     [
         (client("script", STRANGER, Scope.OPERATOR), "belongs to the client key 0c0c0c0c"),
-        (client("new", STRANGER), "would have no scope"),
+        (client("new", STRANGER), "needs a scope"),
         (client("new", A, Scope.OPERATOR), "the identity of a server"),
         (replace(client("new", STRANGER), admitted=False), "no client key 0909090909090909 is admitted"),
         (replace(client("old", DISMISSED), admitted=False), "no client key 0d0d0d0d0d0d0d0d is admitted"),

@@ -279,7 +279,7 @@ def test_if_no_node_can_publish_the_reasons_are_told() -> None:
     log.append(report(1, attached=False), report(2, can_sign_until_s=None))
     [master] = view_of(log).publishing
     assert master.publisher_id is None
-    assert master.reason == "no server can publish: it has no router; it holds no key that can sign"
+    assert master.reason == "no server can publish: it does not have a router; it does not have a valid signing key"
 
 
 def test_a_choice_that_contradicts_the_reports_does_not_take_the_picture_away() -> None:
@@ -288,7 +288,7 @@ def test_a_choice_that_contradicts_the_reports_does_not_take_the_picture_away() 
     state = log.farm.state
     masters = {MASTER: replace(state.masters[MASTER], choice=Choice(1))}
     [master] = view_of(log, state=replace(state, masters=masters), tuning=FarmTuning()).publishing
-    assert master.reason == "no server can publish: it has no router"
+    assert master.reason == "no server can publish: it does not have a router"
 
 
 def test_a_healthy_leaf_is_shown_as_healthy_whatever_its_cost() -> None:

@@ -51,9 +51,9 @@ def event(kind: str, node: str = "node-1", time_ms: int = 0, **data: Scalar) -> 
             event(
                 "publication-refused",
                 server=1,
-                reason="second 1795352222 is not after 1795352333, which was accepted before",
+                reason="second 1795352222 is not after 1795352333, the second of the last accepted publication",
             ),
-            "from server 1: second 12:57:02 is not after 12:58:53, which was accepted before",
+            "from server 1: second 12:57:02 is not after 12:58:53, the second of the last accepted publication",
         ),
         (
             event("exclusion-changed", leaf=MASTER.removesuffix(".b32.i2p"), excluded=True),

@@ -86,7 +86,7 @@ def test_of_two_decisions_about_one_name_the_second_changes_nothing() -> None:
     before = story.state.admitted
     [refused] = story.apply(4, 1, Approval(D, "b", B))
     assert isinstance(refused, AdmissionRefused)
-    assert "another operator has decided about it" in refused.reason
+    assert "another operator has approved it" in refused.reason
     assert story.state.admitted == before
 
 
@@ -242,17 +242,17 @@ def test_an_eviction_that_would_leave_no_majority_has_to_be_forced(
 ) -> None:
     reason = majority_lost(voters, well, evicted, expect)
     assert (reason is not None) is lost
-    assert reason is None or "which is no majority: the farm would stand still" in reason
+    assert reason is None or "less than a majority: the farm could not commit anything" in reason
 
 
 def test_a_refused_eviction_says_which_voters_would_decide() -> None:
     of_five = majority_lost({1, 2, 3, 4, 5}, {1, 2, 5}, 5, expect=3)
     assert of_five is not None
-    assert of_five.startswith("of the 4 voters that there would be, only 2 can be reached")
+    assert of_five.startswith("after the eviction only 2 of 4 voters could be reached")
     of_three = majority_lost({1, 2, 3}, {1, 3}, 3, expect=3)
     assert of_three is not None
     assert of_three.startswith(
-        "of the 3 voters that there would be, the evicted one's empty seat (a farm of 3 needs it)"
+        "after the eviction only 1 of 3 voters (a farm of 3 counts the empty seat of the evicted server)"
     )
 
 

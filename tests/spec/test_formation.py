@@ -427,7 +427,7 @@ def test_a_newcomer_joins_the_cluster_that_its_operator_confirmed_and_a_restart_
     [
         (formation(E, 2, FormationState(known=some_founding(A, B))), "belongs to cluster"),
         (formation(E, 2, of=some_founding(A, B)), "the farm key file of this node names another cluster"),
-        (formation(E, 2), "no member tells of cluster"),
+        (formation(E, 2), "no member reports cluster"),
     ],
 )
 def test_a_confirmation_is_refused_when_it_could_not_be_meant(core: Formation, reason: str) -> None:
@@ -509,7 +509,7 @@ def test_two_clusters_under_one_farm_raise_an_alarm_and_are_not_merged() -> None
     text = the(effects, Alarm).text
     assert some_founding(A, B).cluster_id.hex() in text
     assert some_founding(C, D).cluster_id.hex() in text
-    assert "it rejoins with a new identity" in text
+    assert "it joins with a new identity" in text
     assert not has(effects, Persist)
     assert core.founding == some_founding(A, B)
 
@@ -528,7 +528,7 @@ def test_colliding_promises_raise_an_alarm_that_names_the_nodes_to_withdraw_on()
     assert core.alarms == ()
     assert core.deadline == TUNING.patience_ms
     text = the(act(core, DeadlineReached(), now=TUNING.patience_ms), Alarm).text
-    assert f"Run `garlicfarm withdraw` on {B.hex()}, {D.hex()}, one after the other" in text
+    assert f"Run `garlicfarm withdraw` on {B.hex()}, {D.hex()}, one at a time" in text
 
 
 def test_a_founder_that_does_not_come_raises_an_alarm_that_names_it() -> None:
@@ -571,7 +571,7 @@ def test_node_belongs_to_a_withdrawn_set_that_completed() -> None:
 @pytest.mark.parametrize(
     ("state", "members", "reason"),
     [
-        (FormationState(), (), "promised nothing"),
+        (FormationState(), (), "not made a promise"),
         (FormationState(founding=some_founding(A, B)), (), "the farm is created"),
         (promised_with(A, A, B), (founded(C, some_founding(C, D)),), "the farm is created"),
         (promised_with(A, A, B), (promising(B, A, B),), "under way"),

@@ -200,8 +200,8 @@ def test_two_nodes_with_one_name_are_not_offered_for_approval() -> None:
     story.admitted[1] = replace(story.admitted[1], name="node-4")
     story.live(3 * SETTLE_MS)
     [refused] = [text for text in story.decision.refused if "node-4" in text]
-    assert "two nodes that run have the name node-4" in refused
-    assert "approve nothing" in refused
+    assert "two running nodes have the name node-4" in refused
+    assert "do not approve it" in refused
 
 
 def test_what_failed_is_tried_again_later_and_others_get_their_turn() -> None:
@@ -265,7 +265,7 @@ def test_without_a_replacement_a_farm_never_falls_below_expect() -> None:
     story.status[3] = DEAD
     assert story.live(3 * GRACE_MS) == []
     assert story.decision.waits == (
-        "node-3 is dead for 29 min; not removed: a farm of 3 needs another voter in its place first",
+        "node-3 is dead for 29 min; not removed: a farm of 3 needs another voter as a replacement first",
     )
 
 

@@ -78,7 +78,10 @@ def test_a_farm_does_not_go_below_its_size_and_says_what_it_waits_for() -> None:
     story = Story(voters=3)
     story.removed = {3}
     assert story.live(3 * SETTLE_MS) == []
-    expected = "node-3 is to go by an operator's word; not removed: a farm of 3 needs another voter in its place first"
+    expected = (
+        "an operator has requested the removal of node-3; not removed: a farm of 3 needs another voter as a"
+        " replacement first"
+    )
     assert expected in story.decision.waits
     story.lead(3)
     story.status[1] = MemberStatus.ALIVE

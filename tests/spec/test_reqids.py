@@ -30,7 +30,7 @@ from tests.spec.farm_stories import BASE_MS
 NOW_S = BASE_MS // 1000
 NOW_MS = NOW_S * 1000
 LEAF = "a" * 52
-FOREIGN = "a JSON object of no kind that a farm knows"
+FOREIGN = "a JSON object of an unknown kind"
 
 
 def reqid(second: int = NOW_S, counter: int = 1) -> bytes:

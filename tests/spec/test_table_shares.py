@@ -118,7 +118,9 @@ class _NextFarm(Farm):
 
 def test_a_table_without_a_declaration_is_found() -> None:
     assert {"_NextState.notes", "_NextState.notes.value"} <= set(undeclared(_NextState))
-    with pytest.raises(UndeclaredTableError, match=r"_NextState\.notes is a table of the state without a share"):
+    with pytest.raises(
+        UndeclaredTableError, match=r"_NextState\.notes is a table of the state without a declared share"
+    ):
         declared_table("_NextState.notes")
     assert undeclared(farm=_NextFarm()) == ["Farm.votes"]
 

@@ -301,8 +301,8 @@ def test_that_no_server_can_publish_says_why(reason: Inability, text: str) -> No
 
 def test_different_reasons_are_told_of_each_server() -> None:
     found = verdict(unable(healthy(), Inability.NO_KEY, Inability.UNATTACHED, Inability.NO_KEY))
-    assert "node-2: it has no router" in found.text
-    assert "node-3: it holds no key" in found.text
+    assert "node-2: it does not have a router" in found.text
+    assert "node-3: it does not have a valid signing key" in found.text
 
 
 def test_a_structure_that_has_ended_is_not_published() -> None:

@@ -236,7 +236,7 @@ def test_a_correction_is_refused_with_the_numbers_where_it_is_not_needed_or_goes
     for ms in (0, 59_999, 60_000 + ALLOWED_MS + 1, JUMP_MS):
         [elsewhere] = farm.append(Correction(BASE_MS + ms))
         assert isinstance(elsewhere, CommandRefused)
-        assert f"is not within {BASE_MS + 60_000} and {BASE_MS + 60_000 + ALLOWED_MS}" in elsewhere.reason
+        assert f"is not between {BASE_MS + 60_000} and {BASE_MS + 60_000 + ALLOWED_MS}" in elsewhere.reason
     assert farm.log_time == JUMP_MS
 
 

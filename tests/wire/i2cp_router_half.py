@@ -105,7 +105,7 @@ def _lease_set(reader: FieldReader) -> CreateLeaseSet2:
     # How long the structure is follows from what is in it, so the count behind it is found by what else makes sense.
     counted = rest.endswith(b"\0") and not _is_structure(rest) and _is_structure(rest[:-1])
     if not counted and not _is_structure(rest):
-        raise I2cpError("the lease set is no Meta LeaseSet2")
+        raise I2cpError("the lease set is not a Meta LeaseSet2")
     return CreateLeaseSet2(session_id, rest[:-1] if counted else rest, counted)
 
 

@@ -50,7 +50,7 @@ def test_an_approval_is_a_link_like_an_admission() -> None:
 @pytest.mark.parametrize(
     ("chain", "said"),
     [
-        ([], "shows no admission"),
+        ([], "does not show an admission"),
         ([admission(4, by=4)], "do not lead to a founder"),
         ([admission(4, by=3)], "do not lead to a founder"),
         ([admission(4, by=3), admission(3, by=4)], "do not lead to a founder"),
@@ -79,7 +79,7 @@ def test_admissions_of_another_farm_show_nothing() -> None:
 def test_what_an_expelled_member_signed_shows_nothing() -> None:
     chain = [admission(4, by=3), admission(3, by=1)]
     assert flaw(chain) is None
-    assert "was retired or evicted" in (flaw(chain, out=(node_id(3),)) or "")
+    assert "by the retired or evicted identity" in (flaw(chain, out=(node_id(3),)) or "")
 
 
 def test_a_line_that_is_longer_than_a_handshake_carries_is_not_walked_to_its_end() -> None:

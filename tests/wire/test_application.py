@@ -202,7 +202,7 @@ def test_a_command_is_written_and_read(command: OperatorCommand, written: dict[s
         ({"factors": {"throughIndex": -1, "formula": "", "factors": {}}}, ">= 0"),
         ({"factors": {"throughIndex": 1, "formula": "x" * 201, "factors": {}}}, "length <= 200"),
         ({"factors": {"throughIndex": 1, "formula": "", "factors": {"short": 1}}}, "regex"),
-        ({"force": {"master": destination(0)}, "cost": {"hash": HASH, "factor": 1}}, "several kinds at once"),
+        ({"force": {"master": destination(0)}, "cost": {"hash": HASH, "factor": 1}}, "more than one kind"),
     ],
 )
 def test_a_malformed_command_is_foreign_with_the_reason(written: dict[str, Any], reason: str) -> None:
@@ -292,9 +292,9 @@ def changed(**members: Any) -> bytes:
         (b"", "truncated"),
         (b"[]", "object"),
         (b"17", "object"),
-        (b"{}", "no kind"),
-        (b'{"kraft":1}', "no kind"),
-        (b'{"clock":{"time":1,"id":1},"router":{}}', "several kinds at once: router, clock"),
+        (b"{}", "unknown kind"),
+        (b'{"kraft":1}', "unknown kind"),
+        (b'{"clock":{"time":1,"id":1},"router":{}}', "more than one kind: router, clock"),
         (b'{"router":{}}', "missing required field `cluster`"),
         (b'{"clock":{"time":-1,"id":1}}', ">= 0"),
         (b'{"clock":{"time":1e999,"id":1}}', "out of range"),

@@ -146,7 +146,7 @@ def test_every_truncation_is_the_one_error_or_a_shorter_message(message: Message
         (37, "0001 02 00", "end within the leases"),
         (38, "0001 00000001 00000001 01 0161", "kind 1, not of a hash"),
         (41, "0001 03 00", "store type 3"),
-        (41, "0001 07 00", "no Meta LeaseSet2"),
+        (41, "0001 07 00", "not a Meta LeaseSet2"),
         (3, "0001 00", "bytes follow a DestroySession"),
     ],
 )

@@ -260,14 +260,12 @@ def test_each_of_javas_refusals_is_named() -> None:
     later = replace(good, published_s=PUBLISHED_S + 1)
     assert reasons(later, previous=good) == []
     assert reasons(good, previous=good) == ["it is not published in a later second than the one it replaces"]
-    assert reasons(replace(good, revocations=(bytes(32),))) == [
-        "it has revocations, with which a Java router cannot verify it"
-    ]
+    assert reasons(replace(good, revocations=(bytes(32),))) == ["it has revocations, so a Java router cannot verify it"]
     assert reasons(replace(good, leases=(replace(lease(1), flags=0x010003),))) == [
-        "an entry has upper flag bits, with which a Java router cannot verify it"
+        "an entry has upper flag bits, so a Java router cannot verify it"
     ]
     assert reasons(replace(good, options={"k": "\u00fc"})) == [
-        "an option is not plain ASCII, with which a Java router cannot verify it"
+        "an option is not plain ASCII, so a Java router cannot verify it"
     ]
     tampered = decode(RECORDED["tampered"])
     assert check_acceptable_to_java_router(tampered, PUBLISHED_S) == ["the signature is not the destination's"]
@@ -281,7 +279,7 @@ def test_every_truncation_and_every_trailing_byte_is_the_one_error(name: str) ->
     for length in range(len(data)):
         with pytest.raises(LeaseSetError):
             decode(data[:length])
-    with pytest.raises(LeaseSetError, match="65 bytes are left"):
+    with pytest.raises(LeaseSetError, match="65 bytes remain"):
         decode(data + b"\x00")
 
 

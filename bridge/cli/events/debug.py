@@ -77,7 +77,7 @@ class _DebugBundle:
     default=SECONDS_DEFAULT,
     show_default=True,
     type=click.IntRange(0, SECONDS_MOST),
-    help="Seconds for which the queried node profiles its processor time; 0: without a profile.",
+    help="Seconds of the processor profile of the queried node; 0: without a profile.",
 )
 @nodes_option
 @json_option

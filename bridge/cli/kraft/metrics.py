@@ -37,7 +37,7 @@ TEXTS: Final = {
     "commit_latency_max": "From the append of records until their commit, in milliseconds, the longest; of a leader",
     "fetch_records_rate": "Records that this server has fetched, a second; of a follower",
     "append_records_rate": "Records that this server has appended, a second; of a leader",
-    "poll_idle_ratio_avg": "The share of time in which this process is idle",
+    "poll_idle_ratio_avg": "The idle share of this process's time",
 }
 """Averages, maxima and rates are of the last 30 to 60 seconds; not a number: there was nothing to measure."""
 _CONNECTIONS: Final = 8

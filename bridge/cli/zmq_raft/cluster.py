@@ -216,7 +216,7 @@ def _row(peer: ZmqRaftPeerView) -> Sequence[str]:
 @click.option(
     "--request-id",
     metavar="HEX",
-    help="Repeat the update with this id. It is committed once, however many times you repeat it within some hours.",
+    help="Repeat the update with this id. It is committed once, even if you repeat it several times within some hours.",
 )
 @click.option(
     "--parallel",

@@ -197,7 +197,7 @@ class PeerReporter(Lines):
     type=click.IntRange(1),
     default=8,
     show_default=True,
-    help="Time for which request ids are kept; the same for all peers (the package: requestIdTtl).",
+    help="Lifetime of request ids; the same for all peers (the package: requestIdTtl).",
 )
 @click.option("--allow-network", is_flag=True, help="Permit URLs that are not on loopback.")
 @json_option

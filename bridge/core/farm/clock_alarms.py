@@ -68,7 +68,7 @@ def founding_clock_text(own_name: str, offsets_ms: Mapping[str, int]) -> str | N
     if own_name in agreeing and 2 * len(agreeing) > len(clocks_ms):
         return None
     if 2 * len(agreeing) > len(clocks_ms):
-        return f"the clock of this node, {own_name}, is {seconds_off(-right_ms)} those of {', '.join(agreeing)}"
+        return f"the clock of this node, {own_name}, is {seconds_off(-right_ms)} the clocks of {', '.join(agreeing)}"
     offsets = ", ".join(f"{name} {each / 1000:+.0f} s" for name, each in sorted(clocks_ms.items()))
     return f"no majority of the clocks of these nodes agrees; compared with {own_name}: {offsets}"
 
@@ -76,13 +76,13 @@ def founding_clock_text(own_name: str, offsets_ms: Mapping[str, int]) -> str | N
 def log_time_text(judgment: ClockJudgment | None, state: FarmState, period_ms: int) -> tuple[str, str] | None:
     """The problem with log time and what to do; None without a problem."""
     if judgment is None:
-        return "no majority of the voters has reported lately: log time cannot move on", SILENT_ACTION
+        return "no majority of the voters has reported recently: log time cannot advance", SILENT_ACTION
     ahead_ms = state.log_time_ms - judgment.majority_ms
     if ahead_ms <= needless_ms(period_ms):
         return None
     text = (
-        f"log time is {ahead_ms / 1000:.0f} s ahead of the clocks of a majority of the voters: it stands still until"
-        " they have caught up, and servers whose clocks are right cannot publish"
+        f"log time is {ahead_ms / 1000:.0f} s ahead of the clocks of a majority of the voters: it does not advance"
+        " until they catch up, and servers with correct clocks cannot publish until then"
     )
     return text, BACK_ACTION
 

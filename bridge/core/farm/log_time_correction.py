@@ -88,13 +88,14 @@ def correction_refusal(log_time_ms: int, majority_ms: int, time_ms: int, period_
     if ahead_ms <= needless_ms(period_ms):
         return (
             f"log time is {abs(ahead_ms) / 1000:.1f} s {'ahead of' if ahead_ms >= 0 else 'behind'} the clocks of a"
-            f" majority of the voters; up to {needless_ms(period_ms) / 1000:.0f} s ahead it waits for them by itself"
+            f" majority of the voters; up to {needless_ms(period_ms) / 1000:.0f} s ahead it waits for them"
+            " automatically"
         )
     latest_ms = majority_ms + allowance_ms(period_ms)
     if not majority_ms <= time_ms <= latest_ms:
         return (
-            f"the time {time_ms} is not within {majority_ms} and {latest_ms}, where the clocks of a majority of the"
-            " voters are (ms since the epoch)"
+            f"the time {time_ms} is not between {majority_ms} and {latest_ms}, the range of the clocks of a majority"
+            " of the voters (ms since the epoch)"
         )
     return None
 

@@ -157,9 +157,9 @@ _OF_PRODUCER = {
 
 
 _NO_PLACE_FOR_MASTER = (
-    f"the master {{}}.b32.i2p has no place: the farm publishes {MASTERS_MAX} masters, first one of each server,"
-    f" then up to {MASTERS_OF_SERVER_MAX} of each. Remove another master from the settings of the nodes that"
-    " report it"
+    f"the master {{}}.b32.i2p is not published: the farm publishes {MASTERS_MAX} masters, first one from each server,"
+    f" then up to {MASTERS_OF_SERVER_MAX} from each. Remove another master from the settings of the nodes that report"
+    " it"
 )
 
 
@@ -646,9 +646,13 @@ def _refusal(
         return f"{server_name(names, publication.server_id)} is not the publisher; {chosen} is"
     accepted_s = master.publication.published_s if master.publication is not None else -1
     if publication.published_s <= accepted_s:
-        return f"second {publication.published_s} is not after {accepted_s}, which was accepted before"
+        return (
+            f"second {publication.published_s} is not after {accepted_s}, the second of the last accepted publication"
+        )
     if publication.published_s <= unfenced_s:
-        return f"second {publication.published_s} is not after {unfenced_s}, which was published without a quorum"
+        return (
+            f"second {publication.published_s} is not after {unfenced_s}, the second of a publication without a quorum"
+        )
     if publication.published_s > latest_s:
         return f"second {publication.published_s} lies in the future of log time ({latest_s} at most)"
     return None

@@ -71,11 +71,11 @@ def alarms_of(situation: Situation, *, impatient: bool) -> tuple[str, ...]:
 
 def _two_clusters(situation: Situation, own: Founding) -> str:
     return (
-        f"Two clusters exist under one farm key: this node belongs to {own.cluster_id.hex()}; it ignores "
-        f"{_announced(situation)}. They are never merged. If those are nodes of this farm, keep one cluster; on each "
-        "node of the others stop garlicfarm, move its state directory away, give it a key file that `garlicfarm keys "
-        "export FILE` wrote in the kept one, and start it again: it rejoins with a new identity. If not, a stranger "
-        "has the farm key."
+        f"Two clusters exist under one farm key: this node belongs to {own.cluster_id.hex()}; it ignores"
+        f" {_announced(situation)}. They are never merged. If they are nodes of this farm, keep one cluster. On each"
+        " node of the other cluster stop garlicfarm, move its state directory away, give it a key file that"
+        " `garlicfarm keys export FILE` wrote in the kept cluster, and start it again: it joins with a new identity."
+        " If they are not, someone else has the farm key."
     )
 
 
@@ -84,9 +84,10 @@ def _not_believed(situation: Situation) -> str:
     announced = _announced(situation)
     if situation.trusted is not None:
         return (
-            f"This node ignores {announced}: {situation.source} cluster {situation.trusted.hex()}, and it joins no "
-            "other. If `garlicfarm recover` made a new cluster since, run `garlicfarm keys export FILE` on a node of "
-            "the farm, bring that file here, and start this node again. If not, a stranger has the farm key."
+            f"This node ignores {announced}: {situation.source} cluster {situation.trusted.hex()}, and it does not"
+            " join another. If `garlicfarm recover` has created a new cluster since, run `garlicfarm keys export"
+            " FILE` on a node of the farm, bring that file here, and start this node again. If not, someone else has"
+            " the farm key."
         )
     commands = " or ".join(f"`{CONFIRM_COMMAND} {each}`" for each in _clusters(situation)[:CLUSTERS_SHOWN])
     return (
@@ -158,8 +159,8 @@ def _incomplete(situation: Situation, founders: Founders) -> str:
     kept = min(promised)
     yielding = sorted(each for rival, nodes in promised.items() if rival != kept for each in nodes)
     return (
-        f"Promises collide: this node promised {_names(founders)}, but {_names(blocked_by)} promised other "
-        f"founders. Run `{WITHDRAW_COMMAND}` on {_names(yielding)}, one after the other; they then join {_names(kept)}."
+        f"Promises collide: this node promised {_names(founders)}, but {_names(blocked_by)} promised other founders."
+        f" Run `{WITHDRAW_COMMAND}` on {_names(yielding)}, one at a time; they then join {_names(kept)}."
     )
 
 
@@ -172,9 +173,9 @@ def _waiting(situation: Situation, founders: Founders) -> str:
     reasons += [f"{_names(silent)} has not promised yet"] if silent else []
     reasons += [f"{_names(false)} {_EQUIVOCATES}"] if false else []
     return (
-        f"This node promised to create the farm with {_names(others)}, and waits: {' and '.join(reasons)}. Start what "
-        f"is missing. If one of them will not return, run `{WITHDRAW_COMMAND}` on every node that promised this set, "
-        "one after the other."
+        f"This node promised to create the farm with {_names(others)}, and waits: {' and '.join(reasons)}. Start what"
+        f" is missing. If one of them will not return, run `{WITHDRAW_COMMAND}` on every node that promised this set,"
+        " one at a time."
     )
 
 
@@ -202,13 +203,13 @@ def _way_out(missing: Sequence[bytes], endorsed: Founding) -> str:
     outside = [each for each in missing if each not in endorsed.founders]
     if outside and len(outside) == len(missing):
         return (
-            f"All founders confirm them, {_names(outside)} is not a founder and blocks the founding. If it is your "
-            f"node, stop or update it. If not, a stranger has the farm key. {list_founders(endorsed)}"
+            f"All founders confirm them, {_names(outside)} is not a founder and blocks the founding. If it is your"
+            f" node, stop or update it. If not, someone else has the farm key. {list_founders(endorsed)}"
         )
     return (
-        "Start the missing nodes; stop or update a node that is not a founder and does not confirm. If one of the "
-        f"founders will not return, or is not your node, run `{WITHDRAW_COMMAND}` on every node that shows this alarm, "
-        "one after the other, the founders first."
+        "Start the missing nodes; stop or update a node that is not a founder and does not confirm. If one of the"
+        f" founders will not return, or is not your node, run `{WITHDRAW_COMMAND}` on every node that shows this"
+        " alarm, one at a time, the founders first."
     )
 
 

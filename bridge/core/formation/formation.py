@@ -434,9 +434,9 @@ class Formation:
         promise = self._durable.promise
         refusal = None
         if self.founding is not None or self._foundings_seen():
-            refusal = "the farm is created; a withdrawal would change nothing. To leave it, use `garlicfarm leave`."
+            refusal = "the farm is created, so a withdrawal is too late. To leave it, use `garlicfarm leave`."
         elif promise is None and self._durable.endorsed is None:
-            refusal = "this node has promised nothing yet."
+            refusal = "this node has not made a promise yet."
         elif self._pending is not None or self._is_about_to_exist():
             refusal = f"the founding is under way: all founders have promised. {self._until_it_exists()}"
         elif max(len(self._durable.withdrawn), len(self._durable.revoked)) >= WITHDRAWALS_MAX:
@@ -468,8 +468,8 @@ class Formation:
             return "Look again in a moment."
         names = ", ".join(each.hex() for each in blocking)
         return (
-            f"{names} is no founder and does not confirm them: look again in a moment. If that lasts and it is a node"
-            f" of yours, stop or update it. If not, a stranger has the farm key. {list_founders(endorsed)}"
+            f"{names} is not a founder and does not confirm them: check again in a moment. If that lasts and it is"
+            f" your node, stop or update it. If not, someone else has the farm key. {list_founders(endorsed)}"
         )
 
     def _confirm(self, cluster_id: bytes) -> None:
@@ -477,13 +477,13 @@ class Formation:
         heard = sorted({each.cluster_id.hex() for each in self._foundings_seen()})
         refusal = None
         if self.founding is not None:
-            refusal = f"this node belongs to cluster {self.founding.cluster_id.hex()} for good."
+            refusal = f"this node belongs to cluster {self.founding.cluster_id.hex()} permanently."
         elif self._key_file_cluster not in {None, cluster_id}:
-            refusal = "the farm key file of this node names another cluster, and it decides."
+            refusal = "the farm key file of this node names another cluster, and the file decides."
         elif self._pending is not None:
             refusal = "formation has just taken a step that is being written. Look again in a moment."
         elif asked not in heard:
-            refusal = f"no member tells of cluster {asked}; this node has heard of {', '.join(heard[:4]) or 'none'}."
+            refusal = f"no member reports cluster {asked}; the members report {', '.join(heard[:4]) or 'none'}."
         if refusal is not None:
             self._effects.append(FormationRefused(f"Confirmation refused: {refusal}"))
             return

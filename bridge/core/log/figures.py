@@ -98,7 +98,7 @@ class RouterStatus:
             key="participatingTunnels",
             label="participating tunnels",
             unit=Unit.COUNT,
-            meaning="Tunnels of others through the router",
+            meaning="Transit tunnels of other routers through this router",
             source="router (`…tunnels.participating`)",
             kinds=("no", "yes", "yes"),
         ),

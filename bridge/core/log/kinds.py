@@ -120,9 +120,9 @@ ALL_KINDS: Final = (*KINDS, FOREIGN)
 _BY_MEMBER: Final = {each.member: each for each in KINDS}
 _BY_RECORD: Final = {each.record: each for each in ALL_KINDS}
 COUNTED: Final[Mapping[str, str]] = {
-    "reports": "reports of servers about themselves; if it stands still, no server reports: look for the leader",
-    "clocks": "clock entries, by which the leader moves log time; one in each reporting period",
-    "publications": "publications that the log has accepted; one for each new structure of a master",
+    "reports": "reports of servers about themselves; if it does not grow, no server reports: check the leader",
+    "clocks": "clock entries: the leader advances log time with them, one in each reporting period",
+    "publications": "publications accepted by the log; one for each new structure of a master",
     "admissions": "admissions of identities; one for each node that has joined",
     "approvals": "approvals of a new identity under a name that another had",
     "evictions": "evictions; if you did not evict a node, find out who did: the entry names its author",
@@ -130,14 +130,14 @@ COUNTED: Final[Mapping[str, str]] = {
     "levels": "raisings of the feature level, as the farm is updated",
     "exclusions": "exclusions of leaves by operators, and their ends",
     "cost_factors": "cost factors of leaves that operators have set",
-    "forced_publications": "publications that operators have forced",
-    "pipeline_factors": "factors of the pipeline; if it stands still while the pipeline runs, its entries are refused",
+    "forced_publications": "publications forced by operators",
+    "pipeline_factors": "factors of the pipeline; if it does not grow while the pipeline runs, the farm refuses them",
     "removals": "removals of servers by operators, and their ends",
     "client_keys": "admissions and removals of client keys",
     "kafka_producers": "registrations of Kafka's producers",
     "kafka_offsets": "offsets that Kafka's consumer groups have noted",
     "log_time_corrections": "corrections of log time by operators",
-    "foreign_entries": "entries of users, which mean nothing to the farm",
+    "foreign_entries": "entries of users, which do not change the farm",
 }
 """The meaning of each counter, for docs/reference/metrics.md."""
 

@@ -189,9 +189,9 @@ def refusal(admitted: Mapping[int, Admitted], node_id: bytes, name: str, *, hold
     holder = holder_of(admitted, name)
     if holder is not None and admitted[holder].node_id != node_id and holder_runs:
         return (
-            f"two nodes that run have the name {name}: the identity {admitted[holder].node_id.hex()}, to which it"
-            f" belongs, and {node_id.hex()}. Give the second another name (`name` in its configuration, or --name) and"
-            " start it again; approve nothing"
+            f"two running nodes have the name {name}: the identity {admitted[holder].node_id.hex()}, which owns it,"
+            f" and {node_id.hex()}. Give the second node another name (`name` in its configuration, or --name) and"
+            " start it again; do not approve it"
         )
     if holder is not None and admitted[holder].node_id != node_id:
         return (
@@ -210,8 +210,8 @@ def out_refusal(admitted: Mapping[int, Admitted], node_id: bytes) -> str | None:
         return None
     how = "was evicted" if each.standing is Standing.EVICTED else f"has given its name {each.name} to another identity"
     return (
-        f"the identity {node_id.hex()} {how}, and is never admitted again: a node that may come back needs a new"
-        " state directory, and with it a new identity"
+        f"the identity {node_id.hex()} {how}, and is never admitted again: to let the node return, give it a new state"
+        " directory, and so a new identity"
     )
 
 
@@ -271,8 +271,8 @@ def share_refusal(admitted: Mapping[int, Admitted], node_id: bytes, share: Leade
     if sum(each.is_member for each in own) < ADMITTED_OF_LEADER_MAX:
         return None
     return (
-        f"the leader {share.leader.hex()} has admitted {ADMITTED_OF_LEADER_MAX} identities that are still members, and"
-        " no more can be: let another server lead (`garlicfarm transfer --to NODE`), or evict those that are gone"
+        f"the leader {share.leader.hex()} has admitted {ADMITTED_OF_LEADER_MAX} identities that are still members, its"
+        " limit: let another server lead (`garlicfarm transfer --to NODE`), or evict the lost identities"
     )
 
 
@@ -347,8 +347,8 @@ def approval_refusal(admitted: Mapping[int, Admitted], approval: Approval) -> st
         return f"no member has the name {name}, so an identity under it is admitted without approval"
     if admitted[holder].node_id != approval.replaces or node_id == approval.replaces:
         return (
-            f"the name {name} belongs to the identity {admitted[holder].node_id.hex()} by now, not to"
-            f" {approval.replaces.hex()}: another operator has decided about it; look at `garlicfarm node list`"
+            f"the name {name} now belongs to the identity {admitted[holder].node_id.hex()}, not to"
+            f" {approval.replaces.hex()}: another operator has approved it; see `garlicfarm node list`"
         )
     return _full(admitted, node_id) or _other_id(admitted, approval)
 
@@ -356,7 +356,7 @@ def approval_refusal(admitted: Mapping[int, Admitted], approval: Approval) -> st
 def _too_long(entry: bytes) -> str | None:
     if len(entry) <= ENTRY_BYTES_MAX:
         return None
-    return f"the entry has {len(entry)} bytes, the limit is {ENTRY_BYTES_MAX}: no honest leader writes such a one"
+    return f"the entry has {len(entry)} bytes, the limit is {ENTRY_BYTES_MAX}: a correct leader does not write it"
 
 
 def _other_id(admitted: Mapping[int, Admitted], entry: Admission | Approval) -> str | None:
@@ -364,8 +364,8 @@ def _other_id(admitted: Mapping[int, Admitted], entry: Admission | Approval) -> 
     if entry.server_id == expected:
         return None
     return (
-        f"it gives the Raft id {entry.server_id} to {entry.node_id.hex()}, which gets {expected}: another one was"
-        " admitted meanwhile; the leader tries again"
+        f"it gives the Raft id {entry.server_id} to {entry.node_id.hex()}, but the next id is {expected}: another node"
+        " was admitted first; the leader tries again"
     )
 
 

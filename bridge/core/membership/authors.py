@@ -53,8 +53,8 @@ class NoEffect(Enum):
 
     UNSIGNED = (
         "unsigned",
-        "the entry carries no proof",
-        "have a node of the farm submit it, or sign it with a client key",
+        "the entry does not carry a proof",
+        "submit it at a node of the farm, or sign it with a client key",
     )
     FORGED = (
         "forged",

@@ -55,7 +55,7 @@ def client_refusal(
     `author`: the server that signs it; None below `BOUNDS_LEVEL`.
     """
     if raft_id_of(admitted, entry.node_id) is not None:
-        return f"the key {entry.node_id.hex()} is the identity of a server, which needs no client key"
+        return f"the key {entry.node_id.hex()} is the identity of a server, and a server does not need a client key"
     if not entry.admitted:
         known = clients.get(entry.node_id)
         missing = f"no client key {entry.node_id.hex()} is admitted; `garlicfarm node clients` lists them"
@@ -65,7 +65,7 @@ def client_refusal(
 
 def _admission_refusal(clients: Mapping[bytes, Client], entry: ClientKey, author: bytes | None) -> str | None:
     if not entry.scopes:
-        return f"the client key {entry.name} would have no scope: give it `weights`, `operator` or both"
+        return f"the client key {entry.name} needs a scope: give it `weights`, `operator` or both"
     holder = next((each for each, client in clients.items() if client.admitted and client.name == entry.name), None)
     if holder is not None and holder != entry.node_id:
         return (
@@ -83,8 +83,8 @@ def _share_refusal(clients: Mapping[bytes, Client], entry: ClientKey, author: by
     admitted = {node_id: each for node_id, each in clients.items() if each.admitted and node_id != entry.node_id}
     if sum(each.admitted_by == author for each in admitted.values()) >= CLIENTS_OF_SERVER_MAX:
         return (
-            f"the node {author.hex()} has admitted {CLIENTS_OF_SERVER_MAX} client keys, and no more can be: remove"
-            " one that is not used (`garlicfarm node clients`, `garlicfarm node remove-client NAME`)"
+            f"the node {author.hex()} has admitted {CLIENTS_OF_SERVER_MAX} client keys, its limit: remove an unused"
+            " key (`garlicfarm node clients`, `garlicfarm node remove-client NAME`)"
         )
     if len(admitted) >= CLIENTS_MAX:
         return f"{CLIENTS_MAX} client keys are admitted to this farm, and no more can be: remove one first"

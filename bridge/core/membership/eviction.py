@@ -107,11 +107,11 @@ def majority_lost(voters: Collection[int], well: Collection[int], server_id: int
     deciding = len(voters) - vote_goes_first(voters, server_id, expect)
     if 2 * len(there) > deciding:
         return None
-    empty = "" if deciding < len(voters) else f", the evicted one's empty seat (a farm of {expect} needs it) among them"
+    empty = "" if deciding < len(voters) else f" (a farm of {expect} counts the empty seat of the evicted server)"
     return (
-        f"of the {deciding} voters that there would be{empty}, only {len(there)} can be reached, which is no majority:"
-        " the farm would stand still. Start the others first; or force it, and `garlicfarm recover` makes a farm of"
-        " what is left if it comes to that"
+        f"after the eviction only {len(there)} of {deciding} voters{empty} could be reached, less than a majority: the"
+        " farm could not commit anything. Start the others first. Or evict with --force; if the farm then cannot"
+        " commit, `garlicfarm recover` creates a new farm from a survivor"
     )
 
 

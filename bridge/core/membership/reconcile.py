@@ -272,9 +272,9 @@ class _Moment:
         """The reason not to remove this voter now."""
         rest = self.group.voters - {server_id}
         if self._successor_comes(server_id):
-            return "the one that takes its place does not vote yet"
+            return "its successor does not vote yet"
         if len(rest) < self.settings.expect:
-            return f"a farm of {self.settings.expect} needs another voter in its place first"
+            return f"a farm of {self.settings.expect} needs another voter as a replacement first"
         reached = (self.group.answering | {self.group.own_id}) & self.group.voters
         if 2 * len(reached) <= len(self.group.voters) or 2 * sum(map(self._is_well, rest)) <= len(rest):
             return "too few of the other voters are well"
@@ -304,7 +304,7 @@ class _Moment:
             name, dead_ms = self._name(server_id), self._dead_ms(server_id)
             what = f"{name} has left" if self._left(server_id) else f"{name} is dead for {_duration(dead_ms or 0)}"
             if server_id in self.group.removed:
-                what = f"{name} is to go by an operator's word"
+                what = f"an operator has requested the removal of {name}"
             elif self._is_out(server_id):
                 what = f"server {server_id} ({name}) is {self.admitted[server_id].standing.value}"
             if self._is_doomed(server_id) or server_id in self.group.removed:

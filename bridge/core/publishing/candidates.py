@@ -32,11 +32,11 @@ class Inability(Enum):
 
     STALE = "its last report is stale"
     CLOCK_OFF = "its clock contradicts log time"
-    UNATTACHED = "it has no router"
+    UNATTACHED = "it does not have a router"
     OFF = "publishConfig is off"
-    FAILING = "its router does not take its structures"
+    FAILING = "its router does not accept its structures"
     """A server says so by the same `publishConfig`, with its reason beside it: the words alone differ."""
-    NO_KEY = "it holds no key that can sign"
+    NO_KEY = "it does not have a valid signing key"
     KEY_ENDS = "its signing key has ended or ends within 15 minutes"
 
 

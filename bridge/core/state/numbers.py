@@ -111,8 +111,8 @@ NUMBERS: dict[str, Number] = {
         "log time in ms",
         0,
         LOG_TIME_LIMIT_MS,
-        "clock entries, as far as the clocks of a majority and an allowance (`voter_clocks`)",
-        "log time stands; a correction or `recover --reset time` sets it back",
+        "clock entries, up to the clocks of a majority plus an allowance (`voter_clocks`)",
+        "log time does not advance; a correction or `recover --reset time` sets it back",
     ),
     "FarmState.applied_index": _index("the applied index"),
     "FarmState.applied_term": Number(
@@ -188,7 +188,7 @@ NUMBERS: dict[str, Number] = {
     "PipelineFactor.said_ms": _past("the log time of a factor"),
     "Weights.through_index": Number(
         NumberKind.INDEX,
-        "the index up to which a pipeline has read",
+        "the last index read by a pipeline",
         0,
         NUMBER_MAX,
         "the pipeline, below the index of its entry",
@@ -207,8 +207,8 @@ NUMBERS: dict[str, Number] = {
         "the highest number of an author",
         0,
         NUMBER_MAX,
-        "its author alone, by signature",
-        "that author's further entries have no effect",
+        "its author only, by signature",
+        "further entries of that author are ignored",
     ),
     "AuthorNumbers.seen": Number(
         NumberKind.AUTHOR, "the numbers of an author below it", 0, 2**64 - 1, "its author alone", "a set of 64 bits"
@@ -261,7 +261,7 @@ NUMBERS: dict[str, Number] = {
         0,
         NUMBER_MAX,
         "its clients, up to the end of the log (from `BOUNDS_LEVEL` on)",
-        "the group reads nothing until it notes another",
+        "the group does not read until it commits another offset",
     ),
     "NotedOffset.leader_epoch": Number(
         NumberKind.CLIENT_TERM,

@@ -202,7 +202,9 @@ class ReqidTable:
         for _ in range(reader.number(count) if with_authors else 0):
             reqid, author = reader.take(REQID_BYTES), reader.take(_AUTHOR_BYTES)
             if reqid not in self._indexes or reqid in self._author_of:
-                raise ReqidTableError("a table of reqids names the author of one that it does not have, or two authors")
+                raise ReqidTableError(
+                    "a table of reqids names an author of an unknown reqid, or two authors of one reqid"
+                )
             self._author_of[reqid] = author
             self._of_author.setdefault(author, []).append(reqid)
         for own in self._of_author.values():
@@ -330,4 +332,4 @@ class _Reader:
 
     def end(self) -> None:
         if self._place != len(self._data):
-            raise ReqidTableError(f"a table of reqids with {len(self._data) - self._place} bytes behind its end")
+            raise ReqidTableError(f"a table of reqids with {len(self._data) - self._place} bytes after its end")

@@ -85,7 +85,9 @@ def _of_row(words: str, author: str, most: int) -> Table:
 
 
 def _beside(words: str, table: str, most: int) -> Table:
-    return Table(words, f"that of {table}", most, most, (Release.WITH_ROW,), f"a row leaves with the one of {table}")
+    return Table(
+        words, f"the share of {table}", most, most, (Release.WITH_ROW,), f"a row leaves with the row of {table}"
+    )
 
 
 TABLES: dict[str, Table] = {
@@ -95,7 +97,8 @@ TABLES: dict[str, Table] = {
         1,
         SERVERS_MAX,
         (Release.REPLACED, Release.LOG_TIME),
-        "its next report; an hour of silence; in a full table the longest silent server that does not vote",
+        "its next report; an hour without a report; in a full table a row of a nonvoting server, the oldest report"
+        " first",
     ),
     "FarmState.masters": Table(
         "the number of masters",
@@ -172,11 +175,11 @@ TABLES: dict[str, Table] = {
     ),
     "KafkaClients.producers": Table(
         "the number of producers",
-        "the Kafka user, and the node that it asks",
+        "the Kafka user, and the node of its requests",
         kafka_clients.PRODUCERS_OF_USER_MAX,
         kafka_clients.PRODUCERS_OF_ALL_MAX,
         (Release.REPLACED, Release.LOG_TIME),
-        "the longest silent producer of the same user or node gives way; a day without a record",
+        "the producer of the same user or node with the oldest record gives way; a day without a record",
     ),
     "Producer.runs": _of_row("the number of runs of a producer", "its later records", kafka_clients.RUNS_MAX),
     "KafkaClients.groups": Table(
@@ -189,7 +192,7 @@ TABLES: dict[str, Table] = {
     ),
     "KafkaClients.skipped": Table(
         "the number of skipped entries",
-        "the Kafka user, node or client key whose entry it is; all strangers are one",
+        "the Kafka user, node or client key of the entry; all unknown authors are one",
         kafka_clients.SKIPPED_MAX // 2,
         kafka_clients.SKIPPED_MAX,
         (Release.REPLACED,),
@@ -198,15 +201,15 @@ TABLES: dict[str, Table] = {
     "KafkaClients.skipped_of": _beside("the number of their authors", "skipped entries", kafka_clients.SKIPPED_MAX),
     "Farm.sessions": Table(
         "the number of sessions",
-        "the node or client key that signs the request; all strangers are one",
+        "the node or client key that signs the request; all unknown signers are one",
         AUTHOR_SESSIONS_MAX,
         SESSION_LIMITS.sessions_max,
         (Release.LOG_TIME, Release.REPLACED),
-        "an hour without a request; sessions beyond the share, and those of strangers, give way to any other",
+        "an hour without a request; sessions beyond the share, and sessions of unknown signers, give way to any other",
     ),
     "Farm.reqids": Table(
         "the number of reqids",
-        "the node or client key that signs the update; all strangers are one, with a table of their own",
+        "the node or client key that signs the update; all unknown signers are one, with a separate table",
         REQIDS_OF_AUTHOR_MAX,
         REQIDS_MAX,
         (Release.LOG_TIME,),
@@ -233,8 +236,8 @@ def declared_table(place: str) -> Table:
         return TABLES[place]
     except KeyError:
         raise UndeclaredTableError(
-            f"{place} is a table of the state without a share of one author and a rule by which a place becomes free:"
-            " declare it in bridge/core/state/tables.py"
+            f"{place} is a table of the state without a declared share per author and rule of release: declare it in"
+            " bridge/core/state/tables.py"
         ) from None
 
 

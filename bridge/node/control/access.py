@@ -92,6 +92,7 @@ def _token(path: Path) -> str:
         raise ControlSocketError(f"{error}; or remove it, and the node makes one") from error
     if len(text) < TOKEN_LEAST_CHARACTERS or not (text.isascii() and text.isprintable()) or " " in text:
         raise ControlSocketError(
-            f"{path} holds no token of {TOKEN_LEAST_CHARACTERS} or more characters: remove it, and the node makes one"
+            f"{path} does not contain a token of {TOKEN_LEAST_CHARACTERS} or more characters: remove it, and the node"
+            " creates one"
         )
     return text

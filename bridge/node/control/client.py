@@ -250,7 +250,7 @@ class ControlClient:
         try:
             sent = b"" if body is None else encode(body)
         except UnicodeEncodeError as error:
-            raise ControlError(f"{error.object} is no text: write it in UTF-8, and call again") from error
+            raise ControlError(f"{error.object} is not valid text: write it in UTF-8, and try again") from error
         status, answer = await self.request(route.method, _target(route, query), sent)
         if status not in DONE:
             raise self._refused(status, answer)
@@ -296,8 +296,8 @@ class ControlClient:
             raise ControlError(self._not_connected(error)) from error
         except (httpcore.NetworkError, httpcore.ProtocolError) as error:
             if not kept:
-                unknown = "; whether it did what was asked is unknown" if method == "POST" else ""
-                lost = f"the node at {self.address} closed the connection without an answer{unknown}"
+                unknown = "; the result of the request is unknown" if method == "POST" else ""
+                lost = f"the node at {self.address} closed the connection without a reply{unknown}"
                 raise ControlError(lost) from error
             return await self.request(method, target, body, limit_bytes=limit_bytes)
         self._has_answered = True
@@ -372,7 +372,8 @@ class ControlClient:
             case ssl.SSLCertVerificationError():
                 return (
                     f"the certificate of {self.address} is refused ({cause.verify_message}): copy the node's file"
-                    " control.crt anew and name it by --certificate; otherwise another program may listen there"
+                    " control.crt again and name it by --certificate; if it is still refused, another program may"
+                    " listen there"
                 )
             case socket.gaierror():
                 name = _host_of(self.address)
@@ -480,9 +481,9 @@ class _TrustedSocket(httpcore.TrioBackend):
     def _unreached(self, error: BaseException | None) -> str:
         match error:
             case FileNotFoundError():
-                return f"no node runs at {self._path}; start one, or say which with --node"
+                return f"no node runs at {self._path}; start one, or name another with --node"
             case ConnectionRefusedError():
-                return f"the node that made {self._path} no longer runs; start it again"
+                return f"the node of {self._path} no longer runs; start it again"
             case PermissionError():
                 return f"{self._path} may only be used by the user who runs the node"
             case OSError(strerror=str(reason)):

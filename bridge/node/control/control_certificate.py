@@ -139,7 +139,7 @@ def _general_name(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
     except ValueError as error:
         raise ControlSocketError(
-            f"{name!r} can stand in no certificate: put host names in ASCII and addresses into control.names"
+            f"{name!r} is not valid in a certificate: put host names in ASCII and addresses into control.names"
         ) from error
 
 

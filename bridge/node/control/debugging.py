@@ -72,9 +72,9 @@ class Debugging:
     async def _debug(self, call: Call[None]) -> DebugAnswer:
         seconds = call.numbers["seconds"]
         if not 0 <= seconds <= SECONDS_MOST:
-            raise Refused(400, "bad-query", f"seconds is {seconds}: at most {SECONDS_MOST}, and 0 for no profile")
+            raise Refused(400, "bad-query", f"seconds is {seconds}: at most {SECONDS_MOST}, or 0 to omit the profile")
         if self._is_profiling:
-            raise Refused(409, "profiling", f"another profile is being taken; ask again in {SECONDS_MOST} s at most")
+            raise Refused(409, "profiling", f"another profile runs; try again in {SECONDS_MOST} s at most")
         self._is_profiling = True
         try:
             profile = await processor_profile(seconds)
@@ -124,9 +124,7 @@ async def processor_profile(seconds: float) -> ProcessorProfile:
 @contextmanager
 def _sampling(sample: Any) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
-        raise Refused(
-            409, "no-profile", "a profile is taken in a process of its own only: ask a node of `garlicfarm run`"
-        )
+        raise Refused(409, "no-profile", "a profile needs a separate process: query a node of `garlicfarm run`")
     before = signal.signal(signal.SIGPROF, sample)
     signal.setitimer(signal.ITIMER_PROF, INTERVAL_S, INTERVAL_S)
     try:

@@ -219,7 +219,7 @@ class IdentityAdmin:
         """Admit a node under a name that no other identity has."""
         node_id, name, table = newcomer.node_id, newcomer.metadata.name, farm.state.admitted
         if raft_id_of(table, node_id) is not None:
-            text = f"{node_id.hex()} is admitted already; the leader records by itself that it is called {name} now"
+            text = f"{node_id.hex()} is already admitted; the leader records its new name {name} automatically"
             raise Refused(409, "not-needed", text)
         reason = self._share_refusal(farm.state, node_id) or refusal(_with_room(farm.state), node_id, name)
         if reason is not None:
@@ -229,7 +229,7 @@ class IdentityAdmin:
         await self._commit(farm, Admission(node_id, name, newcomer.key or None, next_raft_id(table, node_id)))
         given = raft_id_of(farm.state.admitted, node_id)
         if given is None:
-            raise Refused(409, "not-approved", "another admission came first: ask again")
+            raise Refused(409, "not-approved", "another admission was committed first: try again")
         self._trace.append("node-approved", {"name": name, "id": node_id.hex(), "server": given})
         return NodeApproved(name, node_id.hex(), given, None)
 
@@ -260,7 +260,10 @@ class IdentityAdmin:
         state = farm.state
         node_id, server_id = self._target(state, which.node)
         if node_id == self._agent.node_id:
-            text = "this node leads, and a leader cannot evict itself: `garlicfarm transfer`, then ask the next leader"
+            text = (
+                "this node leads, and a leader cannot evict itself: `garlicfarm transfer`, then evict at the next"
+                " leader"
+            )
             raise Refused(409, "leads", text)
         each = None if server_id is None else state.admitted[server_id]
         if each is not None and each.standing is Standing.EVICTED and not which.force:
@@ -285,7 +288,7 @@ class IdentityAdmin:
         finally:
             farm.reconciling.losing_vote -= going
         if farm.state.rekeying.era != eviction.era or not self._is_evicted(farm.state, node_id):
-            raise Refused(409, "not-evicted", "another eviction at the same time came first: ask again")
+            raise Refused(409, "not-evicted", "another eviction was committed first: try again")
         chain = self._agent.keyring
         boxes = len(eviction.boxes)
         self._trace.append("node-evicted", {"id": node_id.hex(), "era": eviction.era, "sealedFor": boxes})
@@ -319,7 +322,7 @@ class IdentityAdmin:
                     break
                 await trio.sleep(VOTE_AGAIN_S)
         why = "no majority answers" if ended is None or ended.refusal is None else ended.refusal.value
-        text = f"the vote of server {server_id} could not be taken from it: {why}. No node was evicted; ask again"
+        text = f"server {server_id} could not be made a nonvoter: {why}. No node was evicted; try again"
         raise Refused(503, "not-evicted", text)
 
     def _target(self, state: FarmState, wanted: str) -> tuple[bytes, int | None]:
@@ -372,8 +375,8 @@ class IdentityAdmin:
                 held = {server_name(farm.state.admitted, each): voters[each] for each in holding_back(before, voters)}
                 why = f": {NO_ERA_LEFT}" if needed == BOUNDS_LEVEL else ""
                 text = (
-                    f"this eviction takes feature level {needed}{why}. {held_back_text(before, held)}. Update these"
-                    " voters, and start those that are down"
+                    f"this eviction needs feature level {needed}{why}. {held_back_text(before, held)}. Update these"
+                    " voters, and start them if they are down"
                 )
                 raise Refused(409, "level", text)
 
@@ -392,23 +395,23 @@ class IdentityAdmin:
         state, chain, seen = farm.state, self._agent.keyring, self._seen()
         if chain is None:
             text = (
-                'with transport = "i2p" no gossip carries keys: replace the key file of each node by hand, as'
-                " `garlicfarm help stolen-node` says"
+                'with transport = "i2p" gossip does not distribute keys: replace the key file of each node by'
+                " hand (`garlicfarm help stolen-node`)"
             )
             raise Refused(409, "no-gossip", text)
         group = group_of(farm.replica.server.describe().raft, farm.answered_within_ms)
         well = len(group.voters & (group.answering | {group.own_id}))
         if 2 * well <= len(group.voters):
-            text = f"{well} of {len(group.voters)} voters answer, which is no majority: nothing could be committed"
+            text = f"only {well} of {len(group.voters)} voters answer, less than a majority: nothing could be committed"
             raise Refused(409, "no-majority", text)
         if not is_era_left(state, chain):
             raise Refused(409, "no-era-left", NO_ERA_LEFT)
         sealed = seal_era(state, chain, self._agent, self._farm_keys.current.label, seen)
         if sealed.left_out and not call.body.force:
             text = (
-                f"{len(sealed.left_out)} of {len(sealed.left_out) + len(sealed.boxes)} members would get no key, since"
-                f" their public key is not known yet: {', '.join(sealed.left_out)}. Start them once, so that the leader"
-                " records it; or force it, and bring them the new key file"
+                f"{len(sealed.left_out)} of {len(sealed.left_out) + len(sealed.boxes)} members would not get a key,"
+                f" because their public key is not known yet: {', '.join(sealed.left_out)}. Start them once, so that"
+                " the leader records it; or use --force, and bring them the new key file"
             )
             raise Refused(409, "left-out", text)
         await self._catch_up_eras(farm)

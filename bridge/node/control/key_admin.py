@@ -49,8 +49,8 @@ _STATES = {
 _RUNNING = frozenset({MemberStatus.ALIVE, MemberStatus.SUSPECT})
 
 _BY_HAND = (
-    'with transport = "i2p" no gossip carries keys: put the new key behind the others in `gossip_keys` of the farm key '
-    "file of every node and restart each; then put it first everywhere; then take the old one out everywhere"
+    'with transport = "i2p" gossip does not distribute keys: append the new key to `gossip_keys` in the farm key '
+    "file of every node and restart each; then put it first everywhere; then remove the old key everywhere"
 )
 
 
@@ -193,9 +193,9 @@ class GossipKeyAdmin(KeyAdmin):
             raise Refused(
                 409,
                 "members-absent",
-                f"{_listed(absent)} down, and would be refused afterwards if {name} is the key known there: start what "
-                "is down, and it learns the new key by itself; or force it, and give it the current key file before its"
-                " next start (`garlicfarm keys export FILE`)",
+                f"{_listed(absent)} down, and would be refused afterwards if {name} is the only key there: start them,"
+                " and they get the new key automatically; or use --force, and give them the current key file before"
+                " their next start (`garlicfarm keys export FILE`)",
             )
         with self._refusals():
             await self._room.remove(name, force=force)
@@ -215,8 +215,8 @@ class GossipKeyAdmin(KeyAdmin):
             raise Refused(
                 409,
                 "node-refused",
-                "the farm has removed the keys of this node, so that its ring is not the farm's: ask a node that is "
-                "in the farm (--node)",
+                "the farm has removed the keys of this node, so its ring is not the farm's: query another node of the"
+                " farm (--node)",
             )
 
     def _absent(self) -> tuple[str, ...]:
@@ -247,9 +247,9 @@ class GossipKeyAdmin(KeyAdmin):
             raise Refused(
                 409,
                 "not-everywhere",
-                f"{_listed(self._names(error.behind))} not known to have key {error.name} {error.step} and stored, and "
-                "would be cut off: wait until `garlicfarm keys list` shows agreement and all is stored, tell what"
-                " does not answer to leave, or force it",
+                f"{', '.join(self._names(error.behind))} did not confirm that key {error.name} is {error.step} and"
+                " stored, and would lose the connection: wait until `garlicfarm keys list` shows agreement and all is"
+                " stored, make the members that do not answer leave, or use --force",
             ) from error
         except KeyringError as error:
             raise Refused(409, "key-refused", str(error)) from error

@@ -77,16 +77,16 @@ def _parts(url: str) -> SplitResult:
         parts = urlsplit(url)
         known = parts.scheme == "https" and parts.hostname is not None and (parts.port is None or parts.port > 0)
     except ValueError as error:
-        raise NodeAddressError(f"{url} is no address of a node: {error}") from error
+        raise NodeAddressError(f"{url} is not an address of a node: {error}") from error
     if not known or parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
-        raise NodeAddressError(f"{url} is no address of a node: write it as https://HOST:PORT, or give a path")
+        raise NodeAddressError(f"{url} is not an address of a node: write it as https://HOST:PORT, or give a path")
     return parts
 
 
 def _token(path: Path) -> str:
     token = _read(path).decode("utf-8", "replace").strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise NodeAddressError(f"{path} holds no token: copy a file of the node, {READ_TOKEN}")
+        raise NodeAddressError(f"{path} does not contain a token: copy a file of the node, {READ_TOKEN}")
     return token
 
 
@@ -100,7 +100,7 @@ def _context(certificate_file: Path | None) -> ssl.SSLContext:
             context = ssl.create_default_context(cadata=pem.decode("ascii"))
         except (ValueError, ssl.SSLError) as error:
             raise NodeAddressError(
-                f"{certificate_file} holds no certificate in PEM: copy the node's file control.crt"
+                f"{certificate_file} does not contain a certificate in PEM: copy the node's file control.crt"
             ) from error
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         context.check_hostname = any(map(_is_authority, certificates))
@@ -123,5 +123,5 @@ def _read(path: Path) -> bytes:
         advice = access_advice(path, error)
         raise NodeAddressError(f"{path} cannot be read: {error.strerror or error}{advice}") from error
     if len(data) > _FILE_LIMIT_BYTES:
-        raise NodeAddressError(f"{path} is larger than {_FILE_LIMIT_BYTES} bytes: it is no token and no certificate")
+        raise NodeAddressError(f"{path} is larger than {_FILE_LIMIT_BYTES} bytes: it is not a token or a certificate")
     return data

@@ -83,9 +83,9 @@ class OperatorCommands:
             raise Refused(
                 409,
                 "level-too-low",
-                "not all servers of the farm understand this entry yet: the leader raises the feature level by itself"
-                " once every voter runs a version that does; wait a moment, or update the others, which"
-                " `garlicfarm doctor` names",
+                "not all servers of the farm support this entry yet. The leader raises the feature level"
+                " automatically when every voter supports it: wait a moment, or update the voters that `garlicfarm"
+                " doctor` names",
             )
         return kind, command, text
 
@@ -154,7 +154,7 @@ class OperatorCommands:
             reason = "" if shown is None else f": {shown.reason}"
             raise Refused(409, "no-publisher", f"no server can publish {address_of_hash(wanted)} now{reason}")
         who = server_label(shown.publisher_id, shown.publisher_name)
-        return Force(master), f"{who} publishes {address_of_hash(wanted)} anew, as soon as a router takes it (65 s)"
+        return Force(master), f"{who} publishes {address_of_hash(wanted)} again, when a router accepts it (within 65 s)"
 
     # -- servers -------------------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class OperatorCommands:
         if reason is not None:
             raise Refused(409, "client-refused", reason)
         scopes = " and ".join(each.value for each in entry.scopes)
-        done = f"is admitted with the scope {scopes}" if asked.admitted else "is removed: what it signs has no effect"
+        done = f"is admitted with the scope {scopes}" if asked.admitted else "is removed: the farm ignores its entries"
         return entry, f"the client key {entry.name} ({entry.node_id.hex()}) {done}"
 
     def _admitted_client(self, asked: ClientOrder) -> ClientKey:
@@ -216,7 +216,7 @@ class OperatorCommands:
         now = majority_ms if judgment is None else judgment.majority_ms
         if majority_ms is None or now is None:
             raise Refused(
-                409, "no-majority", "no majority of the voters reported lately; see `garlicfarm log-time show`"
+                409, "no-majority", "no majority of the voters reported recently; see `garlicfarm log-time show`"
             )
         time_ms = min(max(now, majority_ms), majority_ms + allowance_ms(tuning.period_ms))
         refusal = correction_refusal(state.log_time_ms, majority_ms, time_ms, tuning.period_ms)

@@ -239,7 +239,7 @@ class ControlServer:
 
     async def _refuse_unauthorized(self, stream: trio.abc.Stream, connection: h11.Connection) -> None:
         self.counters["control_unauthorized"] += 1
-        text = "show a token: 'Authorization: Bearer …' with what is in control.read.token or control.admin.token"
+        text = "send a token: 'Authorization: Bearer …' with the content of control.read.token or control.admin.token"
         await self._send(stream, connection, refusal(401, "unauthorized", text), closing=True)
 
     @contextmanager

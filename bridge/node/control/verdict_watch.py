@@ -82,7 +82,7 @@ class VerdictWatch:
         """What this process does not do although nothing keeps it from that; a restart would help."""
         now, reasons = trio.current_time(), []
         if now - self._looked_at > STUCK_S:
-            reasons.append(f"this process has not looked after itself for {now - self._looked_at:.0f} s")
+            reasons.append(f"this process has not run its own checks for {now - self._looked_at:.0f} s")
         elif now - self._applied_at > STUCK_S:
             reasons.append(f"entry {self._applied + 1} is committed and has not been applied for {STUCK_S:.0f} s")
         return tuple(reasons)

@@ -39,7 +39,7 @@ JAVA_TIMEOUT_S = 10.0
 DAY_S = 86_400
 TIME_ERROR = 5
 TIMEX_BYTES = 512
-DO_AS_IT_SAYS = "do as it says; the key is there, and a new one would be another farm's or another master's"
+DO_AS_IT_SAYS = "follow the text; the key exists, and a new key would belong to another farm or another master"
 
 
 def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
@@ -126,7 +126,10 @@ def farm_key_check(path: Path, state_dir: Path) -> Check:
     except StateError as error:
         return Check("farm key", CheckResult.PROBLEM, str(error), "`garlicfarm keys export FILE` at a node of the farm")
     if remembered is not None and (remembered.era, remembered.used_at) > farm_key.age:
-        text = f"{path} is of epoch {farm_key.epoch}; this node remembers epoch {remembered.used_at}, which counts"
+        text = (
+            f"{path} has epoch {farm_key.epoch}; this node uses the later epoch {remembered.used_at} of its state"
+            " directory"
+        )
         return Check(
             "farm key", CheckResult.WARNING, text, f"`garlicfarm keys export --replace {path}` while the node runs"
         )
@@ -219,7 +222,7 @@ def state_directory_check(path: Path) -> Check:
     try:
         check_state_directory(path)
     except UntrustedPathError as error:
-        return Check("state", CheckResult.PROBLEM, str(error), "do as it says: a node refuses to start with it")
+        return Check("state", CheckResult.PROBLEM, str(error), "follow the text: a node refuses to start with it")
     try:
         with tempfile.TemporaryFile(dir=existing):
             pass

@@ -31,8 +31,8 @@ def router_checks(
     In a demonstration a file stands for the router, and nothing is behind the leaves.
     """
     if isinstance(settings, FileRouterSettings):
-        action = 'for a real one set [router] kind = "i2cp"; `garlicfarm help attach-a-router` tells how'
-        text = f"none: structures are kept in {settings.directory}, and outside a demonstration no leaf is healthy"
+        action = 'for a real router set [router] kind = "i2cp"; see `garlicfarm help attach-a-router`'
+        text = f"none: structures are written to {settings.directory}, and outside a demonstration no leaf is healthy"
         checks = [Check(ROUTER, CheckResult.WARNING, text, action)]
         return checks if demo else [*checks, *trio.run(leaf_checks, leaves, None)]
     try:
@@ -41,8 +41,8 @@ def router_checks(
         return [Check(ROUTER, CheckResult.PROBLEM, str(error), "write the password into that file, with mode 0600")]
     checks = trio.run(_ask, access.i2cp, access.control, leaves)
     if settings.software is Software.I2PD and any(_is_offline(path) for path in signing_keys):
-        text = "i2pd makes no session for a transient key, so this node cannot publish through it"
-        action = "take a Java router, or the master key itself as the signing key (`garlicfarm help signing-keys`)"
+        text = "i2pd does not open a session for a transient key, so this node cannot publish through it"
+        action = "use a Java router, or the master key itself as the signing key (`garlicfarm help signing-keys`)"
         checks.append(Check("router key", CheckResult.PROBLEM, text, action))
     return checks
 
@@ -79,7 +79,7 @@ async def _status_check(access: ControlAccess | None) -> Check:
     if access is None:
         action = "set router.i2pcontrol and router.i2pcontrol_password_file; without it load is judged by halves"
         return Check(
-            STATUS, CheckResult.WARNING, "not asked: the router's uptime, load and tunnels stay unknown", action
+            STATUS, CheckResult.WARNING, "not queried: the router's uptime, load and tunnels stay unknown", action
         )
     try:
         facts = await I2PControl(access).facts()
@@ -91,5 +91,5 @@ async def _status_check(access: ControlAccess | None) -> Check:
     uptime = "unknown" if facts.report.uptime_ms is None else f"{facts.report.uptime_ms // 60_000} min"
     text = f"{access.link}: version {facts.version or 'unknown'}, up for {uptime}, status {facts.status or 'unknown'}"
     if facts.network_error is not None:
-        return Check(STATUS, CheckResult.WARNING, f"{text}; {facts.network_error}", "look at the router's own console")
+        return Check(STATUS, CheckResult.WARNING, f"{text}; {facts.network_error}", "see the router's own console")
     return Check(STATUS, CheckResult.OK, text)

@@ -17,7 +17,7 @@ from bridge.node.security.control_socket import SOCKET_NAME, answers
 CLOCK_WARNING_MS = 5_000
 CLOCK_PROBLEM_MS = 30_000
 """A report that is dated further from log time than this keeps its sender from publishing."""
-NTP = "switch on NTP here (for instance: timedatectl set-ntp true), and look at the clocks of the other nodes"
+NTP = "switch on NTP here (for instance: timedatectl set-ntp true), and check the clocks of the other nodes"
 
 
 def running_checks(state_dir: Path) -> list[Check]:
@@ -28,7 +28,7 @@ def running_checks(state_dir: Path) -> list[Check]:
     try:
         return checks_of(ask(socket, _picture))
     except ControlError as error:
-        action = "look at its output; a node that hangs can be stopped and started"
+        action = "see its output; restart the node if it hangs"
         return [Check("node", CheckResult.PROBLEM, f"it runs and does not answer: {error}", action)]
 
 

@@ -65,7 +65,7 @@ def _users_checks(configuration: NodeConfiguration) -> Iterator[Check]:
             read_files(*files)
         except UsersError as error:
             yield Check(
-                "users", CheckResult.PROBLEM, str(error), "mend the file; `garlicfarm help transports` has its form"
+                "users", CheckResult.PROBLEM, str(error), "correct the file; `garlicfarm help transports` has its form"
             )
         else:
             yield Check("users", CheckResult.OK, f"{' and '.join(named)} can be read")
@@ -87,10 +87,10 @@ def _zmq_checks(configuration: NodeConfiguration) -> Iterator[Check]:
     try:
         keys = () if settings.keys is None else read_listed_keys(settings.keys)
     except KeyFileError as error:
-        yield Check("zmq", CheckResult.PROBLEM, str(error), "mend the file, or name another with [zmq] keys")
+        yield Check("zmq", CheckResult.PROBLEM, str(error), "correct the file, or name another with [zmq] keys")
         return
     reach = "any process of this machine or its network" if settings.keys is None else f"{len(keys)} listed keys"
-    may = "may write as far as their scopes go" if settings.write else "may read, and not write"
+    may = "may write entries that their scopes permit" if settings.write else "may read, and not write"
     yield Check("zmq", CheckResult.OK, f"{settings.url}: {reach} {may}")
 
 
@@ -108,10 +108,10 @@ def _kafka_checks(configuration: NodeConfiguration) -> Iterator[Check]:
         if settings.certificate is not None:
             server_context(settings.certificate, settings.client_ca)
     except KeyFileError as error:
-        yield Check("kafka", CheckResult.PROBLEM, str(error), "mend the file, or name another with [kafka] users")
+        yield Check("kafka", CheckResult.PROBLEM, str(error), "correct the file, or name another with [kafka] users")
         return
     except CertificateError as error:
-        yield Check("kafka", CheckResult.PROBLEM, str(error), "mend the file, or name another in [kafka]")
+        yield Check("kafka", CheckResult.PROBLEM, str(error), "correct the file, or name another in [kafka]")
         return
     if settings.certificate is not None:
         found = validity_of(NodeCertificate(settings.certificate, b""), datetime.now(UTC))
@@ -122,7 +122,7 @@ def _kafka_checks(configuration: NodeConfiguration) -> Iterator[Check]:
         reach = "clients with a certificate of the authority"
     else:
         reach = "any process of this machine or its network" if users is None else f"{len(users)} listed users"
-    may = "may produce as far as their scopes go" if settings.write else "may read, and not produce"
+    may = "may produce entries that their scopes permit" if settings.write else "may read, and not produce"
     yield Check("kafka", CheckResult.OK, f"{endpoint(settings.listen)}: {reach} {may}")
 
 
@@ -133,7 +133,7 @@ def _proxy_check(proxy: ProxySettings) -> Check:
             read_password(proxy.password_file)
         socket.create_connection((proxy.address.host, proxy.address.port), CONNECT_TIMEOUT_S).close()
     except UsersError as error:
-        return Check("proxy", CheckResult.PROBLEM, str(error), "mend [proxy] password_file")
+        return Check("proxy", CheckResult.PROBLEM, str(error), "correct [proxy] password_file")
     except OSError as error:
         action = "start the I2P router's HTTP client proxy there, or set [proxy] address"
         return Check("proxy", CheckResult.PROBLEM, f"{shown} does not answer: {error.strerror or error}", action)

@@ -32,8 +32,8 @@ TEXTS: Final = {
         " and with batches after a restart."
     ),
     "request": (
-        "Seconds from a request of Raft to another server until its answer. Above the election timeout leaders change"
-        " without need: look at the network, or raise `consensus.timing`."
+        "Seconds from a Raft request to another server until its reply. Above the election timeout leaders change"
+        " without need: check the network, or raise `consensus.timing`."
     ),
     "probe": (
         "Seconds of a round trip of gossip to each peer, sampled every 10 seconds. Above a second members are"
@@ -44,8 +44,8 @@ TEXTS: Final = {
         " notice a dead node."
     ),
     "take_over": (
-        "Seconds without a leader, until this node knows one again. Nothing is committed meanwhile; each count is an"
-        " election to look into."
+        "Seconds from the loss of a leader until this node knows the next one. Nothing is committed until then;"
+        " investigate each election."
     ),
 }
 

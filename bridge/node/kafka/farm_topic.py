@@ -205,7 +205,7 @@ class FarmTopic:
             if not entries:
                 if offset < self._bounds(farm)[0]:
                     raise OffsetOutOfRangeError(f"offset {offset} was compacted")
-                raise ServerBusyError("the log gives no entry that is applied")
+                raise ServerBusyError("the log did not return an applied entry")
             control_records = self._settings.control_records
             batches = await batches_of(offset + 1, entries, farm.applied_state, control_records=control_records)
             offset += len(entries)

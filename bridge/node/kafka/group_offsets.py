@@ -213,7 +213,7 @@ class FarmGroupOffsets:
             case Outcome.NOT_LEADER:
                 raise ProduceRefusedError(ErrorCode.NOT_COORDINATOR, "another server leads, or none does now")
             case Outcome.UNKNOWN:
-                text = "leadership changed meanwhile: the offset may be noted or not"
+                text = "the leader changed during the request: the offset may be committed or not"
                 raise ProduceRefusedError(ErrorCode.REQUEST_TIMED_OUT, text)
             case _:
                 assert_never(answer.outcome)

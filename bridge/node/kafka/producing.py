@@ -103,7 +103,7 @@ class Producing:
             raise self._refused(
                 "out_of_scope",
                 ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-                f"{principal or 'an unknown client'} has no scope in kafka.users, so it may not produce",
+                f"{principal or 'an unknown client'} needs a scope in kafka.users to produce",
             )
         farm = self._ready()
         name = f"{farm.signer.node_id.hex()}-{token_hex(8)}"
@@ -175,7 +175,7 @@ class Producing:
         producer = farm.state.kafka.producer(batch.producer_id, farm.state.log_time_ms)
         index = None if producer is None else producer.index_of(named[0])
         if index is None:
-            text = "these records were committed before, so long ago that their offset is forgotten"
+            text = "these records are already committed, and their offset is no longer stored"
             raise self._refused("forgotten", ErrorCode.DUPLICATE_SEQUENCE_NUMBER, text)
         return Produced(index - 1, -1)
 
@@ -235,13 +235,13 @@ class Producing:
     def _out_of_order(self, status: ProducedStatus, named: ProducedEntry) -> ProduceRefusedError:
         match status:
             case ProducedStatus.UNKNOWN:
-                text = f"producer {named.producer_id} was silent for a day, or too many others began since"
+                text = f"producer {named.producer_id} sent nothing for a day, or too many other producers started since"
                 return self._refused("expired", ErrorCode.UNKNOWN_PRODUCER_ID, text)
             case ProducedStatus.FENCED:
                 text = f"producer {named.producer_id} has left epoch {named.epoch}"
                 return self._refused("fenced", ErrorCode.INVALID_PRODUCER_EPOCH, text)
             case ProducedStatus.FOREIGN:
-                text = f"producer {named.producer_id} belongs to another user: ask for a producer id of your own"
+                text = f"producer {named.producer_id} belongs to another user: request a separate producer id"
                 return self._refused("foreign", ErrorCode.INVALID_PRODUCER_ID_MAPPING, text)
             case ProducedStatus.OUT_OF_ORDER | ProducedStatus.NEW | ProducedStatus.DUPLICATE:
                 text = f"sequence {named.sequence} of producer {named.producer_id} does not follow what is committed"
@@ -277,10 +277,7 @@ def has_level(farm: FoundedFarm, alarms: Alarms) -> bool:
 
 def _cannot_be_sealed(value: bytes) -> str | None:
     if ends_like_proof(value):
-        return (
-            "an entry with a proof of its own cannot carry a producer's number: produce it with"
-            " enable.idempotence=false"
-        )
+        return "an entry with its own proof cannot carry a producer's number: produce it with enable.idempotence=false"
     if request_of(decode(value)) is not None:
         return (
             "an entry that names a request cannot carry a producer's number: leave `request` out, or produce it with"

@@ -215,7 +215,7 @@ def _previous_ports(configuration: Path) -> tuple[int, int]:
 def _port(bind: str) -> int:
     port = int(bind.rpartition(":")[2])
     if not 0 <= port <= PORT_LIMIT:
-        raise ValueError(f"{port} is no port")
+        raise ValueError(f"{port} is not a port")
     return port
 
 

@@ -43,7 +43,7 @@ from gossip.node import LanInterface, endpoint
 LOOK_EVERY_S: Final = 3.0
 LOOKS: Final = 2
 """A lease that is renewed may take its address away for a moment."""
-WAIT_ACTION: Final = "bring the network of this machine up: this node takes its new address without a restart"
+WAIT_ACTION: Final = "restore the network of this machine: this node uses its new address without a restart"
 
 Value = TypeVar("Value")
 
@@ -121,7 +121,9 @@ class AddressWatch:
             )
             return
         if not _may_follow(chosen, new):
-            text = f"{_lost(chosen.host, interfaces)}, which this node uses; what is left is {new.host} of {new}"
+            text = (
+                f"{_lost(chosen.host, interfaces)}, which this node uses; the remaining address is {new.host} of {new}"
+            )
             self._alarms.set(ADDRESS_GONE, text, f"{WAIT_ACTION}; to use {new.host} instead, restart the node")
             return
         raise AddressChangedError(chosen.host, new, moved(self._configuration, new))

@@ -131,8 +131,8 @@ class AdmissionStore:
             await trio.to_thread.run_sync(replace_file, self._path, msgspec.json.encode(content))
         except OSError as error:
             raise UnusableFormationError(
-                f"{self._path} cannot be written ({error.strerror or error}): without it this node would not know its"
-                " Raft id after a restart. Free some space or mend the permissions there, then start the node again",
+                f"{self._path} cannot be written ({error.strerror or error}): without it this node would lose its Raft"
+                " id at a restart. Free some space or correct the permissions there, then start the node again",
             ) from error
         self._servers, self.out, self.chain, self._told, self._own = servers, out, chain, told, own
 

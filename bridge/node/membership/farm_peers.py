@@ -84,8 +84,8 @@ class KnownFarm:
         """Return the reason why this identity is refused permanently, or None."""
         if node_id in self.admissions.out:
             return (
-                f"the identity {node_id.hex()} was retired or evicted, and is never admitted again: a node that may"
-                " come back needs a new state directory, and with it a new identity"
+                f"the identity {node_id.hex()} was retired or evicted, and is never admitted again: to let the node"
+                " return, give it a new state directory, and so a new identity"
             )
         return out_refusal(self.applied_state.state.admitted, node_id)
 
@@ -237,8 +237,8 @@ def _judged(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, se
     if farm.is_lapsed(server_id):
         return Refusal(
             Fault.UNKNOWN_IDENTITY,
-            f"the identity {node_id.hex()} claims to be server {server_id}, an admission that has lapsed since nothing"
-            " came of it: a node that is to come after all needs a new state directory, and to be admitted again",
+            f"the identity {node_id.hex()} claims to be server {server_id}, but that admission expired because the"
+            " node did not join in time: give the node a new state directory, and let it be admitted again",
         )
     holder = farm.holder_of(server_id)
     if holder is None:

@@ -64,8 +64,8 @@ def load_formation(state_dir: Path, node_id: bytes) -> FormationState:
     path = state_dir / FILE_NAME
     if (state_dir / RECOVERY_FILE_NAME).exists():
         raise UnusableFormationError(
-            f"`garlicfarm recover` was interrupted in {state_dir}, and the log there may be the old farm's or the new"
-            f" one's: call `garlicfarm recover --from {state_dir}` again, which begins anew with the old log",
+            f"`garlicfarm recover` was interrupted in {state_dir}, and the log there may belong to the old or the new"
+            f" farm: run `garlicfarm recover --from {state_dir}` again, which starts over with the old log",
         )
     try:
         with path.open("rb") as file:
@@ -76,16 +76,16 @@ def load_formation(state_dir: Path, node_id: bytes) -> FormationState:
         raise UnusableFormationError(f"{path} cannot be used: {error}") from error
     except (OSError, FormationStateError) as error:
         raise UnusableFormationError(
-            f"{path} cannot be used ({error}): what this node promised is unknown, and it must not promise again."
+            f"{path} cannot be used ({error}): it has this node's promise, and the node must not promise again."
             " Restore the file, or give the node a new state directory and another name: it then joins as a new node",
         ) from error
     # An endorsement is no promise: its set need not contain this node.
     own = [each.founders for each in (state.promise, state.founding, *state.withdrawn) if each is not None]
     if not all(node_id in founders for founders in own):
         raise UnusableFormationError(
-            f"{path} was written by another identity than this node's ({node_id.hex()}): a promise goes with the"
-            " identity key beside it. Restore that key, or give the node a new state directory and another name: it"
-            " then joins as a new node",
+            f"{path} was written by another identity than this node's ({node_id.hex()}): a promise is valid only with"
+            " the identity key that made it. Restore that key, or give the node a new state directory and another"
+            " name: it then joins as a new node",
         )
     return state
 
@@ -244,8 +244,8 @@ class Forming:
             await trio.to_thread.run_sync(replace_file, self._path, encode_formation_state(state))
         except OSError as error:
             raise UnusableFormationError(
-                f"{self._path} cannot be written ({error.strerror or error}), and a promise that is not kept on disk"
-                " must not be given: free some space or mend the permissions there, then start the node again",
+                f"{self._path} cannot be written ({error.strerror or error}), and a node must not promise before the"
+                " promise is stored: free some space or correct the permissions there, then start the node again",
             ) from error
 
 

@@ -55,8 +55,8 @@ _HALTED: Final = (
     " state directory or a copy of one: give one of them a fresh state directory"
 )
 _FORGOTTEN: Final = (
-    "What it voted and acknowledged since, it has forgotten, so it must not vote again: put the newest state directory"
-    " back and start one process with it; or, if that is lost, start with an empty one, and at the leader `garlicfarm"
+    "Its later votes and acknowledgments are lost, so it must not vote again: restore the newest state directory and"
+    " start one process with it; or, if that is lost, start with an empty directory, and at the leader `garlicfarm"
     " node approve NAME`"
 )
 

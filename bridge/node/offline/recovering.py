@@ -178,7 +178,7 @@ async def plan_recovery_of_backup(backup: Path, state_dir: Path, reset: Reset | 
     except UntrustedPathError as error:
         raise RecoveryError(str(error)) from error
     if await trio.Path(state_dir).exists():
-        raise RecoveryError(f"{state_dir} exists: name a new directory, in which the state of a new node is made")
+        raise RecoveryError(f"{state_dir} exists: name a new directory for the state of the new node")
     try:
         survivor = await read_backup(backup)
     except StateReadingError as error:
@@ -194,9 +194,9 @@ def _check_term(survivor: FarmOnDisk, reset: Reset) -> None:
     """Refuse a term near the last one: the cluster could soon elect no leader."""
     if not reset.term and survivor.last.term > MAX_NUMBER - TERM_STEP_MAX:
         raise RecoveryError(
-            f"the log of {survivor.source} ends at entry {survivor.last.index} of term {survivor.last.term}, and there"
-            " is no election beyond the last term: add `--reset term`, with which the new farm begins at term 1, or cut"
-            " the log before the first entry of such a term (`--cut-after INDEX`)"
+            f"the log of {survivor.source} ends at entry {survivor.last.index} of term {survivor.last.term}, the last"
+            " term, so no election is possible: add `--reset term`, so that the new farm begins at term 1, or cut the"
+            " log before the first entry of this term (`--cut-after INDEX`)"
         )
 
 
@@ -249,8 +249,8 @@ def _make(plan: RecoveryPlan, state: bytes) -> None:
         sync_directory(state_dir)
     except (StateError, StorageError, OSError, OutOfSpaceError) as error:
         raise RecoveryError(
-            f"the new cluster could not be made in {state_dir}: {error}. Remove that directory, free or mend the disk,"
-            " then call again"
+            f"the new cluster could not be created in {state_dir}: {error}. Remove that directory, free or repair the"
+            " disk, then run the command again"
         ) from error
 
 
@@ -285,7 +285,8 @@ def _exchange(plan: RecoveryPlan, state: bytes) -> None:
         sync_directory(state_dir)
     except (StateError, StorageError, OSError, OutOfSpaceError) as error:
         raise RecoveryError(
-            f"the new cluster could not be made in {state_dir}: {error}. Free or mend the disk, then call again"
+            f"the new cluster could not be created in {state_dir}: {error}. Free or repair the disk, then run the"
+            " command again"
         ) from error
     finally:
         held.close()

@@ -123,7 +123,7 @@ async def read_backup(path: Path) -> FarmOnDisk:
     except OSError as error:
         raise StateReadingError(f"{path} cannot be read: {error.strerror or error}") from error
     except (BackupError, FarmSnapshotError) as error:
-        raise StateReadingError(f"{path} is no backup that can be used: {error}. Take another one") from error
+        raise StateReadingError(f"{path} is not a usable backup: {error}. Use another backup") from error
     head = backup.head
     return FarmOnDisk(
         source=path,
@@ -152,7 +152,9 @@ async def read_directory(state_dir: Path, cut_after: Index | None = None) -> Far
     formation = await trio.to_thread.run_sync(_read_formation, state_dir / FORMATION_FILE)
     founding = formation.founding or formation.known
     if founding is None:
-        raise StateReadingError(f"the node of {state_dir} has never belonged to a farm: there is nothing to read")
+        raise StateReadingError(
+            f"the node of {state_dir} has never belonged to a farm: it does not have a farm's state"
+        )
     directory = await trio.to_thread.run_sync(_open, storage_of(state_dir, founding.cluster_id))
     try:
         return await _read_storage(directory, state_dir, founding, cut_after)
@@ -181,7 +183,7 @@ def _read_formation(path: Path) -> FormationState:
         with path.open("rb") as file:
             return decode_formation_state(file.read(FORMATION_STATE_LIMIT_BYTES + 1))
     except FileNotFoundError:
-        text = f"there is no {path}: give the state directory of a node that belonged to a farm, or a backup file"
+        text = f"{path} does not exist: give the state directory of a node that belonged to a farm, or a backup file"
         raise StateReadingError(text) from None
     except (OSError, FormationStateError) as error:
         raise StateReadingError(f"{path} cannot be used: {error}") from error
@@ -189,11 +191,11 @@ def _read_formation(path: Path) -> FormationState:
 
 def _open(path: Path) -> Directory:
     if not (path / HARD_STATE_FILE).is_file():
-        raise StateReadingError(f"{path} holds no server's log: this node has never got the farm's log")
+        raise StateReadingError(f"{path} does not contain a server's log: this node never received the farm's log")
     try:
         return Directory(path)
     except StorageInUseError as error:
-        text = f"the node of {path.parent} runs: stop it, or ask it for a backup (`garlicfarm backup FILE`)"
+        text = f"the node of {path.parent} runs: stop it, or make a backup from it (`garlicfarm backup FILE`)"
         raise StateReadingError(text) from error
     except (StorageError, OSError) as error:
         raise StateReadingError(f"{path} cannot be opened: {error}") from error
@@ -201,10 +203,12 @@ def _open(path: Path) -> Directory:
 
 def _way_past(error: UnsupportedLevelError, state_dir: Path) -> str:
     if error.index is None:
-        return "Its snapshot says so, and cannot be cut: if that level was made up, take another survivor, or a backup"
+        return (
+            "Its snapshot has that level, and cannot be cut: if the level was forged, use another survivor, or a backup"
+        )
     return (
-        f"Entry {error.index} says so. If it was made up, a new farm can be made of what comes before it: `garlicfarm"
-        f" recover --from {state_dir} --cut-after {error.index - 1}`"
+        f"Entry {error.index} has that level. If it was forged, create a new farm from the entries before it:"
+        f" `garlicfarm recover --from {state_dir} --cut-after {error.index - 1}`"
     )
 
 
@@ -255,7 +259,7 @@ def _checked_cut(state_dir: Path, start: Index, end: Index, cut_after: Index | N
     if cut_after > end:
         raise StateReadingError(f"{state_dir}: the log ends at entry {end}; nothing comes after entry {cut_after}")
     if cut_after < max(start, 1):
-        text = "the snapshot stands for all entries up to" if start else "something has to be kept, at least"
+        text = "the snapshot replaces all entries up to" if start else "a recovery keeps at least"
         raise StateReadingError(f"{state_dir}: {text} entry {max(start, 1)}; the log cannot be cut after {cut_after}")
     return cut_after
 

@@ -213,7 +213,7 @@ class StoredFarm:
         """What the snapshot holds, and the index that it stands at: one row for the last report of each server."""
         description, snapshot = self._log.snapshot, self._snapshot()
         if description is None or snapshot is None:
-            raise StoredFarmError(f"there is no snapshot in '{self._raft}': begin with the oldest entry instead")
+            raise StoredFarmError(f"'{self._raft}' does not contain a snapshot: begin with the oldest entry instead")
         last, farm = description.last, snapshot.farm
         rows: list[StoredRow] = [
             (last.index, last.term, "snapshot", farm.log_time_ms, encode(server.report))

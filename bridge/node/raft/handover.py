@@ -22,19 +22,22 @@ REMOVAL_POLL_SECONDS = 0.1
 
 
 EXPLAINED = {
-    TransferOutcome.NOT_LEADER: "only the leader can hand leadership over, and this node does not lead; who does: "
-    "{leader}. Ask it there",
-    TransferOutcome.ANOTHER_UNDER_WAY: "leadership is being handed over already; look again in a moment",
-    TransferOutcome.TO_ITSELF: "{leader} leads already",
-    TransferOutcome.NOT_A_VOTER: "there is no such voter to hand leadership to; `garlicfarm status` lists the voters",
-    TransferOutcome.NO_VOTER: "there is no other voter to hand leadership to; `garlicfarm status` lists the voters",
-    TransferOutcome.TIMED_OUT: "the other node was not caught up, or not reachable, within an election timeout; this "
-    "node leads on",
-    TransferOutcome.DECLINED: "the other node refused to take over (a full disk, or it follows another leader); this "
-    "node leads on",
+    TransferOutcome.NOT_LEADER: "only the leader can hand leadership over, and this node does not lead. The leader is"
+    " {leader}: run the command there",
+    TransferOutcome.ANOTHER_UNDER_WAY: "another handover of leadership runs; check again in a moment",
+    TransferOutcome.TO_ITSELF: "{leader} already leads",
+    TransferOutcome.NOT_A_VOTER: "this server is not a voter; `garlicfarm status` lists the voters",
+    TransferOutcome.NO_VOTER: "leadership needs another voter to go to; `garlicfarm status` lists the voters",
+    TransferOutcome.TIMED_OUT: (
+        "the other node was not caught up, or not reachable, within an election timeout; this node still leads"
+    ),
+    TransferOutcome.DECLINED: (
+        "the other node refused to take over (a full disk, or it follows another leader); this node still leads"
+    ),
     TransferOutcome.ELSEWHERE: "another node was elected instead: {leader}",
-    TransferOutcome.UNKNOWN: "this node leads no more, and no other leader is known yet; `garlicfarm status` shows "
-    "the leader",
+    TransferOutcome.UNKNOWN: (
+        "this node no longer leads, and does not know another leader yet; `garlicfarm status` shows the leader"
+    ),
 }
 """What came of a transfer that did not end as it was meant to."""
 

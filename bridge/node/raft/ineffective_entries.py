@@ -47,7 +47,7 @@ class IneffectiveEntries:
             self._causes.popitem(last=False)
         if not self._stands and len(self._times) == ALARM_AFTER and now - self._times[0] <= WITHIN_S:
             self._stands = True
-            text = f"entries arrive and have no effect: {'; '.join(sorted(self._causes))}"
+            text = f"the farm ignores arriving entries: {'; '.join(sorted(self._causes))}"
             self._alarms.set(ENTRIES_WITHOUT_EFFECT, text)
 
     async def run(self) -> None:

@@ -38,21 +38,21 @@ class FarmMemberRules:
             return "the log has removed it from the farm, or its identity (`garlicfarm help servers`)"
         if len(self.describe().configuration.voter_ids) >= ceiling:
             return (
-                f"the farm has {ceiling} voters already, as many as consensus.voters_max allows;"
-                " a node that is just started becomes an observer"
+                f"the farm has {ceiling} voters, the limit of consensus.voters_max; a newly started node becomes an"
+                " observer"
             )
         address = self.resolve(server.server_id)
         if address is None:
             return (
-                "the log has not given out this id, or that node's address is not known: give the node the"
-                " farm key and start it, and it joins by itself (`garlicfarm help servers`)"
+                "the log has not assigned this id, or that node's address is not known: give the node the farm key"
+                " and start it, and it joins automatically (`garlicfarm help servers`)"
             )
         return address
 
     def may_remove(self, server: ServerId, configuration: Configuration) -> str | None:
         """None if it is gone and enough voters remain."""
         if len(configuration.voter_ids - {server}) < self.expect:
-            return f"a farm of {self.expect} needs another voter in its place first"
+            return f"a farm of {self.expect} needs another voter as a replacement first"
         answers = (
             each.contact_ms is not None and each.contact_ms <= self.answered_within_ms
             for each in self.describe().followers

@@ -37,40 +37,58 @@ _SERVER = re.compile(r"\bserver ([1-9][0-9]{0,9})\b")
 
 _DO_WHERE_REFUSED = {
     Fault.WRONG_CREDENTIALS: "give this node the farm's present key file (`garlicfarm keys export FILE` at a node of"
-    " the farm), or mend its line in logins_file",
-    Fault.REPLAYED: "look for a proxy or a machine on the way that repeats requests",
+    " the farm), or correct its line in logins_file",
+    Fault.REPLAYED: "find the proxy or machine on the way that repeats requests",
     Fault.WRONG_PATH: "check that the address leads to a server of this farm",
-    Fault.WRONG_CLUSTER: "if it is this farm, made anew by `garlicfarm recover`: stop this node, move its state"
-    " directory away and start it again; if it is another farm: use that farm's key file, or remove the address from"
-    " the seeds. Two of them never merge",
+    Fault.WRONG_CLUSTER: "if `garlicfarm recover` created this farm again: stop this node, move its state directory"
+    " away and start it again; if it is another farm: use that farm's key file, or remove the address from the"
+    " seeds. Two clusters never merge",
     Fault.WRONG_VERSION: "update the older garlicfarm",
     Fault.WRONG_SERVER: "check the addresses that the servers advertise: two of them lead to one",
-    Fault.UNPROVEN: "find out what stands between the two nodes; with I2P, write each seed as that node's"
-    " consensus.advertise has it",
-    Fault.UNKNOWN_IDENTITY: "if this node was given another state directory, or an old copy of its own, put the right"
-    " one back; otherwise start it as a new node, with a new state directory",
-    Fault.EXPELLED: "`garlicfarm node list` at a node of the farm shows who was evicted or removed; a node"
-    " that may come back needs a new state directory, or an operator lets it back (`garlicfarm help servers`)",
-    Fault.WRONG_CERTIFICATE: "if that server has just started, wait until gossip brings its certificate; with"
-    " [consensus] ca_file, look at that server's certificate and at this node's clock; if it lasts, another program"
-    " may listen at its address: do not switch the check off, find it",
+    Fault.UNPROVEN: (
+        "find the program between the two nodes; with I2P, write each seed like that node's consensus.advertise"
+    ),
+    Fault.UNKNOWN_IDENTITY: (
+        "if this node has a wrong state directory, or an old copy of it, restore the right one; otherwise start it as"
+        " a new node, with a new state directory"
+    ),
+    Fault.EXPELLED: (
+        "`garlicfarm node list` at a node of the farm shows the evicted and removed servers. To let the node return,"
+        " give it a new state directory, or restore the server (`garlicfarm help servers`)"
+    ),
+    Fault.WRONG_CERTIFICATE: (
+        "if that server has just started, wait until gossip brings its certificate; with [consensus] ca_file, check"
+        " that server's certificate and this node's clock. If it lasts, another program may listen at its address:"
+        " find it, and do not switch the check off"
+    ),
     Fault.PLAIN_REFUSED: 'set the same `transport` on all servers; with "i2p" each advertises its .b32.i2p name',
-    Fault.PROXY_REFUSED: "mend [proxy] user and password_file",
+    Fault.PROXY_REFUSED: "correct [proxy] user and password_file",
 }
 _DO_WHERE_REFUSING = {
-    Fault.WRONG_CREDENTIALS: "a node of yours: give it the farm's present key file; a stranger: it knows this"
-    " address and guesses, and learns nothing by it",
-    Fault.REPLAYED: "an attacker recorded a handshake and sent it again: it was not let in; find what can listen there",
+    Fault.WRONG_CREDENTIALS: (
+        "if it is your node, give it the farm's present key file; otherwise a program guesses passwords at this"
+        " address; it does not get data"
+    ),
+    Fault.REPLAYED: (
+        "an attacker recorded a handshake and sent it again: the connection was refused; find the program that can"
+        " listen there"
+    ),
     Fault.WRONG_CLUSTER: "check which farm's key file that node has; if it is a member of this farm from before"
     " `garlicfarm recover`, move its state directory away and start it again",
     Fault.WRONG_VERSION: "update the older garlicfarm",
     Fault.WRONG_SERVER: "check the addresses that the servers advertise: two of them lead to one",
-    Fault.UNPROVEN: "a peer has this farm's key file and no identity of the farm, or stands between two nodes: find"
-    " it, and if the file was copied, replace the keys (`garlicfarm help copied-key-file`)",
-    Fault.UNKNOWN_IDENTITY: "a node of yours: give it back its own state directory, or a new one and let it be"
-    " admitted; a stranger: it has this farm's key file, so replace the keys (`garlicfarm help copied-key-file`)",
-    Fault.EXPELLED: "a node that was retired, evicted or removed still runs: stop it, or take it back as"
-    " `garlicfarm help servers` says; if you do not run it, replace the keys (`garlicfarm help copied-key-file`)",
+    Fault.UNPROVEN: (
+        "a program has this farm's key file without an identity of the farm, or relays between two nodes: find it,"
+        " and if the file was copied, replace the keys (`garlicfarm help copied-key-file`)"
+    ),
+    Fault.UNKNOWN_IDENTITY: (
+        "if it is your node, restore its state directory, or give it a new one and let it be admitted; otherwise"
+        " someone else has this farm's key file, so replace the keys (`garlicfarm help copied-key-file`)"
+    ),
+    Fault.EXPELLED: (
+        "a retired, evicted or removed node still runs: stop it, or let it rejoin (`garlicfarm help servers`); if you"
+        " do not run it, replace the keys (`garlicfarm help copied-key-file`)"
+    ),
 }
 
 

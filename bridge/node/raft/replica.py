@@ -439,12 +439,12 @@ def _answer_of(resolve: ProposalResolved, reason: str = "") -> SubmitAnswer:
                 leader_id=leader,
             )
         case Outcome.NOT_LEADER:
-            text = reason or "this server does not lead and knows no leader; try again in a moment"
+            text = reason or "this server does not lead, and does not know a leader; try again in a moment"
             return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=text, leader_id=leader)
         case Outcome.BUSY:
             return SubmitAnswer(
                 outcome=SubmitOutcome.BUSY, reason=reason or "the leader is busy; try again in a moment"
             )
         case Outcome.UNKNOWN:
-            text = reason or "leadership changed meanwhile: the entry may be committed or not; look into the log"
+            text = reason or "the leader changed during the request: the entry may be committed or not; check the log"
             return SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason=text, leader_id=leader)

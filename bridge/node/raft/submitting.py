@@ -52,8 +52,8 @@ from consensus import Index, ServerStoppedError
 from consensus.sessions import RequestId, RequestNumbers
 
 EXPIRED = (
-    "the farm has forgotten this request: whether it was applied before is not known, and now it was not. Look at the"
-    " log; to submit it all the same, give it a new request id"
+    "the farm no longer stores this request id: the entry may have been applied before, and was not applied now."
+    " Check the log; to submit the entry again, use a new request id"
 )
 
 
@@ -229,7 +229,7 @@ def _malformed(named: tuple[str, ...], reason: str) -> str:
     instead = f". Use {commands}" if commands else ""
     instead += f", or with a client key an entry such as {forms}" if forms else ""
     return (
-        f"the farm has entries of its own with the member {' and '.join(named)}, and this is none of them"
+        f"the member {' and '.join(named)} is reserved for entries of the farm, and this entry is not a valid one"
         f" ({reason}): it would be in the log without any effect{instead}"
     )
 

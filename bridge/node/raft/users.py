@@ -125,5 +125,5 @@ def _ascii(path: Path, read: Callable[[Path], str]) -> str:
     except KeyFileError as error:
         raise UsersError(str(error)) from error
     if not text.isascii():
-        raise UsersError(f"{path} has characters outside ASCII, which Digest has no encoding for")
+        raise UsersError(f"{path} has characters outside ASCII, which Digest cannot encode")
     return text

@@ -173,7 +173,7 @@ class I2cpConnection:
             return waiter.answer
         self._check()
         # Answers come in order: after one that is missing, none can be told from another.
-        self._end(f"{self._link} is silent: {lacking} within {timeout_s:g} s")
+        self._end(f"{self._link} does not respond: {lacking} within {timeout_s:g} s")
         raise RouterLost(self.ended)
 
     async def _send(self, message: ClientMessage) -> None:

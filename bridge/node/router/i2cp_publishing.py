@@ -48,8 +48,9 @@ def session_obstacle(access: I2cpAccess, key: SigningKey) -> str | None:
     if access.software is not Software.I2PD or key.offline is None:
         return None
     return (
-        "i2pd makes no session for a destination whose key is offline, so a transient signing key cannot publish"
-        " through it: take a Java router, or the master key itself as the signing key (`garlicfarm help signing-keys`)"
+        "i2pd does not open a session for a destination with an offline key, so a transient signing key cannot"
+        " publish through it: use a Java router, or the master key itself as the signing key (`garlicfarm help"
+        " signing-keys`)"
     )
 
 

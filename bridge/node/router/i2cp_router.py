@@ -213,7 +213,7 @@ class I2cpRouter:
             session = self._sessions[master_hash] = MasterSession(self._access.i2cp, key)
             await self._running.wait()
             if self._nursery is None:
-                raise AssertionError("who runs has a nursery")
+                raise AssertionError("a running router has a nursery")
             self._nursery.start_soon(session.run)
         await session.publish(key, structure)
         self._taken[master_hash] = offered
@@ -229,7 +229,7 @@ class I2cpRouter:
         key = self._signing_key_of(master_hash)
         if key is None:
             raise RouterError(
-                f"this node holds no signing key of {address_of(master_hash)}, so no router makes it a session"
+                f"this node does not have a signing key of {address_of(master_hash)}, so no session can be opened"
             )
         if offered.is_demo or key.demo:
             raise RouterError(DEMO_KEY_OBSTACLE)

@@ -219,8 +219,8 @@ class FileRouter:
                 await trio.to_thread.run_sync(_replace_older, path, offered, structure)
             except OSError as error:
                 raise RouterError(
-                    f"the Meta LeaseSet2 cannot be written to {path}: {error.strerror or error}; "
-                    "free space there or mend its permissions"
+                    f"the Meta LeaseSet2 cannot be written to {path}: {error.strerror or error}; free space there or"
+                    " correct its permissions"
                 ) from None
             self._published[master_hash] = structure
             self.files |= {path}
@@ -254,7 +254,7 @@ def checked_structure(
     try:
         offered = decode(structure)
     except LeaseSetError as error:
-        raise RouterError(f"this is no Meta LeaseSet2, so it is not published: {error}") from None
+        raise RouterError(f"this is not a Meta LeaseSet2, so it is not published: {error}") from None
     if offered.destination.hash != master_hash:
         raise RouterError(
             f"the structure is for {offered.destination.address}, not for {address_of(master_hash)}: not published"
@@ -272,7 +272,7 @@ def checked_structure(
             f"routers would refuse the structure, so it is not published: {'; '.join(reasons)}. It was signed for"
             f" second {offered.published_s}, and this machine's clock is at {now_s}: if they are far apart, compare"
             " this machine's clock with log time (`garlicfarm status`) and correct it (NTP). The farm plans the next"
-            " one by itself"
+            " structure automatically"
         )
     return offered
 

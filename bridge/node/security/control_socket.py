@@ -78,9 +78,9 @@ def _clear_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise ControlSocketError(f"cannot look at {path}: {error.strerror or error}") from error
+        raise ControlSocketError(f"cannot read the status of {path}: {error.strerror or error}") from error
     if not stat.S_ISSOCK(mode):
-        raise ControlSocketError(f"{path} is in the way and is not a socket: move it, then start again")
+        raise ControlSocketError(f"{path} exists and is not a socket: move it, then start again")
     if answers(path):
         raise ControlSocketError(f"a node already runs with this state directory: {path} answers")
     path.unlink(missing_ok=True)

@@ -107,33 +107,35 @@ class FarmKeys:
         current, cluster_id, path = self.current, self._cluster_id(), shlex.quote(str(self.path))
         export = f"`garlicfarm keys export --replace {path}` writes the current one"
         if isinstance(filed, KeyAccessError):
-            text = f"{filed}. The node goes on with the keys that it has, and needs the file at its next start"
+            text = f"{filed}. The node continues with its present keys, and needs the file at its next start"
             alarms.set(FARM_KEY_FILE, text, CORRECT_FILE)
         elif isinstance(filed, KeyFileError):
             # --replace compares with the file that it replaces; there is none, or it is no farm key.
             # The error's own advice is for a first start: here a new key would make another farm.
-            what = "is no farm key file any more" if self.path.exists() else "is missing"
+            what = "is no longer a farm key file" if self.path.exists() else "is missing"
             text = f"the farm key file {self.path} {what}: this node could not start again"
             alarms.set(FARM_KEY_FILE, text, self._written_anew())
         elif filed.label != current.label:
             text = (
-                f"the farm key file {self.path} is that of another farm, {filed.label.hex()}: this node could not start"
-                " again with it"
+                f"the farm key file {self.path} belongs to another farm, {filed.label.hex()}: this node could not"
+                " start again with it"
             )
             alarms.set(FARM_KEY_FILE, text, self._written_anew())
         elif filed.age < current.age:
             text = (
-                f"the farm's keys have moved on to epoch {current.epoch}, the farm key file {self.path} is of epoch "
-                f"{filed.epoch}: this node goes on with the later ones, which its state directory remembers"
+                f"the farm's keys have epoch {current.epoch}, the farm key file {self.path} has epoch {filed.epoch}:"
+                " this node continues with the later keys from its state directory"
             )
             alarms.set(FARM_KEY_FILE, text, f"{export}; a node without that memory would be refused with the old file")
         elif filed.age > current.age:
-            text = f"the farm key file {self.path} is of epoch {filed.epoch}, this node's ring of epoch {current.epoch}"
-            alarms.set(FARM_KEY_FILE, text, "restart this node: the later keys count, and it tells them to the others")
+            text = f"the farm key file {self.path} has epoch {filed.epoch}, this node's ring epoch {current.epoch}"
+            alarms.set(
+                FARM_KEY_FILE, text, "restart this node: it uses the later keys, and sends them to the other nodes"
+            )
         elif filed.cluster_id not in {None, cluster_id} and cluster_id is not None:
             text = (
-                f"the farm key file {self.path} names another cluster than the one that this node belongs to, "
-                f"{cluster_id.hex()}: a node that has nothing but the file would never join it"
+                f"the farm key file {self.path} names another cluster than this node's cluster, {cluster_id.hex()}: a"
+                " new node with this file would never join it"
             )
             alarms.set(FARM_KEY_FILE, text, export)
         else:

@@ -84,7 +84,7 @@ def read_private_file(path: Path, limit_bytes: int = _SIZE_LIMIT_BYTES) -> str:
         raise KeyFileError(f"{path} does not exist: copy the file there, or name another place") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise KeyFileError(f"{path} is a link, which is not followed: name the file itself") from None
+            raise KeyFileError(f"{path} is a link, and links are not followed: name the file itself") from None
         raise KeyAccessError(f"{path} cannot be read: {error.strerror or error}{access_advice(path, error)}") from None
     try:
         _check_private(path, os.fstat(descriptor))
@@ -145,8 +145,8 @@ def replace_farm_key(path: Path, farm_key: FarmKey, *, earlier: bool = False) ->
         )
     if older.age > farm_key.age and not earlier:
         raise KeyFileError(
-            f"{path} is of epoch {older.epoch}, later than epoch {farm_key.epoch} of this node's ring, and is not "
-            "overwritten: restart the node with that file, and it tells the others"
+            f"{path} has epoch {older.epoch}, later than epoch {farm_key.epoch} of this node's ring, and is not"
+            " overwritten: restart the node with that file, and it sends the keys to the other nodes"
         )
     try:
         replace_file(path, farm_key_text(farm_key).encode())

@@ -106,8 +106,8 @@ def check_state_directory(path: Path, facts: Facts | None = None) -> None:
     _check_owner(path, step, status, known)
     if _written_by_others(step, status, known):
         raise UntrustedPathError(
-            f"{path} can be written by other users (mode {_mode(status):04o}): what lies in it cannot be trusted."
-            f" `chmod go-w {path}`, look whether anything in it was changed, and try again"
+            f"{path} can be written by other users (mode {_mode(status):04o}): its content may be forged. `chmod go-w"
+            f" {path}`, check that nothing in it was changed, and try again"
         )
 
 
@@ -138,7 +138,7 @@ def _walk(path: Path, facts: Facts) -> tuple[list[tuple[Path, os.stat_result]], 
         except (FileNotFoundError, NotADirectoryError):
             return steps, False
         except OSError as error:
-            raise UntrustedPathError(f"{found} cannot be looked at: {error.strerror or error}") from error
+            raise UntrustedPathError(f"the status of {found} cannot be read: {error.strerror or error}") from error
         steps.append((found, status))
         if not stat.S_ISLNK(status.st_mode):
             at = found
@@ -163,13 +163,13 @@ def _check_parent(path: Path, step: Path, status: os.stat_result, inside: os.sta
         return
     if not status.st_mode & stat.S_ISVTX:
         raise UntrustedPathError(
-            f"{path} lies below {step}, which other users can write (mode {_mode(status):04o}): they could put"
-            f" another directory in its place. `chmod go-w {step}`, or choose another state directory"
+            f"{path} lies below {step}, which other users can write (mode {_mode(status):04o}): they could replace it"
+            f" with another directory. `chmod go-w {step}`, or choose another state directory"
         )
     if inside is not None and inside.st_uid not in {facts.user_id, ROOT}:
         raise UntrustedPathError(
-            f"{path} leads through what {_user(inside.st_uid)} has put into {step}, where all may write: choose"
-            " another state directory"
+            f"{path} leads through a file of {_user(inside.st_uid)} in {step}, a directory that all users may write:"
+            " choose another state directory"
         )
 
 
@@ -178,8 +178,8 @@ def _check_owner(path: Path, step: Path, status: os.stat_result, facts: Facts) -
         return
     where = str(path) if step == path else f"{path} lies below {step}, which"
     raise UntrustedPathError(
-        f"{where} belongs to {_user(status.st_uid)}, not to {_user(facts.user_id)}, who runs this command: run it as"
-        f" that user (`sudo -u '#{status.st_uid}' garlicfarm …`), or choose another state directory"
+        f"{where} belongs to {_user(status.st_uid)}, but this command runs as {_user(facts.user_id)}: run it as the"
+        f" owner (`sudo -u '#{status.st_uid}' garlicfarm …`), or choose another state directory"
     )
 
 
@@ -210,7 +210,7 @@ def check_control_socket(path: Path, facts: Facts | None = None) -> None:
     except OSError:
         return  # Whether a node is there is found out by connecting.
     if not stat.S_ISSOCK(status.st_mode):
-        raise UntrustedPathError(f"{path} is no socket: name a node's state directory, or its control socket itself")
+        raise UntrustedPathError(f"{path} is not a socket: name a node's state directory, or its control socket itself")
     _check_owner(path, path, status, known)
 
 

@@ -75,8 +75,8 @@ class HeldKey:
         """Say it once in the node's own words when it is more than a transient key."""
         if self.key.offline is None:
             LOG.warning(
-                "%s holds the master's own private key: a thief of this machine has the farm's address for good;"
-                " a transient key would do (`garlicfarm help signing-keys`)",
+                "%s contains the master's own private key: a thief of this machine controls the farm's address"
+                " permanently; use a transient key instead (`garlicfarm help signing-keys`)",
                 self.path,
             )
 
@@ -117,7 +117,7 @@ def judge_key(held: HeldKey, now_s: int, alarm: SharedAlarm) -> None:
     if held.fault is None:
         alarm.clear(f"{address} file")
     else:
-        alarm.set(f"{address} file", f"{held.fault}: this node goes on with the key that it has", held.action)
+        alarm.set(f"{address} file", f"{held.fault}: this node continues with its present key", held.action)
     left_s = held.key.can_sign_until_s - now_s
     if left_s >= TRANSIENT_ALARM_S:
         alarm.clear(f"{address} end")

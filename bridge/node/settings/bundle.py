@@ -77,7 +77,7 @@ def _check_shared(settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         if name == "master" and isinstance(value, list):
             if not all(isinstance(each, Mapping) for each in value):
-                raise BundleError("its masters are no tables")
+                raise BundleError("its masters are not tables")
             strange = {key for each in value for key in each} - {"destination", "publish"}
         elif isinstance(value, Mapping) and any(name == each.table for each in SHARED.values()):
             strange = {key for key in value if f"{name}.{key}" not in SHARED}

@@ -42,7 +42,7 @@ def _zmq_address(text: str) -> Address:
     host, port = parse_endpoint(text.removeprefix(SCHEME))
     canonical = numeric(host)
     if canonical is None:
-        raise ValueError(f"{text[:80]!r} is not tcp://IP:port with a numeric address, as this protocol wants it")
+        raise ValueError(f"{text[:80]!r} is not tcp://IP:port with a numeric address, as this protocol requires")
     return Address(canonical, port)
 
 
@@ -59,9 +59,10 @@ class ZmqSettings:
     listen: Annotated[
         Address,
         Setting(
-            "where ØMQ Raft clients read the farm's log: `tcp://IP:port` or `IP:port`; needs the extra `zmq`",
+            "the address where ØMQ Raft clients read the farm's log: `tcp://IP:port` or `IP:port`; needs the extra"
+            " `zmq`",
             default="nowhere",
-            missing='missing: where ØMQ Raft clients connect, such as "tcp://127.0.0.1:7670"',
+            missing='missing: the address for ØMQ Raft clients, such as "tcp://127.0.0.1:7670"',
             example="tcp://127.0.0.1:7671",
             parse=_zmq_address,
             show=url_of,
@@ -69,12 +70,12 @@ class ZmqSettings:
     ]
     allow_network: Annotated[bool, _NETWORK] = False
     write: Annotated[
-        bool, Setting("clients with a listed key may have entries committed; needs `zmq.keys`, on loopback too")
+        bool, Setting("clients with a listed key may commit entries; needs `zmq.keys`, on loopback too")
     ] = False
     ident: Annotated[
         str | None,
         Setting(
-            "the cluster ident that clients name",
+            "the cluster ident of the clients",
             default="the cluster's name, as `garlicfarm status` shows it",
             example="the cluster's name",
             parse=_zmq_ident,
@@ -83,7 +84,7 @@ class ZmqSettings:
     broadcast: Annotated[
         Address | None,
         Setting(
-            "where applied entries are broadcast: `tcp://IP:port` or `IP:port`",
+            "the address for the broadcast of applied entries: `tcp://IP:port` or `IP:port`",
             default="nowhere",
             example="tcp://127.0.0.1:7672",
             parse=_zmq_address,
@@ -92,7 +93,7 @@ class ZmqSettings:
     peers: Annotated[
         tuple[str, ...],
         Setting(
-            '`["tcp://IP:port", …]`, the ØMQ endpoints of other nodes of this farm, which clients are told',
+            '`["tcp://IP:port", …]`, the ØMQ endpoints of other nodes of this farm, as clients reach them',
             maximum=16,
             example=("tcp://192.168.1.11:7671",),
             parse=lambda text: url_of(_zmq_address(text)),
@@ -101,8 +102,8 @@ class ZmqSettings:
     keys: Annotated[
         Path | None,
         Setting(
-            "lines `NAME KEY SCOPE …` (mode 0600): only these keys are answered, over CURVE; see"
-            " [read the log from Node.js](../how-to/read-the-log-from-node-js.md)"
+            "lines `NAME KEY SCOPE …` (mode 0600): the endpoint serves only these keys, over CURVE; see [read the log"
+            " from Node.js](../how-to/read-the-log-from-node-js.md)"
         ),
     ] = None
 
@@ -134,7 +135,7 @@ def _kafka_peer(text: str) -> KafkaPeer:
 
 def _topic(text: str) -> str:
     if _TOPIC.fullmatch(text) is None or text.strip(".") == "":
-        raise ValueError(f"{text[:40]!r} is no name of a topic: 1 to 249 letters, digits, '.', '_', '-'")
+        raise ValueError(f"{text[:40]!r} is not the name of a topic: 1 to 249 letters, digits, '.', '_', '-'")
     return text
 
 
@@ -145,45 +146,43 @@ class KafkaSettings:
     listen: Annotated[
         Address,
         Setting(
-            "where Kafka's clients read the farm's log: `IP:port`; needs the extra `kafka`",
+            "the address where Kafka clients read the farm's log: `IP:port`; needs the extra `kafka`",
             default="nowhere",
-            missing='missing: where Kafka\'s clients connect, such as "127.0.0.1:9092"',
+            missing='missing: the address for Kafka clients, such as "127.0.0.1:9092"',
         ),
     ]
     advertise: Annotated[
         Address,
         Setting(
-            "`host:port`, what clients are told to connect to; with TLS a name that the certificate has",
+            "`host:port`, the address that clients connect to; with TLS a name in the certificate",
             default="`kafka.listen`",
             parse=named_address,
         ),
     ]
     allow_network: Annotated[bool, _NETWORK] = False
-    topic: Annotated[str, Setting("what the log is called as a topic; the same on all nodes", parse=_topic)] = (
-        "farm-log"
-    )
+    topic: Annotated[str, Setting("the topic's name; the same on all nodes", parse=_topic)] = "farm-log"
     write: Annotated[
         bool,
-        Setting("listed users may produce entries as far as their scopes go; needs `kafka.users`, on loopback too"),
+        Setting("listed users may produce entries that their scopes permit; needs `kafka.users`, on loopback too"),
     ] = False
     groups: Annotated[
         bool,
         Setting(
-            "consumer groups may note their offsets, as entries of the log, at most 100 groups; set it on all nodes"
+            "consumer groups may commit their offsets, as entries of the log, at most 100 groups; set it on all nodes"
             " with a listener, and `kafka.peers`: the leader coordinates the groups"
         ),
     ] = False
     control_records: Annotated[
         bool,
         Setting(
-            "entries that are not for readers are control records, so that each offset has one; some clients"
-            " (kafka-python-ng, kafka-go) give them to their programs; the same on all nodes"
+            "entries that readers must not see are stored as control records, so that each offset has a record; some"
+            " clients (kafka-python-ng, kafka-go) deliver them; the same on all nodes"
         ),
     ] = False
     peers: Annotated[
         tuple[KafkaPeer, ...],
         Setting(
-            '`["NAME@host:port", …]`, other nodes of this farm and where their listeners are, which clients are told',
+            '`["NAME@host:port", …]`, other nodes of this farm with their listeners, as clients reach them',
             maximum=64,
             parse=_kafka_peer,
         ),
@@ -194,15 +193,16 @@ class KafkaSettings:
     client_ca: Annotated[
         Path | None,
         Setting(
-            "an authority's certificate: only clients whose certificates it has signed are answered; needs"
+            "an authority's certificate: the listener serves only clients with a certificate signed by it; needs"
             " `kafka.certificate`"
         ),
     ] = None
     users: Annotated[
         Path | None,
         Setting(
-            "lines `NAME CREDENTIAL SCOPE …` (mode 0600), as `garlicfarm keys kafka-user` makes them: only these users"
-            ' are answered, by SCRAM; with `kafka.client_ca` lines `"SUBJECT" certificate SCOPE …`, which give scopes'
+            "lines `NAME CREDENTIAL SCOPE …` (mode 0600), as `garlicfarm keys kafka-user` makes them: the listener"
+            ' serves only these users, by SCRAM; with `kafka.client_ca` lines `"SUBJECT" certificate SCOPE …`, which'
+            " grant scopes"
         ),
     ] = None
 
@@ -218,19 +218,20 @@ def read_zmq(section: Section) -> ZmqSettings | None:
         if address.host in WILDCARDS:
             section.problem(
                 key,
-                f"{endpoint(address)} listens everywhere, and clients are told this address: name one of this machine",
+                f"{endpoint(address)} listens on every interface, and clients get this address: name one address of"
+                " this machine",
             )
         elif _is_public(section, key, address, allow_network=found.allow_network) and found.keys is None:
             section.problem(
                 key,
-                f"{endpoint(address)} is a public address: there only listed keys are answered; name them by zmq.keys",
+                f"{endpoint(address)} is a public address: list the keys of your clients with zmq.keys",
             )
     if found.write and found.keys is None:
         section.problem(
             "write",
-            "true, and no keys: ØMQ Raft authenticates no client, so every process that reaches the port could write."
-            " Make a key for each client (`garlicfarm keys new-curve FILE --name N`), list them in a file, and name it"
-            " with zmq.keys",
+            "true without keys: ØMQ Raft does not authenticate clients, so every process that reaches the port could"
+            " write. Make a key for each client (`garlicfarm keys new-curve FILE --name N`), list them in a file, and"
+            " name it with zmq.keys",
         )
     return found
 
@@ -242,19 +243,21 @@ def read_kafka(section: Section) -> KafkaSettings | None:
     found = section.read(KafkaSettings)
     listen, shown = found.listen, endpoint(found.listen)
     if len({peer.name for peer in found.peers}) != len(found.peers):
-        section.problem("peers", "names a node twice: each has one listener")
+        section.problem("peers", "names a node twice: each node has one listener")
     if found.client_ca is not None and found.certificate is None:
         section.problem("client_ca", "needs kafka.certificate: certificates of clients are shown over TLS")
     if not section.has("advertise"):
         found = replace(found, advertise=listen)
         if listen.host in WILDCARDS:
-            section.problem("listen", f"{shown} listens everywhere: set kafka.advertise to what clients reach")
+            section.problem(
+                "listen", f"{shown} listens on every interface: set kafka.advertise to the address that clients reach"
+            )
     is_public = _is_public(section, "listen", listen, allow_network=found.allow_network)
     if is_public and found.client_ca is None and found.users is None:
         section.problem(
             "listen",
-            f"{shown} is open to strangers: there only known clients are answered; list them with kafka.users, or name"
-            " their authority with kafka.client_ca",
+            f"{shown} is a public address: list your clients with kafka.users, or name their authority with"
+            " kafka.client_ca",
         )
     _check_encryption(section, found)
     return found
@@ -265,9 +268,9 @@ def _check_encryption(section: Section, settings: KafkaSettings) -> None:
     if settings.write and settings.users is None:
         section.problem(
             "write",
-            "true, and no users: without a proof of who it is, every process that reaches the port could write. Make a"
-            " line for each client (`garlicfarm keys kafka-user FILE --name N --scope submit`), list them in a file,"
-            " and name it with kafka.users",
+            "true without users: clients are not authenticated, so every process that reaches the port could write."
+            " Make a line for each client (`garlicfarm keys kafka-user FILE --name N --scope submit`), list them in a"
+            " file, and name it with kafka.users",
         )
     if settings.certificate is not None or is_loopback(settings.listen.host):
         return
@@ -280,7 +283,8 @@ def _check_encryption(section: Section, settings: KafkaSettings) -> None:
     elif not is_private(settings.listen.host):
         section.problem(
             "listen",
-            f"{shown} is open to strangers, who could read what is sent: name a certificate with kafka.certificate",
+            f"{shown} is a public address, where others could read the traffic: name a certificate with"
+            " kafka.certificate",
         )
 
 
@@ -291,7 +295,7 @@ def _is_public(section: Section, key: str, address: Address, *, allow_network: b
     if not allow_network:
         section.problem(
             key,
-            f"{endpoint(address)} is not a loopback address, and what clients read, others on that network can read as"
-            f" well: use 127.0.0.1, or set {section.name('allow_network')} = true",
+            f"{endpoint(address)} is not a loopback address, so others on that network can also read the log: use"
+            f" 127.0.0.1, or set {section.name('allow_network')} = true",
         )
     return allow_network and not is_private(address.host)

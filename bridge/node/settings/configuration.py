@@ -81,9 +81,9 @@ class ControlSettings:
     listen: Annotated[
         Address,
         Setting(
-            "where the control endpoint is open to other machines, with TLS and tokens",
+            "the address of the control endpoint for other machines, with TLS and tokens",
             default="nowhere",
-            missing='missing: the other settings of [control] are for it, such as "192.168.7.5:7650"',
+            missing='missing: the other settings of [control] need it, such as "192.168.7.5:7650"',
             example="192.168.1.10:7670",
         ),
     ]
@@ -94,9 +94,9 @@ class ControlSettings:
         Path | None, Setting("a certificate of an authority with its key (PEM, mode 0600), for the endpoint")
     ] = None
     """None: the node makes its own."""
-    open_health: Annotated[bool, Setting("`/healthz` and `/readyz` are answered on TCP without a token")] = False
+    open_health: Annotated[bool, Setting("serves `/healthz` and `/readyz` on TCP without a token")] = False
     page: Annotated[
-        bool, Setting("a read-only page for browsers at `/`; it shows nothing before it is given a token")
+        bool, Setting("a read-only page for browsers at `/`; it needs a token before it shows the farm")
     ] = False
 
 
@@ -107,15 +107,15 @@ class LogSettings:
     format: Annotated[
         LogFormat,
         Setting(
-            'what the node writes to stderr: `"text"` for people, `"json"` an object on each line; see'
+            'the format of the log on stderr: `"text"` for people, `"json"` an object on each line; see'
             " [monitor](../how-to/monitor.md#logs)"
         ),
     ] = LogFormat.TEXT
     level: Annotated[
         LogLevel,
         Setting(
-            '`"info"`: every event; `"warning"`: alarms, failures and bad verdicts; `"error"`: why the node ended, and'
-            " faults of the program"
+            '`"info"`: every event; `"warning"`: alarms, failures and bad verdicts; `"error"`: faults of'
+            " the program, and the reason why the node ended"
         ),
     ] = LogLevel.INFO
 
@@ -127,8 +127,8 @@ class NodeConfiguration:
     name: Annotated[
         str,
         Setting(
-            "what operators call this node: 1 to 32 letters, digits, `.`, `_`, `-`",
-            default="the host's name; `HOST-ABCD` where another node of the farm has that",
+            "the name of this node: 1 to 32 letters, digits, `.`, `_`, `-`",
+            default="the host's name; `HOST-ABCD` if another node of the farm has that name",
             example="node-1",
             parse=_name,
         ),
@@ -154,14 +154,14 @@ class NodeConfiguration:
         frozenset[bytes],
         Setting(
             "node ids (16 hexadecimal digits each) of the nodes that may create the farm, from `expect` to one less"
-            " than twice as many; it wins over the list in the key file, and counts until the farm is created",
+            " than twice as many; it overrides the list in the key file, and applies until the farm is created",
             maximum=2 * EXPECT_MAX - 1,
             parse=_node_id,
             show=bytes.hex,
         ),
     ] = frozenset()
     demo: Annotated[
-        bool, Setting("throwaway destinations that no real router takes; `garlicfarm up` writes it", shared=True)
+        bool, Setting("throwaway destinations that no real router accepts; `garlicfarm up` writes it", shared=True)
     ] = False
     transport: Annotated[
         TransportKind,
@@ -279,7 +279,7 @@ def _configuration(root: Section, machine: Machine, chosen: ChosenAddress | NoAd
     by_i2p = own["transport"] is TransportKind.I2P
     gossip, proxy = root.section("gossip"), root.section("proxy")
     if by_i2p and not gossip.is_empty:
-        root.problem("gossip", 'with transport = "i2p" there is no gossip: give consensus.seeds instead')
+        root.problem("gossip", 'transport = "i2p" does not use gossip: give consensus.seeds instead')
     if not by_i2p and not proxy.is_empty:
         proxy.problem("address", 'a proxy leads into I2P: it needs transport = "i2p"')
     own["gossip"] = None if by_i2p else read_gossip(gossip, machine, chosen)
@@ -305,7 +305,7 @@ def _read_control(section: Section) -> ControlSettings | None:
         return None
     found = section.read(ControlSettings)
     if found.certificate is not None and found.names:
-        section.problem("names", "the names are those of control.certificate: leave one of the two out")
+        section.problem("names", "control.certificate already has names: leave one of the two out")
     return found
 
 

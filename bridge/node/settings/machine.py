@@ -144,8 +144,8 @@ def _one_of(
     if len({each.name for each in group}) == 1:
         return _chosen(group[0], f"the only interface with a {what}", waits_for)
     raise NoAddressError(
-        f"this machine has several private addresses ({_listed(group)}), and the default route uses none of them: say"
-        " which network the farm is in",
+        f"this machine has several private addresses ({_listed(group)}), and the default route does not use any of"
+        " them: choose the network of the farm",
         group[0].host,
     )
 
@@ -164,7 +164,7 @@ def _no_candidate(found: Sequence[LanInterface], waits_for: tuple[str, ...]) -> 
     named = [each for each in shown if each.host]
     if not shown:
         return NoAddressError(
-            f"this machine has no private LAN address, only loopback: say where to listen ({LOOPBACK} is enough if all"
+            f"this machine has only loopback addresses: set the address to listen on ({LOOPBACK} is enough if all"
             " nodes of the farm run here)",
             LOOPBACK,
         )
@@ -173,7 +173,8 @@ def _no_candidate(found: Sequence[LanInterface], waits_for: tuple[str, ...]) -> 
     reasons = "; ".join(f"{each.name}: {_why_not(each)}" for each in shown[:_SHOWN_MAX])
     more = f"; and {len(shown) - _SHOWN_MAX} more" if len(shown) > _SHOWN_MAX else ""
     return NoAddressError(
-        f"this machine has no private LAN address that others reach ({reasons}{more}): say where to listen",
+        f"other machines do not reach a private LAN address of this machine ({reasons}{more}): set the address to"
+        " listen on",
         LOOPBACK if example is None else example.host,
         needs_wan=public is not None,
         waits_for=waits_for,
@@ -199,7 +200,7 @@ def _why_not(each: LanInterface) -> str:
     elif reach is Reach.MACHINE:
         why = f"reaches {reach.value} only"
     else:
-        why = "is no private address"
+        why = "is not a private address"
     return f"{each.host} {why}"
 
 

@@ -76,18 +76,18 @@ class MasterSettings:
     """`[[master]]`: the key file that signs for a master, or, without a key, its destination."""
 
     signing_key: Annotated[
-        Path | None, Setting("one of several masters (at most 8), in place of `publishing.signing_key`: its key")
+        Path | None, Setting("the key of one of several masters (at most 8), instead of `publishing.signing_key`")
     ] = None
     destination: Annotated[
         Destination | None,
         Setting(
-            "or, where this node has no key of it, the master's destination (base64)",
+            "the master's destination (base64), if this node does not have its key",
             example="base64 of the master's destination",
             parse=destination_from_base64,
             show=_BASE64,
         ),
     ] = None
-    publish: Annotated[PublishConfig, Setting("as `publishing.publish`, for this master")] = PublishConfig.AUTO
+    publish: Annotated[PublishConfig, Setting("like `publishing.publish`, for this master")] = PublishConfig.AUTO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +97,14 @@ class PublishingSettings:
     publish: Annotated[
         PublishConfig | None,
         Setting(
-            '`"off"`: this node never publishes; `"on"`: it is preferred over all that are on `"auto"`',
+            '`"off"`: this node never publishes; `"on"`: it is preferred over nodes with `"auto"`',
             default='`"auto"`',
             shared=True,
             example="auto",
         ),
     ] = None
     signing_key: Annotated[
-        Path | None, Setting("the node's signing key; without one it reports and votes and never publishes")
+        Path | None, Setting("the node's signing key; without it the node reports and votes, and never publishes")
     ] = None
     pace: Annotated[
         PublishingPace,
@@ -117,7 +117,8 @@ class PublishingSettings:
     reporting_period_ms: Annotated[
         int,
         Setting(
-            "how often servers report, in milliseconds; counts while this node leads: all follow the leader's",
+            "time between two reports of a server, in milliseconds; applies while this node leads: all servers use"
+            " the leader's setting",
             500,
             600_000,
             default=f"{REPORTING_PERIOD_MS}; with `i2p` {REPORTING_PERIOD_I2P_MS}",
@@ -143,7 +144,7 @@ class LeafSettings(ServedLeaf):
     probe: Annotated[
         tuple[str, int] | None,
         Setting(
-            "`host:port` of the service behind the tunnel, which is probed",
+            "`host:port` of the tunnel's service, to probe",
             example="127.0.0.1:8080",
             parse=_probe,
             show=_probe_text,
@@ -152,7 +153,7 @@ class LeafSettings(ServedLeaf):
     master_hash: Annotated[
         bytes | None,
         Setting(
-            "the address of the master behind which the leaf stands",
+            "the address of the leaf's master",
             default="all masters of the node",
             key="master",
             parse=_master_hash,
@@ -187,7 +188,7 @@ def read_masters(
         return () if single.signing_key is None else (master,)
     for key in ("signing_key", "publish"):
         if publishing.has(key):
-            publishing.problem(key, "belongs into each [[master]] where there are any: move it there")
+            publishing.problem(key, "belongs in each [[master]] if the file has any: move it there")
     return tuple(_read_master(section) for section in sections)
 
 
@@ -212,11 +213,11 @@ def load_masters(settings: tuple[MasterSettings, ...], leaves: tuple[ServedLeaf,
     hashes = masters.hashes
     for each in hashes:
         if hashes.count(each) > 1:
-            raise MasterError(f"two [[master]] are {address_of(each)}: keep one of them")
+            raise MasterError(f"two [[master]] have the address {address_of(each)}: keep one of them")
     for leaf in leaves:
         if leaf.master_hash is not None and leaf.master_hash not in hashes:
             raise MasterError(
-                f"the leaf {leaf.destination.address} names the master {address_of(leaf.master_hash)}, and no"
-                " [[master]] or signing key of this node is that one: correct the address, or add the master"
+                f"the leaf {leaf.destination.address} names the master {address_of(leaf.master_hash)}, which is not a"
+                " [[master]] or signing key of this node: correct the address, or add the master"
             )
     return masters

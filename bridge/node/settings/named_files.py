@@ -62,7 +62,7 @@ def file_problem(key: str, path: Path) -> str | None:
     except KeyFileError as error:
         return str(error)
     except ssl.SSLError as error:
-        return f"{path} is no certificate in PEM, or its key does not fit: {error.reason or error}"
+        return f"{path} is not a certificate in PEM, or its key does not match: {error.reason or error}"
     except OSError as error:
         return f"{path} cannot be read: {error.strerror or error}"
     return None

@@ -31,9 +31,9 @@ PROXY_DEFAULT: Final = Address(LOOPBACK, 4444)
 NAME_CHARACTERS_MAX: Final = 80
 """What metadata carries; the longest `.b32.i2p` name has 70."""
 _NEVER_PLAIN = (
-    "a farm believes proven identities only, and a plain connection proves none: who sends from its address would be "
-    "believed. Servers of another make are fed by a program of their own; see "
-    "`garlicfarm help garlic-farm 'Servers of another make'`"
+    "a farm accepts only proven identities, and a plain connection does not prove one: any sender at its address"
+    " would be accepted. To feed servers of another implementation, use a separate program; see `garlicfarm help"
+    " garlic-farm 'Servers of another make'`"
 )
 
 
@@ -48,7 +48,8 @@ def i2p_address(text: str) -> Address:
         or not 0 < int(port) < 2**16
     ):
         raise ValueError(
-            f"{text[:80]!r} is not an I2P name and port such as name.b32.i2p:7669; outside I2P nothing is sent plain"
+            f"{text[:80]!r} is not an I2P name and port such as name.b32.i2p:7669; outside I2P all connections are"
+            " encrypted"
         )
     return Address(host.lower(), int(port))
 
@@ -60,9 +61,9 @@ class GossipSettings:
     bind: Annotated[
         Address,
         Setting(
-            "where gossip listens (UDP)",
-            default=f"the private address of this machine, port {GOSSIP_PORT}; `garlicfarm doctor` shows which one and"
-            " why",
+            "the address of gossip (UDP)",
+            default=f"the private address of this machine, port {GOSSIP_PORT}; `garlicfarm doctor` shows it with the"
+            " reason",
             example=f"192.168.1.10:{GOSSIP_PORT}",
         ),
     ]
@@ -70,12 +71,16 @@ class GossipSettings:
     """The reason why `bind` has this host; None if the operator has named it."""
     advertise: Annotated[
         Address | None,
-        Setting("what peers are told, behind NAT", default="`gossip.bind`", example=f"192.168.1.10:{GOSSIP_PORT}"),
+        Setting(
+            "the address that peers use, if this node is behind a NAT",
+            default="`gossip.bind`",
+            example=f"192.168.1.10:{GOSSIP_PORT}",
+        ),
     ] = None
     seeds: Annotated[
         tuple[str, ...],
         Setting(
-            '`["host:port", …]`, tried for ever; needed where broadcast does not reach',
+            '`["host:port", …]`, tried permanently; needed for nodes outside the reach of broadcast',
             maximum=SEEDS_LIMIT,
             shared=True,
             example=(f"192.168.1.11:{GOSSIP_PORT}", f"192.168.1.12:{GOSSIP_PORT}"),
@@ -84,8 +89,8 @@ class GossipSettings:
     broadcast: Annotated[
         Address | None,
         Setting(
-            'where presence is announced: `"auto"` is the broadcast address of the interface, `"off"` is nowhere, else'
-            " an `address:port`",
+            'the address for announcements of this node: `"auto"` is the broadcast address of the interface, `"off"`'
+            " sends none, otherwise an `address:port`",
             default='`"auto"`',
             example="auto",
             none="off",
@@ -95,7 +100,7 @@ class GossipSettings:
     interface: str | None = None
     """The interface of the broadcast address, if the address alone does not name the network (IPv6)."""
     capacity: Annotated[
-        int, Setting("how many peers this node probes and is probed by", 1, CAPACITY_LIMIT, shared=True)
+        int, Setting("number of peers that this node probes and that probe it", 1, CAPACITY_LIMIT, shared=True)
     ] = DEFAULT_CAPACITY
     timing: Annotated[
         Timing, Setting('`"local"` is for several nodes on one machine', words=("lan", "local"), shared=True)
@@ -116,7 +121,7 @@ class ConsensusSettings:
     bind: Annotated[
         Address,
         Setting(
-            "where the Raft server listens (TCP, TLS); with `i2p` on loopback only",
+            "the address of the Raft server (TCP, TLS); with `i2p` on loopback only",
             default=f"gossip's address, port {CONSENSUS_PORT}; with `i2p` `{LOOPBACK}:{CONSENSUS_PORT}`",
             example=f"192.168.1.10:{CONSENSUS_PORT}",
         ),
@@ -124,8 +129,8 @@ class ConsensusSettings:
     advertise: Annotated[
         Address,
         Setting(
-            "what other servers connect to; with `i2p` the `name.b32.i2p:port` of the router's server tunnel; with"
-            " `ca_file` it may be a DNS name",
+            "the address that other servers connect to; with `i2p` the `name.b32.i2p:port` of the router's server"
+            " tunnel; with `ca_file` it may be a DNS name",
             default="`consensus.bind`; with `i2p` required",
             example=f"192.168.1.10:{CONSENSUS_PORT}",
         ),
@@ -134,7 +139,7 @@ class ConsensusSettings:
         Timing,
         Setting(
             'elections begin after 1 to 2 s with `"lan"`, 0.5 to 1 s with `"local"`, 30 to 60 s with `"i2p"`;'
-            " everything else is in proportion",
+            " all other times are in proportion",
             default='`"lan"`; with `i2p` `"i2p"`',
             shared=True,
         ),
@@ -151,18 +156,19 @@ class ConsensusSettings:
     ca_file: Annotated[
         Path | None,
         Setting(
-            "an authority's certificate, together with `certificate`; without both, gossip tells the certificate that"
-            " each node made for itself"
+            "an authority's certificate, together with `certificate`; without both, each node makes a certificate and"
+            " gossip distributes it"
         ),
     ] = None
     certificate: Annotated[
         Path | None, Setting("this node's certificate, its chain and its key in one PEM file (mode 0600)")
     ] = None
     users_file: Annotated[
-        Path | None, Setting("lines `user:password`: users that may connect, in place of the farm key's (mode 0600)")
+        Path | None,
+        Setting("lines `user:password`: users that may connect, instead of the user from the farm key (mode 0600)"),
     ] = None
     logins_file: Annotated[
-        Path | None, Setting("lines `host:port user:password`: how this node logs in at others (mode 0600)")
+        Path | None, Setting("lines `host:port user:password`: logins of this node at other servers (mode 0600)")
     ] = None
     segment_bytes: Annotated[
         int,
@@ -173,13 +179,13 @@ class ConsensusSettings:
             shared=True,
         ),
     ] = 64 * 1024 * 1024
-    voters_max: Annotated[
-        int, Setting("how many servers vote, an odd number; counts while this node leads", 1, 9, shared=True)
-    ] = VOTERS_MAX_DEFAULT
+    voters_max: Annotated[int, Setting("number of voters, odd; applies while this node leads", 1, 9, shared=True)] = (
+        VOTERS_MAX_DEFAULT
+    )
     grace_ms: Annotated[
         int,
         Setting(
-            "how long a voter is dead before it is removed, in milliseconds; counts while this node leads",
+            "time until a dead voter is removed, in milliseconds; applies while this node leads",
             1_000,
             7 * 24 * 3600 * 1000,
             shared=True,
@@ -188,8 +194,8 @@ class ConsensusSettings:
     admit: Annotated[
         AdmissionChoice,
         Setting(
-            'nodes beyond the founders: `"ask"` waits for `garlicfarm node approve`; `"all"` admits each that has the'
-            " key file, one in a reporting period; counts while this node leads, so set it alike on all",
+            'nodes beyond the founders: `"ask"` waits for `garlicfarm node approve`; `"all"` admits each node with'
+            " the key file, one in a reporting period; applies while this node leads, so set it alike on all",
             shared=True,
         ),
     ] = AdmissionChoice.ASK
@@ -202,8 +208,8 @@ class ProxySettings:
     """`[proxy]`: the HTTP proxy that leads into I2P."""
 
     address: Annotated[Address, Setting("with `i2p`: the HTTP proxy, on loopback")] = PROXY_DEFAULT
-    mode: Annotated[ProxyMode, Setting("with `i2p`: how the proxy is asked")] = ProxyMode.ABSOLUTE_URI
-    user: Annotated[str | None, Setting("the user, if the proxy asks for one")] = None
+    mode: Annotated[ProxyMode, Setting("with `i2p`: the form of requests to the proxy")] = ProxyMode.ABSOLUTE_URI
+    user: Annotated[str | None, Setting("the user, if the proxy requires one")] = None
     password_file: Annotated[Path | None, Setting("its password: one line, mode 0600")] = None
 
 
@@ -219,7 +225,9 @@ def read_gossip(section: Section, machine: Machine, chosen: ChosenAddress | NoAd
     local = found.advertise if found.bind.host in WILDCARDS else found.bind
     if local is None:
         section.problem(
-            "bind", f"{endpoint(found.bind)} listens everywhere: set gossip.advertise to what peers can reach"
+            "bind",
+            f"{endpoint(found.bind)} listens on every interface: set gossip.advertise to the address that peers"
+            " can reach",
         )
     elif broadcast == "auto":
         found = _with_broadcast(found, local, machine)
@@ -278,7 +286,8 @@ def read_consensus(section: Section, gossip: GossipSettings | None) -> Consensus
     found = section.read(ConsensusSettings, defaults, advertise=advertise or PLACEHOLDER)
     if found.voters_max % 2 == 0:
         section.problem(
-            "voters_max", f"{found.voters_max} is even: of {found.voters_max} voters no more may fail than of one less"
+            "voters_max",
+            f"{found.voters_max} is even: {found.voters_max} voters tolerate only as many failures as one voter fewer",
         )
     if gossip is None:
         _check_i2p(section, found)
@@ -296,7 +305,7 @@ def _advertised(section: Section, bind: Address, gossip: GossipSettings) -> Addr
         if gossip.advertise is not None:
             return Address(gossip.advertise.host, bind.port)
         if section.has("bind"):
-            section.problem("bind", f"{endpoint(bind)} listens everywhere: set consensus.advertise as well")
+            section.problem("bind", f"{endpoint(bind)} listens on every interface: set consensus.advertise as well")
     return bind
 
 
@@ -305,7 +314,7 @@ def _check_tls(section: Section, settings: ConsensusSettings) -> None:
         missing = "certificate" if settings.certificate is None else "ca_file"
         section.problem(missing, "missing: ca_file and certificate go together; without both, gossip pins")
     if settings.seeds:
-        section.problem("seeds", 'only transport = "i2p" has seeds here; those of gossip are gossip.seeds')
+        section.problem("seeds", 'only transport = "i2p" has seeds here; the seeds of gossip are gossip.seeds')
     if is_i2p_name(settings.advertise.host):
         section.problem("advertise", f'{endpoint(settings.advertise)} is a name within I2P: it needs transport = "i2p"')
 
@@ -313,7 +322,7 @@ def _check_tls(section: Section, settings: ConsensusSettings) -> None:
 def _check_i2p(section: Section, settings: ConsensusSettings) -> None:
     for key in ("ca_file", "certificate"):
         if section.has(key):
-            section.problem(key, 'I2P encrypts by itself: with transport = "i2p" there is no TLS')
+            section.problem(key, 'I2P encrypts the connection: transport = "i2p" does not use TLS')
     if not section.has("advertise"):
         section.problem(
             "advertise",
@@ -323,8 +332,8 @@ def _check_i2p(section: Section, settings: ConsensusSettings) -> None:
     if not is_loopback(settings.bind.host):
         section.problem(
             "bind",
-            f'{endpoint(settings.bind)} is no loopback address: with transport = "i2p" the server has no TLS, so it '
-            "listens on 127.0.0.1 only, and the router's server tunnel leads there",
+            f'{endpoint(settings.bind)} is not a loopback address: with transport = "i2p" the server does not use '
+            "TLS, so it listens on 127.0.0.1 only, and the router's server tunnel leads there",
         )
 
 
@@ -336,7 +345,7 @@ def read_proxy(section: Section) -> ProxySettings:
     if not is_loopback(found.address.host):
         section.problem(
             "address",
-            f"{endpoint(found.address)} is not on this machine. What goes to a proxy is not encrypted yet: a machine"
-            " between could read it, and change what follows the handshake. Use the proxy of a router on this machine",
+            f"{endpoint(found.address)} is not on this machine. The connection to a proxy is not encrypted: a machine"
+            " between could read it, and change it after the handshake. Use the proxy of a router on this machine",
         )
     return found

@@ -198,7 +198,7 @@ def _expected(declared: Declared, value: object) -> str:
         case Form.INTEGER:
             return f"is not a whole number from {setting.minimum} to {setting.maximum}"
         case Form.WORD:
-            return f"is none of {', '.join(map(repr, declared.words))}{_meant(value, declared.words)}"
+            return f"is not one of {', '.join(map(repr, declared.words))}{_meant(value, declared.words)}"
         case _:
             return f"is not a list of at most {setting.maximum} texts"
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bridge.node.router.i2cp_router import I2cpRouterAccess
 
 _I2CP_DEFAULT: Final = Link("127.0.0.1", 7654)
-_KIND: Final = Setting('`"file"`: no router; `"i2cp"`: a real one', shared=True)
+_KIND: Final = Setting('`"file"`: without a router; `"i2cp"`: a real router', shared=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def _control_url(text: str) -> ControlUrl:
     if scheme not in {"http", "https"} or not separator or canonical is None:
         raise ValueError(f"{text[:60]!r} is not of the form https://127.0.0.1:7650, with a numeric address")
     if scheme == "http" and not ip_address(canonical).is_loopback:
-        raise ValueError("its password opens the whole router: in plain http it may go to loopback only")
+        raise ValueError("its password controls the router: send it over plain http to loopback only")
     return ControlUrl(Link(canonical, port), scheme == "https", f"{slash}{path}" if path else "")
 
 
@@ -73,7 +73,7 @@ class FileRouterSettings:
     directory: Annotated[
         Path,
         Setting(
-            "kind `file`: where structures are kept",
+            "kind `file`: the directory of the structures",
             default="`published` below `state_dir`",
             example="/var/lib/garlicfarm/published",
         ),
@@ -85,14 +85,14 @@ class I2cpRouterSettings:
     """`[router]` with a router that the node reaches by I2CP."""
 
     kind: Annotated[RouterKind, _KIND] = RouterKind.I2CP
-    software: Annotated[Software, Setting("kind `i2cp`: which router it is")] = Software.JAVA
+    software: Annotated[Software, Setting("kind `i2cp`: the kind of router")] = Software.JAVA
     i2cp: Annotated[Link, Setting("kind `i2cp`: its I2CP port, on loopback or a private address", parse=_link)] = (
         _I2CP_DEFAULT
     )
     i2cp_certificate: Annotated[
         Path | None, Setting("kind `i2cp`: the router's certificate (PEM), for I2CP over TLS")
     ] = None
-    i2cp_username: Annotated[str | None, Setting("kind `i2cp`: the user, where the router demands one")] = None
+    i2cp_username: Annotated[str | None, Setting("kind `i2cp`: the user, if the router requires one")] = None
     i2cp_password_file: Annotated[Path | None, Setting("kind `i2cp`: the user's password: one line, mode 0600")] = None
     i2pcontrol: Annotated[
         ControlUrl | None,
@@ -166,5 +166,5 @@ def _with_control(section: Section, settings: I2cpRouterSettings) -> I2cpRouterS
     if control is None:
         return settings
     if control.is_encrypted and not control.link.is_loopback and settings.i2pcontrol_certificate is None:
-        section.problem("i2pcontrol", "beyond this machine its certificate must be known: give i2pcontrol_certificate")
+        section.problem("i2pcontrol", "on another machine it needs a known certificate: give i2pcontrol_certificate")
     return replace(settings, i2pcontrol=replace(control, path=control.path or CONTROL_PATHS[settings.software]))

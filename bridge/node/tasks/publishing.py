@@ -195,7 +195,7 @@ class PublishingTask:
         if plan is not None:
             self._alarms.unfenced.set(
                 self.master,
-                f"this node publishes {self._held.key.destination.address} by itself, without a majority of the voters",
+                f"this node publishes {self._held.key.destination.address} alone, without a majority of the voters",
             )
             self._accepted = plan
             self._hand_over_due.set()

@@ -51,8 +51,8 @@ LOG = logging.getLogger(__name__)
 SNAPSHOT_READ_BYTES: Final = 1024 * 1024
 _SECONDS_LIMIT: Final = 2**32
 _MEMBERS_ARE_THE_FARMS: Final = (
-    "the members of a farm are no matter of this protocol: nodes join and leave by the farm's own rules"
-    " (garlicfarm node, garlicfarm servers)"
+    "this protocol cannot change the members of a farm: nodes join and leave by the farm's own rules (garlicfarm"
+    " node, garlicfarm servers)"
 )
 
 

@@ -66,7 +66,7 @@ def read_listed_keys(path: Path) -> tuple[ListedKey, ...]:
     found = [_listed(line.split(), place) for place, line in lines]
     for what, listed in (("name", [each.name for each in found]), ("key", [each.key for each in found])):
         if len(set(listed)) != len(listed):
-            raise KeyFileError(f"{path} lists a {what} twice: each key has one line and a name of its own")
+            raise KeyFileError(f"{path} lists a {what} twice: each key has one line and a separate name")
     return tuple(found)
 
 

@@ -176,8 +176,8 @@ def parse_signing_key(text: str) -> SigningKey:
 def master_key_text(key: MasterKey) -> str:
     """The text of a master key file."""
     return (
-        f"# The master key of {key.destination.address}. A holder of this file can act as that destination for ever.\n"
-        "# Keep it off the nodes and back it up: nothing can replace it.\n"
+        f"# The master key of {key.destination.address}. A holder of this file can act as that destination"
+        " permanently.\n# Keep it off the nodes and back it up: nothing can replace it.\n"
         + _text("master", key.destination, key.private_key, demo=key.demo)
     )
 
@@ -240,5 +240,7 @@ def _transient(file: _DestinationFile) -> SigningKey:
         decode_key(file.offline.signature, "offline.signature", _SIGNATURE_BYTES),
     )
     if not verify_offline(destination, offline):
-        raise KeyTextError("the master did not sign this key and expiry; make a new one where the master key is")
+        raise KeyTextError(
+            "the master did not sign this key and expiry; make a new key on the machine with the master key"
+        )
     return SigningKey(destination, private_key, offline, file.demo)

@@ -51,10 +51,10 @@ _NET_ERRORS: Final = {
     8: "its I2CP port has an error",
     9: "its clock is off",
     10: "its TCP address is private",
-    11: "it is behind a symmetric NAT",
+    11: "it has a symmetric NAT",
     12: "its UDP port is in use",
-    13: "it has no active peers: check connection and firewall",
-    14: "UDP is disabled and TCP has no address",
+    13: "it does not have active peers: check connection and firewall",
+    14: "UDP is disabled and TCP does not have an address",
 }
 
 
@@ -106,7 +106,7 @@ def decode_reply(data: bytes) -> dict[str, Any]:
     try:
         reply = _reply.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise I2PControlError("the reply is no JSON-RPC") from None
+        raise I2PControlError("the reply is not JSON-RPC") from None
     if reply.error is not None:
         message = _printable(reply.error.message) or "no reason given"
         raise I2PControlError(f"{message} (error {reply.error.code})", reply.error.code)
@@ -121,7 +121,7 @@ def token_of(result: Mapping[str, Any]) -> str:
         case str(token) if 0 < len(token) <= _TOKEN_LIMIT:
             return token
         case _:
-            raise I2PControlError("the answer to Authenticate has no token")
+            raise I2PControlError("the reply to Authenticate lacks a token")
 
 
 def facts_of(info: Mapping[str, Any], settings: Mapping[str, Any], rate: Mapping[str, Any]) -> RouterFacts:

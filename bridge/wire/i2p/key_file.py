@@ -33,7 +33,7 @@ def parse_i2p_key_file(data: bytes) -> MasterKey:
     try:
         return _parse(FieldReader(data))
     except I2pError as error:
-        raise DestinationKeyError(f"it is no private key file of an I2P destination: {error}") from None
+        raise DestinationKeyError(f"it is not a private key file of an I2P destination: {error}") from None
 
 
 def _parse(reader: FieldReader) -> MasterKey:

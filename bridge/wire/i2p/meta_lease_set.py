@@ -270,7 +270,7 @@ def _rewritten_by_java(structure: MetaLeaseSet) -> list[str]:
         "an entry has upper flag bits": any(lease.flags >> 8 for lease in structure.leases),
         "an option is not plain ASCII": not all(text.isascii() for text in texts),
     }
-    return [f"{what}, with which a Java router cannot verify it" for what, there in found.items() if there]
+    return [f"{what}, so a Java router cannot verify it" for what, there in found.items() if there]
 
 
 def encode(structure: MetaLeaseSet) -> bytes:
@@ -362,9 +362,7 @@ def _decode(reader: FieldReader) -> MetaLeaseSet:
     # How long a signature of an unknown type is cannot be told, so it takes all that is left.
     _, _, expected_bytes = SIGNATURE_TYPES.get(structure.signature_type, ("", 0, len(structure.signature)))
     if not structure.signature or len(structure.signature) != expected_bytes:
-        raise LeaseSetError(
-            f"{len(structure.signature)} bytes are left where a signature of {expected_bytes} should be"
-        )
+        raise LeaseSetError(f"{len(structure.signature)} bytes remain for a signature of {expected_bytes} bytes")
     return structure
 
 
@@ -373,7 +371,7 @@ def _decode_offline(reader: FieldReader, destination: Destination) -> OfflineSig
     signature_type = reader.number(2, "the transient key's type")
     for number in (signature_type, destination.signature_type):
         if number not in SIGNATURE_TYPES:
-            raise LeaseSetError(f"signature type {number} is unknown, so the offline block's length cannot be told")
+            raise LeaseSetError(f"signature type {number} is unknown, so the length of the offline block is unknown")
     transient_key = reader.take(SIGNATURE_TYPES[signature_type][1], "the transient key")
     signature = reader.take(SIGNATURE_TYPES[destination.signature_type][2], "the offline signature")
     return OfflineSignature(expires_s, signature_type, transient_key, signature)

@@ -114,7 +114,7 @@ def read_destination(data: bytes, offset: int = 0) -> tuple[Destination, int]:
     elif kind == _NULL_CERTIFICATE and not payload:
         signature_type, signing_key = 0, signing_field
     else:
-        raise I2pError(f"certificate type {kind} with {size} bytes is not one that destinations use")
+        raise I2pError(f"certificate type {kind} with {size} bytes is not used by destinations")
     return Destination(data[offset:end], signature_type, signing_key), end
 
 
@@ -126,7 +126,7 @@ def _signing_key(payload: bytes, signing_field: bytes) -> tuple[int, bytes]:
     _, key_bytes, _ = SIGNATURE_TYPES.get(signature_type, ("unknown", 0, 0))
     excess_bytes = max(0, key_bytes - _SIGNING_FIELD_BYTES)
     if len(payload) < header_bytes + excess_bytes:
-        raise I2pError(f"the key certificate lacks the rest of a key of signature type {signature_type}")
+        raise I2pError(f"the key certificate lacks part of a key of signature type {signature_type}")
     if excess_bytes:
         return signature_type, signing_field + payload[header_bytes : header_bytes + excess_bytes]
     return signature_type, signing_field[_SIGNING_FIELD_BYTES - key_bytes :]
@@ -136,7 +136,7 @@ def destination_from_bytes(data: bytes) -> Destination:
     """Parse a destination that must fill `data` exactly."""
     destination, end = read_destination(data)
     if end != len(data):
-        raise I2pError(f"{len(data) - end} bytes too many behind the destination")
+        raise I2pError(f"{len(data) - end} bytes too many after the destination")
     return destination
 
 
@@ -224,7 +224,7 @@ def _read_string(data: bytes, position: int, end: int, closing: bytes) -> tuple[
     if closing_at + 1 > end or data[closing_at : closing_at + 1] != closing:
         raise I2pError(f"a mapping's text is not closed by {closing.decode()!r}")
     if closing == b"=" and closing_at + 1 == end:
-        raise I2pError("a mapping's key has no value")
+        raise I2pError("a key of a mapping lacks its value")
     try:
         return data[text_at:closing_at].decode("utf-8"), closing_at + 1
     except UnicodeDecodeError:

@@ -66,7 +66,7 @@ def seal_key(content: EraKey, recipient: bytes, label: bytes) -> bytes:
     try:
         shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(x25519_public(recipient)))
     except ValueError as error:
-        raise KeyBoxError("this public key is of no use for a box") from error
+        raise KeyBoxError("this public key cannot seal a box") from error
     plain = _CONTENT.pack(content.era, content.used_at, content.key)
     return public + ChaCha20Poly1305(_derived(shared, public, recipient, label)).encrypt(_NONCE, plain, label)
 
@@ -110,7 +110,7 @@ def read_offer(data: bytes, recipient: bytes, label: bytes) -> Offer:
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, _OFFER + label + recipient + box)
     except (InvalidSignature, ValueError) as error:
-        raise KeyBoxError("the offer is not signed by who it says") from error
+        raise KeyBoxError("the signature of the offer is not its author's") from error
     return Offer(box, node_id_of(public))
 
 

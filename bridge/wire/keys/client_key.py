@@ -69,7 +69,7 @@ def parse_client_key(text: str) -> ClientKeyFile:
 
 def parse_public_client_key(text: str) -> tuple[str, str]:
     """Read the name and the public key (base64) in a `.pub` file; raises `KeyTextError`."""
-    with advised(f"{_MAKE} writes FILE.pub beside FILE"):
+    with advised(f"{_MAKE} writes FILE.pub next to FILE"):
         file = parse(text, NamedKeyFile, _PUBLIC)
         decode_key(file.public_key, "public_key")
     check_file(file, _PUBLIC, file.public_key)
@@ -79,7 +79,7 @@ def parse_public_client_key(text: str) -> tuple[str, str]:
 def public_client_key_text(client: ClientKeyFile) -> str:
     """The text of the `.pub` file."""
     return (
-        f"# The public half of the client key {client.name!r} of a Garlic Farm. It is no secret. A server admits it:\n"
+        f"# The public half of the client key {client.name!r} of a Garlic Farm. It is not secret. A server admits it:\n"
         "# garlicfarm node admit-client FILE --scope weights\n"
         f"version = {VERSION}\n"
         f'name = "{client.name}"\n'

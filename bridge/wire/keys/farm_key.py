@@ -238,5 +238,5 @@ def _checked(farm_key: FarmKey) -> FarmKey:
     try:
         _ = farm_key.key_ring
     except ValueError as error:
-        raise FarmKeyError(f"the keys of the farm key file make no ring: {error}") from None
+        raise FarmKeyError(f"the keys of the farm key file do not form a ring: {error}") from None
     return farm_key

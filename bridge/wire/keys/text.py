@@ -33,18 +33,18 @@ class KeyTextError(ValueError):
 def parse(text: str, shape: type[Shape], what: str) -> Shape:
     """Read TOML into `shape`; `what` names the file's kind in errors."""
     if len(text) > TEXT_LIMIT:
-        raise KeyTextError(f"this is no {what}: it has {len(text)} characters, a key file has at most {TEXT_LIMIT}")
+        raise KeyTextError(f"this is not a {what}: it has {len(text)} characters, a key file has at most {TEXT_LIMIT}")
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         place = str(error).rpartition("(")[2].rstrip(")")
-        raise KeyTextError(f"this is no {what}: not TOML {place}".rstrip()) from None
+        raise KeyTextError(f"this is not a {what}: not TOML {place}".rstrip()) from None
     try:
         return msgspec.convert(table, shape)
     except msgspec.ValidationError as error:
-        raise KeyTextError(f"this is no valid {what}: {_unquoted(str(error), shape)}") from None
+        raise KeyTextError(f"this is not a valid {what}: {_unquoted(str(error), shape)}") from None
     except UnicodeEncodeError:
-        raise KeyTextError(f"this is no valid {what}: a name in it is not valid Unicode") from None
+        raise KeyTextError(f"this is not a valid {what}: a name in it is not valid Unicode") from None
 
 
 def _unquoted(reason: str, shape: type[msgspec.Struct]) -> str:

@@ -23,9 +23,9 @@ LINKS_MAX = ADMISSIONS_MAX
 admitting leader was itself admitted by a server that is no founder. A peer that has the log needs no chain."""
 
 _WAY_OUT = (
-    f", and a handshake carries {LINKS_MAX} at most: who has the log needs none, so let a founder lead, or a server"
-    " that was admitted by one, until this node has the log (`garlicfarm transfer --to NODE` at the leader); where none"
-    " is left, `garlicfarm recover` creates a new cluster"
+    f", and a handshake carries {LINKS_MAX} at most. Nodes with the log do not need them: let a founder lead, or a"
+    " server admitted by a founder, until this node has the log (`garlicfarm transfer --to NODE` at the leader). If"
+    " no such server is left, `garlicfarm recover` creates a new cluster"
 )
 
 
@@ -56,7 +56,7 @@ def flaw_of(
     identities for which `is_out` holds do not count.
     """
     if not chain:
-        return "it shows no admission"
+        return "it does not show an admission"
     server_id, node_id = claimed
     for number, entry in enumerate(chain[:LINKS_MAX]):
         proof, record = proven(entry, cluster_id), decode(entry)
@@ -65,7 +65,7 @@ def flaw_of(
         if record.node_id != node_id or (number == 0 and record.server_id != server_id):
             return "it shows an admission of another identity"
         if is_out(proof.author):
-            return f"it shows an admission signed by the identity {proof.author.hex()}, which was retired or evicted"
+            return f"it shows an admission signed by the retired or evicted identity {proof.author.hex()}"
         if believed(proof.author):
             return None
         node_id = proof.author

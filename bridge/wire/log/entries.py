@@ -82,7 +82,7 @@ def decode_entry(data: bytes, check: Callable[[str], object] = checked_destinati
         return Foreign(str(error)[:_REASON_LIMIT])
     kinds = kinds_in(members.keys())
     if not kinds:
-        return Foreign("a JSON object of no kind that a farm knows", _request_of(members))
+        return Foreign("a JSON object of an unknown kind", _request_of(members))
     try:
         return _decode_kind(kinds, data, check)
     except ValueError as error:
@@ -159,7 +159,7 @@ class EntryReader:
 
 def _decode_kind(kinds: Sequence[Kind], data: bytes, check: Callable[[str], object]) -> ReportEntry | Record:
     if len(kinds) > 1:
-        raise ApplicationError(f"of several kinds at once: {', '.join(kind.member for kind in kinds)}")
+        raise ApplicationError(f"of more than one kind: {', '.join(kind.member for kind in kinds)}")
     if kinds[0].record is Report:
         report = _report.decode(data)
         check_report(report, check)
@@ -173,7 +173,7 @@ def _checked(record: Record) -> Record:
         case Force(master) | Publication(master):
             checked_destination(master)
         case Admission(node_id, key=bytes(key)) | Approval(node_id, key=bytes(key)) if node_id_of(key) != node_id:
-            raise ValueError(f"this public key is not the one of node {node_id.hex()}")
+            raise ValueError(f"this public key does not belong to node {node_id.hex()}")
         case ClientKey(key=key):
             return replace(record, node_id=node_id_of(key))
         case _:

@@ -145,7 +145,7 @@ class _Documents:
         except (ValueError, msgspec.MsgspecError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise FarmSnapshotError(f"the farm's snapshot was written by another version: {error}") from error
         if head.version != _VERSION:
-            raise FarmSnapshotError(f"the farm's snapshot is of format {head.version}; this version reads {_VERSION}")
+            raise FarmSnapshotError(f"the farm's snapshot has format {head.version}; this version reads {_VERSION}")
         return FarmSnapshot(
             head.farm,
             head.period_ms,
