@@ -22,6 +22,7 @@ from consensus.net.tls_stream import TlsStream
 from consensus.protocols.garlic_farm.wire.codec import ReplyReader
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.messages import Reply
+from consensus.server.pending_calls import Awaited
 
 _READ_BYTES = 65_536
 _WRITE_BYTES = 262_144
@@ -92,17 +93,10 @@ class ClientConnection:
 
     async def call(self, request: bytes) -> Reply | Lost:
         """Post a request and wait for its reply. A caller that is cancelled does not take the request back."""
-        answer: Reply | Lost = Lost.QUEUE_FULL
-        done = trio.Event()
-
-        def answered(reply: Reply | Lost) -> None:
-            nonlocal answer
-            answer = reply
-            done.set()
-
-        if self.post(request, answered):
-            await done.wait()
-        return answer
+        awaited = Awaited[Reply | Lost]()
+        if not self.post(request, awaited.give):
+            return Lost.QUEUE_FULL
+        return await awaited.wait() or Lost.UNANSWERED
 
     @property
     def waiting(self) -> int:

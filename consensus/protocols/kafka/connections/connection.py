@@ -42,6 +42,7 @@ from consensus.protocols.kafka.wire.limits import DEFAULT_LIMITS, KafkaWireError
 from consensus.protocols.kafka.wire.schemas import api_key_of
 from consensus.protocols.kafka.wire.scram import ScramClient
 from consensus.server.block_nursery import block_nursery
+from consensus.server.pending_calls import Awaited
 
 _SOFTWARE: Final = ("garlic-farm", "1")
 _CORRELATION_MODULUS: Final = 2**31
@@ -157,18 +158,12 @@ class KafkaConnection:
 
     async def ask(self, message: Any, *, wait_ms: int = 0, version: int | None = None) -> Any:
         """The response to a request. Raises as `start` does, and `KafkaConnectionError` if none came."""
-        done = trio.Event()
-        responses: list[Any] = []
-
-        def answered(response: Any | None) -> None:
-            responses.append(response)
-            done.set()
-
-        self.start(message, answered, wait_ms=wait_ms, version=version)
-        await done.wait()
-        if responses[0] is None:
+        awaited = Awaited[Any]()
+        self.start(message, awaited.give, wait_ms=wait_ms, version=version)
+        response = await awaited.wait()
+        if response is None:
             raise KafkaConnectionError(f"{self.peer} did not answer {type(message).__name__}: {self.ended}")
-        return responses[0]
+        return response
 
     async def run(self) -> None:
         """Receive answers until the connection ends (`ended` says why) or this is cancelled; closes it."""

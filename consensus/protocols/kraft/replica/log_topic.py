@@ -22,7 +22,7 @@ import trio
 
 from consensus.core.effects import Outcome, ProposalResolved
 from consensus.core.entry_data import ENTRY_HEAD
-from consensus.core.model import ReplicaKey, ServerId
+from consensus.core.model import LogId, ReplicaKey, ServerId
 from consensus.protocols.kafka.connections.connection import (
     DialOptions,
     KafkaConnectionError,
@@ -55,6 +55,7 @@ from consensus.protocols.kraft.wire.entries import (
     next_sequence,
 )
 from consensus.server.errors import NotLeaderError
+from consensus.server.pending_calls import Awaited
 from consensus.server.server import ConsensusServer
 
 _READ_ENTRIES: Final = 16_384
@@ -87,7 +88,7 @@ class LogTopic:
         self._takes_records = takes_records
         self._is_metadata = is_metadata
         self._producing: dict[int, trio.Lock] = {}
-        self._unanswered: dict[int, trio.Event] = {}
+        self._unanswered: dict[int, Awaited[ProposalResolved]] = {}
         self._ready_term = -1
         self._writers: dict[int, str] = {}
         """The first user that wrote under a producer id without an owner."""
@@ -268,28 +269,27 @@ class LogTopic:
 
         Cancelled, it leaves the producer's entry in `_unanswered` until the fate of the commands is known.
         """
-        answers: list[ProposalResolved] = []
-        answered = trio.Event()
+        awaited = Awaited[ProposalResolved]()
 
         def take(answer: ProposalResolved) -> None:
-            answers.append(answer)
             self._unanswered.pop(producer_id, None)
-            answered.set()
+            awaited.give(answer)
 
         if producer_id >= 0:
-            self._unanswered[producer_id] = answered
+            self._unanswered[producer_id] = awaited
         try:
             self._server.submit(commands, take, control=control)
         except ValueError as error:
             self._unanswered.pop(producer_id, None)
             raise ProduceRefusedError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from error
-        await answered.wait()
-        answer = answers[0]
-        if answer.outcome is Outcome.COMMITTED and answer.position is not None:
-            return answer.position.index
-        if answer.outcome is Outcome.BUSY:
-            raise ProduceRefusedError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "too much waits to be committed")
-        raise ProduceRefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another server leads, or none does now")
+        match await awaited.wait():
+            case ProposalResolved(outcome=Outcome.COMMITTED, position=LogId(index=index)):
+                return index
+            case ProposalResolved(outcome=Outcome.BUSY):
+                raise ProduceRefusedError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "too much waits to be committed")
+            case _:
+                text = "another server leads, or none does now"
+                raise ProduceRefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
 
 
 def _id_of(leader: ServerId | None) -> int:
