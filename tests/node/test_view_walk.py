@@ -1,6 +1,7 @@
 """A tracer checks each hop of the walk "A view" of `docs/reference/walks.md`, and how many there are."""
 
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+import pytest
 import trio
 
 from bridge.api.view import FarmView
@@ -89,6 +91,16 @@ async def published_view(client: ControlClient) -> FarmView | None:
     return view if any(each.entries for each in view.publishing) else None
 
 
+@pytest.fixture
+def _kept_signals() -> Iterator[None]:
+    """Restore the signal handlers: the last of two nodes in a process restores the handlers of the first."""
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for each, handler in handlers.items():
+        signal.signal(each, handler)
+
+
+@pytest.mark.usefixtures("_kept_signals")
 async def test_the_walk_of_a_view_is_what_the_tracer_sees_and_has_at_most_twenty_hops(tmp_path: Path) -> None:
     farm = prepare(tmp_path, 2)
 
