@@ -1,4 +1,4 @@
-from .core.drops import Drop as Drop
+from .core.drops import CountedReason as CountedReason, Drop as Drop
 from .core.effects import (
     ChangeOutcome as ChangeOutcome,
     ChangeRefusal as ChangeRefusal,

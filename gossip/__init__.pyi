@@ -1,3 +1,4 @@
+from .core.messages import CountedDrop as CountedDrop, DropReason as DropReason
 from .core.effects import (
     AdoptGeneration as AdoptGeneration,
     Alarm as Alarm,
@@ -44,9 +45,11 @@ from .node.group import EVENTS_LIMIT as EVENTS_LIMIT, Group as Group, GroupEvent
 from .node.key_manager import KeyManager as KeyManager, ListedKey as ListedKey, NotEverywhereError as NotEverywhereError
 from .node.limits import (
     GroupDescription as GroupDescription,
+    Loss as Loss,
     OtherFarm as OtherFarm,
     WireDescription as WireDescription,
 )
 from .node.requests import Answer as Answer, BusyError as BusyError
 from .node.settings import ConfigError as ConfigError, GroupSettings as GroupSettings
 from .node.state_files import StateError as StateError
+from .wire.seal import SealFault as SealFault

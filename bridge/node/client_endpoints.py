@@ -22,6 +22,7 @@ import trio
 from bridge.node.events.alarms import NodeStopped
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.local_node import LocalNode
+from consensus import CountedReason
 
 
 class ClientEndpoint(Protocol):
@@ -32,7 +33,7 @@ class ClientEndpoint(Protocol):
         """The address that clients connect to."""
 
     @property
-    def counters(self) -> Mapping[str, int]:
+    def counters(self) -> Mapping[CountedReason, int]:
         """The counts since the process started."""
 
     async def serve(self) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 from gossip.core.keyring import Keyring
 from gossip.core.member import Address, LocalNode, NodeId, NodeInfo, Status
 from gossip.core.membership import Membership
-from gossip.core.messages import Message, Query, UserEvent
+from gossip.core.messages import CountedDrop, DropReason, Message, Query, UserEvent
 from gossip.core.options import SwimOptions
 
 
@@ -194,39 +194,6 @@ LocalEffect = (
 Effect = Send | LocalEffect
 
 
-class DropReason(Enum):
-    """Why a message or a part of it changed nothing."""
-
-    BAD_DESCRIPTION = "bad-description"
-    UNKNOWN_SUBJECT = "unknown-subject"
-    BAD_VERDICT = "bad-verdict"
-    FORGED_LEFT = "forged-left"
-    CONTRADICTED_VERDICT = "contradicted-verdict"
-    """A verdict of another node against a member that answered this node."""
-    NOT_THE_TARGET = "not-the-target"
-    RELAY_TABLE_FULL = "relay-table-full"
-    RELAY_REPEATED = "relay-repeated"
-    UNMATCHED_RESPONSE = "unmatched-response"
-    UNSOLICITED = "unsolicited"
-    RATE_LIMITED = "rate-limited"
-    LEAVING = "leaving"
-    STALE_JOIN = "stale-join"
-    FORMER_LIFE = "former-life"
-    OWN_MESSAGE = "own-message"
-    DIRECTORY_FULL = "directory-full"
-    SEEDS_FULL = "seeds-full"
-    MAINTENANCE = "maintenance"
-    BAD_USER_MESSAGE = "bad-user-message"
-    USER_MESSAGE_BEFORE_JOIN = "user-message-before-join"
-    QUERIES_FULL = "queries-full"
-    ANSWER_TOO_LATE = "answer-too-late"
-    ANSWER_REPEATED = "answer-repeated"
-    BAD_KEYRING = "bad-keyring"
-    OTHER_ERA = "other-era"
-    KEYRING_WOULD_SPLIT = "keyring-would-split"
-    """A keyring that shares no open key with this node's: this node could not read the others any more."""
-
-
 class Context:
     """What all parts of one node's core share: this node, its members, and what the step under way brings about.
 
@@ -243,7 +210,7 @@ class Context:
         """The time of the step under way."""
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
-        self.dropped: Counter[str] = Counter()
+        self.dropped: Counter[CountedDrop] = Counter()
         self.effects: list[Effect] = []
         self.asked_from: tuple[Address, ...] = ()
         """The addresses that the datagram under way may be from, which nothing proves."""
@@ -260,7 +227,7 @@ class Context:
 
     def drop(self, reason: DropReason) -> None:
         """Count something that changed nothing."""
-        self.dropped[reason.value] += 1
+        self.dropped[reason] += 1
 
     def take_effects(self) -> list[Effect]:
         """The effects since the last call, in order."""

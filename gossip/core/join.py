@@ -49,10 +49,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gossip.core.dissemination import Piggyback
-from gossip.core.effects import Alarm, AlarmKind, Context, DropReason, KeyOffered, OfferToken
+from gossip.core.effects import Alarm, AlarmKind, Context, KeyOffered, OfferToken
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status, is_plausible
 from gossip.core.membership import MemberRecord
-from gossip.core.messages import DOMAIN, JoinAck, JoinNak, JoinRedirect, JoinReq, PingRequest, RefusalCode
+from gossip.core.messages import DOMAIN, DropReason, JoinAck, JoinNak, JoinRedirect, JoinReq, PingRequest, RefusalCode
 from gossip.core.options import TokenBucket
 from gossip.core.probe import NUMBER_BYTES, Prober
 from gossip.core.queries import Queries

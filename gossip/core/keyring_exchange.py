@@ -23,10 +23,10 @@ the time of day has reached it. Without a keyring (datagrams in clear) nothing h
 
 from typing import Final
 
-from gossip.core.effects import Context, DropReason, UseKeyring
+from gossip.core.effects import Context, UseKeyring
 from gossip.core.keyring import ClockBound, Keyring
 from gossip.core.member import Address
-from gossip.core.messages import KeyringUpdate
+from gossip.core.messages import DropReason, KeyringUpdate
 from gossip.core.options import TokenBucket
 
 KEYS_QUERY: Final = "gossip:keys"

@@ -25,6 +25,7 @@ from random import Random
 from typing import Final
 
 from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status, info_bytes
+from gossip.core.messages import CountedDrop
 
 _LIVE = (Status.ALIVE, Status.SUSPECT)
 
@@ -124,7 +125,7 @@ class Description:
     seed_count: int
     sent: Mapping[str, int]
     received: Mapping[str, int]
-    dropped: Mapping[str, int]
+    dropped: Mapping[CountedDrop, int]
     now_ms: int = 0
     """The core's clock at its last step, by which `Member.since_ms` counts; 0 without a core."""
 

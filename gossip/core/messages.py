@@ -15,11 +15,13 @@ Answers to a join, and messages that end or begin a link, name the generation of
 
 *Refusals.* The RFC gives an error a `domain`, which names the space of its `code`, and an `etag`. All codes here live
 in one domain. The number of TOKEN_EXPECTED is the one of the RFC's example session; the others follow it.
+
+*Drops.* The core counts messages without effect by `DropReason`.
 """
 
 from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import Final
+from enum import IntEnum, StrEnum
+from typing import Final, Self
 
 from gossip.core.keyring import Keyring
 from gossip.core.member import NODE_ID_BYTES, Address, Incarnation, NodeId, NodeInfo, Status
@@ -254,3 +256,52 @@ Message = (
     | QueryReply
     | KeyringUpdate
 )
+
+
+class CountedDrop(StrEnum):
+    """A reason with a counter: the identifier for operators, and a plural noun phrase with its meaning."""
+
+    meaning: str
+
+    def __new__(cls, identifier: str, meaning: str) -> Self:
+        """Take the identifier as value and store the meaning with it."""
+        member = str.__new__(cls, identifier)
+        member._value_, member.meaning = identifier, meaning
+        return member
+
+
+class DropReason(CountedDrop):
+    """Messages, and parts of messages, without effect."""
+
+    ANSWER_REPEATED = "answer-repeated", "second answers of one member to a query"
+    ANSWER_TOO_LATE = "answer-too-late", "answers of this node to a query that has ended"
+    BAD_DESCRIPTION = "bad-description", "implausible descriptions of a member"
+    BAD_KEYRING = "bad-keyring", "keyrings that break the rules of the protocol"
+    BAD_USER_MESSAGE = "bad-user-message", "user events and queries outside the limits"
+    BAD_VERDICT = "bad-verdict", "verdicts on a member that the protocol does not allow"
+    CONTRADICTED_VERDICT = (
+        "contradicted-verdict",
+        "verdicts that a member is suspect or dead, although it answers this node",
+    )
+    DIRECTORY_FULL = "directory-full", "joins at this node while its list of members is full"
+    FORGED_LEFT = "forged-left", "reports that a member has left, without its signature"
+    FORMER_LIFE = "former-life", "answers to this node before its restart"
+    KEYRING_WOULD_SPLIT = (
+        "keyring-would-split",
+        "keyrings without a common key: this node could not read the other members any more",
+    )
+    LEAVING = "leaving", "joins at this node while it leaves"
+    MAINTENANCE = "maintenance", "joins at this node in maintenance"
+    NOT_THE_TARGET = "not-the-target", "messages for another member"
+    OTHER_ERA = "other-era", "keyrings of another era of the group's keys"
+    OWN_MESSAGE = "own-message", "messages of this node that it receives itself"
+    QUERIES_FULL = "queries-full", "queries of this node above the limit of open queries"
+    RATE_LIMITED = "rate-limited", "messages above the limit of their sender"
+    RELAY_REPEATED = "relay-repeated", "probes that this node has relayed before"
+    RELAY_TABLE_FULL = "relay-table-full", "probes above the limit of relayed probes"
+    SEEDS_FULL = "seeds-full", "addresses of members above the limit of addresses to try"
+    STALE_JOIN = "stale-join", "joins of a node with a newer description at this node"
+    UNKNOWN_SUBJECT = "unknown-subject", "verdicts on an unknown member"
+    UNMATCHED_RESPONSE = "unmatched-response", "responses without a pending probe, or too late"
+    UNSOLICITED = "unsolicited", "answers without a pending request"
+    USER_MESSAGE_BEFORE_JOIN = "user-message-before-join", "user events received before this node has joined"

@@ -45,10 +45,10 @@ from random import Random
 from typing import Final
 
 from gossip.core.dissemination import Piggyback, notice
-from gossip.core.effects import Context, DropReason
+from gossip.core.effects import Context
 from gossip.core.member import Address, Incarnation, NodeId, Status
 from gossip.core.membership import MemberRecord
-from gossip.core.messages import AliveUpdate, Payload, PingRequest, PingResponse, Update
+from gossip.core.messages import AliveUpdate, DropReason, Payload, PingRequest, PingResponse, Update
 from gossip.core.updates import Updates
 
 RELAY_TTL_MAX: Final = 8

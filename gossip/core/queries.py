@@ -15,10 +15,10 @@ One query every member answers by itself: `gossip:keys`, with a summary of its k
 from dataclasses import dataclass, field
 from typing import Final
 
-from gossip.core.effects import Context, DropReason, QueryAnswered, QueryEnded, QueryReceived
+from gossip.core.effects import Context, QueryAnswered, QueryEnded, QueryReceived
 from gossip.core.keyring_exchange import KEYS_QUERY, KeyringExchange
 from gossip.core.member import Address, NodeId
-from gossip.core.messages import BODY_LIMIT_BYTES, QUERY_TIMEOUT_LIMIT_MS, Query, QueryReply, UserMessageId
+from gossip.core.messages import BODY_LIMIT_BYTES, QUERY_TIMEOUT_LIMIT_MS, DropReason, Query, QueryReply, UserMessageId
 from gossip.core.options import TokenBucket
 from gossip.core.user_events import UserEvents
 

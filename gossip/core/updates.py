@@ -46,7 +46,6 @@ from gossip.core.effects import (
     Alarm,
     AlarmKind,
     Context,
-    DropReason,
     MembershipChanged,
     equivocation,
     rolled_back,
@@ -69,7 +68,7 @@ from gossip.core.member import (
     weigh_own,
 )
 from gossip.core.membership import MemberRecord
-from gossip.core.messages import AliveUpdate, Payload, VerdictUpdate
+from gossip.core.messages import AliveUpdate, DropReason, Payload, VerdictUpdate
 from gossip.core.options import SwimOptions, TokenBucket
 
 DOUBTS_LIMIT: Final = 8

@@ -28,10 +28,17 @@ from heapq import heappop, heappush
 from math import ceil, log10
 from typing import Final
 
-from gossip.core.effects import Context, DropReason
+from gossip.core.effects import Context
 from gossip.core.keyring import ClockBound
 from gossip.core.member import NodeId
-from gossip.core.messages import BODY_LIMIT_BYTES, NAME_LIMIT_CHARACTERS, UserEvent, UserMessage, UserMessageId
+from gossip.core.messages import (
+    BODY_LIMIT_BYTES,
+    NAME_LIMIT_CHARACTERS,
+    DropReason,
+    UserEvent,
+    UserMessage,
+    UserMessageId,
+)
 
 CLOCK_EVENT: Final = "gossip:clock"
 """The name of an event that says nothing but its own time; applications do not receive it."""

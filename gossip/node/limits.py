@@ -28,7 +28,6 @@ a member of its own may be among them.
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
@@ -36,7 +35,7 @@ from gossip.core.effects import Alarm, AlarmKind
 from gossip.core.join import AdmissionPolicy
 from gossip.core.member import Address, NodeId, NodeInfo
 from gossip.core.membership import Description
-from gossip.core.messages import DOMAIN, JoinNak, RefusalCode
+from gossip.core.messages import DOMAIN, CountedDrop, JoinNak, RefusalCode
 from gossip.core.options import TokenBucket
 from gossip.node.endpoints import endpoint
 from gossip.wire.codec import ETAG_LIMIT_BYTES, decode, encode
@@ -93,27 +92,23 @@ class SourceLimits:
     """Keyring updates of strangers reported to the application: the first, then two a minute. The counter has all."""
 
 
-class Loss(Enum):
-    """Why the node dropped a datagram before or behind the codec; `SealFault` names the codec's own reasons."""
+class Loss(CountedDrop):
+    """Datagrams that the node drops before or after the codec; `SealFault` has the codec's own reasons."""
 
-    OVERSIZE = "oversize"
-    RATE_LIMITED = "rate-limited"
-    OVERLOADED = "overloaded"
-    """Came faster than it was taken: the kernel had no room (where it tells), or the queue of broadcasts."""
-    MISPLACED = "misplaced"
-    """Came by broadcast and is no Broadcast."""
-    SEND_FAILED = "send-failed"
-    LARGER_THAN_QUESTION = "larger-than-question"
-    """An answer to an address that is not proved: a reflector must not send more than it receives."""
-    UNENCODABLE = "unencodable"
-    ANSWER_LOST = "answer-lost"
-    """A query's answer came, and the application read too slowly or no longer."""
-    ADMIT_FAILED = "admit-failed"
-    """A join that the application's `admit` failed to decide about: refused."""
-    KEYRING_OF_A_STRANGER = "keyring-of-a-stranger"
-    """A keyring update signed by an identity that the application does not trust with keys."""
-    WIDE_AREA = "wide-area"
-    """Would have gone to a public address, and `allow_wan` is off."""
+    ADMIT_FAILED = "admit-failed", "joins refused because the application could not decide on them"
+    ANSWER_LOST = "answer-lost", "answers to a query that the application reads too slowly, or no longer"
+    KEYRING_OF_A_STRANGER = "keyring-of-a-stranger", "keyrings from members without the right to change keys"
+    LARGER_THAN_QUESTION = (
+        "larger-than-question",
+        "answers larger than the request to an unproved address: a reflector must not send more than it receives",
+    )
+    MISPLACED = "misplaced", "broadcast datagrams that are not announcements"
+    OVERLOADED = "overloaded", "datagrams that arrived faster than this node could read them"
+    OVERSIZE = "oversize", "datagrams above the size limit"
+    RATE_LIMITED = "rate-limited", "datagrams above the limit of their source"
+    SEND_FAILED = "send-failed", "datagrams that the operating system refused to send"
+    UNENCODABLE = "unencodable", "datagrams that this node could not encode"
+    WIDE_AREA = "wide-area", "datagrams to a public address, which `allow_wan` does not allow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +121,13 @@ class OtherFarm:
 
 @dataclass(frozen=True, slots=True)
 class WireDescription:
-    """The counters at one moment. `dropped` is keyed by the names in `SealFault` and `Loss`."""
+    """The counters at one moment."""
 
     received: int
     received_bytes: int
     sent: int
     sent_bytes: int
-    dropped: Mapping[str, int]
+    dropped: Mapping[CountedDrop, int]
     piggyback_left_out: int
     """Updates and samples whose signature did not hold; the messages that carried them were taken."""
     events_lost: int
@@ -159,7 +154,7 @@ class Counters:
     received_bytes: int = 0
     sent: int = 0
     sent_bytes: int = 0
-    dropped: Counter[SealFault | Loss] = field(default_factory=Counter)
+    dropped: Counter[CountedDrop] = field(default_factory=Counter)
     piggyback_left_out: int = 0
     resumptions: int = 0
 
@@ -169,14 +164,13 @@ class Counters:
 
     def describe(self, overflowed: int, events_lost: int, other_farms: tuple[OtherFarm, ...] = ()) -> WireDescription:
         """The figures now; `overflowed` datagrams were dropped by the kernel."""
-        counts = self.dropped + Counter({Loss.OVERLOADED: overflowed})
-        dropped = {reason.value: count for reason, count in sorted(counts.items(), key=lambda item: item[0].value)}
+        dropped = self.dropped + Counter({Loss.OVERLOADED: overflowed})
         return WireDescription(
             received=self.received,
             received_bytes=self.received_bytes,
             sent=self.sent,
             sent_bytes=self.sent_bytes,
-            dropped=MappingProxyType(dropped),
+            dropped=MappingProxyType(dict(sorted(dropped.items()))),
             piggyback_left_out=self.piggyback_left_out,
             events_lost=events_lost,
             resumptions=self.resumptions,

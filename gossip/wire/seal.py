@@ -44,7 +44,6 @@ the answers are limited per source and only repeat that the key is out of date.
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from cryptography.exceptions import InvalidTag
@@ -54,6 +53,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gossip.core.keyring import KEY_BYTES, KEY_ID_BYTES, LABEL_BYTES, Keyring, key_id
 from gossip.core.member import NODE_ID_BYTES, NodeId
+from gossip.core.messages import CountedDrop
 from gossip.wire.codec import Code
 
 SALT_BYTES: Final = 16
@@ -84,20 +84,20 @@ _NONCE_PREFIX: Final = bytes(12 - COUNTER_BYTES)
 _COUNTER_LIMIT: Final = (1 << 8 * COUNTER_BYTES) - 1
 
 
-class SealFault(Enum):
-    """Why a datagram was dropped before the core saw it; the values are the names that operators see."""
+class SealFault(CountedDrop):
+    """Datagrams that the codec does not accept."""
 
-    SHORT = "short"
-    OTHER_FARM = "other-farm"
-    FOREIGN_VERSION = "foreign-version"
-    UNKNOWN_KEY = "unknown-key"
-    RETIRED_KEY = "retired-key"
-    BAD_SEAL = "bad-seal"
-    REPLAY = "replay"
-    ECHO = "echo"
-    MISADDRESSED = "misaddressed"
-    MALFORMED = "malformed"
-    FORGED = "forged"
+    BAD_SEAL = "bad-seal", "datagrams with a wrong seal: damaged or forged"
+    ECHO = "echo", "datagrams that this node sent itself"
+    FOREIGN_VERSION = "foreign-version", "datagrams of another version of the protocol"
+    FORGED = "forged", "datagrams with a signature that does not verify"
+    MALFORMED = "malformed", "datagrams with a correct seal and a wrong format"
+    MISADDRESSED = "misaddressed", "datagrams for another node"
+    OTHER_FARM = "other-farm", "datagrams with the label of another farm"
+    REPLAY = "replay", "datagrams that this node has received before"
+    RETIRED_KEY = "retired-key", "datagrams sealed with a key that the farm has removed"
+    SHORT = "short", "datagrams too short for a seal"
+    UNKNOWN_KEY = "unknown-key", "datagrams sealed with a key that this node does not have"
 
 
 class SealError(Exception):

@@ -210,7 +210,7 @@ class Node:
         return self.ask(read, 30.0)
 
     def metric(self, name: str) -> float:
-        """One unlabeled Prometheus metric of the node; 0 while it does not exist."""
+        """One series of the node's Prometheus metrics, named with its labels; 0 while it does not exist."""
 
         async def scrape(client: ControlClient) -> str:
             return await client.metrics()

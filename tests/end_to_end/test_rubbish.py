@@ -127,7 +127,7 @@ def test_rubbish_on_the_gossip_port(farm: Farm) -> None:
             return dropped > DATAGRAMS / 4
 
         farm.wait_until(counted, START_BOUND_S, "the rubbish is counted as dropped")
-    assert node.metric("garlicfarm_gossip_dropped_bad_seal") > 0
+    assert node.metric('garlicfarm_gossip_dropped_total{reason="bad_seal"}') > 0
 
 
 def test_ten_thousand_half_open_connections_in_sequence(farm: Farm) -> None:

@@ -17,7 +17,9 @@ from gossip.core.member import Address, Status
 from gossip.core.options import SwimOptions
 from gossip.node.endpoints import endpoint
 from gossip.node.group import Group
+from gossip.node.limits import Loss
 from gossip.node.udp import Network
+from gossip.wire.seal import SealFault
 
 RING = Keyring.of(b"the key of the farm of the tests")
 PATIENCE_S = 60
@@ -120,7 +122,7 @@ async def until_all_see_all(agents: list[Group]) -> None:
         await until(agent, lambda agent=agent, others=others: sees(agent, *others))  # type: ignore[misc] # mypy: defaults of lambdas
 
 
-async def until_counted(agent: Group, reason: str, least: int = 1) -> None:
+async def until_counted(agent: Group, reason: SealFault | Loss, least: int = 1) -> None:
     """Wait until that many datagrams were dropped for a reason."""
     with trio.fail_after(PATIENCE_S):
         while agent.describe().wire.dropped.get(reason, 0) < least:  # noqa: ASYNC110 - counters have no event to wait for

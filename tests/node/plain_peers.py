@@ -151,7 +151,7 @@ class PlainListener:
         if speaker and speaker not in allowed:
             text = f"it speaks as server {speaker}, which the list does not have at this address"
             raise GarlicFarmError(Fault.PLAIN_REFUSED, text)
-        self._metrics.counts["plain-connections"] += 1
+        self._metrics.count(ConnectionEvent.CONNECTIONS_ESTABLISHED)
         await ServerConnection(
             stream,
             _upgraded(head, speaker),

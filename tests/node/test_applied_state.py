@@ -10,6 +10,7 @@ from trio.testing import MockClock
 from bridge.api.trace import TraceEvent
 from bridge.core.farm.state_machine import Change
 from bridge.core.log.hashes import hash_of
+from bridge.core.log.kinds import EntryCounter
 from bridge.core.log.records import Clock, Correction, Level, Publication
 from bridge.core.publishing.publisher_election import PublisherChanged
 from bridge.core.state import log_time_index
@@ -164,7 +165,7 @@ async def test_rubbish_that_was_committed_is_counted_and_changes_nothing(rubbish
     await story.append(rubbish)
     after = story.applied_state.state
     assert (after.servers, after.masters, after.log_time_ms) == (before.servers, before.masters, before.log_time_ms)
-    assert story.applied_state.records["foreign_entries"] == 1
+    assert story.applied_state.records[EntryCounter.FOREIGN_ENTRIES] == 1
     assert story.events() == []
 
 
@@ -187,7 +188,7 @@ async def test_a_long_log_lets_others_have_their_turn() -> None:
 
     async def other() -> None:
         while True:
-            turns.append(story.applied_state.records["foreign_entries"])
+            turns.append(story.applied_state.records[EntryCounter.FOREIGN_ENTRIES])
             await trio.lowlevel.checkpoint()
 
     async with trio.open_nursery() as nursery:

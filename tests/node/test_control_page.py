@@ -17,7 +17,7 @@ from bridge.api.control_routes import PAGE
 from bridge.api.take_over import TakeOver, last_take_over
 from bridge.node.control.access import open_remote_access
 from bridge.node.control.page import show_page
-from bridge.node.control.routes import Call, Request
+from bridge.node.control.routes import Call, ControlEvent, Request
 from bridge.node.control.server import ControlLimits, ControlServer
 from bridge.node.settings.configuration import ControlSettings
 from gossip import Address
@@ -89,7 +89,7 @@ async def test_the_page_needs_no_token_and_holds_no_data_and_everything_else_nee
 
 
 async def test_the_policy_names_the_one_script_and_the_one_style_and_nothing_of_another_place() -> None:
-    answer = await show_page(Call(Request("GET", "/"), "", {}, None, {}))
+    answer = await show_page(Call(Request("GET", "/"), "", {}, None))
     policy = dict(answer.headers)["Content-Security-Policy"]
     inline = re.findall(rb"<(script|style)[^>]*>(.*?)</\1>", answer.body, re.DOTALL)
     assert [kind for kind, _ in inline] == [b"style", b"script"]
@@ -163,6 +163,6 @@ async def test_a_fault_in_the_midst_of_a_stream_ends_that_stream_alone(tmp_path:
             while await stream.receive_some(65_536):
                 pass
         served.node.broken = False
-        assert served.server.counters["control_internal_errors"] == 1
+        assert served.server.counters[ControlEvent.INTERNAL_ERRORS] == 1
         async with served.asked("/v1/cluster", token=True) as stream:
             await received(stream, b"200")

@@ -11,6 +11,7 @@ import trio.testing
 
 from bridge.api.control_routes import Access
 from bridge.node.control.access import RemoteAccess, open_remote_access
+from bridge.node.control.routes import ControlEvent
 from bridge.node.control.server import ControlLimits, ControlServer
 from bridge.node.security.control_socket import ControlSocketError
 from bridge.node.settings.configuration import ConfigurationError, ControlSettings, load_configuration
@@ -75,7 +76,7 @@ async def test_without_a_token_or_with_a_wrong_one_nothing_is_told(tmp_path: Pat
             await asked(address, wrong)
         with pytest.raises(ValueError, match="needs a token"):
             await asked(address, Credentials("", wrong.fingerprints))
-        assert server.counters["control_unauthorized"] == 1
+        assert server.counters[ControlEvent.UNAUTHORIZED] == 1
 
 
 async def test_a_client_sends_its_token_to_no_other_certificate_than_the_pinned_one(tmp_path: Path) -> None:
@@ -83,7 +84,7 @@ async def test_a_client_sends_its_token_to_no_other_certificate_than_the_pinned_
         other = Credentials(credentials(tmp_path).token, frozenset({bytes(32)}))
         with pytest.raises(OSError, match="not pinned"):
             await asked(address, other)
-        assert server.counters["control_requests"] == 0
+        assert server.counters[ControlEvent.REQUESTS] == 0
 
 
 async def test_the_pipeline_reads_the_log_over_tcp(tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ async def test_seventy_silent_strangers_do_not_keep_the_holder_of_a_token_out(tm
                     await secured.do_handshake()
         with trio.fail_after(3):
             assert (await asked(address, credentials(tmp_path)))["clusterId"] == "c0ffee"
-        assert server.counters["control_connections_refused"] > 0
+        assert server.counters[ControlEvent.CONNECTIONS_REFUSED] > 0
         for each in held:
             await trio.aclose_forcefully(each)
 
@@ -137,7 +138,7 @@ async def test_a_silent_stranger_loses_its_place_to_a_newer_one(tmp_path: Path) 
         silent = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(6)]
         with trio.fail_after(2):
             assert await silent[0].receive_some() == b""
-        assert server.counters["control_connections_refused"] >= 1
+        assert server.counters[ControlEvent.CONNECTIONS_REFUSED] >= 1
         for each in silent:
             await each.aclose()
 
@@ -152,7 +153,7 @@ async def test_a_body_is_not_read_before_its_sender_has_shown_a_token(tmp_path: 
         await stream.send_all(b"POST /v1/submit HTTP/1.1\r\nHost: node\r\nContent-Length: 200000\r\n\r\n")
         with trio.fail_after(5):
             assert (await stream.receive_some()).startswith(b"HTTP/1.1 401 ")
-        assert server.counters["control_unauthorized"] == 1
+        assert server.counters[ControlEvent.UNAUTHORIZED] == 1
         await trio.aclose_forcefully(stream)
 
 
@@ -166,7 +167,7 @@ async def test_a_client_without_a_token_keeps_a_place_no_longer_than_a_request_m
         await silent.do_handshake()
         with trio.fail_after(30):
             assert await silent.receive_some() == b""
-        assert server.counters["control_requests"] == 0
+        assert server.counters[ControlEvent.REQUESTS] == 0
         await trio.aclose_forcefully(silent)
 
 

@@ -18,7 +18,7 @@ from consensus.protocols.garlic_farm.node.client_connection import ClientConnect
 from consensus.protocols.garlic_farm.node.dialer import Dialer
 from consensus.protocols.garlic_farm.node.joining_peers import JoiningPeer
 from consensus.protocols.garlic_farm.node.links import LinkOptions, PeerLinks
-from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
+from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent, Incident, Metrics
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.codec import encode_reply
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
@@ -100,7 +100,7 @@ async def test_the_handshake_tells_whether_the_peer_understands(stage: Stage) ->
         [1, 2],
     )
     assert (plain.extensions, plain.correlations()) == ([(BOB, NO_EXTENSIONS)], [2])
-    assert plain.metrics.counts["requests-dropped"] == 1
+    assert plain.metrics.counts[ConnectionEvent.REQUESTS_DROPPED] == 1
 
 
 async def test_a_peer_that_appears_later_gets_what_is_sent_then_and_nothing_old(
@@ -137,7 +137,7 @@ async def test_an_unreachable_peer_costs_a_bounded_queue_and_few_events(
     assert view.waiting <= LinkOptions().unsent_max
     assert view.dropped > 4000
     assert len(sender.incidents) <= 6
-    assert sender.metrics.counts["unreachable"] > 20
+    assert sender.metrics.counts[Fault.UNREACHABLE] > 20
 
 
 async def test_a_dead_peer_is_noticed_by_its_silence_and_dialed_again(stage: Stage, autojump_clock: MockClock) -> None:
@@ -310,8 +310,8 @@ async def test_a_heartbeat_does_not_wait_for_the_disk_that_an_append_waits_for(
     # And the append is answered when it is durable, on a connection that was never taken for dead
     await trio.sleep(1)
     assert 1 in sender.correlations()
-    assert sender.metrics.counts["links-established"] == 1
-    assert sender.metrics.counts["heartbeat-connections"] == 1
+    assert sender.metrics.counts[ConnectionEvent.LINKS_ESTABLISHED] == 1
+    assert sender.metrics.counts[ConnectionEvent.HEARTBEAT_CONNECTIONS] == 1
 
 
 async def test_a_peer_that_answers_heartbeats_is_not_dead_however_long_its_disk_pauses(
@@ -324,7 +324,7 @@ async def test_a_peer_that_answers_heartbeats_is_not_dead_however_long_its_disk_
     await heartbeats_during(sender, 6)
     await trio.sleep(1)
     assert 1 in sender.correlations()
-    assert sender.metrics.counts["links-established"] == 1
+    assert sender.metrics.counts[ConnectionEvent.LINKS_ESTABLISHED] == 1
     assert sender.incidents == []
 
 
@@ -337,7 +337,7 @@ async def test_a_heartbeat_never_overtakes_an_append_that_was_just_sent(
     host.handler.delay_s = slow_disk
     await stage.nursery.start(sender.links.run, sender.receiver)
     await heartbeats_during(sender, 1)
-    assert sender.metrics.counts["heartbeat-connections"] == 1
+    assert sender.metrics.counts[ConnectionEvent.HEARTBEAT_CONNECTIONS] == 1
     # When a round of reads sends a heartbeat right behind an append
     sender.links.send(BOB, append(2))
     sender.links.send(BOB, heartbeat(200))
@@ -468,7 +468,7 @@ async def test_a_repeated_incident_is_counted_each_time_and_reported_once_in_a_w
         metrics.incident(Fault.SILENT, "10.0.0.1", "no word")
         metrics.incident(Fault.SILENT, "10.0.0.2", "no word")
         await trio.sleep(0.25)
-    assert metrics.counts["silent"] == 200
+    assert metrics.counts[Fault.SILENT] == 200
     assert len(told) == 6
 
 
@@ -482,7 +482,7 @@ async def test_a_full_table_makes_room_for_a_new_server_by_an_unused_link(
     await stage.nursery.start(sender.links.run, sender.receiver)
     sender.links.send(BOB, vote(1))
     sender.links.send(CAROL, vote(2))
-    assert sender.metrics.counts["requests-without-link"] == 1
+    assert sender.metrics.counts[ConnectionEvent.REQUESTS_WITHOUT_LINK] == 1
     await trio.sleep(3)
     sender.links.send(CAROL, vote(3))
     await trio.sleep(1)

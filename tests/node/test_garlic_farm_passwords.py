@@ -69,7 +69,7 @@ async def test_the_second_best_is_the_last_that_is_tried(stage: Stage) -> None:
         await dialer.dial(address_of(stage), BOB)
     assert refused.value.fault is Fault.WRONG_CREDENTIALS
     assert len(host.incidents) == 1
-    assert host.metrics.counts[Fault.WRONG_CREDENTIALS.value] == 2
+    assert host.metrics.counts[Fault.WRONG_CREDENTIALS] == 2
 
 
 async def test_only_refused_credentials_are_a_reason_to_try_others(stage: Stage) -> None:

@@ -17,6 +17,7 @@ from consensus.net.tls import NodeCertificate, authority_context, load_or_create
 from consensus.net.tls_stream import TlsStream
 from consensus.protocols.garlic_farm.node.connectors import Connector, TlsConnector
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
+from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError
 from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
@@ -142,7 +143,7 @@ async def test_a_middle_without_an_identity_to_the_server_has_none_to_the_client
         failure = await refusal(PeerAddress(LOOPBACK, port, mallory.fingerprint), TlsConnector())
         assert failure.fault is Fault.UNPROVEN
         assert "an attacker relays or changes it" in str(failure)
-        assert host.metrics.counts["connections-established"] == 1, "without an identity"
+        assert host.metrics.counts[ConnectionEvent.CONNECTIONS_ESTABLISHED] == 1, "without an identity"
         assert host.handler.asked == []
 
 

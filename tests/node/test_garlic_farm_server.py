@@ -22,7 +22,7 @@ from consensus.protocols.garlic_farm.node.listener import (
     ConnectionPlaces,
     PendingConnection,
 )
-from consensus.protocols.garlic_farm.node.metrics import Metrics
+from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent, Metrics
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.codec import REPLY, decode_reply, decode_request, encode_request
 from consensus.protocols.garlic_farm.wire.digest import Credentials
@@ -214,7 +214,7 @@ async def test_an_unknown_outcome_closes_the_connection_after_the_replies_before
     await dialed.stream.send_all(encode_request(wire.ClientRequest()) + encode_request(CLIENT))
     assert len(await replies(dialed, 1)) == 1
     assert await closes(dialed)
-    assert host.metrics.counts["connections-hung-up"] == 1
+    assert host.metrics.counts[ConnectionEvent.CONNECTIONS_HUNG_UP] == 1
 
 
 MEMBERS = LogEntry(1, Configuration(1, 0, ()))
@@ -304,7 +304,7 @@ async def test_a_peer_that_speaks_out_of_turn_is_cut_off_and_explained(
     await dialed.stream.send_all(data)
     assert await closes(dialed)
     assert host.faults == {fault}
-    assert host.metrics.counts[fault.value] == 1
+    assert host.metrics.counts[fault] == 1
     assert host.incidents[0].text.startswith("connection from 10.0.0.9 closed: ")
     assert host.handler.asked == []
 
@@ -350,7 +350,7 @@ async def test_an_idle_connection_is_closed_without_alarm(stage: Stage, autojump
     dialed = await dial(stage)
     assert await closes(dialed)
     assert host.incidents == []
-    assert host.metrics.counts["connections-idle"] == 1
+    assert host.metrics.counts[ConnectionEvent.CONNECTIONS_IDLE] == 1
     assert host.server.places.established == 0
 
 
@@ -475,7 +475,7 @@ async def test_mutated_requests_end_in_replies_or_in_one_explained_close(
         await trio.testing.wait_all_tasks_blocked()
         assert host.server.places.established == 0, f"seed {seed}"
         closed += before == 0
-    faults = sum(host.metrics.counts[fault.value] for fault in Fault)
+    faults = sum(host.metrics.counts[fault] for fault in Fault)
     assert 50 < closed == faults, f"seed {seed}: {closed} connections were closed, {faults} faults counted"
 
 

@@ -36,7 +36,7 @@ from consensus.protocols.garlic_farm.node.connection import ConnectionOptions
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.node.links import PeerLinks
 from consensus.protocols.garlic_farm.node.listener import ConnectionLimits
-from consensus.protocols.garlic_farm.node.metrics import Metrics
+from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent, Metrics
 from consensus.protocols.garlic_farm.wire.codec import encode_request
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from consensus.protocols.garlic_farm.wire.messages import RemoveServerRequest
@@ -174,7 +174,7 @@ async def test_another_certificate_is_refused_before_any_credential_is_sent(list
     failure = await expect_fault(dialer(), replace(listening.address, fingerprint=bytes(32)))
     assert failure.fault is Fault.WRONG_CERTIFICATE
     await trio.testing.wait_all_tasks_blocked()
-    assert listening.host.metrics.counts["challenges"] == 0
+    assert listening.host.metrics.counts[ConnectionEvent.CHALLENGES] == 0
 
 
 async def test_a_wrong_password_is_refused_over_tls(listening: Listening) -> None:
@@ -207,7 +207,7 @@ async def test_curl_gets_101_with_digest(listening: Listening) -> None:
     finished = await trio.run_process(command, capture_stdout=True, check=False)
     assert b"HTTP/1.1 401 Unauthorized" in finished.stdout
     assert b"HTTP/1.1 101 Switching Protocols" in finished.stdout
-    assert listening.host.metrics.counts["connections-established"] == 1
+    assert listening.host.metrics.counts[ConnectionEvent.CONNECTIONS_ESTABLISHED] == 1
 
 
 async def test_the_standard_librarys_digest_and_http_get_101(listening: Listening) -> None:
@@ -305,7 +305,7 @@ async def test_an_answered_request_is_not_waited_for_however_long_nothing_more_c
         links.send(BOB, core.RequestVote(term=3, candidate=ALICE, last=LogId(9, 2), correlation=78))
         assert (await receiver.wait_replies(2))[1].correlation == 78
         assert host.incidents == []
-        assert host.metrics.counts["connections-established"] == 1
+        assert host.metrics.counts[ConnectionEvent.CONNECTIONS_ESTABLISHED] == 1
         nursery.cancel_scope.cancel()
 
 

@@ -16,12 +16,13 @@ from gossip.core.messages import JoinReq
 from gossip.node import group as group_module
 from gossip.node.discovery import Discovery
 from gossip.node.group import Group
-from gossip.node.limits import NEWCOMERS_BURST
+from gossip.node.limits import NEWCOMERS_BURST, Loss
 from gossip.node.settings import ConfigError, GroupSettings
 from gossip.node.state_files import GENERATION_FILE, StateError, keep_generation, load_identity, write_durably
 from gossip.node.transport import BATCH, BROADCASTS_LIMIT, DatagramTransport
 from gossip.wire.codec import Code
 from gossip.wire.identity import Signer
+from gossip.wire.seal import SealFault
 from gossip.wire.secure_codec import SecureCodec
 from tests.node.gossip_farm import (
     RING,
@@ -126,7 +127,7 @@ async def test_another_farm_on_the_same_broadcast_domain_stays_apart_and_is_coun
         await until_all_see_all(ours)
         await until_all_see_all(theirs)
         for agent in (*ours, *theirs):
-            await until_counted(agent, "other-farm", least=2)
+            await until_counted(agent, SealFault.OTHER_FARM, least=2)
         assert [len(statuses(agent)) for agent in (*ours, *theirs)] == [1, 1, 1, 1]
         assert not any(isinstance(event, Alarm) for agent in ours for event in new_events(agent))
 
@@ -137,7 +138,7 @@ async def test_what_comes_by_broadcast_and_is_no_presence_is_dropped() -> None:
     async with running_farm(network) as farm:
         agent = await farm.start(broadcast=BROADCAST)
         network.deliver(bytes([Code.JOIN_REQ]) + b"rubbish", Address("127.0.0.9", 1), BROADCAST)
-        await until_counted(agent, "misplaced")
+        await until_counted(agent, Loss.MISPLACED)
 
 
 @in_simulated_time
@@ -167,7 +168,7 @@ async def test_nothing_is_sent_to_a_public_address_without_leave() -> None:
     async with running_farm(network) as farm:
         agent = await farm.start()
         agent._requests.add_seeds([Address("8.8.8.8", 7946)])
-        await until_counted(agent, "wide-area")
+        await until_counted(agent, Loss.WIDE_AREA)
         assert network.sent == []
 
 
@@ -183,10 +184,10 @@ async def test_rubbish_from_anywhere_is_counted_and_changes_nothing() -> None:
         unheard_salt = recorded[0][:20] + b"?" + recorded[0][21:]
         for datagram in (*recorded, b"", b"?", b"\xfa" * 100, b"x" * 5000, unheard_salt):
             network.deliver(datagram, stranger, agents[0].info.address)
-        await until_counted(agents[0], "oversize")
-        await until_counted(agents[0], "bad-seal")
+        await until_counted(agents[0], Loss.OVERSIZE)
+        await until_counted(agents[0], SealFault.BAD_SEAL)
         dropped = agents[0].describe().wire.dropped
-        assert dropped["replay"] == len(recorded)
+        assert dropped[SealFault.REPLAY] == len(recorded)
         assert {"short", "other-farm"} <= dropped.keys()
         assert statuses(agents[0]) == before
 
@@ -200,7 +201,7 @@ async def test_a_source_that_floods_with_joins_is_limited_and_another_is_not() -
         codec = SecureCodec(Signer(flood.identity.key), RING, bytes(range(48)))
         for _ in range(int(NEWCOMERS_BURST) + 50):
             network.deliver(codec.outgoing(JoinReq(flood.info)), flood.info.address, seed.info.address)
-        await until_counted(seed, "rate-limited", least=49)
+        await until_counted(seed, Loss.RATE_LIMITED, least=49)
         alice = await farm.start(seed, bind=Address("127.0.0.3", 0))
         await until(alice, lambda: sees(alice, seed))
         assert len(seed._transport._limits.newcomers.sources) == 2
@@ -219,7 +220,7 @@ async def test_a_flood_keeps_no_request_from_its_turn_and_no_broadcast_queue_gro
             network.deliver(b"rubbish", Address("127.0.0.9", 1), agent.info.address)
         agent.set_metadata(b"heard all the same")
         await until(other, lambda: other.members()[0].metadata == b"heard all the same")
-        await until_counted(agent, "short", least=2 * BROADCASTS_LIMIT)
+        await until_counted(agent, SealFault.SHORT, least=2 * BROADCASTS_LIMIT)
 
 
 @in_simulated_time
@@ -235,7 +236,7 @@ async def test_broadcasts_that_the_owner_has_no_time_for_are_dropped_beyond_a_bo
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert len(transport.take()) == BROADCASTS_LIMIT
-    assert transport.counters.describe(0, 0).dropped == {"overloaded": 10}
+    assert transport.counters.describe(0, 0).dropped == {Loss.OVERLOADED: 10}
 
 
 @in_simulated_time

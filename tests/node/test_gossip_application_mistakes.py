@@ -11,6 +11,7 @@ import gossip
 from gossip.core.keyring import Keyring
 from gossip.core.swim import Swim
 from gossip.node.group import GroupEvent
+from gossip.node.limits import Loss
 from gossip.node.requests import GRACE_S
 from tests.node.gossip_farm import RING, in_simulated_time
 from tests.node.gossip_network import MemoryNetwork
@@ -129,7 +130,7 @@ async def test_a_joiner_for_which_admit_fails_is_refused_with_an_alarm_and_the_m
             await trio.sleep(30)
             assert (alarm.kind, alice.members()) == (gossip.AlarmKind.ADMIT_FAILED, ())
             assert "`admit` did not decide" in alarm.text
-            assert alice.describe().wire.dropped["admit-failed"] > 1
+            assert alice.describe().wire.dropped[Loss.ADMIT_FAILED] > 1
         async with gossip.open_group(HOME, key=RING, seeds=seed_of(alice), network=network) as carol:
             await until_member(alice, carol)
             assert (await until_alarm(alice, over=True)).kind is gossip.AlarmKind.ADMIT_FAILED

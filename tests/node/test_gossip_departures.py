@@ -11,7 +11,7 @@ from gossip.core.messages import Leave, Message, Payload, PingRequest, VerdictUp
 from gossip.node.group import Group
 from gossip.wire.codec import encode
 from gossip.wire.identity import Signer, departure_proof, sign
-from gossip.wire.seal import SALT_BYTES, Sealed
+from gossip.wire.seal import SALT_BYTES, Sealed, SealFault
 from tests.node.gossip_farm import (
     RING,
     Farm,
@@ -76,14 +76,14 @@ async def test_a_living_member_is_not_believed_to_have_left_because_a_holder_of_
             thief.tell(member, told)
             thief.say(member, Leave(victim.info))
         for member in (witness, victim):
-            await until_counted(member, "forged")
+            await until_counted(member, SealFault.FORGED)
         await trio.sleep(1)
         # Then: no member believes it, the victim does not have to refute, and it was counted.
         assert sees(witness, victim)
         assert victim.info.incarnation == now
         wire = witness.describe().wire
         assert wire.piggyback_left_out == 1
-        assert wire.dropped["forged"] == 1
+        assert wire.dropped[SealFault.FORGED] == 1
 
 
 @in_simulated_time

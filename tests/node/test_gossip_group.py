@@ -9,7 +9,7 @@ import trio
 import gossip
 from gossip.core.events import KeyringChanged
 from gossip.core.member import Address, NodeId
-from gossip.core.messages import Query, UserEvent, UserMessageId
+from gossip.core.messages import DropReason, Query, UserEvent, UserMessageId
 from gossip.node.event_ring import EventRing, Numbered
 from gossip.node.group import GroupEvent
 from gossip.node.requests import REQUESTS_BURST, Requests
@@ -201,7 +201,7 @@ async def test_a_node_in_maintenance_ignores_joiners_and_stays_a_member() -> Non
         async with gossip.open_group(HOME, key=RING, seeds=seed_of(alice), network=network) as carol:
             await trio.sleep(60)
             assert carol.members() == ()
-            assert alice.describe().core.dropped["maintenance"] > 0
+            assert alice.describe().core.dropped[DropReason.MAINTENANCE] > 0
             assert alice.describe().core.in_maintenance
             assert [each.status for each in boris.members()] == [gossip.Status.ALIVE]
             alice.set_maintenance(on=False)

@@ -20,6 +20,7 @@ from gossip.node.state_files import KEYS_FILE, RETRY_LAST_S, StateError, known_k
 from gossip.node.udp import DatagramSocket, UdpNetwork
 from gossip.wire.codec import Code
 from gossip.wire.identity import Signer
+from gossip.wire.seal import SealFault
 from gossip.wire.secure_codec import SECRETS_BYTES, SecureCodec
 from tests.node.gossip_farm import (
     RING,
@@ -104,7 +105,7 @@ async def _refuses_the_old_key(network: LossyNetwork, agent: Group) -> None:
     codec = SecureCodec(Signer(Ed25519PrivateKey.generate()), RING, b"s" * SECRETS_BYTES)
     ping = PingRequest(NodeId(b"stranger"), info.incarnation, info.node_id, info.incarnation, 1, 0)
     stranger.send(codec.outgoing(ping, info.node_id), info.address)
-    await until_counted(agent, "retired-key")
+    await until_counted(agent, SealFault.RETIRED_KEY)
     received = agent.describe().core.received["PingRequest"]
     assert received - before.core.received["PingRequest"] < 20, "pings of the group itself, no more"
     assert not [each for _, target, each in network.sent if target == Address("127.0.0.1", 9)]

@@ -10,10 +10,11 @@ from gossip.core.effects import KeyringUpdateRefused
 from gossip.core.member import Address, NodeId
 from gossip.core.messages import KeyringUpdate
 from gossip.node.group import Group
+from gossip.node.limits import Loss
 from gossip.wire.box import MARK, BoxError, box, is_boxed, unbox
 from gossip.wire.codec import Code, encode
 from gossip.wire.identity import Signer, sign_keys
-from gossip.wire.seal import ANY_NODE, SALT_BYTES, Sealed, prefix
+from gossip.wire.seal import ANY_NODE, SALT_BYTES, Sealed, SealFault, prefix
 from tests.node.gossip_farm import RING, in_simulated_time, new_events, running_farm, until_all_see_all, until_counted
 from tests.node.gossip_network import MemoryNetwork
 
@@ -57,10 +58,10 @@ async def test_keys_told_by_a_copy_of_the_key_alone_are_dropped_counted_and_told
         # When: it tells keys unsigned, in a member's name, and signed by an identity of its own, a hundred times.
         for forged in (news, KeyringUpdate(news.keyring, agents[1].node_id, sign_keys(news, thief).credential)):
             network.deliver(sealed(forged), PLACE, agents[0].info.address)
-        await until_counted(agents[0], "forged", 2)
+        await until_counted(agents[0], SealFault.FORGED, 2)
         for _ in range(100):
             network.deliver(sealed(sign_keys(news, thief)), PLACE, agents[0].info.address)
-        await until_counted(agents[0], "keyring-of-a-stranger", 100)
+        await until_counted(agents[0], Loss.KEYRING_OF_A_STRANGER, 100)
         # Then: no member seals with it, and the application heard of it, once.
         await trio.sleep(5)
         assert {primary(agent) for agent in agents} == {RING.primary}

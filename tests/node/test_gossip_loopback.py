@@ -10,7 +10,9 @@ import trio.testing
 
 from gossip.core.keyring import Keyring
 from gossip.core.member import Address, Status
+from gossip.node.limits import Loss
 from gossip.node.udp import UdpNetwork
+from gossip.wire.seal import SealFault
 from tests.node.gossip_farm import running_farm, sees, statuses, until, until_all_see_all, until_counted
 
 
@@ -54,7 +56,7 @@ async def test_agents_without_seeds_find_each_other_by_broadcast_and_another_far
         await until_all_see_all(ours)
         await until_all_see_all(theirs)
         for agent in (*ours, *theirs):
-            await until_counted(agent, "other-farm")
+            await until_counted(agent, SealFault.OTHER_FARM)
         assert [len(statuses(agent)) for agent in (*ours, *theirs)] == [2, 2, 2, 1, 1]
 
 
@@ -71,7 +73,7 @@ async def test_random_bytes_on_both_sockets_change_nothing(broadcast: Address) -
                 stranger.sendto(rubbish, (agents[0].info.address.host, agents[0].info.address.port))
                 stranger.sendto(rubbish, (broadcast.host, broadcast.port))
                 await trio.lowlevel.checkpoint()
-        for reason in ("other-farm", "misplaced", "oversize"):
+        for reason in (SealFault.OTHER_FARM, Loss.MISPLACED, Loss.OVERSIZE):
             await until_counted(agents[0], reason)
         assert sees(agents[0], agents[1]), f"random seed {seed}"
         assert sees(agents[1], agents[0]), f"random seed {seed}"
@@ -112,11 +114,11 @@ async def test_what_the_kernel_had_no_room_for_is_counted_as_overload() -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
             for _ in range(FLOOD):  # without a pause in which the agent could read
                 stranger.sendto(b"rubbish", (agent.info.address.host, agent.info.address.port))
-        overloaded = agent.describe().wire.dropped["overloaded"]
+        overloaded = agent.describe().wire.dropped[Loss.OVERLOADED]
         assert 0 < overloaded < FLOOD
-        await until_counted(agent, "short", least=FLOOD - overloaded)
+        await until_counted(agent, SealFault.SHORT, least=FLOOD - overloaded)
         wire = agent.describe().wire
-        assert wire.received - before + wire.dropped["overloaded"] == FLOOD
+        assert wire.received - before + wire.dropped[Loss.OVERLOADED] == FLOOD
 
 
 @pytest.mark.parametrize(("name", "value"), [("sys.platform", "another"), ("_SO_MEMINFO", 9_999)])

@@ -14,7 +14,7 @@ from gossip.node.limits import ERRORS_BURST, FOREIGN_SENDERS_LIMIT, FOREIGN_VERS
 from gossip.node.state_files import PEERS_EVERY_S, PEERS_FILE, PEERS_REMEMBERED, keep_peers, known_peers
 from gossip.wire.codec import Code
 from gossip.wire.identity import Signer
-from gossip.wire.seal import VERSION
+from gossip.wire.seal import VERSION, SealFault
 from gossip.wire.secure_codec import SECRETS_BYTES, SecureCodec
 from tests.node.gossip_farm import RING, in_simulated_time, new_events, running_farm, sees, until, until_all_see_all
 from tests.node.gossip_network import MemoryNetwork
@@ -148,7 +148,7 @@ async def test_another_version_is_counted_and_told_with_its_senders_until_it_is_
         await trio.sleep(5)
         (alarm,) = foreign_version_alarms(agent)
         assert "127.0.0.8:7946 (version 2), 127.0.0.9:7946 (version 2)" in alarm.text
-        assert agent.describe().wire.dropped["foreign-version"] == 5
+        assert agent.describe().wire.dropped[SealFault.FOREIGN_VERSION] == 5
         await trio.sleep(FOREIGN_VERSION_STANDS_MS / 1000 + 10)
         assert [alarm.over for alarm in foreign_version_alarms(agent)][-1]
 

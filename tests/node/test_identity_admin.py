@@ -154,7 +154,7 @@ class FakeLeader:
 
 async def asked(admin: IdentityAdmin) -> dict[str, Any]:
     """The answer to the eviction of node 4."""
-    call = Call(EVICT_STOLEN, "", {"check": 0}, body_of(NODES_EVICT, EVICT_STOLEN.body), {})
+    call = Call(EVICT_STOLEN, "", {"check": 0}, body_of(NODES_EVICT, EVICT_STOLEN.body))
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await admin.handlers[NODES_EVICT](call)))
     return found
 

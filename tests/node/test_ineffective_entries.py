@@ -5,6 +5,7 @@ from trio.testing import MockClock
 
 from bridge.api.alarms import ENTRIES_WITHOUT_EFFECT
 from bridge.core.log.records import CostFactor
+from bridge.core.membership.authors import NoEffect
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
 from bridge.node.raft.applied_state import AppliedState
@@ -49,8 +50,8 @@ async def test_each_is_an_event_with_kind_author_and_reason_and_is_counted(autoj
         {"kind": "cost", "author": None, "reason": "unsigned"},
         {"kind": "cost", "author": node_id(9).hex(), "reason": "unknown-author"},
     ]
-    assert story.applied_state.records["without_effect_unsigned"] == 1
-    assert story.applied_state.records["without_effect_unknown_author"] == 1
+    assert story.applied_state.records[NoEffect.UNSIGNED] == 1
+    assert story.applied_state.records[NoEffect.UNKNOWN_AUTHOR] == 1
     refusal = story.applied_state.refusal_of(2)
     assert refusal is not None
     assert "garlicfarm node admit-client" in refusal

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from bridge.api.control import FarmKeyState, Refused
 from bridge.node.control.key_admin import StaticKeyAdmin
-from bridge.node.membership.introductions import Introductions, Others
+from bridge.node.membership.introductions import IntroductionDrop, Introductions, Others
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.node.security.key_files import load_farm_key, save_farm_key
 from bridge.wire.keys.farm_key import new_farm_key
@@ -112,7 +112,7 @@ async def test_a_forged_or_unreadable_introduction_is_left_out_and_counted() -> 
     forged = word[:at] + ("A" if word[at] != "A" else "B") + word[at + 1 :]
     bob.met(Identity(introductions=(forged, "", "AAAA", *carol.introduced(Identity()).introductions)))
     assert known(bob) == {carol.node_id: Status.ALIVE}
-    assert bob.describe().core.dropped["introduction_refused"] == 3
+    assert bob.describe().core.dropped[IntroductionDrop.REFUSED] == 3
 
 
 async def test_a_goodbye_is_signed_as_one_and_no_part_of_it_serves_as_an_announcement() -> None:

@@ -16,6 +16,7 @@ from consensus.protocols.garlic_farm.node.client import GarlicFarmClient
 from consensus.protocols.garlic_farm.node.client_connection import Lost
 from consensus.protocols.garlic_farm.node.membership import MemberRequests, MembershipOptions
 from consensus.protocols.garlic_farm.node.membership_client import ask_to_add, ask_to_remove, join
+from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from consensus.protocols.garlic_farm.wire.values import (
@@ -111,7 +112,11 @@ async def test_a_server_that_knows_the_document_alone_joins_by_log_packs_and_is_
         await until_members(await leading(servers), 1, 2, 3)
         assert stranger.told_to_leave
         await submit(client, [b"without it"])
-        assert leader.metrics.counts["servers-added"] == leader.metrics.counts["servers-removed"] == 1
+        assert (
+            leader.metrics.counts[ConnectionEvent.SERVERS_ADDED]
+            == leader.metrics.counts[ConnectionEvent.SERVERS_REMOVED]
+            == 1
+        )
 
 
 async def test_a_server_that_knows_the_document_alone_joins_by_snapshot_where_the_log_is_gone(tmp_path: Path) -> None:
@@ -267,10 +272,10 @@ async def test_what_cannot_be_done_is_refused_with_a_sentence_for_the_operator(t
         assert not any(asked.begun for asked, _ in refused)
         assert [reason in text for (_, reason), text in zip(refused, texts, strict=True)] == [True] * len(refused)
         leader = servers.lives[leader_id]
-        assert leader.metrics.counts[Fault.REFUSED_CHANGE.value] == len(refused)
+        assert leader.metrics.counts[Fault.REFUSED_CHANGE] == len(refused)
         # and one that does not take the invitation is not added: nothing was appended
         assert (await ask_to_add(client, ClusterServer(FOURTH, "tcp://127.0.0.1:4"))).begun
-        await until(lambda: leader.metrics.counts[Fault.REFUSED_CHANGE.value] > len(refused))
+        await until(lambda: leader.metrics.counts[Fault.REFUSED_CHANGE] > len(refused))
         assert leader.server.describe().raft.configuration.voter_ids == {1, 2, 3}
 
 

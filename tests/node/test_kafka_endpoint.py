@@ -23,6 +23,8 @@ from consensus.protocols.kafka import (
     DialOptions,
     ErrorCode,
     KafkaConnectionError,
+    ListenerClose,
+    ListenerEvent,
     Login,
     Mechanism,
     Record,
@@ -119,8 +121,8 @@ async def test_on_loopback_any_process_reads_and_none_writes() -> None:
         assert await fetched(port, stage, ClientSecurity()) == [NOTE]
         assert await produced(port, stage, ClientSecurity()) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
         assert stage.log == [NOTE]
-        assert listener.counters["requests_answered"] == 4
-        assert listener.counters["bytes_sent"] > listener.counters["bytes_received"] > 0
+        assert listener.counters[ListenerEvent.REQUESTS_ANSWERED] == 4
+        assert listener.counters[ListenerEvent.BYTES_SENT] > listener.counters[ListenerEvent.BYTES_RECEIVED] > 0
 
 
 @pytest.mark.parametrize("mechanism", list(Mechanism))
@@ -195,7 +197,7 @@ async def test_a_listener_that_takes_no_records_ends_the_connection_of_a_large_r
     async with serving(stage) as (listener, port):
         with pytest.raises(KafkaConnectionError):
             await produced(port, stage, ClientSecurity(), b"x" * READ_BYTES)
-        while not listener.counters.get("closed_no_request_of_kafka_s"):
+        while not listener.counters.get(ListenerClose.MALFORMED):
             await trio.lowlevel.checkpoint()
 
 

@@ -18,6 +18,7 @@ from bridge.core.log.records import Exclusion, ProducerStart
 from bridge.core.state.kafka_clients import PRODUCER_EXPIRY_MS
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.kafka import producing as producing_module
+from bridge.node.kafka.counters import TopicEvent
 from bridge.node.kafka.listed_users import ListedUser, ListedUsers
 from bridge.node.kafka.producing import Producing
 from bridge.node.raft.client_scopes import CommitScope
@@ -96,7 +97,7 @@ async def test_a_record_without_a_producer_is_an_entry_as_it_is() -> None:
     producing = producing_of(stage)
     assert await producing.append(batch_of(NOTE, b'{"note": 2}'), WRITER) == Produced(1, -1)
     assert stage.log[1:] == [NOTE, b'{"note": 2}']
-    assert producing.counters == {"records": 2}
+    assert producing.counters == {TopicEvent.PRODUCED_RECORDS: 2}
 
 
 async def test_a_record_that_acts_on_the_farm_is_signed_by_this_node() -> None:
@@ -150,7 +151,7 @@ async def test_records_of_a_producer_are_committed_in_order_and_once() -> None:
     # Then they are told the same places, and there is no second entry
     assert notes(stage) == [1, 2, 3]
     assert len(stage.log) == 4
-    assert producing.counters["duplicates"] == 2
+    assert producing.counters[TopicEvent.PRODUCED_DUPLICATES] == 2
 
 
 async def test_of_a_batch_that_was_committed_in_part_the_rest_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:

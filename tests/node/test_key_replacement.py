@@ -177,7 +177,7 @@ class Leader:
     async def asked(self, body: bytes = b"{}") -> dict[str, Any]:
         """The answer to a replacement of the keys."""
         request = Request("POST", KEYS_REPLACE.path, body)
-        call = Call(request, "", {}, body_of(KEYS_REPLACE, body), {})
+        call = Call(request, "", {}, body_of(KEYS_REPLACE, body))
         found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await self.admin.handlers[KEYS_REPLACE](call)))
         return found
 

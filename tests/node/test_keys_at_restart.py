@@ -27,6 +27,7 @@ from bridge.wire.membership.formation_state import encode_formation_state
 from gossip.core.member import Address, NodeId
 from gossip.core.messages import KeyringUpdate
 from gossip.node.group import Group
+from gossip.node.limits import Loss
 from gossip.node.state_files import NodeIdentity, load_identity
 from gossip.wire.codec import encode
 from gossip.wire.identity import sign_keys
@@ -75,7 +76,7 @@ async def test_before_its_log_is_there_a_node_takes_keys_from_a_founder_and_from
         sealed = Sealed(RING, os.urandom(SALT_BYTES), ANY_NODE).seal(encode(news))
         network.deliver(sealed, Address("127.0.0.1", 50_000), node.info.address)
         # Then: it is dropped and counted.
-        await until_counted(node, "keyring-of-a-stranger")
+        await until_counted(node, Loss.KEYRING_OF_A_STRANGER)
         assert chosen(node) == RING.primary
         # And what a founder tells is taken.
         await founder.change_keyring(chain.install(b"n" * 32).use(b"n" * 32))

@@ -13,6 +13,7 @@ from consensus.protocols.kafka import (
     open_listener,
 )
 from consensus.protocols.kafka.connections.connection import KafkaConnectionError, connect, open_connection
+from consensus.protocols.kafka.connections.counters import ListenerClose
 from consensus.protocols.kafka.connections.listener import KafkaListener
 from consensus.protocols.kafka.wire import messages_clients as clients
 from consensus.protocols.kafka.wire.apis import ApiKey
@@ -93,8 +94,8 @@ async def test_a_crowd_that_waits_sends_half_or_takes_nothing_leaves_the_listene
             grown_mib = resident_mib() - before_mib
             # Then the listener answers others, its memory is bounded, and connections beyond its budgets are closed
             assert grown_mib < MOST_MIB, f"{grown_mib:.0f} MiB"
-            assert listener.counters["closed: too many bytes of requests"] > 0
-            assert listener.counters["closed: too many bytes of answers that are not taken"] > 0
+            assert listener.counters[ListenerClose.REQUEST_BYTES] > 0
+            assert listener.counters[ListenerClose.ANSWER_BYTES] > 0
             for stream in held:
                 await trio.aclose_forcefully(stream)
 

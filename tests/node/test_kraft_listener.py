@@ -20,6 +20,7 @@ from consensus.protocols.kafka.connections.connection import (
     connect,
     open_connection,
 )
+from consensus.protocols.kafka.connections.counters import ListenerClose, ListenerEvent
 from consensus.protocols.kafka.connections.listener import KafkaListener, ListenerOptions, open_listener
 from consensus.protocols.kafka.connections.security import (
     ClientSecurity,
@@ -89,8 +90,8 @@ async def listening(
             yield listener, service
 
 
-async def until_counted(listener: KafkaListener, what: str) -> None:
-    while not listener.counters[what]:
+async def until_counted(listener: KafkaListener, event: ListenerEvent | ListenerClose) -> None:
+    while not listener.counters[event]:
         await trio.lowlevel.checkpoint()
 
 
@@ -133,7 +134,7 @@ async def test_a_stock_client_agrees_on_versions_logs_in_and_asks(mechanism: str
         ended = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
         assert ended.stdout.decode().split() == ["log"], ended.stderr.decode()
         assert {caller.principal for caller in service.callers} == {"User:alice"}
-        assert listener.counters["logins"] >= 1
+        assert listener.counters[ListenerEvent.LOGINS] >= 1
 
 
 async def test_the_client_learns_versions_and_features_and_gets_its_answers_in_order() -> None:
@@ -187,21 +188,21 @@ async def test_the_next_request_of_a_connection_waits_for_the_answer_to_the_one_
 @pytest.mark.parametrize(
     ("sent", "reason"),
     [
-        (b"\x7f\xff\xff\xff", "no request of Kafka's"),
-        (b"\xff\xff\xff\xff", "no request of Kafka's"),
-        (b"GET / HTTP/1.1\r\n\r\n", "no request of Kafka's"),
-        (framed(b""), "no request of Kafka's"),
-        (framed(struct.pack(">hhih", 999, 0, 7, -1)), "no request of Kafka's"),
-        (framed(struct.pack(">hhih", ApiKey.METADATA, 99, 7, -1)), "a version that is not served"),
+        (b"\x7f\xff\xff\xff", ListenerClose.MALFORMED),
+        (b"\xff\xff\xff\xff", ListenerClose.MALFORMED),
+        (b"GET / HTTP/1.1\r\n\r\n", ListenerClose.MALFORMED),
+        (framed(b""), ListenerClose.MALFORMED),
+        (framed(struct.pack(">hhih", 999, 0, 7, -1)), ListenerClose.MALFORMED),
+        (framed(struct.pack(">hhih", ApiKey.METADATA, 99, 7, -1)), ListenerClose.UNSERVED_VERSION),
     ],
     ids=["giant-length", "negative-length", "another-protocol", "empty", "unknown-api", "unknown-version"],
 )
-async def test_what_is_no_request_ends_its_connection_and_is_counted(sent: bytes, reason: str) -> None:
+async def test_what_is_no_request_ends_its_connection_and_is_counted(sent: bytes, reason: ListenerClose) -> None:
     async with listening() as (listener, _):
         stream = await trio.open_tcp_stream(LOOPBACK, listener.port)
         await stream.send_all(sent)
         assert await stream.receive_some() == b""
-        assert listener.counters[f"closed: {reason}"] == 1
+        assert listener.counters[reason] == 1
         await until_closed(listener)
         await stream.aclose()
 
@@ -214,14 +215,14 @@ async def until_closed(listener: KafkaListener) -> None:
 @pytest.mark.parametrize(
     ("sent", "reason"),
     [
-        (metadata(1)[:20], "waited too long for the rest of a request"),
-        (metadata(1)[:2], "waited too long for the rest of a request"),
-        (b"", "waited too long for a request"),
+        (metadata(1)[:20], ListenerClose.REQUEST_INCOMPLETE),
+        (metadata(1)[:2], ListenerClose.REQUEST_INCOMPLETE),
+        (b"", ListenerClose.IDLE),
     ],
     ids=["half-frame", "half-length", "silence"],
 )
 async def test_a_connection_that_does_not_go_on_is_closed_in_time(
-    sent: bytes, reason: str, autojump_clock: trio.testing.MockClock
+    sent: bytes, reason: ListenerClose, autojump_clock: trio.testing.MockClock
 ) -> None:
     del autojump_clock
     listener = KafkaListener((Told(),), ListenerOptions(frame_s=30, idle_s=600))
@@ -231,7 +232,7 @@ async def test_a_connection_that_does_not_go_on_is_closed_in_time(
         nursery.start_soon(listener.serve, theirs, LOOPBACK, 1)
         if sent:
             await ours.send_all(sent)
-    assert listener.counters[f"closed: {reason}"] == 1
+    assert listener.counters[reason] == 1
     assert trio.current_time() - began_s == pytest.approx(30 if sent else 600)
 
 
@@ -242,7 +243,7 @@ async def test_a_client_that_does_not_take_its_answers_is_closed(autojump_clock:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.serve, theirs, LOOPBACK, 1)
         await ours.send_all(metadata(1))
-    assert listener.counters["closed: waited too long for the client to take an answer"] == 1
+    assert listener.counters[ListenerClose.ANSWER_TIMEOUT] == 1
 
 
 async def test_a_service_that_never_answers_holds_a_connection_for_a_limited_time(
@@ -256,7 +257,7 @@ async def test_a_service_that_never_answers_holds_a_connection_for_a_limited_tim
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.serve, theirs, LOOPBACK, 1)
         await ours.send_all(metadata(1))
-    assert listener.counters["closed: waited too long for a service"] == 1
+    assert listener.counters[ListenerClose.SERVICE_TIMEOUT] == 1
 
 
 async def test_connections_beyond_the_limits_are_closed_and_counted() -> None:
@@ -269,8 +270,8 @@ async def test_connections_beyond_the_limits_are_closed_and_counted() -> None:
             nursery.start_soon(listener.serve, theirs, source, 1)
             await trio.testing.wait_all_tasks_blocked()
         assert listener.connections == 3
-        assert listener.counters["closed: too many connections of one source"] == 1
-        assert listener.counters["closed: too many connections"] == 1
+        assert listener.counters[ListenerClose.TOO_MANY_OF_SOURCE] == 1
+        assert listener.counters[ListenerClose.TOO_MANY] == 1
         nursery.cancel_scope.cancel()
     assert listener.connections == 0
 
@@ -287,7 +288,7 @@ async def test_incomplete_frames_of_all_connections_share_a_budget() -> None:
             await ours.send_all(struct.pack(">i", 2**20) + bytes(600_000))
             await trio.testing.wait_all_tasks_blocked()
         assert listener.connections == 1
-        assert listener.counters["closed: too many bytes of requests"] == 3
+        assert listener.counters[ListenerClose.REQUEST_BYTES] == 3
         nursery.cancel_scope.cancel()
 
 
@@ -304,7 +305,7 @@ async def test_answers_that_are_not_taken_share_a_budget() -> None:
             await ours.send_all(framed(encode_request(ApiKey.METADATA, 12, 1, "", ASKED)))
             await trio.testing.wait_all_tasks_blocked()
         assert listener.connections == 1
-        assert listener.counters["closed: too many bytes of answers that are not taken"] == 3
+        assert listener.counters[ListenerClose.ANSWER_BYTES] == 3
         nursery.cancel_scope.cancel()
 
 
@@ -319,7 +320,7 @@ async def test_a_busy_server_closes_the_connection_instead_of_answering_nothing(
     async with listening(service) as (listener, _), open_connection(LOOPBACK, listener.port) as connection:
         with pytest.raises(KafkaConnectionError, match="did not answer MetadataRequest"):
             await connection.ask(ASKED)
-        assert listener.counters["closed: the server is busy or has stopped"] == 1
+        assert listener.counters[ListenerClose.SERVER_BUSY] == 1
 
 
 def test_two_services_with_the_same_api_are_refused() -> None:
@@ -336,8 +337,8 @@ async def test_a_wrong_login_is_answered_once_and_closed(user: str, password: st
     async with listening(security=ListenerSecurity(credentials=USERS), refused_login_s=0.0) as (listener, _):
         with pytest.raises(KafkaConnectionError, match=f"refuses user {user}: authentication failed"):
             await connect(LOOPBACK, listener.port, login(user, password))
-        await until_counted(listener, "closed: the login failed")
-        assert not listener.counters["logins"]
+        await until_counted(listener, ListenerClose.LOGIN_FAILED)
+        assert not listener.counters[ListenerEvent.LOGINS]
 
 
 async def test_nothing_is_answered_before_the_login_but_what_leads_to_it() -> None:
@@ -345,12 +346,12 @@ async def test_nothing_is_answered_before_the_login_but_what_leads_to_it() -> No
         stream = await trio.open_tcp_stream(LOOPBACK, listener.port)
         await stream.send_all(metadata(1))
         assert await stream.receive_some() == b""
-        assert listener.counters["closed: a request before the login"] == 1
+        assert listener.counters[ListenerClose.REQUEST_BEFORE_LOGIN] == 1
         await stream.aclose()
         stream = await trio.open_tcp_stream(LOOPBACK, listener.port)
         await stream.send_all(struct.pack(">i", 100_000))
         assert await stream.receive_some() == b""
-        assert listener.counters["closed: no request of Kafka's"] == 1
+        assert listener.counters[ListenerClose.MALFORMED] == 1
         await stream.aclose()
         assert service.callers == []
 
@@ -385,7 +386,7 @@ async def test_version_0_of_the_handshake_is_told_for_librdkafka_and_logs_no_cli
         await stream.send_all(metadata(1))
         assert await stream.receive_some() == b""
         await stream.aclose()
-        assert listener.counters["logins"] == 1
+        assert listener.counters[ListenerEvent.LOGINS] == 1
         assert service.callers == []
 
 
@@ -408,8 +409,8 @@ async def test_a_client_that_does_not_log_in_in_time_is_closed(autojump_clock: t
             # Each is answered, and none of them prolongs the time.
             await ours.send_all(asked)
             await trio.sleep(9)
-    assert listener.counters["closed: waited too long for the handshake"] == 1
-    assert listener.counters["requests answered"] == 4
+    assert listener.counters[ListenerClose.HANDSHAKE_TIMEOUT] == 1
+    assert listener.counters[ListenerEvent.REQUESTS_ANSWERED] == 4
     assert trio.current_time() - began_s == pytest.approx(36)
 
 
@@ -425,7 +426,7 @@ async def test_mutual_tls_names_the_client_by_the_subject_of_its_certificate(tmp
         bare = ClientSecurity(tls=authority_context(authority.file))
         with pytest.raises(KafkaConnectionError, match="no connection to"):
             await connect(LOOPBACK, listener.port, DialOptions(security=bare))
-        await until_counted(listener, "closed: the TLS handshake failed")
+        await until_counted(listener, ListenerClose.TLS_FAILED)
 
 
 async def test_a_client_refuses_a_listener_whose_certificate_another_authority_has_signed(tmp_path: Path) -> None:

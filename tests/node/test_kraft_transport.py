@@ -27,7 +27,7 @@ from consensus.protocols.kafka.connections.service import Caller, ServedApi, Ser
 from consensus.protocols.kafka.wire import messages_quorum as quorum
 from consensus.protocols.kafka.wire.apis import ApiKey, ErrorCode
 from consensus.protocols.kafka.wire.scram import Mechanism, ScramUsers, scram_credential
-from consensus.protocols.kraft.replica.peer_transport import KraftTransport, RetryTimes
+from consensus.protocols.kraft.replica.peer_transport import KraftTransport, RetryTimes, TransportEvent
 from consensus.protocols.kraft.replica.quorum_service import QuorumService
 from consensus.protocols.kraft.wire.mapping import Answering
 from consensus.server.errors import HaltedError
@@ -96,8 +96,8 @@ def granted(request: Request) -> Reply:
     return core.VoteReply(term=request.term, granted=True, correlation=request.correlation, pre_vote=request.pre_vote)
 
 
-async def until_counted(transport: KraftTransport, what: str) -> None:
-    while not transport.counters[what]:
+async def until_counted(transport: KraftTransport, event: TransportEvent) -> None:
+    while not transport.counters[event]:
         await trio.lowlevel.checkpoint()
 
 
@@ -164,14 +164,14 @@ async def test_a_peer_from_before_pre_vote_is_told_of_and_asked_for_votes_only()
         pair.transport.send(TWO, VOTE)
         assert await pair.receiver.wait_replies(1) == [core.VoteReply(term=3, granted=True, correlation=77)]
         assert [vote.topics[0].partitions[0].pre_vote for vote in old.votes] == [False]
-        assert pair.transport.counters["pre-votes that the peer has no form for"] == 2
+        assert pair.transport.counters[TransportEvent.PRE_VOTE_UNSUPPORTED] == 2
 
 
 async def test_an_answer_that_says_nothing_about_the_quorum_is_counted_and_told() -> None:
     refusing = OldPeer(2, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     async with open_listener((refusing,)) as listener, transport_to(listener.port) as pair:
         pair.transport.send(TWO, VOTE)
-        await until_counted(pair.transport, "answers that say nothing about the quorum")
+        await until_counted(pair.transport, TransportEvent.REPLY_USELESS)
         assert pair.transport.last_error == "replica 2: the peer answers CLUSTER_AUTHORIZATION_FAILED"
         assert pair.receiver.replies == []
 
@@ -179,11 +179,11 @@ async def test_an_answer_that_says_nothing_about_the_quorum_is_counted_and_told(
 async def test_a_request_without_an_answer_ends_its_connection_and_the_next_one_gets_a_new_one() -> None:
     async with peer(None) as (asked, port), transport_to(port, request_timeout_ms=50) as pair:
         pair.transport.send(TWO, VOTE)
-        await until_counted(pair.transport, "requests without an answer")
+        await until_counted(pair.transport, TransportEvent.REQUEST_UNANSWERED)
         asked.busy = True
         pair.transport.send(TWO, VOTE)
-        await until_counted(pair.transport, "answers that say nothing about the quorum")
-        assert pair.transport.counters["connections"] == 2
+        await until_counted(pair.transport, TransportEvent.REPLY_USELESS)
+        assert pair.transport.counters[TransportEvent.CONNECTIONS] == 2
 
 
 async def test_a_fetch_may_wait_as_long_as_it_says_and_the_request_timeout_longer() -> None:
@@ -191,7 +191,7 @@ async def test_a_fetch_may_wait_as_long_as_it_says_and_the_request_timeout_longe
         began_s = trio.current_time()
         pair.transport.send(TWO, replace(FETCH, max_wait_ms=100))
         await asked.wait_asked(1)
-        await until_counted(pair.transport, "requests without an answer")
+        await until_counted(pair.transport, TransportEvent.REQUEST_UNANSWERED)
         assert trio.current_time() - began_s >= 0.15
 
 
@@ -201,7 +201,7 @@ async def test_the_newest_request_waits_for_a_peer_that_cannot_be_reached_yet() 
     async with transport_to(port) as pair:
         for number in range(3):
             pair.transport.send(TWO, replace(VOTE, correlation=number))
-        await until_counted(pair.transport, "connections that failed")
+        await until_counted(pair.transport, TransportEvent.CONNECTION_FAILED)
         late = OldPeer(2)
         async with open_listener((late,), ListenerOptions(port=port)):
             replies = await pair.receiver.wait_replies(1)
@@ -214,7 +214,7 @@ async def test_a_request_that_waited_longer_than_for_an_answer_is_dropped() -> N
         port = closed.port
     async with transport_to(port, request_timeout_ms=20) as pair:
         pair.transport.send(TWO, VOTE)
-        await until_counted(pair.transport, "requests that waited too long to be sent")
+        await until_counted(pair.transport, TransportEvent.REQUEST_EXPIRED)
         assert pair.receiver.replies == []
 
 
@@ -228,7 +228,7 @@ def test_the_pause_after_failures_in_a_row_doubles_from_20_to_1000_ms() -> None:
 async def test_a_peer_without_an_address_is_counted_and_one_that_moves_is_followed() -> None:
     async with transport_to(None) as pair:
         pair.transport.send(TWO, VOTE)
-        await until_counted(pair.transport, "requests to a peer whose address is not known")
+        await until_counted(pair.transport, TransportEvent.PEER_WITHOUT_ADDRESS)
         first, second = OldPeer(2), OldPeer(2)
         async with open_listener((first,)) as here, open_listener((second,)) as there:
             pair.names.addresses[2] = (LOOPBACK, here.port)
@@ -296,7 +296,7 @@ async def test_replicas_that_show_certificates_and_log_in_are_told_apart_from_ot
                 if answered:
                     await pair.receiver.wait_replies(1)
                 else:
-                    await until_counted(pair.transport, "answers that say nothing about the quorum")
+                    await until_counted(pair.transport, TransportEvent.REPLY_USELESS)
                 assert len(receiver.asked) == answered
 
 

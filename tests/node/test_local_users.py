@@ -19,6 +19,7 @@ from click.testing import CliRunner
 
 from bridge.cli.main import cli
 from bridge.node.control.client import ControlClient, ControlError
+from bridge.node.control.routes import ControlEvent
 from bridge.node.control.server import ControlServer
 from bridge.node.local.farm_files import LocalFarmError, locked
 from bridge.node.security.key_files import KeyFileError, load_farm_key, save_farm_key
@@ -233,7 +234,7 @@ async def test_a_node_hears_no_other_user_on_its_socket(tmp_path: Path) -> None:
         await nursery.start(server.run)
         with pytest.raises(ControlError, match="without a reply"):
             await ControlClient(path).view()
-        assert server.counters["control_unauthorized"] > 0
+        assert server.counters[ControlEvent.UNAUTHORIZED] > 0
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         nursery.cancel_scope.cancel()
 

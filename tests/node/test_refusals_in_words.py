@@ -19,7 +19,7 @@ from bridge.node.raft.refused_connections import QUIET_AFTER_S, RefusedConnectio
 from consensus.net.tls import NodeCertificate, load_or_create_certificate, secured
 from consensus.protocols.garlic_farm.node.dialer import Dialer, PeerAddress
 from consensus.protocols.garlic_farm.node.links import PeerLinks
-from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
+from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent, Incident, Metrics
 from consensus.protocols.garlic_farm.wire.digest import Credentials
 from consensus.protocols.garlic_farm.wire.errors import Fault
 from consensus.protocols.garlic_farm.wire.proof import tls_channel
@@ -172,17 +172,17 @@ async def test_both_sides_of_a_refusal_read_why_and_what_to_do(
         assert alice_does in ours.action
         assert bob_reads in theirs.text
         assert bob_does in theirs.action
-        assert found.alice.metrics.counts[at_alice.value] >= 1
-        assert found.bob.metrics.counts[at_bob.value] >= 1
+        assert found.alice.metrics.counts[at_alice] >= 1
+        assert found.bob.metrics.counts[at_bob] >= 1
         assert any(event.kind == "connection-failed" for event in found.alice.events)
         assert any(event.kind == "connection-refused" for event in found.bob.events)
-        assert found.bob.metrics.counts["connections-established"] == 0
+        assert found.bob.metrics.counts[ConnectionEvent.CONNECTIONS_ESTABLISHED] == 0
 
 
 @pytest.mark.parametrize("days", [(-30, -1), (5_000, 8_650)])
 async def test_dates_of_a_pinned_certificate_do_not_count(tmp_path: Path, days: tuple[int, int]) -> None:
     async with scene(self_signed(tmp_path, days=days)) as found:
-        await found.until(lambda: found.bob.metrics.counts["connections-established"])
+        await found.until(lambda: found.bob.metrics.counts[ConnectionEvent.CONNECTIONS_ESTABLISHED])
         assert found.alice.alarms.standing() == ()
 
 
@@ -196,12 +196,12 @@ async def test_the_certificate_of_another_farm_is_refused_by_the_client(tmp_path
         assert alarm is not None
         assert "another program listens at its address" in alarm.text
         assert "do not switch the check off" in alarm.action
-        assert found.alice.metrics.counts[Fault.WRONG_CERTIFICATE.value] >= 1
+        assert found.alice.metrics.counts[Fault.WRONG_CERTIFICATE] >= 1
         # The refused side hears of it, too: nothing was sent to it, not even the first request.
         await found.until(lambda: found.bob.events)
         assert "may not accept this node's certificate" in str(found.bob.events[0].data)
-        assert found.bob.metrics.counts[Fault.DISTRUSTED.value] >= 1
-        assert found.bob.metrics.counts["challenges"] == 0
+        assert found.bob.metrics.counts[Fault.DISTRUSTED] >= 1
+        assert found.bob.metrics.counts[ConnectionEvent.CHALLENGES] == 0
         assert found.bob.alarms.standing() == ()
 
 
@@ -235,7 +235,7 @@ async def test_a_recorded_handshake_that_is_sent_again_is_refused_and_an_alarm(t
         assert alarm is not None
         assert "sent a request that was sent before" in alarm.text
         assert "recorded a handshake" in alarm.action
-        assert found.bob.metrics.counts[Fault.REPLAYED.value] == 1
+        assert found.bob.metrics.counts[Fault.REPLAYED] == 1
 
 
 async def test_the_alarms_end_when_the_refused_side_is_let_in_at_last(tmp_path: Path) -> None:

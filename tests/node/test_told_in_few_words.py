@@ -26,7 +26,7 @@ async def test_a_flood_from_many_addresses_is_told_in_a_few_sentences_and_then_c
     await trio.sleep(11)
     metrics.incident(Fault.SILENT, "10.9.9.9", "it said nothing")
     assert told[-1].text == "it said nothing (2995 more incidents of this kind were left out)"
-    assert metrics.counts[Fault.SILENT.value] == 3_001
+    assert metrics.counts[Fault.SILENT] == 3_001
 
 
 async def test_what_this_node_itself_fails_at_is_told_for_each_server(autojump_clock: MockClock) -> None:

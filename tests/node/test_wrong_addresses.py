@@ -15,13 +15,14 @@ from bridge.node.founded_farm import CurrentFarm
 from bridge.node.kafka.farm_quorum import quorum_of
 from consensus.core.model import Configuration, Server
 from consensus.protocols import zmq_raft
+from consensus.protocols.zmq_raft.counters import PeerEvent
 from consensus.protocols.zmq_raft.peer import peer_transport
 from consensus.protocols.zmq_raft.sockets import zmq_context
 from consensus.protocols.zmq_raft.wire.messages import Peer
 from gossip import Address
 from gossip.core.effects import Effect
 from gossip.core.events import SeedsGiven
-from gossip.core.messages import JoinReq
+from gossip.core.messages import DropReason, JoinReq
 from gossip.node.discovery import REFRESH_S, NamesToFollow
 from gossip.node.requests import Requests
 from tests.node.farm_stage import OTHER, machine_clock
@@ -53,7 +54,7 @@ def test_seed_name_that_moved_often_keeps_its_newest_address() -> None:
         story.pass_time(story.options.join_backoff_max_ms)
     assert address_of(1_000 + MOVES) in joined(story.pass_time(2 * story.options.join_backoff_max_ms))
     assert story.swim.describe().seed_count < story.options.seeds_limit
-    assert not story.dropped("seeds-full")
+    assert not story.dropped(DropReason.SEEDS_FULL)
 
 
 def test_former_address_of_a_seed_name_is_dropped_at_last() -> None:
@@ -158,7 +159,7 @@ async def test_zmq_peer_is_not_tried_at_the_url_of_another(
         async with trio.open_nursery() as nursery:
             await nursery.start(transport.run, Script())
             transport.send("2", heartbeat(1))
-            assert transport.counters.get("members tried at another address", 0) == tried
+            assert transport.counters.get(PeerEvent.MEMBER_AT_OTHER_ADDRESS, 0) == tried
             nursery.cancel_scope.cancel()
 
 

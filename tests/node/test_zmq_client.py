@@ -17,6 +17,7 @@ from consensus.protocols.zmq_raft.client.client import (
     open_client,
 )
 from consensus.protocols.zmq_raft.client.links import ZmqClientOptions
+from consensus.protocols.zmq_raft.counters import ClientEvent
 from consensus.protocols.zmq_raft.sockets import zmq_context
 from consensus.protocols.zmq_raft.wire.messages import (
     ChangeAccepted,
@@ -415,7 +416,7 @@ async def test_replies_that_are_none_are_dropped_and_counted(autojump_clock: Moc
 
         one.script = lie
         assert await client.update(b"second", own) == 2
-        assert client.counters == {"dropped, since it is malformed": 3, "dropped, since it answers no request": 2}
+        assert client.counters == {ClientEvent.MALFORMED: 3, ClientEvent.UNMATCHED_REPLY: 2}
     del autojump_clock
 
 
@@ -454,7 +455,7 @@ async def test_a_full_queue_counts_as_a_message_that_is_lost(autojump_clock: Moc
         await client.update(b"first")
         network.open[0].has_room = False
         assert await client.update(b"second") == 2
-        assert client.counters == {"not sent, since the peer takes nothing": 1}
+        assert client.counters == {ClientEvent.NOT_SENT: 1}
     del autojump_clock
 
 

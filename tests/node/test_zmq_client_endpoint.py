@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from consensus.protocols.zmq_raft.counters import EndpointDrop
 from consensus.protocols.zmq_raft.endpoint.client_endpoint import EndpointOptions
 from consensus.protocols.zmq_raft.wire.codec import encode_request
 from consensus.protocols.zmq_raft.wire.entries import read_entries
@@ -233,7 +234,7 @@ def test_updates_under_way_are_limited_and_those_beyond_are_ignored() -> None:
     for number, identity in enumerate((b"1", b"1", b"1", b"2", b"2")):
         stage.ask(UpdateRequest(b"%012d" % number, b"", b"x"), identity)
     assert [taken.request.request_id for taken in log.updates] == [b"%012d" % number for number in (0, 1, 3)]
-    assert stage.endpoint.counts == {"updates ignored: too many under way": 2}
+    assert stage.endpoint.counts == {EndpointDrop.TOO_MANY_UPDATES: 2}
     # One that is under way may be repeated; when it is answered there is room for another.
     stage.ask(UpdateRequest(b"%012d" % 0, b"", b"x"), b"1")
     assert len(log.updates) == 4
@@ -253,7 +254,7 @@ def test_a_type_of_two_bytes_is_for_the_service_if_it_takes_any() -> None:
     without = Stage(FakeLog())
     without.ask(request)
     assert without.sent == []
-    assert without.endpoint.counts == {"requests of types without a handler": 1}
+    assert without.endpoint.counts == {EndpointDrop.UNHANDLED_TYPE: 1}
 
 
 @pytest.mark.parametrize(
@@ -272,7 +273,7 @@ def test_messages_between_peers_get_no_answer_here(
     stage = Stage(FakeLog())
     stage.endpoint.receive(CLIENT, encode_request(message))
     assert stage.sent == []
-    assert stage.endpoint.counts == {"messages between peers": 1}
+    assert stage.endpoint.counts == {EndpointDrop.PEER_MESSAGE: 1}
 
 
 def test_what_the_protocol_has_no_frames_for_is_not_sent() -> None:
@@ -280,7 +281,7 @@ def test_what_the_protocol_has_no_frames_for_is_not_sent() -> None:
     stage = Stage(log)
     stage.ask(ConfigRequest(b"\x01", b""))
     assert stage.sent == []
-    assert stage.endpoint.counts == {"replies that the protocol has no frames for": 1}
+    assert stage.endpoint.counts == {EndpointDrop.REPLY_UNENCODABLE: 1}
 
 
 async def test_a_log_that_has_stopped_ends_a_stream_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import trio
 import trio.testing
 
 from consensus.core.model import Entry, LogId
+from consensus.protocols.zmq_raft.counters import EndpointDrop
 from consensus.protocols.zmq_raft.endpoint.client_endpoint import EndpointOptions
 from consensus.protocols.zmq_raft.endpoint.entry_streams import StreamOptions
 from consensus.protocols.zmq_raft.wire.messages import (
@@ -189,7 +190,7 @@ async def test_a_stream_ends_five_seconds_after_the_last_confirmation(
         assert stage.endpoint.under_way == 1
         await trio.sleep(0.2)
         assert stage.endpoint.under_way == 0
-        assert stage.endpoint.counts == {"streams of entries that expired": 1}
+        assert stage.endpoint.counts == {EndpointDrop.STREAM_EXPIRED: 1}
         assert last_indexes(await stage.answer(after(2))) == [3, 4, 5, 6, 7]
 
 
@@ -363,7 +364,7 @@ async def test_a_stream_to_a_client_whose_queue_is_full_ends() -> None:
         stage.has_room = False
         assert await stage.answer(FROM_THE_START) == []
         assert stage.endpoint.under_way == 0
-        assert stage.endpoint.counts == {"replies that found the queue full": 1}
+        assert stage.endpoint.counts == {EndpointDrop.REPLY_QUEUE_FULL: 1}
 
 
 async def test_beyond_the_high_watermark_requests_are_ignored() -> None:
@@ -371,7 +372,7 @@ async def test_beyond_the_high_watermark_requests_are_ignored() -> None:
         for identity in (b"1", b"2"):
             assert len(await stage.answer(FROM_THE_START, identity=identity)) == 5
         assert await stage.answer(FROM_THE_START, identity=b"3") == []
-        assert stage.endpoint.counts == {"requests for entries ignored: high watermark": 1}
+        assert stage.endpoint.counts == {EndpointDrop.TOO_MANY_STREAMS: 1}
         assert await stage.answer(after(1, count=0), identity=b"2") == []
         assert len(await stage.answer(FROM_THE_START, identity=b"3")) == 5
 
@@ -380,7 +381,7 @@ async def test_requests_that_begin_anew_count_until_those_before_have_ended() ->
     """A burst without a pause for other tasks cannot begin more streams than permitted."""
     async with serving(log_of(*[MESSAGE] * 9), options(high_watermark=3)) as stage:
         replies = await stage.answer(*(after(number % 2) for number in range(100)))
-        assert stage.endpoint.counts["requests for entries ignored: high watermark"] == 97
+        assert stage.endpoint.counts[EndpointDrop.TOO_MANY_STREAMS] == 97
         assert replies == []
         assert stage.endpoint.under_way == 0
 
@@ -390,7 +391,7 @@ async def test_one_client_has_so_many_streams_at_once() -> None:
         for request_id in (b"1", b"2", b"3"):
             await stage.answer(replace(FROM_THE_START, request_id=request_id))
         assert stage.endpoint.under_way == 2
-        assert stage.endpoint.counts == {"requests for entries ignored: too many of one client": 1}
+        assert stage.endpoint.counts == {EndpointDrop.CLIENT_STREAMS: 1}
         assert len(await stage.answer(FROM_THE_START, identity=b"other")) == 5
 
 
@@ -402,7 +403,7 @@ async def test_unconfirmed_messages_of_all_streams_keep_to_a_budget(
         assert len(await stage.answer(FROM_THE_START, identity=b"1")) == 5
         assert len(await stage.answer(FROM_THE_START, identity=b"2")) == 3
         assert await stage.answer(FROM_THE_START, identity=b"3") == []
-        assert stage.endpoint.counts == {"requests for entries ignored: unconfirmed bytes": 1}
+        assert stage.endpoint.counts == {EndpointDrop.UNCONFIRMED_BYTES: 1}
         # The second waits longer than the first, so what is confirmed to the first goes to the second.
         assert await stage.answer(after(1), identity=b"1") == []
         assert last_indexes(stage.replies(b"2")) == [4]
@@ -433,7 +434,7 @@ async def test_only_so_many_entries_can_turn_out_to_be_larger_than_was_reserved(
 async def test_a_request_before_the_endpoint_runs_is_ignored() -> None:
     stage = Stage(log_of(1))
     assert await stage.answer(FROM_THE_START) == []
-    assert stage.endpoint.counts == {"requests for entries ignored: not running": 1}
+    assert stage.endpoint.counts == {EndpointDrop.NOT_RUNNING: 1}
     assert stage.endpoint.under_way == 0
 
 

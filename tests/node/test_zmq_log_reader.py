@@ -18,6 +18,7 @@ from consensus.protocols.zmq_raft.client.log_reader import (
     SnapshotPart,
     log_entry,
 )
+from consensus.protocols.zmq_raft.counters import ClientEvent
 from consensus.protocols.zmq_raft.wire.messages import (
     ConfigRequest,
     EntriesBatch,
@@ -231,7 +232,7 @@ async def test_entries_out_of_order_are_dropped_and_asked_for_again(autojump_clo
     one.script = lie
     async with client_of(network) as client:
         assert indexes([entry async for entry in client.entries()]) == list(range(1, 11))
-        assert client.counters["entries out of order"] == 4
+        assert client.counters[ClientEvent.ENTRIES_OUT_OF_ORDER] == 4
     assert len(one.of(ConfigRequest)) == 1
     del autojump_clock
 

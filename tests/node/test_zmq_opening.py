@@ -22,6 +22,7 @@ from bridge.node.settings.clients import ZmqSettings
 from bridge.node.zmq.endpoint import READ_BYTES, WRITE_BYTES, open_endpoint
 from consensus.core.model import Entry, Index
 from consensus.protocols.zmq_raft import EndpointAddress, FollowedLog, LogDescription, bound_endpoint, connect
+from consensus.protocols.zmq_raft.counters import EndpointEvent
 from consensus.protocols.zmq_raft.endpoint.broadcast import HEARTBEAT_S, broadcast_log
 from consensus.protocols.zmq_raft.sockets import SocketKind, ZmqSocket, zmq_context
 from consensus.protocols.zmq_raft.wire.codec import decode_broadcast
@@ -153,13 +154,13 @@ async def test_a_farms_endpoint_closes_the_connection_of_a_frame_that_no_request
                 # When: it sends a frame of nearly the limit
                 dealer.send([bytes(limit_bytes - 255)])
                 # Then: the endpoint reads it
-                while not endpoint.counters.get("messages_received"):
+                while not endpoint.counters.get(EndpointEvent.MESSAGES_RECEIVED):
                     await trio.lowlevel.checkpoint()
                 assert not monitor.poll(0)
                 # When: it sends one of a byte more than the limit; then: the connection is closed
                 dealer.send([bytes(limit_bytes + 1)])
                 assert monitor.poll(5_000)
-            assert endpoint.counters["messages_received"] == 1
+            assert endpoint.counters[EndpointEvent.MESSAGES_RECEIVED] == 1
             nursery.cancel_scope.cancel()
 
 
@@ -170,6 +171,6 @@ async def test_clients_connect_to_a_bound_endpoint_once_it_serves() -> None:
             await nursery.start(endpoint.serve, log)
             async with connect([endpoint.url], "x") as client:
                 assert (await client.log_info(endpoint.url)).term == 3
-            assert endpoint.counts["messages received"] >= 1
+            assert endpoint.counts[EndpointEvent.MESSAGES_RECEIVED] >= 1
             assert endpoint.under_way == 0
             nursery.cancel_scope.cancel()

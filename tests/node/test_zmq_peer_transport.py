@@ -27,6 +27,7 @@ from consensus.core.model import (
     ServerId,
     SnapshotDescription,
 )
+from consensus.protocols.zmq_raft.counters import PeerEvent
 from consensus.protocols.zmq_raft.peer.peer_link import REMEMBERED_REQUESTS, PeerTimes
 from consensus.protocols.zmq_raft.peer.peer_transport import PeerTransport
 from consensus.protocols.zmq_raft.sockets import SocketKind, ZmqContext, ZmqSocket, zmq_context
@@ -208,7 +209,7 @@ async def test_a_repeated_append_gets_the_same_reply_and_the_core_is_not_asked_a
             # Then: the reply is the same
             assert await stage.asking.take() == SUCCESS_FRAMES
         assert len(stage.script.asked) == 1
-        assert stage.transport.counters["repetitions of peers"] == 2
+        assert stage.transport.counters[PeerEvent.REPEATED_BY_PEER] == 2
 
 
 async def test_a_repetition_of_what_the_core_works_on_is_a_sign_of_life_and_no_more() -> None:
@@ -243,14 +244,14 @@ async def test_what_has_no_answer_on_the_wire_is_worked_on_again_when_it_is_repe
         answered(success(8))
         # Then: that is the one reply
         assert await stage.asking.take() == SUCCESS_FRAMES
-        assert stage.transport.counters["requests left without an answer"] == 1
+        assert stage.transport.counters[PeerEvent.NO_REPLY] == 1
 
 
 async def test_a_server_that_is_too_busy_does_not_answer_and_works_on_the_repetition() -> None:
     async with staged() as stage:
         stage.script.busy = True
         stage.asking.send(*encode_request(HEARTBEAT))
-        await stage.script.until(lambda: "requests that the server was too busy for" in stage.transport.counters)
+        await stage.script.until(lambda: PeerEvent.REQUEST_BUSY in stage.transport.counters)
         stage.script.busy = False
         _, answered = await stage.ask(HEARTBEAT)
         answered(success())
@@ -268,17 +269,17 @@ async def test_every_vote_is_handed_to_the_core() -> None:
 @pytest.mark.parametrize(
     ("frames", "reason"),
     [
-        (encode_request(replace(HEARTBEAT, ident=b"other")), "requests of another cluster"),
-        (encode_request(replace(HEARTBEAT, leader="3")), "requests of strangers"),
-        (encode_request(replace(HEARTBEAT, leader="1")), "requests of strangers"),
-        (encode_request(HEARTBEAT)[:5], "malformed requests of peers"),
-        (encode_request(HEARTBEAT)[:2], "malformed requests of peers"),
-        ([b"\x07", b"+", IDENT, b"2", b"", b"\x06", b"\x03", b"\x05"], "malformed requests of peers"),
-        ([b"1234", b"+", IDENT, b"2", b"\x04", b"\x06", b"\x03", b"\x05"], "malformed requests of peers"),
-        ([*encode_request(HEARTBEAT), b"an entry that is none"], "malformed requests of peers"),
+        (encode_request(replace(HEARTBEAT, ident=b"other")), PeerEvent.PEER_OF_OTHER_CLUSTER),
+        (encode_request(replace(HEARTBEAT, leader="3")), PeerEvent.UNKNOWN_SENDER),
+        (encode_request(replace(HEARTBEAT, leader="1")), PeerEvent.UNKNOWN_SENDER),
+        (encode_request(HEARTBEAT)[:5], PeerEvent.MALFORMED_REQUEST),
+        (encode_request(HEARTBEAT)[:2], PeerEvent.MALFORMED_REQUEST),
+        ([b"\x07", b"+", IDENT, b"2", b"", b"\x06", b"\x03", b"\x05"], PeerEvent.MALFORMED_REQUEST),
+        ([b"1234", b"+", IDENT, b"2", b"\x04", b"\x06", b"\x03", b"\x05"], PeerEvent.MALFORMED_REQUEST),
+        ([*encode_request(HEARTBEAT), b"an entry that is none"], PeerEvent.MALFORMED_REQUEST),
     ],
 )
-async def test_strangers_and_malformed_requests_get_no_answer(frames: list[bytes], reason: str) -> None:
+async def test_strangers_and_malformed_requests_get_no_answer(frames: list[bytes], reason: PeerEvent) -> None:
     async with staged() as stage:
         stage.asking.send(*frames)
         await stage.passed()
@@ -353,8 +354,8 @@ async def test_a_newer_request_takes_the_place_of_the_older_whose_answer_still_c
             )
         await stage.script.until(lambda: len(stage.script.replies) == 2)
         assert [reply.correlation for reply in stage.script.replies] == [11, 12]
-        assert stage.transport.counters["answers to no request that is remembered"] == 1
-        assert stage.transport.counters["requests that gave way to a newer one"] == 1
+        assert stage.transport.counters[PeerEvent.UNMATCHED_REPLY] == 1
+        assert stage.transport.counters[PeerEvent.REQUEST_REPLACED] == 1
 
 
 async def test_only_the_newest_requests_are_remembered() -> None:
@@ -375,9 +376,9 @@ async def test_only_the_newest_requests_are_remembered() -> None:
 async def test_a_request_that_is_never_answered_is_given_up() -> None:
     async with staged(replace(QUICK, repeats=3)) as stage:
         stage.transport.send("2", heartbeat(11))
-        while "requests given up" not in stage.transport.counters:
+        while PeerEvent.REQUEST_GIVEN_UP not in stage.transport.counters:
             await stage.peer.take() if stage.peer.waiting else await trio.lowlevel.checkpoint()
-        assert stage.transport.counters.get("requests repeated", 0) <= 3
+        assert stage.transport.counters.get(PeerEvent.REQUEST_REPEATED, 0) <= 3
 
 
 async def test_malformed_answers_are_dropped_and_the_right_one_counts() -> None:
@@ -388,7 +389,7 @@ async def test_malformed_answers_are_dropped_and_the_right_one_counts() -> None:
             stage.peer.send(identity, *frames)
         stage.peer.send(identity, *encode_reply(wire.AppendEntriesResponse(message_id=1, term=4, success=True)))
         await stage.script.until(lambda: bool(stage.script.replies))
-        assert stage.transport.counters["malformed answers of peers"] == 5
+        assert stage.transport.counters[PeerEvent.MALFORMED_REPLY] == 5
 
 
 async def test_requests_that_the_protocol_has_no_form_for_are_not_sent() -> None:
@@ -399,7 +400,7 @@ async def test_requests_that_the_protocol_has_no_form_for_are_not_sent() -> None
             term=4, leader="1", last=LogId(6, 3), configuration=OLD, offset=0, data=b"12", done=False, correlation=2
         )
         stage.transport.send("2", chunk)  # the snapshot was replaced meanwhile, so its size is not known
-        assert stage.transport.counters == {"requests that cannot be sent": 2, "requests to no member": 1}
+        assert stage.transport.counters == {PeerEvent.REQUEST_UNENCODABLE: 2, PeerEvent.REQUEST_TO_NON_MEMBER: 1}
 
 
 async def test_a_chunk_tells_the_size_of_the_whole_snapshot() -> None:
@@ -436,7 +437,7 @@ async def test_a_server_that_is_a_member_no_longer_is_a_stranger_and_gets_nothin
         # Then: only it is heard
         assert stage.script.asked[0][0] == "3"
         assert stage.script.connected == ["2", "3"]
-        assert stage.transport.counters == {"requests of strangers": 1, "requests to no member": 1}
+        assert stage.transport.counters == {PeerEvent.UNKNOWN_SENDER: 1, PeerEvent.REQUEST_TO_NON_MEMBER: 1}
 
 
 async def test_a_member_whose_address_is_none_is_counted_and_the_others_are_reached() -> None:
@@ -446,8 +447,8 @@ async def test_a_member_whose_address_is_none_is_counted_and_the_others_are_reac
         stage.transport.send("2", heartbeat(11))
         await stage.peer.take()
         assert stage.transport.counters == {
-            "members with an address that cannot be used": 1,
-            "members without an address": 1,
+            PeerEvent.MEMBER_WITH_BAD_ADDRESS: 1,
+            PeerEvent.MEMBER_WITHOUT_ADDRESS: 1,
         }
 
 
@@ -492,7 +493,7 @@ async def test_no_snapshot_is_taken_before_its_sender_has_told_the_members() -> 
             stage.asking.send(*encode_request(CHUNK))
             await trio.lowlevel.checkpoint()
         # Then: the sender is asked again, and the core gets no chunk with members of this server's own knowledge
-        assert stage.transport.counters["chunks held back, since the sender did not tell the members"]
+        assert stage.transport.counters[PeerEvent.CHUNK_WITHOUT_MEMBERS]
         assert not any(isinstance(asked, core.InstallSnapshot) for _, asked, _ in stage.script.asked)
         # When: the sender tells them at last
         stage.transport._members[b"2"].link._times = QUICK

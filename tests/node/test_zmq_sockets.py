@@ -14,6 +14,7 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
+from consensus.protocols.zmq_raft.counters import EndpointEvent, SocketDrop
 from consensus.protocols.zmq_raft.sockets import (
     SLICE_FRAMES,
     CurveClient,
@@ -164,7 +165,7 @@ async def test_a_message_beyond_the_limits_is_dropped_and_the_next_is_read(
         assert dealer.send([b"next"])
         await sink.wait(1)
     assert [message[1:] for message in sink.messages] == [[b"next"]]
-    assert router.counters == {"dropped, since it is too large": 1}
+    assert router.counters == {SocketDrop.TOO_LARGE: 1}
 
 
 async def test_a_frame_beyond_the_limit_ends_its_connection_and_no_other(context: ZmqContext) -> None:
@@ -192,7 +193,7 @@ async def test_what_has_no_room_in_the_queue_is_not_sent(context: ZmqContext) ->
     dealer.connect("tcp://127.0.0.1:1")  # nothing listens there
     assert dealer.send([b"kept for the connection"])
     assert not dealer.send([b"one too many"])
-    assert dealer.counters == {"not sent, since the queue is full": 1}
+    assert dealer.counters == {SocketDrop.QUEUE_FULL: 1}
     dealer.close()
 
 
@@ -209,7 +210,7 @@ async def test_a_router_says_that_a_connection_is_gone(context: ZmqContext) -> N
     router = ZmqSocket(context, SocketKind.ROUTER, Inbox().take)
     router.bind(ANY_PORT)
     assert not router.send([b"identity", b"reply"])
-    assert router.counters == {"not sent, since the connection is gone": 1}
+    assert router.counters == {SocketDrop.CONNECTION_GONE: 1}
     router.close()
 
 
@@ -304,13 +305,13 @@ async def test_a_curve_server_hears_the_listed_key_of_each_message_and_refuses_o
     listed.send([b"from alice", b"and more"])
     async with running(authenticator, router, unlisted, listed):
         await heard.wait(1)
-        while not authenticator.counters["keys refused"]:
+        while not authenticator.counters[EndpointEvent.KEYS_REFUSED]:
             await trio.lowlevel.checkpoint()
     # Then: one of them arrives, with its key
     assert [(frames[1:], user) for frames, user in zip(heard.messages, heard.users, strict=True)] == [
         ([b"from alice", b"and more"], alice.public.hex())
     ]
-    assert authenticator.counters["keys accepted"] == 1
+    assert authenticator.counters[EndpointEvent.KEYS_ACCEPTED] == 1
 
 
 async def test_a_curve_server_without_a_judge_of_keys_lets_no_client_in(context: ZmqContext) -> None:

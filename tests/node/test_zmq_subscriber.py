@@ -10,6 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from consensus.protocols.zmq_raft.client.client import NoAnswerError, ZmqRaftClient, open_client
 from consensus.protocols.zmq_raft.client.links import ZmqClientOptions
 from consensus.protocols.zmq_raft.client.log_reader import CommittedEntry, LogItem, SnapshotPart
+from consensus.protocols.zmq_raft.counters import ClientEvent
 from consensus.protocols.zmq_raft.wire.messages import EntriesRequest, Request, StateBroadcast, UrlReply, UrlRequest
 from tests.node.zmq_network import IDENT, EntryServer, MemoryNetwork, Respond, ScriptedPeer, url_of
 
@@ -186,7 +187,7 @@ async def test_heartbeats_take_one_place_while_the_consumer_is_slow(autojump_clo
             await wait_all_tasks_blocked()
             second = await anext(items)
             assert [item.index for item in (first, second) if isinstance(item, CommittedEntry)] == [1, 2]
-        assert "broadcasts without room" not in client.counters
+        assert ClientEvent.BROADCAST_WITHOUT_ROOM not in client.counters
     del autojump_clock
 
 
@@ -285,7 +286,7 @@ async def test_broadcasts_that_are_none_are_dropped_and_counted(autojump_clock: 
         stage.commit(1)
         await wait_all_tasks_blocked()
         assert consumer.indexes == [1, 2, 3]
-        assert client.counters == {"broadcasts of another cluster": 1, "dropped, since it is malformed": 3}
+        assert client.counters == {ClientEvent.BROADCAST_OF_OTHER_CLUSTER: 1, ClientEvent.MALFORMED: 3}
         nursery.cancel_scope.cancel()
     del autojump_clock
 

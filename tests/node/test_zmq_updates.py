@@ -24,6 +24,7 @@ from bridge.node.raft.client_scopes import CommitScope
 from bridge.node.raft.replica import Replica
 from bridge.node.raft.submitting import Submitting, sealed
 from bridge.node.zmq import updates as updates_module
+from bridge.node.zmq.counters import UpdateResult
 from bridge.node.zmq.listed_keys import ListedKey, ListedKeys
 from bridge.node.zmq.updates import FarmUpdates
 from bridge.wire.log.entries import encode
@@ -192,7 +193,7 @@ async def test_an_update_out_of_its_time_has_expired(second: int, autojump_clock
     async with endpoint() as node:
         assert await node.ends(b"{}", reqid(1, second)) == UpdateExpired(reqid(1, second))
         assert node.stage.log == []
-        assert node.updates.counters["expired"] == 1
+        assert node.updates.counters[UpdateResult.EXPIRED] == 1
 
 
 async def test_while_log_time_stands_still_an_update_of_now_waits(autojump_clock: MockClock) -> None:
@@ -219,21 +220,21 @@ async def test_at_an_endpoint_that_takes_no_updates_each_ends_at_once() -> None:
     async with endpoint(keys=None) as node:
         node.send(b"{}", user=None)
         assert node.told == [UpdateExpired(reqid())]
-        assert node.updates.counters["read_only"] == 1
+        assert node.updates.counters[UpdateResult.READ_ONLY] == 1
 
 
 @pytest.mark.parametrize(
     ("user", "entry", "reason"),
     [
-        (READER, b"{}", "out_of_scope"),
-        (STRANGER, b"{}", "out_of_scope"),
-        (None, b"{}", "out_of_scope"),
-        (WRITER, EXCLUSION, "out_of_scope"),
-        (OPERATOR, b"[]", "invalid"),
-        (OPERATOR, b"\xff", "invalid"),
-        (OPERATOR, encode(Clock(NOW_MS, OWN)), "invalid"),
-        (OPERATOR, b'{"request":"client-0-1"}', "invalid"),
-        (WRITER, signed(EXCLUSION), "invalid"),
+        (READER, b"{}", UpdateResult.OUT_OF_SCOPE),
+        (STRANGER, b"{}", UpdateResult.OUT_OF_SCOPE),
+        (None, b"{}", UpdateResult.OUT_OF_SCOPE),
+        (WRITER, EXCLUSION, UpdateResult.OUT_OF_SCOPE),
+        (OPERATOR, b"[]", UpdateResult.INVALID),
+        (OPERATOR, b"\xff", UpdateResult.INVALID),
+        (OPERATOR, encode(Clock(NOW_MS, OWN)), UpdateResult.INVALID),
+        (OPERATOR, b'{"request":"client-0-1"}', UpdateResult.INVALID),
+        (WRITER, signed(EXCLUSION), UpdateResult.INVALID),
     ],
     # The leaf is made at random in each process, and a test is known by its name.
     ids=[
@@ -248,7 +249,9 @@ async def test_at_an_endpoint_that_takes_no_updates_each_ends_at_once() -> None:
         "exclusion signed before",
     ],
 )
-async def test_what_a_key_may_never_have_committed_ends_at_once(user: str | None, entry: bytes, reason: str) -> None:
+async def test_what_a_key_may_never_have_committed_ends_at_once(
+    user: str | None, entry: bytes, reason: UpdateResult
+) -> None:
     async with endpoint() as node:
         assert await node.ends(entry, user=user) == UpdateExpired(reqid())
         assert node.stage.log == []

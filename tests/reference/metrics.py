@@ -1,25 +1,13 @@
-"""docs/reference/metrics.md: gauges as the collector tells them of a fabricated farm, and the names of all counters."""
+"""docs/reference/metrics.md: the gauges of a made-up farm, and the counters, histograms and others as declared."""
 
-import ast
-import inspect
-import re
 from collections.abc import Iterator
-from enum import Enum
-from types import ModuleType
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from bridge.cli.kraft import metrics as kraft
-from bridge.core.log.kinds import COUNTED
-from bridge.core.membership.authors import NoEffect
-from bridge.node.control import metric_texts, metrics, routes, view_builder
+from bridge.node.control import metrics
+from bridge.node.control.counters import FAMILIES, ViewPart, identifier, meaning_of
 from bridge.node.events import durations
-from consensus import Drop, ShellDrop
-from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent
-from consensus.protocols.garlic_farm.wire.errors import Fault
-from gossip.core.effects import DropReason
-from gossip.node.limits import Loss
-from gossip.wire.seal import SealFault
 from pipeline.serve import metrics as pipeline
 from tests.operator_views import farm_view
 
@@ -38,12 +26,20 @@ address is among them.
 COUNTERS = """
 ## Counters
 
-Each ends in `_total`, and begins at 0 with the process; the view has the same counters without `garlicfarm_` and
-`_total`. A name with `…` stands for several, which end in a reason in words and come into being with their first count.
+Each ends in `_total`, and is there from 0 on; it begins at 0 with the process. Those of `kafka` and `zmq` are there if
+the node has that endpoint. The view has the same counters: without labels the key is the metric's name, without
+`gossip_` and `raft_` in the counters of these parts. The tables of the labels have the other keys.
 
-| counter | meaning |
-|---|---|
+| counter | labels | meaning |
+|---|---|---|
 """
+LABEL = """
+### {name}
+
+| `{label}` | key in {part} | meaning | what to do |
+|---|---|---|---|
+"""
+PARTS = {ViewPart.NODE: "`counters`", ViewPart.GOSSIP: "`counters` of `gossip`", ViewPart.RAFT: "`counters` of `raft`"}
 HISTOGRAMS = f"""
 ## Histograms
 
@@ -77,14 +73,14 @@ run since its start, and of all its farms together; `NaN` is not known yet.
 
 def page() -> str:
     """The document."""
-    counters = [f"| `{name}` | {metric_texts.counter_text(name)} |\n" for name in counter_names()]
     histograms = [f"| `{name}_seconds` | {meaning} |\n" for name, meaning in durations.TEXTS.items()]
     measured = HISTOGRAMS + "".join(histograms)
     return (
         HEAD
         + "".join(_gauges())
         + COUNTERS
-        + "".join(counters)
+        + "".join(_counters())
+        + "".join(_labels())
         + measured
         + KRAFT
         + "".join(_of_kraft())
@@ -106,43 +102,24 @@ def _of_kraft() -> Iterator[str]:
 
 
 def _gauges() -> Iterator[str]:
-    for metric in metrics._ViewCollector(farm_view(), {}).collect():
+    for metric in metrics._ViewCollector(farm_view()).collect():
         if metric.type == "gauge":
             labels = dict.fromkeys(label for sample in metric.samples for label in sample.labels)
             name = metric.name.removeprefix(f"{metrics.PREFIX}_")
             yield f"| `{name}` | {', '.join(f'`{label}`' for label in labels)} | {metric.documentation} |\n"
 
 
-def counter_names() -> list[str]:
-    """Every counter that is known before a node runs, and how the others begin."""
-    known = [
-        *_keys(view_builder, "gossip_counters", "gossip_"),
-        *_values("gossip_dropped_", SealFault, Loss),
-        *_values("gossip_ignored_", DropReason),
-        *routes.new_counters(),
-        *_values("garlic_farm_", Fault),
-        *_values("garlic_farm_", ConnectionEvent),
-        *(f"raft_{name}" for name in COUNTED),
-        *_values("raft_without_effect_", NoEffect),
-        *_values("raft_dropped_", ShellDrop),
-        *_values("raft_ignored_", Drop),
-        *_keys(view_builder, "counters", "raft_", of="FarmInputs"),
-        *_keys(view_builder, "counters", "", of="ViewInputs"),
-    ]
-    made_later = [name for name in metric_texts.COUNTERS if name.startswith(("zmq_", "kafka_"))]
-    return [*known, *made_later, *metric_texts.names_of_families()]
+def _counters() -> Iterator[str]:
+    rows = {family.name(each): (family, each) for family in FAMILIES for each in family.members}
+    for name, (family, member) in rows.items():
+        label = f"`{family.label}`" if family.metric else ""
+        yield f"| `{name}` | {label} | {family.text(member)} |\n"
 
 
-def _values(prefix: str, *kinds: type[Enum]) -> list[str]:
-    return [prefix + re.sub(r"\W", "_", each.value) for kind in kinds for each in kind]
-
-
-def _keys(module: ModuleType, keyword: str, prefix: str, of: str = "") -> list[str]:
-    """The keys of the dictionaries that are made for `keyword` of a call of `of`."""
-    found = []
-    for node in ast.walk(ast.parse(inspect.getsource(module))):
-        match node:
-            case ast.Call(ast.Name(name), _, keywords) if of in {"", name}:
-                found += [each.value for each in keywords if each.arg == keyword]
-    keys = [key for each in found if isinstance(each, ast.Dict) for key in each.keys]
-    return [prefix + str(key.value) for key in keys if isinstance(key, ast.Constant)]
+def _labels() -> Iterator[str]:
+    for family in FAMILIES:
+        if family.metric:
+            yield LABEL.format(name=family.metric, label=family.label, part=PARTS[family.part])
+            for each in family.members:
+                advice = family.advice.get(each, "")
+                yield f"| `{identifier(each)}` | `{family.key(each)}` | {meaning_of(each)} | {advice} |\n"

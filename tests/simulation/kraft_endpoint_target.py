@@ -30,6 +30,7 @@ from consensus.core.effects import ChangeOutcome, ChangeRefusal, ConfigurationRe
 from consensus.core.messages import Reply, Request
 from consensus.core.model import Configuration, LogId, ReplicaKey, Server
 from consensus.protocols.kafka.connections.connection import DialOptions
+from consensus.protocols.kafka.connections.counters import ListenerClose, ListenerEvent
 from consensus.protocols.kafka.connections.listener import KafkaListener, ListenerOptions
 from consensus.protocols.kafka.connections.security import ListenerSecurity
 from consensus.protocols.kafka.groups.service import GroupService
@@ -443,6 +444,17 @@ async def _exchange(client: _Client, key: ApiKey, message: Any) -> Any:
         return None
 
 
+_BEYOND_THIS = {
+    ListenerClose.ANSWER_ELSEWHERE,
+    ListenerClose.CROWDED,
+    ListenerClose.EXHAUSTED,
+    ListenerClose.HUNG_UP_EARLY,
+    ListenerClose.SILENT,
+    ListenerClose.TLS_FAILED,
+}
+"""Ends that need a socket, TLS or another service than those here."""
+
+
 class EndpointTarget:
     """Listeners with all services, and their clients."""
 
@@ -450,25 +462,8 @@ class EndpointTarget:
     expected = frozenset(
         {
             *(key.name for key in _SERVED),
-            "logins",
-            *("requests answered", "bytes received", "bytes sent"),
-            "closed: a request before the login",
-            "closed: a version that is not served",
-            "closed: an answer has no form in the version that was asked",
-            "closed: no request of Kafka's",
-            "closed: the client hung up",
-            "closed: the connection broke",
-            "closed: the login failed",
-            "closed: the server is busy or has stopped",
-            "closed: too many bytes of answers that are not taken",
-            "closed: too many bytes of requests",
-            "closed: too many connections",
-            "closed: too many connections of one source",
-            "closed: waited too long for a request",
-            "closed: waited too long for a service",
-            "closed: waited too long for the client to take an answer",
-            "closed: waited too long for the handshake",
-            "closed: waited too long for the rest of a request",
+            *(set(ListenerEvent) - {ListenerEvent.CONNECTIONS_ACCEPTED}),
+            *(set(ListenerClose) - _BEYOND_THIS),
         }
     )
 

@@ -17,6 +17,7 @@ from gossip.core.member import Address, Incarnation, NodeId, NodeInfo, Status
 from gossip.core.membership import MemberRecord
 from gossip.core.messages import (
     AliveUpdate,
+    DropReason,
     JoinAck,
     JoinNak,
     JoinRedirect,
@@ -197,6 +198,6 @@ class Story:
         """The numbers of our peers."""
         return {int.from_bytes(m.node_id, "big") for m in self.swim.describe().members if m.is_peer}
 
-    def dropped(self, reason: str) -> int:
+    def dropped(self, reason: DropReason) -> int:
         """How often something was dropped for a reason."""
         return self.swim.describe().dropped.get(reason, 0)

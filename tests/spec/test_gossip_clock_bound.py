@@ -7,7 +7,7 @@ import pytest
 from gossip.core.effects import UserEventReceived
 from gossip.core.events import KeyringChanged, UserEventRequested
 from gossip.core.keyring import CLOCK_LIMIT, HEAD_START, ClockBound, DatedKey, Keyring
-from gossip.core.messages import KeyringUpdate
+from gossip.core.messages import DropReason, KeyringUpdate
 from gossip.core.swim import Swim
 from gossip.core.user_events import CLOCK_EVENT
 from gossip.simulation.network import GossipNetwork, node_id
@@ -71,7 +71,7 @@ def test_a_clock_ahead_of_the_time_of_day_is_refused_until_that_has_come() -> No
     story.befriend(1)
     news = KeyringUpdate(chain_at(ClockBound(0).at(60_000)))
     story.hear(1, news)
-    assert (story.swim.keyring, story.dropped("bad-keyring")) == (FIRST, 1)
+    assert (story.swim.keyring, story.dropped(DropReason.BAD_KEYRING)) == (FIRST, 1)
     story.now += 60_000
     story.hear(1, news)
     assert story.swim.keyring == news.keyring

@@ -11,6 +11,7 @@ from gossip.core.messages import (
     DOMAIN,
     AliveUpdate,
     Broadcast,
+    DropReason,
     JoinAck,
     JoinNak,
     JoinRedirect,
@@ -57,7 +58,7 @@ def test_a_node_that_is_leaving_ignores_join_requests() -> None:
     story.step(LeaveRequested())
     assert story.hear(2, JoinReq(info_of(2), b"t"), token_valid=True) == []
     assert story.hear(2, JoinReq(info_of(2))) == []
-    assert story.dropped("leaving") == 2
+    assert story.dropped(DropReason.LEAVING) == 2
 
 
 def test_a_request_from_a_peer_refreshes_it_and_is_welcomed_again() -> None:
@@ -144,7 +145,7 @@ def test_a_flood_of_joins_is_limited() -> None:
     story = Story(capacity=4, options=options)
     offered = sum(len(story.hear(n, JoinReq(info_of(n)))) for n in range(1, 1_000))
     assert offered == options.join_burst
-    assert story.dropped("rate-limited") == 999 - options.join_burst
+    assert story.dropped(DropReason.RATE_LIMITED) == 999 - options.join_burst
 
 
 # -- the joiner --------------------------------------------------------------------------------------------------------
@@ -238,7 +239,7 @@ def test_a_welcome_without_a_request_changes_nothing() -> None:
     story = Story()
     assert story.hear(1, JoinAck(info_of(1))) == []
     assert story.status(1) is None
-    assert story.dropped("unsolicited") == 1
+    assert story.dropped(DropReason.UNSOLICITED) == 1
 
 
 def test_a_node_short_of_peers_joins_members_of_its_directory() -> None:
@@ -409,7 +410,7 @@ def test_what_answered_a_join_of_a_former_life_changes_nothing_in_this_one() -> 
         assert story.hear(1, recorded) == []
     story.hear(3, JoinNak(DOMAIN, RefusalCode.LINK_REJECTED, receiver_generation=1))
     story.hear(3, JoinRedirect((address_of(5),), DOMAIN, RefusalCode.EDGE_SPLIT, receiver_generation=1))
-    assert story.dropped("former-life") == 5
+    assert story.dropped(DropReason.FORMER_LIFE) == 5
     assert story.peers() == {3}
     assert story.hear(1, JoinAck(info_of(1), receiver_generation=2))
     assert story.peers() == {1, 3}

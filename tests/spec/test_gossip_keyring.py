@@ -21,7 +21,7 @@ from gossip.core.keyring import (
     Keyring,
     KeyringError,
 )
-from gossip.core.messages import DOMAIN, JoinNak, KeyringUpdate, Payload, PingRequest, RefusalCode
+from gossip.core.messages import DOMAIN, DropReason, JoinNak, KeyringUpdate, Payload, PingRequest, RefusalCode
 from gossip.core.swim import Swim
 from gossip.simulation.network import GossipNetwork, address_of, node_id
 from tests.spec.gossip_story import Story, sent
@@ -287,7 +287,7 @@ def test_a_chain_that_breaks_the_rules_is_not_sound_and_not_taken(chain: Keyring
     story = keyed()
     story.befriend(1)
     assert story.hear(1, KeyringUpdate(chain)) == []
-    assert (story.swim.keyring, story.dropped("bad-keyring")) == (FIRST, 1)
+    assert (story.swim.keyring, story.dropped(DropReason.BAD_KEYRING)) == (FIRST, 1)
 
 
 def test_a_chain_whose_key_would_take_the_id_of_ours_is_not_taken() -> None:
@@ -296,7 +296,7 @@ def test_a_chain_whose_key_would_take_the_id_of_ours_is_not_taken() -> None:
     story.befriend(1)
     assert theirs.is_sound()
     assert story.hear(1, KeyringUpdate(theirs)) == []
-    assert (story.swim.keyring, story.dropped("bad-keyring")) == (ours, 1)
+    assert (story.swim.keyring, story.dropped(DropReason.BAD_KEYRING)) == (ours, 1)
     with pytest.raises(KeyringError, match="the id of another one"):
         ours.install(ALIKE[1])
 
@@ -345,7 +345,7 @@ def test_keys_of_which_none_opens_what_opens_now_are_refused_unless_they_come_in
     for chain in (ROTATED, strange):
         assert story.hear(1, KeyringUpdate(chain)) == []
     assert story.swim.keyring == FIRST
-    assert story.dropped("keyring-would-split") == 2
+    assert story.dropped(DropReason.KEYRING_WOULD_SPLIT) == 2
     assert used(story.step(Received(address_of(1), KeyringUpdate(ROTATED), boxed=True))) == [ROTATED]
 
 
@@ -381,7 +381,7 @@ def test_repairs_and_changes_are_limited() -> None:
         chain = reduce(Keyring.remove, older, chain.install(key(number)).use(key(number)))
         taken += len(used(story.hear(1, KeyringUpdate(chain))))
     assert taken <= 20
-    assert story.dropped("rate-limited") > 0
+    assert story.dropped(DropReason.RATE_LIMITED) > 0
 
 
 def test_a_node_in_clear_takes_no_keys() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gossip.core.member import Incarnation, Status
-from gossip.core.messages import AliveUpdate, JoinNak, Payload, PingRequest, PingResponse
+from gossip.core.messages import AliveUpdate, DropReason, JoinNak, Payload, PingRequest, PingResponse
 from tests.simulation.gossip_network import address_of, node_id
 from tests.spec.gossip_story import Story, info_of, sent, told, verdict
 
@@ -45,7 +45,7 @@ def test_a_direct_ping_for_another_id_is_answered_by_silence() -> None:
     story.befriend(1, 2)
     assert story.hear(1, story.ping(1, target=2, ttl=0)) == []
     assert story.hear(1, story.ping(1, target=9, ttl=0)) == []
-    assert story.dropped("not-the-target") == 2
+    assert story.dropped(DropReason.NOT_THE_TARGET) == 2
 
 
 def test_a_request_with_ttl_1_goes_to_a_known_target_with_one_less() -> None:
@@ -142,7 +142,7 @@ def test_relays_are_bounded_and_a_repeated_request_is_not_passed_on_again() -> N
     passed = sum(len(story.hear(1, story.ping(1, target=2, ttl=1, seq=n))) for n in range(1_000))
     assert passed == story.options.relays_limit
     assert story.hear(1, story.ping(1, target=2, ttl=1, seq=5)) == []
-    assert story.dropped("relay-repeated") == 1
+    assert story.dropped(DropReason.RELAY_REPEATED) == 1
 
 
 # -- one probe round -----------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_an_answer_counts_only_for_our_ping_of_that_id_under_that_number(wrong: 
     story.hear(target, answer)
     story.pass_time(story.options.probe_period_ms, answering={1, 2, 3} - {target})
     assert story.status(target) is Status.SUSPECT
-    assert story.dropped("unmatched-response") == 1
+    assert story.dropped(DropReason.UNMATCHED_RESPONSE) == 1
 
 
 def test_the_round_trip_time_of_a_direct_answer_is_kept() -> None:

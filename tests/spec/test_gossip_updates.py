@@ -15,7 +15,7 @@ from gossip.core.member import (
     Incarnation,
     Status,
 )
-from gossip.core.messages import AliveUpdate, JoinAck, JoinReq, PingRequest, PingResponse
+from gossip.core.messages import AliveUpdate, DropReason, JoinAck, JoinReq, PingRequest, PingResponse
 from gossip.core.options import SwimOptions
 from gossip.core.swim import Swim
 from tests.simulation.gossip_network import address_of, node_id
@@ -161,14 +161,14 @@ def test_a_verdict_about_an_unknown_member_does_not_create_it(status: Status) ->
     story.befriend(1)
     story.hear_news(1, verdict(9, status, by=9))
     assert story.status(9) is None
-    assert story.dropped("unknown-subject") == 1
+    assert story.dropped(DropReason.UNKNOWN_SUBJECT) == 1
 
 
 def test_alive_is_no_verdict() -> None:
     story = Story()
     story.befriend(1)
     story.hear_news(1, verdict(1, Status.ALIVE, by=1, claim=7))
-    assert story.dropped("bad-verdict") == 1
+    assert story.dropped(DropReason.BAD_VERDICT) == 1
     entry = story.entry(1)
     assert entry is not None
     assert entry.incarnation == Incarnation(1, 0)
@@ -237,7 +237,7 @@ def test_a_flood_of_you_are_dead_is_refuted_at_a_bounded_rate() -> None:
     for claim in range(1_000):
         story.hear_news(1, verdict(0, Status.DEAD, by=1, claim=claim))
     assert story.swim.describe().self_info.incarnation.number <= 2 * story.options.refutations_per_second
-    assert story.dropped("rate-limited") > 900
+    assert story.dropped(DropReason.RATE_LIMITED) > 900
 
 
 def test_having_to_refute_is_a_sign_of_ill_health() -> None:
@@ -284,7 +284,7 @@ def test_an_unsigned_claim_of_a_generation_beyond_belief_is_neither_taken_nor_ad
         assert not [each for each in effects if isinstance(each, AdoptGeneration)], "it would be kept for good"
         assert story.status(2) is Status.ALIVE, "2 could never refute it"
     assert story.swim.describe().self_info.incarnation == Incarnation(1, 0)
-    assert story.dropped("bad-verdict") == 6
+    assert story.dropped(DropReason.BAD_VERDICT) == 6
 
 
 def test_a_ping_that_asks_for_a_higher_generation_of_ours_has_the_same_effect() -> None:
@@ -340,7 +340,7 @@ def test_a_claim_far_ahead_of_what_the_member_signed_is_false() -> None:
     story.hear_news(1, verdict(0, Status.DEAD, by=1, claim=NUMBER_STEP_LIMIT + 1))
     story.hear_news(1, verdict(2, Status.DEAD, by=1, claim=NUMBER_STEP_LIMIT + 1))
     story.hear_news(1, verdict(2, Status.DEAD, by=1, generation=2, claim=NUMBER_STEP_LIMIT + 1))
-    assert story.dropped("bad-verdict") == 3
+    assert story.dropped(DropReason.BAD_VERDICT) == 3
     assert story.swim.info.incarnation == Incarnation(1, 0)
     assert story.status(2) is Status.ALIVE
 

@@ -9,6 +9,7 @@ from gossip.core.events import AnswerGiven, QueryRequested, Received, SeedsGiven
 from gossip.core.keyring import CLOCK_LIMIT, HEAD_START, TICKS_PER_MS
 from gossip.core.keyring_exchange import KEYS_QUERY
 from gossip.core.messages import (
+    DropReason,
     JoinAck,
     JoinReq,
     Payload,
@@ -105,7 +106,7 @@ def test_a_node_that_has_just_started_takes_no_user_event_before_a_join_told_it_
     story = Story()
     recorded = tell(story, word(7))
     assert heard(recorded) == []
-    assert story.dropped("user-message-before-join") == 1
+    assert story.dropped(DropReason.USER_MESSAGE_BEFORE_JOIN) == 1
     story.hear(1, JoinReq(info_of(1), b"t", clock=7), token_valid=True)
     assert heard(tell(story, word(7))) == []
     assert heard(tell(story, word(8))) == [word(8)]
@@ -170,7 +171,7 @@ def test_a_clock_beyond_belief_is_refused(time: int) -> None:
     story = Story()
     story.befriend(1)
     assert heard(tell(story, word(time))) == []
-    assert story.dropped("bad-user-message") == 1
+    assert story.dropped(DropReason.BAD_USER_MESSAGE) == 1
     story.hear(2, JoinReq(info_of(2), b"t", clock=time), token_valid=True)
     story.step(UserEventRequested("still", b""))
     assert story.swim._user_events.clock < HEAD_START
@@ -198,7 +199,7 @@ def test_a_query_is_answered_straight_to_the_asker_once_and_in_time() -> None:
     tell(story, question(2))
     story.now += 1_000
     assert sent(story.step(AnswerGiven(question(2).message_id, b"late")), QueryReply) == []
-    assert story.dropped("answer-too-late") == 2
+    assert story.dropped(DropReason.ANSWER_TOO_LATE) == 2
 
 
 def test_answers_are_collected_until_the_deadline_one_of_each_member() -> None:
@@ -215,7 +216,7 @@ def test_answers_are_collected_until_the_deadline_one_of_each_member() -> None:
     assert QueryEnded(77) not in story.pass_time(2_999)
     assert QueryEnded(77) in story.pass_time(1)
     assert story.hear(3, QueryReply(asked, node_id(3), b"late")) == []
-    assert (story.dropped("answer-repeated"), story.dropped("unsolicited")) == (1, 1)
+    assert (story.dropped(DropReason.ANSWER_REPEATED), story.dropped(DropReason.UNSOLICITED)) == (1, 1)
 
 
 def test_open_queries_are_bounded_on_both_sides() -> None:
@@ -238,7 +239,7 @@ def test_replies_have_a_rate_that_depends_on_the_address(asker: int, burst: floa
         effects += tell(story, query)
         effects += story.step(AnswerGiven(query.message_id, b"")) if query.name == "question" else []
     assert [target for target, _ in sent(effects, QueryReply)] == [address_of(asker)] * int(burst)
-    assert story.dropped("rate-limited") == 100 - burst
+    assert story.dropped(DropReason.RATE_LIMITED) == 100 - burst
     story.now += 1_000
     assert len(sent(tell(story, replace(question(101), name=KEYS_QUERY, address=address_of(asker))), QueryReply)) == 1
 

@@ -3,7 +3,7 @@
     member    the member of a JSON object that makes an entry one of this kind
     record    the class in `bridge.core.log.records`, whose fields define the JSON
     level     the feature level from which on it has an effect (`bridge.core.log.feature_level`)
-    counter   the counter of such entries, without `garlicfarm_raft_` and `_total`
+    counter   the counter of such entries, with its meaning
     scope     the scope of client keys that may write it next to servers (`bridge.core.membership.authors`)
     command   the operator's command for such an entry
     name      in events, keys of the Kafka topic and tables of the pipeline
@@ -16,7 +16,6 @@ A new kind needs its class in `bridge.core.log.records`, a row here, its effect 
 `bridge.api.entry_words`.
 """
 
-from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
@@ -44,6 +43,33 @@ from bridge.core.log.records import (
     Report,
     Scope,
 )
+from consensus import CountedReason
+
+
+class EntryCounter(CountedReason):
+    """Applied entries by kind."""
+
+    REPORTS = "reports", "reports of servers about themselves; if it does not grow, no server reports: check the leader"
+    CLOCKS = "clocks", "clock entries: the leader advances log time with them, one in each reporting period"
+    PUBLICATIONS = "publications", "publications accepted by the log; one for each new structure of a master"
+    ADMISSIONS = "admissions", "admissions of identities; one for each node that has joined"
+    APPROVALS = "approvals", "approvals of a new identity under a name that another had"
+    EVICTIONS = "evictions", "evictions; if you did not evict a node, find out who did: the entry names its author"
+    KEY_REPLACEMENTS = "key_replacements", "replacements of all gossip keys"
+    LEVELS = "levels", "raisings of the feature level, as the farm is updated"
+    EXCLUSIONS = "exclusions", "exclusions of leaves by operators, and their ends"
+    COST_FACTORS = "cost_factors", "cost factors of leaves that operators have set"
+    FORCED_PUBLICATIONS = "forced_publications", "publications forced by operators"
+    PIPELINE_FACTORS = (
+        "pipeline_factors",
+        "factors of the pipeline; if it does not grow while the pipeline runs, the farm refuses them",
+    )
+    REMOVALS = "removals", "removals of servers by operators, and their ends"
+    CLIENT_KEYS = "client_keys", "admissions and removals of client keys"
+    KAFKA_PRODUCERS = "kafka_producers", "registrations of Kafka's producers"
+    KAFKA_OFFSETS = "kafka_offsets", "offsets that Kafka's consumer groups have noted"
+    LOG_TIME_CORRECTIONS = "log_time_corrections", "corrections of log time by operators"
+    FOREIGN_ENTRIES = "foreign_entries", "entries of users, which do not change the farm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +79,7 @@ class Kind:
     member: str
     record: type[Any]
     level: int
-    counter: str
-    """Its meaning is in `COUNTED`."""
+    counter: EntryCounter
     scope: Scope | None = None
     command: str = ""
     name: str = ""
@@ -68,31 +93,35 @@ class Kind:
 
 
 KINDS: Final = (
-    Kind("router", Report, FIRST_LEVEL, "reports", name="report"),
-    Kind("clock", Clock, FIRST_LEVEL, "clocks"),
-    Kind("publication", Publication, FIRST_LEVEL, "publications"),
-    Kind("admission", Admission, FIRST_LEVEL, "admissions", None, "`garlicfarm node approve`"),
-    Kind("approval", Approval, EVICTION_LEVEL, "approvals", None, "`garlicfarm node approve`"),
-    Kind("eviction", Eviction, EVICTION_LEVEL, "evictions", None, "`garlicfarm node evict`"),
+    Kind("router", Report, FIRST_LEVEL, EntryCounter.REPORTS, name="report"),
+    Kind("clock", Clock, FIRST_LEVEL, EntryCounter.CLOCKS),
+    Kind("publication", Publication, FIRST_LEVEL, EntryCounter.PUBLICATIONS),
+    Kind("admission", Admission, FIRST_LEVEL, EntryCounter.ADMISSIONS, None, "`garlicfarm node approve`"),
+    Kind("approval", Approval, EVICTION_LEVEL, EntryCounter.APPROVALS, None, "`garlicfarm node approve`"),
+    Kind("eviction", Eviction, EVICTION_LEVEL, EntryCounter.EVICTIONS, None, "`garlicfarm node evict`"),
     Kind(
         member="rekeying",
         record=KeyReplacement,
         level=EVICTION_LEVEL,
-        counter="key_replacements",
+        counter=EntryCounter.KEY_REPLACEMENTS,
         command="`garlicfarm keys replace`",
         type="key-replacement",
     ),
-    Kind("level", Level, FIRST_LEVEL, "levels"),
-    Kind("exclusion", Exclusion, EVICTION_LEVEL, "exclusions", Scope.OPERATOR, "`garlicfarm publish exclude`"),
-    Kind("cost", CostFactor, EVICTION_LEVEL, "cost_factors", Scope.OPERATOR, "`garlicfarm publish cost`"),
-    Kind("force", Force, EVICTION_LEVEL, "forced_publications", Scope.OPERATOR, "`garlicfarm publish force`"),
-    Kind("factors", Factors, EVICTION_LEVEL, "pipeline_factors", Scope.WEIGHTS),
-    Kind("removal", Removal, EVICTION_LEVEL, "removals", Scope.OPERATOR, "`garlicfarm servers remove`"),
+    Kind("level", Level, FIRST_LEVEL, EntryCounter.LEVELS),
+    Kind(
+        "exclusion", Exclusion, EVICTION_LEVEL, EntryCounter.EXCLUSIONS, Scope.OPERATOR, "`garlicfarm publish exclude`"
+    ),
+    Kind("cost", CostFactor, EVICTION_LEVEL, EntryCounter.COST_FACTORS, Scope.OPERATOR, "`garlicfarm publish cost`"),
+    Kind(
+        "force", Force, EVICTION_LEVEL, EntryCounter.FORCED_PUBLICATIONS, Scope.OPERATOR, "`garlicfarm publish force`"
+    ),
+    Kind("factors", Factors, EVICTION_LEVEL, EntryCounter.PIPELINE_FACTORS, Scope.WEIGHTS),
+    Kind("removal", Removal, EVICTION_LEVEL, EntryCounter.REMOVALS, Scope.OPERATOR, "`garlicfarm servers remove`"),
     Kind(
         member="client",
         record=ClientKey,
         level=EVICTION_LEVEL,
-        counter="client_keys",
+        counter=EntryCounter.CLIENT_KEYS,
         command="`garlicfarm node admit-client`",
         type="client-key",
     ),
@@ -100,7 +129,7 @@ KINDS: Final = (
         member="correction",
         record=Correction,
         level=EVICTION_LEVEL,
-        counter="log_time_corrections",
+        counter=EntryCounter.LOG_TIME_CORRECTIONS,
         scope=Scope.OPERATOR,
         command="`garlicfarm log-time back`",
     ),
@@ -108,38 +137,17 @@ KINDS: Final = (
         member="kafkaProducer",
         record=ProducerStart,
         level=KAFKA_LEVEL,
-        counter="kafka_producers",
+        counter=EntryCounter.KAFKA_PRODUCERS,
         name="producer",
         type="kafka-producer",
     ),
-    Kind("kafkaOffset", GroupOffset, KAFKA_LEVEL, "kafka_offsets", name="offset", type="kafka-offset"),
+    Kind("kafkaOffset", GroupOffset, KAFKA_LEVEL, EntryCounter.KAFKA_OFFSETS, name="offset", type="kafka-offset"),
 )
-FOREIGN: Final = Kind("", Foreign, FIRST_LEVEL, "foreign_entries", name="foreign", type="other")
+FOREIGN: Final = Kind("", Foreign, FIRST_LEVEL, EntryCounter.FOREIGN_ENTRIES, name="foreign", type="other")
 """JSON objects that no member makes one of the others."""
 ALL_KINDS: Final = (*KINDS, FOREIGN)
 _BY_MEMBER: Final = {each.member: each for each in KINDS}
 _BY_RECORD: Final = {each.record: each for each in ALL_KINDS}
-COUNTED: Final[Mapping[str, str]] = {
-    "reports": "reports of servers about themselves; if it does not grow, no server reports: check the leader",
-    "clocks": "clock entries: the leader advances log time with them, one in each reporting period",
-    "publications": "publications accepted by the log; one for each new structure of a master",
-    "admissions": "admissions of identities; one for each node that has joined",
-    "approvals": "approvals of a new identity under a name that another had",
-    "evictions": "evictions; if you did not evict a node, find out who did: the entry names its author",
-    "key_replacements": "replacements of all gossip keys",
-    "levels": "raisings of the feature level, as the farm is updated",
-    "exclusions": "exclusions of leaves by operators, and their ends",
-    "cost_factors": "cost factors of leaves that operators have set",
-    "forced_publications": "publications forced by operators",
-    "pipeline_factors": "factors of the pipeline; if it does not grow while the pipeline runs, the farm refuses them",
-    "removals": "removals of servers by operators, and their ends",
-    "client_keys": "admissions and removals of client keys",
-    "kafka_producers": "registrations of Kafka's producers",
-    "kafka_offsets": "offsets that Kafka's consumer groups have noted",
-    "log_time_corrections": "corrections of log time by operators",
-    "foreign_entries": "entries of users, which do not change the farm",
-}
-"""The meaning of each counter, for docs/reference/metrics.md."""
 
 
 def kind_of(record: Record) -> Kind:

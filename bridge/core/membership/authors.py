@@ -81,24 +81,19 @@ class NoEffect(Enum):
     OUTDATED = "outdated", "a report that the same server made later has counted already", ""
 
     _value_: str
-    cause: str
+    meaning: str
     remedy: str
 
-    def __new__(cls, word: str, cause: str, remedy: str) -> Self:
+    def __new__(cls, word: str, meaning: str, remedy: str) -> Self:
         """Make the member, whose value is the word."""
         member = object.__new__(cls)
-        member._value_, member.cause, member.remedy = word, cause, remedy
+        member._value_, member.meaning, member.remedy = word, meaning, remedy
         return member
-
-    @property
-    def counter(self) -> str:
-        """The name of its counter."""
-        return f"without_effect_{self.value.replace('-', '_')}"
 
     @property
     def refusal(self) -> str:
         """The text for the sender of the entry."""
-        return f"{self.cause}: {self.remedy}" if self.remedy else self.cause
+        return f"{self.meaning}: {self.remedy}" if self.remedy else self.meaning
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,12 +131,12 @@ class FarmAdmin:
         """Return the view of this moment."""
         return self._make_view()
 
-    async def _metrics(self, call: Call[None]) -> Answer:
+    async def _metrics(self, _: Call[None]) -> Answer:
         # Its library takes 2.4 MB, which a node without a scraper need not spend.
         # It takes long to import as well, and a thread lets the event loop have its turns meanwhile.
         module = await trio.to_thread.run_sync(import_module, "bridge.node.control.metrics")
         exposition: Callable[..., bytes] = module.exposition
-        return Answer(200, exposition(await self.view(), call.counters, self._durations), METRICS_TYPE)
+        return Answer(200, exposition(await self.view(), self._durations), METRICS_TYPE)
 
     async def health(self) -> Answer:
         """Report whether this process works; a restart would help if it does not."""

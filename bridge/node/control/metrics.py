@@ -5,14 +5,14 @@ other libraries' metrics out. Labels are names and small words only. Node ids, d
 them: a metrics store is read by many, keeps for long, and must not become a directory of which router serves what; each
 would also be a new time series.
 
-A counter of the node begins with the first thing that is counted. Prometheus needs it before: a series that begins at 1
-has no increase, so an alert would miss the first stranger. What alerts and dashboards of `deploy/` read is therefore
-told from 0 on (`FROM_ZERO`).
+Each declared counter begins at 0 (`bridge.node.control.counters`); the counters of an endpoint for clients need the
+endpoint. A series that begins at 1 has not increased, so an alert would miss the first event.
 """
 
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -22,48 +22,97 @@ from bridge.api.printable import printable
 from bridge.api.view import SHOWN, FarmView, RaftRole, VerdictKind, counted_members
 from bridge.core.formation.member import MemberStatus
 from bridge.core.log.figures import Unit
-from bridge.node.control.metric_texts import GAUGES, counter_text
+from bridge.node.control.counters import FAMILIES, ViewPart, identifier
 from bridge.node.events.durations import TEXTS, Durations
 from consensus import Histogram
 
-PREFIX = "garlicfarm"
-FROM_ZERO = (
-    *(
-        f"gossip_dropped_{reason}"
-        for reason in (
-            "bad_seal",
-            "foreign_version",
-            "other_farm",
-            "overloaded",
-            "rate_limited",
-            "replay",
-            "retired_key",
-            "unknown_key",
-        )
+PREFIX: Final = "garlicfarm"
+GAUGES: Final[Mapping[str, str]] = {
+    "verdict": (
+        "How the farm is as this node sees it: 1 at the kind of the verdict, 0 at the others."
+        " `garlicfarm help verdicts` says of each kind what to do."
     ),
-    *(
-        f"garlic_farm_{fault}"
-        for fault in (
-            "expelled",
-            "malformed",
-            "unproven",
-            "wrong_certificate",
-            "wrong_cluster",
-            "wrong_credentials",
-        )
+    "can_lose_servers": (
+        "How many servers may fail, whichever they are, before the farm stops its work. At 0 bring back the one that"
+        " is down before another fails."
     ),
-)
-KAFKA_FROM_ZERO = ("kafka_bytes_received", "kafka_bytes_sent", "kafka_connections_accepted", "kafka_requests_answered")
-ZMQ_FROM_ZERO = ("zmq_messages_received", "zmq_messages_sent")
-"""Of a node that serves clients of these kinds."""
+    "node_info": "Constant 1, with the name, version and phase of this node as labels; join other metrics with it.",
+    "uptime_seconds": (
+        "Seconds since this process started. It falls when the node restarts: `garlicfarm events` says why."
+    ),
+    "generation": (
+        "How often this node has started, kept on disk. It grows by one with each start; a fast growth is a node that"
+        " a supervisor restarts again and again."
+    ),
+    "alarms": (
+        "Alarms that stand on this node, by kind. Each says what to do in `garlicfarm status`; 0 or no series when"
+        " none stands."
+    ),
+    "members": (
+        "Members that this node knows by gossip, by status, without evicted identities. Dead ones are forgotten after"
+        " a while; start what should run."
+    ),
+    "gossip_peers": (
+        "Members that this node probes, itself not among them. At 0 it is alone: look at the seeds and the firewall."
+    ),
+    "gossip_capacity": (
+        "Members that this node is willing to probe, as `gossip.capacity` says. Raise it if members are redirected"
+        " all the time."
+    ),
+    "gossip_round_trip_seconds_max": (
+        "The last round trip of gossip to the slowest peer, in seconds. Above a second members are suspected without"
+        " being dead: look at the network."
+    ),
+    "raft_role": (
+        "What this node is in the Raft group: 1 at its role, 0 at the others. Over all nodes one should be the leader."
+    ),
+    "raft_term": (
+        "The latest term of Raft that this node knows. It grows by one with each election; a steady growth means that"
+        " leaders lose their majority."
+    ),
+    "raft_has_leader": (
+        "1 while this node knows a leader, else 0. For more than some seconds 0 means that no majority of the voters"
+        " reaches each other."
+    ),
+    "raft_last_index": (
+        "The index of the last entry in this node's log. Entries above the commit index wait for a majority."
+    ),
+    "raft_commit_index": (
+        "The index of the last committed entry that this node knows. It grows with every report; if it stands still,"
+        " the farm decides nothing."
+    ),
+    "raft_applied_index": (
+        "The index of the last entry that this node's state machine has applied. It follows the commit index at once;"
+        " a lasting gap is a stuck process."
+    ),
+    "raft_follower_lag_entries": (
+        "Entries of the log that a follower still lacks, as the leader knows it, by the server's name. It falls to 0"
+        " once the server has caught up; look at one for which it grows."
+    ),
+    "publishing": (
+        "How many master destinations this node publishes now. Over all nodes it is the number of masters; 0"
+        " everywhere means that nothing is published."
+    ),
+    "lease_set_entries": (
+        "Leaves that the last published structures list, over all masters. It falls when leaves are excluded or their"
+        " routers fail."
+    ),
+    "lease_set_healthy_entries": (
+        "Leaves among those listed whose router, tunnels and service are healthy. At 0 clients reach nothing: look at"
+        " `garlicfarm farm`."
+    ),
+    "lease_set_seconds_to_expiry": (
+        "Seconds of log time until the first entry of a published structure ends. It is renewed every five minutes;"
+        " below 600 publication has stopped."
+    ),
+}
+"""The meaning of each gauge: its value, when it grows, and the remedy. `bridge.core.log.figures` has the router's."""
 
 
-def exposition(
-    view: FarmView, extra_counters: Mapping[str, int] | None = None, durations: Durations | None = None
-) -> bytes:
+def exposition(view: FarmView, durations: Durations | None = None) -> bytes:
     """The metrics of `view`, and histograms of durations, as Prometheus text."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_ViewCollector(view, extra_counters or {}))
+    registry.register(_ViewCollector(view))
     registry.register(_DurationCollector(durations or Durations(Histogram())))
     return generate_latest(registry)
 
@@ -84,9 +133,8 @@ class _DurationCollector(Collector):
 class _ViewCollector(Collector):
     """Metrics of one view."""
 
-    def __init__(self, view: FarmView, extra_counters: Mapping[str, int]) -> None:
+    def __init__(self, view: FarmView) -> None:
         self._view = view
-        self._extra_counters = extra_counters
 
     def collect(self) -> Iterator[Metric]:
         yield from _verdict(self._view)
@@ -95,26 +143,7 @@ class _ViewCollector(Collector):
         yield from _raft(self._view)
         yield from _publishing(self._view)
         yield from _router(self._view)
-        yield from self._counters()
-
-    def _counters(self) -> Iterator[Metric]:
-        seen: set[str] = set()
-        node = self._view.node
-        groups = (
-            ("", self._view.counters),
-            ("gossip_", self._view.gossip.counters),
-            ("raft_", self._view.raft.counters),
-            ("", self._extra_counters),
-            ("", dict.fromkeys(FROM_ZERO, 0)),
-            ("", {} if node.kafka_address is None else dict.fromkeys(KAFKA_FROM_ZERO, 0)),
-            ("", {} if node.zmq_address is None else dict.fromkeys(ZMQ_FROM_ZERO, 0)),
-        )
-        for prefix, counters in groups:
-            for counter, value in sorted(counters.items()):
-                name = f"{PREFIX}_{prefix}{counter}"
-                if name not in seen:
-                    seen.add(name)
-                    yield CounterMetricFamily(name, counter_text(f"{prefix}{counter}"), value=value)
+        yield from _counters(self._view)
 
 
 def _labels(*texts: str) -> tuple[str, ...]:
@@ -205,3 +234,24 @@ def _router(view: FarmView) -> Iterator[Metric]:
             name = f"{figure.name.removesuffix('_ms')}_seconds" if is_time else figure.name
             text = f"{figure.meaning}, as this node reported it last."
             yield GaugeMetricFamily(f"{PREFIX}_router_{name}", text, value=value / 1000 if is_time else value)
+
+
+def _counters(view: FarmView) -> Iterator[Metric]:
+    """Yield every declared counter, at 0 if the view does not have it."""
+    counts: Mapping[ViewPart, Mapping[str, int]] = {
+        ViewPart.NODE: view.counters,
+        ViewPart.GOSSIP: view.gossip.counters,
+        ViewPart.RAFT: view.raft.counters,
+    }
+    endpoints = {"": True, "zmq": view.node.zmq_address is not None, "kafka": view.node.kafka_address is not None}
+    for family in FAMILIES:
+        if not endpoints[family.endpoint]:
+            continue
+        metrics: dict[str, CounterMetricFamily] = {}
+        for member in family.members:
+            name, labels = family.name(member), (family.label,) if family.metric else ()
+            if name not in metrics:
+                metrics[name] = CounterMetricFamily(f"{PREFIX}_{name}", family.text(member), labels=labels)
+            value = counts[family.part].get(family.key(member), 0)
+            metrics[name].add_metric((identifier(member),) if family.metric else (), value)
+        yield from metrics.values()

@@ -9,6 +9,7 @@ what would be right.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -19,6 +20,7 @@ from msgspec import Struct
 from bridge.api.control import RefusalAnswer, RefusalView, Refused
 from bridge.api.control_routes import Access, Route
 from bridge.api.json import DocumentError, RequestBody, decode, encode
+from consensus import CountedReason
 
 LOG = logging.getLogger(__name__)
 
@@ -58,8 +60,6 @@ class Call(Generic[B]):
     query: str
     numbers: Mapping[str, int]
     body: B
-    counters: Mapping[str, int]
-    """Of the control endpoint."""
 
     @property
     def is_check(self) -> bool:
@@ -75,40 +75,77 @@ def refusal(status: int, code: str, text: str) -> Answer:
     return Answer(status, encode(RefusalAnswer(RefusalView(code, text))))
 
 
-def new_counters() -> dict[str, int]:
-    """What the control endpoint counts; its server, its routes and the view share one."""
-    return dict.fromkeys(
-        (
-            "control_connections",
-            "control_connections_refused",
-            "control_connections_broken",
-            "control_unauthorized",
-            "control_requests",
-            "control_refused",
-            "control_internal_errors",
-        ),
-        0,
+class ControlEvent(CountedReason):
+    """Counters of the control endpoint."""
+
+    CONNECTIONS = (
+        "control_connections",
+        "Connections to the control endpoint, by its socket and over TCP. It grows with each command and each scrape",
     )
+    CONNECTIONS_BROKEN = (
+        "control_connections_broken",
+        (
+            "Connections that broke the rules of HTTP or of time at the control endpoint. It grows with port scanners"
+            " and clients that hang"
+        ),
+    )
+    CONNECTIONS_REFUSED = (
+        "control_connections_refused",
+        (
+            "Connections that found no free place at the control endpoint. If it grows, a program keeps too many open"
+            " or strangers crowd the TCP port: close it to them by the firewall"
+        ),
+    )
+    INTERNAL_ERRORS = (
+        "control_internal_errors",
+        (
+            "Requests that failed by a fault of the program. It must stay 0: the node's log has the traceback; please"
+            " report it"
+        ),
+    )
+    REFUSED = (
+        "control_refused",
+        (
+            "Requests that the control endpoint refused with a reason. The client receives the reason; nothing needs"
+            " to be done here"
+        ),
+    )
+    REQUESTS = (
+        "control_requests",
+        "Requests that the control endpoint has answered. It grows with each command, scrape and view",
+    )
+    UNAUTHORIZED = (
+        "control_unauthorized",
+        (
+            "Requests over TCP without a valid token. If a program of yours causes it, give it the node's present"
+            " token file; otherwise an unknown program tries the port"
+        ),
+    )
+
+
+def new_counters() -> Counter[ControlEvent]:
+    """Return the counters of the control endpoint, which its server, its routes and the view share."""
+    return Counter(dict.fromkeys(ControlEvent, 0))
 
 
 class Routes:
     """Answers requests by handlers."""
 
-    def __init__(self, handlers: Handlers, counters: dict[str, int] | None = None) -> None:
+    def __init__(self, handlers: Handlers, counters: Counter[ControlEvent] | None = None) -> None:
         """`counters`: of `new_counters`."""
         self.counters = new_counters() if counters is None else counters
         self._handlers = {route.path: (route, handler) for route, handler in handlers.items()}
 
     async def answer(self, request: Request) -> Answer:
         """Return the one answer to a request. A bug in a handler costs this request, never the node."""
-        self.counters["control_requests"] += 1
+        self.counters[ControlEvent.REQUESTS] += 1
         try:
             return await self._route(request)
         except Refused as refused:
-            self.counters["control_refused"] += 1
+            self.counters[ControlEvent.REFUSED] += 1
             return refusal(refused.status, refused.code, str(refused))
         except Exception:
-            self.counters["control_internal_errors"] += 1
+            self.counters[ControlEvent.INTERNAL_ERRORS] += 1
             LOG.exception("the control endpoint failed at %s %s", request.method, request.target)
             return refusal(500, "internal", "the node failed to answer this; its own log has the details")
 
@@ -126,7 +163,7 @@ class Routes:
             raise Refused(403, "forbidden", "this token only reads; use the one in the node's control.admin.token")
         numbers = numbers_of(parts.query, route.numbers) if route.numbers else {}
         body = body_of(route, request.body)
-        found = await handler(Call(request, parts.query, numbers, body, self.counters))
+        found = await handler(Call(request, parts.query, numbers, body))
         return found if isinstance(found, Answer) else json_answer(found, route.status)
 
 

@@ -14,6 +14,7 @@ the next one is not read before the last was answered, so that a client can neve
 """
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ import trio
 from bridge.api.control_routes import Access
 from bridge.node.control.access import RemoteAccess
 from bridge.node.control.places import Place, RemotePlaces
-from bridge.node.control.routes import Answer, Handlers, Request, Routes, new_counters, refusal
+from bridge.node.control.routes import Answer, ControlEvent, Handlers, Request, Routes, new_counters, refusal
 from bridge.node.security.control_socket import ControlSocketError, listen, remove_if_ours
 from bridge.node.security.local_trust import is_trusted_user, peer_user_id
 from consensus.net import AcceptOptions, AcceptQueue, CloseReason, TlsStream, time_for
@@ -89,7 +90,7 @@ class ControlServer:
         handlers: Handlers,
         limits: ControlLimits | None = None,
         remote: RemoteAccess | None = None,
-        counters: dict[str, int] | None = None,
+        counters: Counter[ControlEvent] | None = None,
         user_of: Callable[[trio.socket.SocketType], int | None] = peer_user_id,
     ) -> None:
         """`counters`: what happened here so far, of `new_counters`. `user_of`: the user behind a Unix socket."""
@@ -107,7 +108,7 @@ class ControlServer:
         self._bodies_bytes = 0
 
     def _give_way(self) -> None:
-        self.counters["control_connections_refused"] += 1
+        self.counters[ControlEvent.CONNECTIONS_REFUSED] += 1
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve. `task_status` is started once the socket answers; a `ControlSocketError` says why it cannot."""
@@ -136,10 +137,10 @@ class ControlServer:
                 await trio.aclose_forcefully(transport)
 
         def arrived() -> None:
-            self.counters["control_connections"] += 1
+            self.counters[ControlEvent.CONNECTIONS] += 1
 
         def dropped(_address: str, _why: CloseReason) -> None:
-            self.counters["control_connections_refused"] += 1
+            self.counters[ControlEvent.CONNECTIONS_REFUSED] += 1
 
         try:
             listeners = await trio.open_tcp_listeners(remote.address.port, host=remote.address.host)
@@ -163,13 +164,13 @@ class ControlServer:
         await nursery.start(queue.serve, listeners, accept)
 
     async def _serve(self, stream: trio.SocketStream) -> None:
-        self.counters["control_connections"] += 1
+        self.counters[ControlEvent.CONNECTIONS] += 1
         with self._counted():
             async with stream:
                 if is_trusted_user(self._user_of(stream.socket)):
                     await self._guarded(stream, None)
                 else:
-                    self.counters["control_unauthorized"] += 1
+                    self.counters[ControlEvent.UNAUTHORIZED] += 1
 
     async def _guarded(self, stream: trio.abc.Stream, client: _Client | None) -> None:
         try:
@@ -177,12 +178,12 @@ class ControlServer:
                 with trio.fail_after(self._stranger_s):
                     await stream.do_handshake()
             if client is None and self._local_connections > self._limits.connections:
-                self.counters["control_connections_refused"] += 1
+                self.counters[ControlEvent.CONNECTIONS_REFUSED] += 1
                 await self._refuse(stream, f"{self._limits.connections} connections are open already; try again")
             else:
                 await self._converse(stream, client)
         except (h11.ProtocolError, trio.BrokenResourceError, trio.TooSlowError):
-            self.counters["control_connections_broken"] += 1
+            self.counters[ControlEvent.CONNECTIONS_BROKEN] += 1
 
     @property
     def _stranger_s(self) -> float:
@@ -213,7 +214,7 @@ class ControlServer:
                     await self._send(stream, connection, refusal(413, "too-large", text), closing=True)
                     return
                 except Full as full:
-                    self.counters["control_connections_refused"] += 1
+                    self.counters[ControlEvent.CONNECTIONS_REFUSED] += 1
                     await self._refuse(stream, str(full), connection)
                     return
                 except h11.RemoteProtocolError as error:
@@ -238,7 +239,7 @@ class ControlServer:
             connection.start_next_cycle()
 
     async def _refuse_unauthorized(self, stream: trio.abc.Stream, connection: h11.Connection) -> None:
-        self.counters["control_unauthorized"] += 1
+        self.counters[ControlEvent.UNAUTHORIZED] += 1
         text = "send a token: 'Authorization: Bearer …' with the content of control.read.token or control.admin.token"
         await self._send(stream, connection, refusal(401, "unauthorized", text), closing=True)
 
@@ -344,7 +345,7 @@ class ControlServer:
     ) -> None:
         """Send part after part until the client goes, or says something, or takes no more."""
         if self._streams >= self._limits.streams:
-            self.counters["control_connections_refused"] += 1
+            self.counters[ControlEvent.CONNECTIONS_REFUSED] += 1
             await self._refuse(stream, f"{self._limits.streams} streams are open already; try again", connection)
             return
         self._streams += 1
@@ -374,9 +375,9 @@ class ControlServer:
                 part = await following()
                 await self._write(stream, _bytes(connection.send(h11.Data(data=part))))
         except (trio.BrokenResourceError, trio.TooSlowError):
-            self.counters["control_connections_broken"] += 1
+            self.counters[ControlEvent.CONNECTIONS_BROKEN] += 1
         except Exception:
-            self.counters["control_internal_errors"] += 1
+            self.counters[ControlEvent.INTERNAL_ERRORS] += 1
             LOG.exception("the control endpoint failed in the midst of a stream")
         scope.cancel()
 

@@ -10,6 +10,8 @@ from bridge.api.events import event_sentence
 from bridge.api.view import EventView, FarmIdentity, FarmView, NodeView, Phase
 from bridge.core.formation.messages import FormationPhase
 from bridge.node.client_endpoints import ClientEndpoints
+from bridge.node.control.counters import GossipTraffic, NodeEvent, RaftWork, by_key
+from bridge.node.control.routes import ControlEvent
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
 from bridge.node.joined_node import JoinedNode
 from bridge.node.local_node import LocalNode
@@ -29,7 +31,7 @@ class ViewBuilder:
         self,
         node: JoinedNode,
         current: CurrentFarm,
-        control_counters: Mapping[str, int],
+        control_counters: Mapping[ControlEvent, int],
         is_stopping: Callable[[], bool],
         clients: ClientEndpoints,
     ) -> None:
@@ -52,16 +54,18 @@ class ViewBuilder:
                 farm=self._identity(farm),
                 endpoint=local.endpoint,
                 gossip=gossip.core,
-                gossip_counters={
-                    "datagrams_received": gossip.wire.received,
-                    "datagrams_sent": gossip.wire.sent,
-                    "bytes_received": gossip.wire.received_bytes,
-                    "bytes_sent": gossip.wire.sent_bytes,
-                    "events_lost": gossip.wire.events_lost,
-                    "piggyback_left_out": gossip.wire.piggyback_left_out,
-                    **_named("dropped", gossip.wire.dropped),
-                    **_named("ignored", gossip.core.dropped),
-                },
+                gossip_counters=by_key(
+                    (
+                        (GossipTraffic.DATAGRAMS_RECEIVED, gossip.wire.received),
+                        (GossipTraffic.DATAGRAMS_SENT, gossip.wire.sent),
+                        (GossipTraffic.BYTES_RECEIVED, gossip.wire.received_bytes),
+                        (GossipTraffic.BYTES_SENT, gossip.wire.sent_bytes),
+                        (GossipTraffic.EVENTS_LOST, gossip.wire.events_lost),
+                        (GossipTraffic.PIGGYBACK_LEFT_OUT, gossip.wire.piggyback_left_out),
+                    ),
+                    gossip.wire.dropped.items(),
+                    gossip.core.dropped.items(),
+                ),
                 other_farms=gossip.wire.other_farms,
                 metadata_of=node.member_directory.metadata_of,
                 log=None if farm is None else _farm_inputs(local, farm),
@@ -71,17 +75,15 @@ class ViewBuilder:
                     EventView(event.time_ms, event.kind, event_sentence(event) or event.kind)
                     for event in local.trace.recent(RECENT_EVENTS)
                 ),
-                counters={
-                    **self._control_counters,
-                    **_named("garlic_farm", node.metrics.counts),
-                    "metadata_unreadable": node.member_directory.unreadable,
-                    "foundings_ignored": node.forming.ignored_count,
-                    **{
-                        name: count
-                        for table, endpoint in self._clients.items()
-                        for name, count in _named(table, endpoint.counters).items()
-                    },
-                },
+                counters=by_key(
+                    self._control_counters.items(),
+                    node.metrics.counts.items(),
+                    (
+                        (NodeEvent.METADATA_UNREADABLE, node.member_directory.unreadable),
+                        (NodeEvent.FOUNDINGS_IGNORED, node.forming.ignored_count),
+                    ),
+                    *(endpoint.counters.items() for endpoint in self._clients.values()),
+                ),
             )
         )
 
@@ -159,16 +161,18 @@ def _farm_inputs(local: LocalNode, farm: FoundedFarm) -> FarmInputs:
         stands_still=farm.background_tasks.stands_still,
         links=_links(farm.replica),
         lease_set_files=local.structure_files(),
-        counters={
-            **applied_state.records,
-            "structures_published": farm.background_tasks.published,
-            "figures_dropped": farm.background_tasks.figures_dropped,
-            "disk_groups": server.groups,
-            "disk_persists": server.persists,
-            "entries_reread": server.entries_reread,
-            **_named("dropped", dict(server.dropped)),
-            **_named("ignored", dict(server.raft.dropped)),
-        },
+        counters=by_key(
+            applied_state.records.items(),
+            (
+                (RaftWork.STRUCTURES_PUBLISHED, farm.background_tasks.published),
+                (RaftWork.FIGURES_DROPPED, farm.background_tasks.figures_dropped),
+                (RaftWork.DISK_GROUPS, server.groups),
+                (RaftWork.DISK_PERSISTS, server.persists),
+                (RaftWork.ENTRIES_REREAD, server.entries_reread),
+            ),
+            server.dropped,
+            server.raft.dropped,
+        ),
     )
 
 
@@ -180,7 +184,3 @@ def _links(replica: Replica) -> tuple[ServerLink, ...]:
         )
         for each in sorted(replica.links.describe(), key=lambda link: link.peer)
     )
-
-
-def _named(prefix: str, values: Mapping[str, int]) -> dict[str, int]:
-    return {f"{prefix}_{''.join(c if c.isalnum() else '_' for c in name)}": value for name, value in values.items()}

@@ -18,10 +18,9 @@ This module needs kio; `bridge.node.client_endpoints` imports it only if the set
 """
 
 import logging
-import re
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -34,6 +33,7 @@ from bridge.core.log.feature_level import KAFKA_LEVEL
 from bridge.node.events.alarms import Alarms, NodeStopped
 from bridge.node.events.event_log import clock_ms
 from bridge.node.founded_farm import CurrentFarm
+from bridge.node.kafka.counters import TopicEvent
 from bridge.node.kafka.farm_quorum import KAFKA_LISTENER, quorum_of
 from bridge.node.kafka.farm_topic import FarmTopic
 from bridge.node.kafka.group_offsets import FarmGroupOffsets
@@ -44,6 +44,7 @@ from bridge.node.security.certificates import show_validity, validity_of
 from bridge.node.security.listed_file import LOOK_EVERY_S
 from bridge.node.settings.clients import KafkaSettings
 from bridge.node.settings.descriptors import descriptor_shares
+from consensus import CountedReason
 from consensus.net import CertificateError, NodeCertificate, server_context
 from consensus.protocols.kafka import (
     ConfigsService,
@@ -64,7 +65,6 @@ READ_BYTES: Final = 64 * 1024
 WRITE_BYTES: Final = 4 * 1024 * 1024
 """Batches of clients have 1 MB, if nothing else is set."""
 INCOMPLETE_BYTES: Final = 16 * 1024 * 1024
-_WORD: Final = re.compile("[a-z0-9]+")
 
 
 class FarmListener:
@@ -104,12 +104,14 @@ class FarmListener:
         return endpoint(self._settings.advertise)
 
     @property
-    def counters(self) -> Mapping[str, int]:
+    def counters(self) -> Counter[CountedReason]:
         """For the view and the metrics: requests, connections by their end, what was produced or refused."""
-        found = Counter({"_".join(_WORD.findall(name.lower())): each for name, each in self._listener.counters.items()})
+        found: Counter[CountedReason] = Counter()
         if self._groups is not None:
-            found["offsets_written"] = self._groups.written
-        return found | {f"produced_{name}": each for name, each in self._producing.counters.items()}
+            found[TopicEvent.OFFSETS_WRITTEN] = self._groups.written
+        found.update(self._listener.counters)
+        found.update(self._producing.counters)
+        return found
 
     async def serve(self) -> None:
         """Answer clients until cancelled."""

@@ -37,6 +37,7 @@ from bridge.core.state.kafka_clients import SEQUENCES, ProducedStatus, principal
 from bridge.core.state.kafka_clients import Produced as ProducedEntry
 from bridge.node.events.alarms import Alarms
 from bridge.node.founded_farm import NO_SERVER, CurrentFarm, FoundedFarm
+from bridge.node.kafka.counters import ProduceRefusal, TopicEvent
 from bridge.node.kafka.listed_users import ListedUsers
 from bridge.node.raft.client_scopes import needed_scope
 from bridge.node.raft.submitting import entry_refusal, sealed
@@ -70,7 +71,7 @@ class Producing:
         """By producer id, held while a batch of it is under way."""
         self._held_bytes = 0
         """Of entries that are not committed yet."""
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[TopicEvent | ProduceRefusal] = Counter()
         """Records that were committed, and batches that were refused, by reason."""
 
     async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
@@ -101,7 +102,7 @@ class Producing:
         """See `ServedTopic.new_producer_id`."""
         if self._users is None or not self._users.scopes_of(principal):
             raise self._refused(
-                "out_of_scope",
+                ProduceRefusal.OUT_OF_SCOPE,
                 ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
                 f"{principal or 'an unknown client'} needs a scope in kafka.users to produce",
             )
@@ -111,8 +112,10 @@ class Producing:
         await self._submit(farm, (farm.signer.sign(encode(start)),), repeat_unknown=True)
         producer_id = farm.state.kafka.id_of(name)
         if producer_id is None:
-            raise self._refused("unknown", ErrorCode.COORDINATOR_NOT_AVAILABLE, "the new producer is not known yet")
-        self.counters["producers"] += 1
+            raise self._refused(
+                ProduceRefusal.UNKNOWN, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the new producer is not known yet"
+            )
+        self.counters[TopicEvent.PRODUCED_PRODUCERS] += 1
         return ProducerId(producer_id, 0)
 
     def _checked(self, batch: RecordBatch, principal: str | None) -> tuple[bytes, ...]:
@@ -125,11 +128,13 @@ class Producing:
             if refusal is None and batch.producer_id >= 0:
                 refusal = _cannot_be_sealed(value)
             if refusal is not None:
-                raise self._refused("invalid", ErrorCode.INVALID_RECORD, f"record {number} of the batch: {refusal}")
+                raise self._refused(
+                    ProduceRefusal.INVALID, ErrorCode.INVALID_RECORD, f"record {number} of the batch: {refusal}"
+                )
             scope = needed_scope(value)
             if scope not in scopes:
                 text = f"record {number} of the batch needs the scope {scope.value}, which {principal} does not have"
-                raise self._refused("out_of_scope", ErrorCode.TOPIC_AUTHORIZATION_FAILED, text)
+                raise self._refused(ProduceRefusal.OUT_OF_SCOPE, ErrorCode.TOPIC_AUTHORIZATION_FAILED, text)
             values.append(value)
         return tuple(values)
 
@@ -139,7 +144,7 @@ class Producing:
             raise ServerStoppedError(NO_SERVER)
         if not has_level(farm, self._alarms):
             text = f"the farm has feature level {farm.state.level}; producers need {KAFKA_LEVEL}"
-            raise self._refused("early", ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+            raise self._refused(ProduceRefusal.EARLY, ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
         return farm
 
     async def _append_once(self, farm: FoundedFarm, values: tuple[bytes, ...]) -> Produced:
@@ -149,7 +154,7 @@ class Producing:
         for piece in _pieces(entries):
             last = await self._submit(farm, piece, repeat_unknown=False)
             offsets.append(last - len(piece))
-            self.counters["records"] += len(piece)
+            self.counters[TopicEvent.PRODUCED_RECORDS] += len(piece)
         return Produced(offsets[0], -1)
 
     async def _append_sequence(
@@ -170,13 +175,13 @@ class Producing:
             status = farm.state.kafka.judge(named[done - 1], farm.state.log_time_ms)
             if status is not ProducedStatus.DUPLICATE:
                 raise self._out_of_order(status, named[done - 1])
-            self.counters["records"] += len(piece)
-        self.counters["duplicates"] += known
+            self.counters[TopicEvent.PRODUCED_RECORDS] += len(piece)
+        self.counters[TopicEvent.PRODUCED_DUPLICATES] += known
         producer = farm.state.kafka.producer(batch.producer_id, farm.state.log_time_ms)
         index = None if producer is None else producer.index_of(named[0])
         if index is None:
             text = "these records are already committed, and their offset is no longer stored"
-            raise self._refused("forgotten", ErrorCode.DUPLICATE_SEQUENCE_NUMBER, text)
+            raise self._refused(ProduceRefusal.FORGOTTEN, ErrorCode.DUPLICATE_SEQUENCE_NUMBER, text)
         return Produced(index - 1, -1)
 
     async def _known(self, farm: FoundedFarm, named: tuple[ProducedEntry, ...]) -> int:
@@ -204,7 +209,9 @@ class Producing:
         try:
             return farm.signer.sign_for_operator(value)
         except ValueError as error:
-            raise self._refused("invalid", ErrorCode.INVALID_RECORD, f"the entry cannot be signed: {error}") from error
+            raise self._refused(
+                ProduceRefusal.INVALID, ErrorCode.INVALID_RECORD, f"the entry cannot be signed: {error}"
+            ) from error
 
     def _sealed(self, farm: FoundedFarm, value: bytes, name: ProducedEntry) -> bytes:
         entry = sealed(value, str(name))
@@ -214,7 +221,7 @@ class Producing:
             with suppress(ValueError):
                 return farm.signer.vouch(entry) if isinstance(record, Foreign) else farm.signer.sign(entry)
         text = "the producer's number and this node's proof cannot be put into the entry: it is too large or too nested"
-        raise self._refused("invalid", ErrorCode.INVALID_RECORD, text)
+        raise self._refused(ProduceRefusal.INVALID, ErrorCode.INVALID_RECORD, text)
 
     async def _submit(self, farm: FoundedFarm, entries: tuple[bytes, ...], *, repeat_unknown: bool) -> int:
         """Have adjacent entries committed, and applied here; returns the index of the last."""
@@ -224,11 +231,11 @@ class Producing:
                 await farm.replica.server.wait_applied(answer.index)
                 return answer.index
             case SubmitOutcome.COMMITTED | SubmitOutcome.UNKNOWN | SubmitOutcome.EXPIRED:
-                raise self._refused("unknown", ErrorCode.REQUEST_TIMED_OUT, answer.reason)
+                raise self._refused(ProduceRefusal.UNKNOWN, ErrorCode.REQUEST_TIMED_OUT, answer.reason)
             case SubmitOutcome.BUSY:
                 raise ServerBusyError(answer.reason)
             case SubmitOutcome.REFUSED:
-                raise self._refused("no_leader", ErrorCode.NOT_LEADER_OR_FOLLOWER, answer.reason)
+                raise self._refused(ProduceRefusal.NO_LEADER, ErrorCode.NOT_LEADER_OR_FOLLOWER, answer.reason)
             case _:
                 assert_never(answer.outcome)
 
@@ -236,21 +243,21 @@ class Producing:
         match status:
             case ProducedStatus.UNKNOWN:
                 text = f"producer {named.producer_id} sent nothing for a day, or too many other producers started since"
-                return self._refused("expired", ErrorCode.UNKNOWN_PRODUCER_ID, text)
+                return self._refused(ProduceRefusal.EXPIRED, ErrorCode.UNKNOWN_PRODUCER_ID, text)
             case ProducedStatus.FENCED:
                 text = f"producer {named.producer_id} has left epoch {named.epoch}"
-                return self._refused("fenced", ErrorCode.INVALID_PRODUCER_EPOCH, text)
+                return self._refused(ProduceRefusal.FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, text)
             case ProducedStatus.FOREIGN:
                 text = f"producer {named.producer_id} belongs to another user: request a separate producer id"
-                return self._refused("foreign", ErrorCode.INVALID_PRODUCER_ID_MAPPING, text)
+                return self._refused(ProduceRefusal.FOREIGN, ErrorCode.INVALID_PRODUCER_ID_MAPPING, text)
             case ProducedStatus.OUT_OF_ORDER | ProducedStatus.NEW | ProducedStatus.DUPLICATE:
                 text = f"sequence {named.sequence} of producer {named.producer_id} does not follow what is committed"
-                return self._refused("out_of_order", ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, text)
+                return self._refused(ProduceRefusal.OUT_OF_ORDER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, text)
             case _:
                 assert_never(status)
 
-    def _refused(self, reason: str, error_code: ErrorCode, text: str) -> ProduceRefusedError:
-        self.counters[f"refused_{reason}"] += 1
+    def _refused(self, reason: ProduceRefusal, error_code: ErrorCode, text: str) -> ProduceRefusedError:
+        self.counters[reason] += 1
         return ProduceRefusedError(error_code, text)
 
 

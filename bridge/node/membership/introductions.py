@@ -28,6 +28,7 @@ from gossip import (
     EVENTS_LIMIT,
     AdoptGeneration,
     Alarm,
+    CountedDrop,
     Description,
     EventRing,
     GroupDescription,
@@ -48,6 +49,13 @@ SILENT_PERIODS = 3
 CONTACTS_MAX = 64
 GOODBYE_S = 30.0
 BREATH_S = 0.1
+
+
+class IntroductionDrop(CountedDrop):
+    """Introductions that changed nothing."""
+
+    LEFT_OUT = "introduction_left_out", "introductions of other members while the list of members is full"
+    REFUSED = "introduction_refused", "introductions that this node does not accept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +152,10 @@ class Introductions:
         """The picture, in gossip's words."""
         core = self._core
         counted = {"introductions_sent": self._said, "introductions_heard": self._heard}
-        dropped = {"introduction_refused": self._refused, "introduction_left_out": core.left_out}
+        dropped: dict[CountedDrop, int] = {
+            IntroductionDrop.REFUSED: self._refused,
+            IntroductionDrop.LEFT_OUT: core.left_out,
+        }
         return GroupDescription(
             Description(
                 self_info=core.own,

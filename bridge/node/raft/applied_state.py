@@ -11,6 +11,7 @@ transport; there is one for each election.
 
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import assert_never
 
@@ -24,7 +25,7 @@ from bridge.core.farm.state_machine import (
     Farm,
 )
 from bridge.core.log.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError, may_raise
-from bridge.core.log.kinds import ALL_KINDS, kind_of
+from bridge.core.log.kinds import EntryCounter, kind_of
 from bridge.core.log.records import (
     Clock,
     Correction,
@@ -112,8 +113,7 @@ class AppliedState:
         After a snapshot is restored, the index of its end: of older entries it is not known without reading them.
         """
         self._refusals: dict[Index, str] = {}
-        counters = (*(each.counter for each in ALL_KINDS), *(each.counter for each in NoEffect))
-        self.records = dict.fromkeys(counters, 0)
+        self.records: Counter[EntryCounter | NoEffect] = Counter(dict.fromkeys((*EntryCounter, *NoEffect), 0))
 
     @property
     def farm(self) -> Farm:
@@ -267,7 +267,7 @@ class AppliedState:
             self._note_time(index, record)
         for change in changes:
             if isinstance(change, EntryWithoutEffect):
-                self.records[change.reason.counter] += 1
+                self.records[change.reason] += 1
             refusal = _refusal_in(change)
             if refusal is not None:
                 self._refusals[index] = refusal

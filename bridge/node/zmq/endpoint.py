@@ -7,8 +7,8 @@ This module needs pyzmq; `bridge.node.client_endpoints` imports it only if the s
 """
 
 import logging
-import re
-from collections.abc import AsyncIterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from bridge.node.zmq.farm_log import FarmLog
 from bridge.node.zmq.listed_keys import ListedKeys, own_key, read_listed_keys
 from bridge.node.zmq.updates import FarmUpdates
 from bridge.wire.keys.curve_key import CurveKey, to_z85
+from consensus import CountedReason
 from consensus.protocols.zmq_raft import BoundEndpoint, EndpointAddress, ListedClients, bound_endpoint
 
 LOG = logging.getLogger(__name__)
@@ -32,7 +33,6 @@ READ_BYTES: Final = 64 * 1024
 """Requests that only read have a few hundred bytes, and an ident."""
 WRITE_BYTES: Final = ENTRY_LIMIT_BYTES + 4 * 1024
 """An entry, with the frames before it."""
-_WORD = re.compile("[a-z0-9]+")
 
 
 class FarmEndpoint:
@@ -53,10 +53,9 @@ class FarmEndpoint:
         return self._bound.url
 
     @property
-    def counters(self) -> Mapping[str, int]:
+    def counters(self) -> Counter[CountedReason]:
         """For the view and the metrics: counts of messages, drops and updates since the process started."""
-        updates = {f"updates_{reason}": count for reason, count in self._updates.counters.items()}
-        return {"_".join(_WORD.findall(name)): count for name, count in self._bound.counts.items()} | updates
+        return Counter[CountedReason]() + self._bound.counts + self._updates.counters
 
     async def serve(self) -> None:
         """Answer clients until cancelled."""

@@ -33,6 +33,7 @@ from bridge.node.events.event_log import clock_ms
 from bridge.node.founded_farm import CurrentFarm, FoundedFarm
 from bridge.node.raft.client_scopes import needed_scope
 from bridge.node.raft.submitting import SubmittedUpdate, entry_refusal
+from bridge.node.zmq.counters import UpdateResult
 from bridge.node.zmq.listed_keys import ListedKeys
 from consensus import ServerBusyError, ServerStoppedError
 from consensus.protocols.zmq_raft import (
@@ -57,7 +58,7 @@ class FarmUpdates:
         self._alarms = alarms
         self._nursery: trio.Nursery | None = None
         self._pending: dict[bytes, Answer] = {}
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[UpdateResult] = Counter()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Carry out updates until cancelled."""
@@ -73,11 +74,11 @@ class FarmUpdates:
         """As `ServedLog` has it."""
         reqid = request.request_id
         if self._keys is None:
-            self._refuse("read_only", reqid, answer)
+            self._refuse(UpdateResult.READ_ONLY, reqid, answer)
         elif entry_refusal(request.data) is not None:
-            self._refuse("invalid", reqid, answer)
+            self._refuse(UpdateResult.INVALID, reqid, answer)
         elif not self._keys.may(user, needed_scope(request.data)):
-            self._refuse("out_of_scope", reqid, answer)
+            self._refuse(UpdateResult.OUT_OF_SCOPE, reqid, answer)
         elif reqid in self._pending:
             self._pending[reqid] = answer
             answer(UpdateAccepted(reqid))
@@ -91,7 +92,7 @@ class FarmUpdates:
             return
         update = farm.submitting.prepare(request.data, reqid)
         if update is None:
-            self._refuse("invalid", reqid, answer)
+            self._refuse(UpdateResult.INVALID, reqid, answer)
             return
         reqids = farm.applied_state.farm.reqids
         verdict = reqids.judge(update.update, farm.state.log_time_ms)
@@ -105,10 +106,10 @@ class FarmUpdates:
             case ReqidStatus.AHEAD if second_of(reqid) - clock_ms() // 1000 <= AHEAD_S:
                 answer(UpdateRedirect(reqid, None))
             case ReqidStatus.FULL:
-                self.counters["share_full"] += 1
+                self.counters[UpdateResult.SHARE_FULL] += 1
                 answer(UpdateRedirect(reqid, None))
             case ReqidStatus.EXPIRED | ReqidStatus.AHEAD:
-                self._refuse("expired", reqid, answer)
+                self._refuse(UpdateResult.EXPIRED, reqid, answer)
             case _:
                 assert_never(verdict)
 
@@ -123,12 +124,12 @@ class FarmUpdates:
             answer = self._pending.pop(reqid)
         match found:
             case SubmitAnswer(outcome=SubmitOutcome.COMMITTED, index=int(index)):
-                self.counters["committed"] += 1
+                self.counters[UpdateResult.COMMITTED] += 1
                 answer(UpdateCommitted(reqid, index))
             case SubmitAnswer(outcome=SubmitOutcome.EXPIRED):
-                self._refuse("expired", reqid, answer)
+                self._refuse(UpdateResult.EXPIRED, reqid, answer)
             case _:
-                self.counters["unknown"] += 1
+                self.counters[UpdateResult.UNKNOWN] += 1
                 answer(UpdateRedirect(reqid, None))
 
     def _has_level(self, farm: FoundedFarm) -> bool:
@@ -142,6 +143,6 @@ class FarmUpdates:
         )
         return False
 
-    def _refuse(self, reason: str, reqid: bytes, answer: Answer) -> None:
-        self.counters[reason] += 1
+    def _refuse(self, result: UpdateResult, reqid: bytes, answer: Answer) -> None:
+        self.counters[result] += 1
         answer(UpdateExpired(reqid))

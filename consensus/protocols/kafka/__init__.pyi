@@ -4,6 +4,7 @@ from .connections.connection import (
     connect as connect,
     open_connection as open_connection,
 )
+from .connections.counters import ListenerClose as ListenerClose, ListenerEvent as ListenerEvent
 from .connections.listener import (
     KafkaListener as KafkaListener,
     ListenerOptions as ListenerOptions,

@@ -1,3 +1,4 @@
+from .counters import EndpointDrop as EndpointDrop, EndpointEvent as EndpointEvent, SocketDrop as SocketDrop
 from .endpoint.bound_endpoint import (
     BoundEndpoint as BoundEndpoint,
     EndpointAddress as EndpointAddress,

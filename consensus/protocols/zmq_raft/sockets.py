@@ -31,6 +31,7 @@ from typing import Final
 import trio
 import zmq
 
+from consensus.protocols.zmq_raft.counters import EndpointEvent, SocketDrop
 from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS
 
 ZmqContext = zmq.Context[zmq.Socket[bytes]]
@@ -131,7 +132,7 @@ class ZmqSocket:
         receive: Receive | None = None,
         options: SocketOptions = DEFAULT_OPTIONS,
     ) -> None:
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[SocketDrop] = Counter()
         self._receive = receive
         self._reads = kind is not SocketKind.PUB
         self._options = options
@@ -185,12 +186,12 @@ class ZmqSocket:
                 send(frame, _SEND_MORE)
             send(last, _NO_WAIT)
         except zmq.Again:
-            self.counters["not sent, since the queue is full"] += 1
+            self.counters[SocketDrop.QUEUE_FULL] += 1
             return False
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            self.counters["not sent, since the connection is gone"] += 1
+            self.counters[SocketDrop.CONNECTION_GONE] += 1
             return False
         finally:
             self._wake()
@@ -274,12 +275,12 @@ class ZmqSocket:
         while socket.get(_MORE_FOLLOWS):
             if len(frames) == options.max_frames or room < 0:
                 self._discarding = True
-                self.counters["dropped, since it is too large"] += 1
+                self.counters[SocketDrop.TOO_LARGE] += 1
                 return len(frames)
             frames.append(socket.recv(_NO_WAIT))
             room -= len(frames[-1])
         if room < 0:
-            self.counters["dropped, since it is too large"] += 1
+            self.counters[SocketDrop.TOO_LARGE] += 1
         elif self._receive is not None:
             self._receive(frames, user)
         return len(frames)
@@ -315,13 +316,14 @@ class ZapAuthenticator:
 
     def __init__(self, context: ZmqContext, is_listed: Callable[[bytes], bool]) -> None:
         self._is_listed = is_listed
+        self._keys: Counter[EndpointEvent] = Counter()
         self._socket = ZmqSocket(context, SocketKind.REP, self._judge)
         self._socket.bind(_ZAP_URL)
 
     @property
-    def counters(self) -> Counter[str]:
-        """How many keys were accepted and refused."""
-        return self._socket.counters
+    def counters(self) -> Counter[EndpointEvent | SocketDrop]:
+        """Keys accepted and refused, and drops of the socket."""
+        return self._keys + self._socket.counters
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Answer until cancelled; later connections are refused."""
@@ -331,7 +333,7 @@ class ZapAuthenticator:
         """The frames are version, request id, domain, address, identity, mechanism, credentials."""
         is_key = len(frames) == _ZAP_FRAMES and frames[5] == b"CURVE" and len(frames[6]) == KEY_BYTES
         is_listed = is_key and self._is_listed(frames[6])
-        self.counters["keys accepted" if is_listed else "keys refused"] += 1
+        self._keys[EndpointEvent.KEYS_ACCEPTED if is_listed else EndpointEvent.KEYS_REFUSED] += 1
         user = frames[6].hex().encode() if is_listed else b""
         verdict = (b"200", b"OK", user) if is_listed else (b"400", b"the key is not listed", user)
         self._socket.send([_ZAP_VERSION, frames[1] if len(frames) > 1 else b"", *verdict, b""])

@@ -152,7 +152,7 @@ class Incident:
 
 
 class Metrics:
-    """Counts by name (a bounded set: `Fault` and `ConnectionEvent`), and incidents to a callback."""
+    """Counts of faults and events, and incidents to a callback."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class Metrics:
         on_connected: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`on_connected` gets the address of each peer after a completed handshake, in either direction."""
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[Fault | ConnectionEvent] = Counter()
         self.answers = Histogram()
         """From a request to another server until its answer."""
         self.connected = on_connected
@@ -178,7 +178,7 @@ class Metrics:
 
     def incident(self, fault: Fault, peer: str, text: str, *, ours: bool = False) -> None:
         """Count a fault, and report it unless the same one was reported a moment ago."""
-        self.counts[fault.value] += 1
+        self.counts[fault] += 1
         now = trio.current_time()
         reported_at = self._reported_at.get((fault, peer))
         period = self._period(fault, now)

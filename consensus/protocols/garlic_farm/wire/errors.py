@@ -4,35 +4,38 @@ Bytes from the network are untrusted: whatever they contain, a decoder returns a
 Its `fault` is the coarse class by which a shell counts it; its text is the sentence that an operator reads.
 """
 
-from enum import Enum
+from consensus.core.drops import CountedReason
 
 
-class Fault(Enum):
-    """Why bytes or a peer were refused; the value names the counter."""
+class Fault(CountedReason):
+    """Reasons to refuse bytes or a peer."""
 
-    MALFORMED = "malformed"
-    TOO_LARGE = "too-large"
-    OUT_OF_TURN = "out-of-turn"
-    WRONG_PATH = "wrong-path"
-    WRONG_METHOD = "wrong-method"
-    WRONG_VERSION = "wrong-version"
-    WRONG_CREDENTIALS = "wrong-credentials"
-    REPLAYED = "replayed"
-    WRONG_CLUSTER = "wrong-cluster"
-    WRONG_SERVER = "wrong-server"
-    UNPROVEN = "unproven"
-    UNKNOWN_IDENTITY = "unknown-identity"
-    EXPELLED = "expelled"
-    WRONG_CERTIFICATE = "wrong-certificate"
-    DISTRUSTED = "distrusted"
-    PLAIN_REFUSED = "plain-refused"
-    PROXY_REFUSED = "proxy-refused"
-    REFUSED_UPGRADE = "refused-upgrade"
-    UNREACHABLE = "unreachable"
-    SILENT = "silent"
-    BUSY = "busy"
-    REFUSED_CHANGE = "refused-change"
-    FOREIGN_SNAPSHOT = "foreign-snapshot"
+    MALFORMED = "malformed", "bytes that are not a message of the protocol"
+    TOO_LARGE = "too-large", "messages that announce more than the limits allow"
+    OUT_OF_TURN = (
+        "out-of-turn",
+        "messages that their sender may not send then, such as a server's message without proof of its identity",
+    )
+    WRONG_PATH = "wrong-path", "requests to a path that is not the farm's"
+    WRONG_METHOD = "wrong-method", "requests with a method that no handshake has"
+    WRONG_VERSION = "wrong-version", "peers with another version of the protocol"
+    WRONG_CREDENTIALS = "wrong-credentials", "wrong users or passwords"
+    REPLAYED = "replayed", "recorded handshakes that were sent again"
+    WRONG_CLUSTER = "wrong-cluster", "peers with the name or id of another cluster"
+    WRONG_SERVER = "wrong-server", "servers that are not the expected server at their address"
+    UNPROVEN = "unproven", "Raft ids without a proof"
+    UNKNOWN_IDENTITY = "unknown-identity", "identities that the log has not admitted"
+    EXPELLED = "expelled", "retired or evicted identities, and removed servers"
+    WRONG_CERTIFICATE = "wrong-certificate", "certificates that have expired or are not the announced certificate"
+    DISTRUSTED = "distrusted", "peers that do not trust this node's certificate"
+    PLAIN_REFUSED = "plain-refused", "addresses that this node may not call without TLS"
+    PROXY_REFUSED = "proxy-refused", "refusals of the router's HTTP proxy"
+    REFUSED_UPGRADE = "refused-upgrade", "handshakes that the peer refused for another reason"
+    UNREACHABLE = "unreachable", "peers that this node could not connect to"
+    SILENT = "silent", "peers that sent nothing in time"
+    BUSY = "busy", "connections without a free place, or to a node that does not know its farm yet"
+    REFUSED_CHANGE = "refused-change", "changes of the servers that the peer refused"
+    FOREIGN_SNAPSHOT = "foreign-snapshot", "snapshots that are not the farm's"
 
 
 class GarlicFarmError(Exception):

@@ -40,6 +40,7 @@ from consensus.net.accepting import AcceptOptions, AcceptQueue, CloseReason, sou
 from consensus.net.receive_budget import BudgetOptions, ReceiveBudget
 from consensus.net.tls_stream import TlsStream
 from consensus.net.transfer_time import time_for
+from consensus.protocols.kafka.connections.counters import ListenerClose, ListenerEvent
 from consensus.protocols.kafka.connections.framing import FrameStream
 from consensus.protocols.kafka.connections.look_ahead import LookAhead
 from consensus.protocols.kafka.connections.security import ListenerSecurity, certificate_principal
@@ -64,7 +65,12 @@ _FIRST_HANDSHAKE_WITH_AUTHENTICATE: Final = 1
 _TOLERANCE: Final = 0.02
 """By which part of itself a limit of time may be too short."""
 _MAX_FRAME_BYTES_BEFORE_LOGIN: Final = 64 * 1024
-_TAKING: Final = "the client to take an answer"
+_CLOSE_OF: Final[Mapping[CloseReason, ListenerClose]] = {
+    CloseReason.CROWDED: ListenerClose.CROWDED,
+    CloseReason.SILENT: ListenerClose.SILENT,
+    CloseReason.GONE: ListenerClose.HUNG_UP_EARLY,
+    CloseReason.EXHAUSTED: ListenerClose.EXHAUSTED,
+}
 _API_KEY_BYTES: Final = 2
 """Of a request's header, which begins with the API."""
 
@@ -99,7 +105,11 @@ class ListenerOptions:
 
 
 class _EndedError(Exception):
-    """The connection must end; the text is the reason under which it is counted."""
+    """The connection must end, and is counted under the reason."""
+
+    def __init__(self, reason: ListenerClose) -> None:
+        super().__init__(reason.meaning)
+        self.reason = reason
 
 
 @dataclass(slots=True)
@@ -113,7 +123,8 @@ class _ClientSession:
     principal: str | None
     must_login: bool
     scram: ScramServer | None = None
-    waits_for: str = "a request"
+    overdue: ListenerClose = ListenerClose.IDLE
+    """The reason to close it at its deadline."""
 
 
 @dataclass(slots=True)
@@ -138,7 +149,7 @@ class KafkaListener:
         self.options = options
         self.port = options.port
         """Where it listens, once it does."""
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[ListenerEvent | ListenerClose] = Counter()
         """Connections that were accepted, and that were closed, by reason; requests that were answered, and bytes."""
         self._services = tuple(services)
         self._apis: dict[int, ServedApi] = {}
@@ -171,7 +182,9 @@ class KafkaListener:
             strangers_per_source_max=options.max_connections_per_source,
             waiting_s=options.first_s,
         )
-        queue = AcceptQueue(waiting, arrived=lambda: self._count("connections accepted"), dropped=self._dropped)
+        queue = AcceptQueue(
+            waiting, arrived=lambda: self._count(ListenerEvent.CONNECTIONS_ACCEPTED), dropped=self._dropped
+        )
         async with trio.open_nursery() as nursery:
             await nursery.start(queue.serve, listeners, self._accept)
             task_status.started(self.port)
@@ -181,7 +194,7 @@ class KafkaListener:
         source = source_of(host)
         full = self._open.total() >= self.options.max_connections
         if full or self._open[source] >= self.options.max_connections_per_source:
-            self._count("closed: too many connections" + ("" if full else " of one source"))
+            self._count(ListenerClose.TOO_MANY if full else ListenerClose.TOO_MANY_OF_SOURCE)
             await trio.aclose_forcefully(stream)
             return
         self._open[source] += 1
@@ -208,17 +221,17 @@ class KafkaListener:
         self._apis = apis
         self._served = {key: (api.min_version, api.max_version) for key, api in apis.items()} | dict(_OWN_APIS)
 
-    def _count(self, what: str) -> None:
-        self.counters[what] += 1
+    def _count(self, event: ListenerEvent | ListenerClose) -> None:
+        self.counters[event] += 1
 
     def _dropped(self, _: str, why: CloseReason) -> None:
-        self._count(f"closed: {why.value}")
+        self._count(_CLOSE_OF[why])
 
     async def _accept(self, transport: trio.SocketStream, host: str) -> None:
         try:
             port = int(transport.socket.getpeername()[1])
         except OSError:
-            self._count("closed: the client hung up")
+            self._count(ListenerClose.HUNG_UP)
             await trio.aclose_forcefully(transport)
             return
         await self.serve(transport, host, port)
@@ -236,30 +249,29 @@ class KafkaListener:
                     frames.max_frame_bytes = min(frames.max_frame_bytes, _MAX_FRAME_BYTES_BEFORE_LOGIN)
                 session = _ClientSession(frames, scope, host, port, certificate_principal(stream), must_login)
                 await self._converse(session, holding)
-                self._count("closed: the client hung up")
+                self._count(ListenerClose.HUNG_UP)
                 with trio.move_on_after(1):
                     await frames.aclose()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._count("closed: the connection broke")
+            self._count(ListenerClose.BROKEN)
         except UnsupportedVersionError:
-            self._count("closed: a version that is not served")
+            self._count(ListenerClose.UNSERVED_VERSION)
         except KafkaWireError:
-            self._count("closed: no request of Kafka's")
+            self._count(ListenerClose.MALFORMED)
         except _EndedError as error:
-            self._count(f"closed: {error}")
+            self._count(error.reason)
         finally:
             holding.ahead = None
             if session is not None:
                 session.frames.drop()
             await trio.aclose_forcefully(stream)
         if scope.cancelled_caught:
-            late = trio.current_time() >= scope.deadline
-            waits_for = "the handshake" if session is None or session.must_login else session.waits_for
-            if late:
-                self._count(f"closed: waited too long for {waits_for}")
+            overdue = ListenerClose.HANDSHAKE_TIMEOUT if session is None or session.must_login else session.overdue
+            if trio.current_time() >= scope.deadline:
+                self._count(overdue)
             else:
-                what = "answers that are not taken" if waits_for == _TAKING else "requests"
-                self._count(f"closed: too many bytes of {what}")
+                is_untaken = overdue is ListenerClose.ANSWER_TIMEOUT
+                self._count(ListenerClose.ANSWER_BYTES if is_untaken else ListenerClose.REQUEST_BYTES)
 
     async def _secure(self, stream: trio.abc.Stream) -> trio.abc.Stream:
         tls = self.options.security.tls
@@ -272,7 +284,7 @@ class KafkaListener:
             await secured.do_handshake()
         except (trio.BrokenResourceError, ValueError, OSError) as error:
             # SSLCertVerificationError is a ValueError.
-            raise _EndedError("the TLS handshake failed") from error
+            raise _EndedError(ListenerClose.TLS_FAILED) from error
         return secured
 
     async def _converse(self, session: _ClientSession, holding: _Holding) -> None:
@@ -299,9 +311,11 @@ class KafkaListener:
         frames, options = session.frames, self.options
         while await frames.begin():
             if not frames.has_frame:
-                self._expect(session, "the rest of a request", options.frame_s + time_for(frames.announced_bytes))
+                self._expect(
+                    session, ListenerClose.REQUEST_INCOMPLETE, options.frame_s + time_for(frames.announced_bytes)
+                )
             frame = await frames.receive()
-            self._expect(session, "a service", options.answer_s)
+            self._expect(session, ListenerClose.SERVICE_TIMEOUT, options.answer_s)
             if self._overlaps(frame):
                 await ahead.begin(partial(self._answer, session, frame), len(frame))
                 holding.buffered(0)
@@ -311,13 +325,13 @@ class KafkaListener:
                 size_bytes = 0 if response is None else len(response)
                 if response is not None and not frames.send_now(response):
                     response = None  # The stream has its own copy.
-                    self._expect(session, _TAKING, options.send_s + time_for(size_bytes))
+                    self._expect(session, ListenerClose.ANSWER_TIMEOUT, options.send_s + time_for(size_bytes))
                     holding.answer(size_bytes)
                     await frames.flush()
                     holding.answer(0)
                 self._count_request(len(frame), size_bytes)
                 holding.request(0)
-            self._expect(session, "a request", options.idle_s)
+            self._expect(session, ListenerClose.IDLE, options.idle_s)
             if frames.has_begun:
                 # What a client sends at once may be thousands of requests, and nothing above had to wait.
                 await trio.lowlevel.checkpoint()
@@ -337,18 +351,18 @@ class KafkaListener:
             with trio.move_on_after(self.options.send_s + time_for(sent_bytes)) as taking:
                 await frames.flush()
             if taking.cancelled_caught:
-                raise _EndedError(f"waited too long for {_TAKING}")
+                raise _EndedError(ListenerClose.ANSWER_TIMEOUT)
             holding.answer(0)
         holding.buffered(-size_bytes)
         self._count_request(size_bytes, sent_bytes)
 
     def _count_request(self, received_bytes: int, sent_bytes: int) -> None:
-        self.counters["requests answered"] += 1
-        self.counters["bytes received"] += received_bytes
-        self.counters["bytes sent"] += sent_bytes
+        self.counters[ListenerEvent.REQUESTS_ANSWERED] += 1
+        self.counters[ListenerEvent.BYTES_RECEIVED] += received_bytes
+        self.counters[ListenerEvent.BYTES_SENT] += sent_bytes
 
-    def _expect(self, session: _ClientSession, what: str, within_s: float) -> None:
-        session.waits_for = what
+    def _expect(self, session: _ClientSession, overdue: ListenerClose, within_s: float) -> None:
+        session.overdue = overdue
         if session.must_login:
             return
         deadline_s = trio.current_time() + within_s
@@ -379,7 +393,7 @@ class KafkaListener:
 
     async def _ask(self, session: _ClientSession, request: ApiRequest) -> Any:
         if session.must_login:
-            raise _EndedError("a request before the login")
+            raise _EndedError(ListenerClose.REQUEST_BEFORE_LOGIN)
         caller = Caller(
             client_id=request.client_id,
             principal=session.principal,
@@ -392,9 +406,9 @@ class KafkaListener:
         try:
             return await self._apis[request.api_key].answer(request.message, caller)
         except (ServerBusyError, ServerStoppedError) as error:
-            raise _EndedError("the server is busy or has stopped") from error
+            raise _EndedError(ListenerClose.SERVER_BUSY) from error
         except AskElsewhereError as error:
-            raise _EndedError("another server must answer") from error
+            raise _EndedError(ListenerClose.ANSWER_ELSEWHERE) from error
 
     def _api_versions(self, error_code: ErrorCode, version: int) -> clients.ApiVersionsResponse:
         self._merge()
@@ -445,11 +459,11 @@ class KafkaListener:
             refusal = clients.SaslAuthenticateResponse(error_code=code, error_message=text, auth_bytes=b"")
             await session.frames.send(_encoded(request, refusal))
             await session.frames.aclose()
-            raise _EndedError("the login failed") from error
+            raise _EndedError(ListenerClose.LOGIN_FAILED) from error
         if scram.user is not None:
             session.principal, session.must_login = f"User:{scram.user}", False
             session.frames.max_frame_bytes = self.options.limits.max_request_bytes
-            self._count("logins")
+            self._count(ListenerEvent.LOGINS)
         return clients.SaslAuthenticateResponse(auth_bytes=answer)
 
 
@@ -457,7 +471,7 @@ def _encoded(request: ApiRequest, response: Any) -> bytes:
     try:
         return encode_response(request.api_key, request.api_version, request.correlation_id, response)
     except KafkaWireError as error:
-        raise _EndedError("an answer has no form in the version that was asked") from error
+        raise _EndedError(ListenerClose.ANSWER_UNENCODABLE) from error
 
 
 @asynccontextmanager

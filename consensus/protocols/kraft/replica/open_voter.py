@@ -21,7 +21,7 @@ is a copy (`quorum_directory`).
 """
 
 import errno
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from time import time
@@ -63,7 +63,7 @@ from consensus.protocols.kraft.replica.metrics import (
     QuorumMeasurements,
     figures_of,
 )
-from consensus.protocols.kraft.replica.peer_transport import KraftTransport, Place, RetryTimes
+from consensus.protocols.kraft.replica.peer_transport import KraftTransport, Place, RetryTimes, TransportEvent
 from consensus.protocols.kraft.replica.quorum_names import QuorumNames, server_of
 from consensus.protocols.kraft.replica.quorum_service import AnsweringLeader, FetchDispatch, QuorumService
 from consensus.protocols.kraft.replica.state_machine import QuorumLog
@@ -148,9 +148,9 @@ class KraftVoter:
                 await self.server.transfer_leadership()
 
     @property
-    def counters(self) -> dict[str, int]:
+    def counters(self) -> Mapping[TransportEvent, int]:
         """What was dropped, repeated or refused since the start, by reason."""
-        return dict(self.transport.counters)
+        return self.transport.counters.copy()
 
 
 def _ignore(_notice: Notice) -> None:

@@ -46,6 +46,7 @@ from typing import Any, Final
 import trio
 
 from consensus.core import messages as core
+from consensus.core.drops import CountedReason
 from consensus.core.features import Extensions
 from consensus.core.model import ReplicaKey, ServerId
 from consensus.net.backoff import Backoff
@@ -94,6 +95,22 @@ _WITH_CLUSTER: Final = (
     core.BeginQuorumEpoch,
     core.EndQuorumEpoch,
 )
+
+
+class TransportEvent(CountedReason):
+    """Connections to peers, and requests and replies that the transport drops."""
+
+    CONNECTIONS = "connections", "connections to peers or bootstrap servers"
+    CONNECTION_FAILED = "connection_failed", "failed connections"
+    CONNECTION_TO_OTHER_SERVER = "connection_to_other_server", "connections to a server that is not the peer"
+    PEER_WITHOUT_ADDRESS = "peer_without_address", "requests to a peer with an unknown address"
+    PRE_VOTE_UNSUPPORTED = "pre_vote_unsupported", "pre-votes to a peer whose version cannot express them"
+    REPLY_USELESS = "reply_useless", "replies without information about the quorum"
+    REQUEST_EXPIRED = "request_expired", "requests that waited too long for a connection"
+    REQUEST_NOT_RUNNING = "request_not_running", "requests before the transport runs, or after it has ended"
+    REQUEST_NOT_SENT = "request_not_sent", "requests that could not be sent"
+    REQUEST_UNANSWERED = "request_unanswered", "requests without a reply"
+    SIGN_OF_LIFE_UNSUPPORTED = "sign_of_life_unsupported", "signs of life to a peer whose version cannot express them"
 
 
 class Purpose(Enum):
@@ -175,7 +192,7 @@ class _Lane:
                 places = self._places()
                 substitute = self._substitute()
                 if substitute is None and not places:
-                    self._count("requests to a peer whose address is not known", len(self._queued))
+                    self._count(TransportEvent.PEER_WITHOUT_ADDRESS, len(self._queued))
                     self._queued.clear()
                     continue
                 self._is_peer, self._has_answered = substitute is None, False
@@ -214,7 +231,7 @@ class _Lane:
         try:
             identity = await self._identify(connection)
         except KafkaConnectionError:
-            self._count("connections that failed")
+            self._count(TransportEvent.CONNECTION_FAILED)
             identity = VoterMatch.ANOTHER
         except BaseException:
             await connection.aclose()
@@ -222,7 +239,7 @@ class _Lane:
         if identity is VoterMatch.SAME:
             self._transport.found[self._peer] = self._recorded, place
         elif identity is VoterMatch.ANOTHER or place != self._recorded:
-            self._count("connections to another server than the peer")
+            self._count(TransportEvent.CONNECTION_TO_OTHER_SERVER)
             await connection.aclose()
             return None
         return connection
@@ -240,11 +257,11 @@ class _Lane:
         try:
             return await connect(*place, self._transport.options)
         except KafkaConnectionError:
-            self._count("connections that failed")
+            self._count(TransportEvent.CONNECTION_FAILED)
             return None
 
     async def _use(self, connection: KafkaConnection) -> None:
-        self._count("connections")
+        self._count(TransportEvent.CONNECTIONS)
         version = connection.version_of(ApiKey.VOTE)
         pre_vote = version is not None and version >= FIRST_PRE_VOTE_VERSION
         try:
@@ -260,14 +277,14 @@ class _Lane:
 
     def _start(self, connection: KafkaConnection, request: core.Request) -> None:
         if has_no_form(request, connection.version_of(ApiKey.VOTE)):
-            self._count("pre-votes that the peer has no form for")
+            self._count(TransportEvent.PRE_VOTE_UNSUPPORTED)
             return
         wait_ms, written = 0, request
         if isinstance(request, core.Fetch):
             wait_ms = request.max_wait_ms
             if FETCH_SIZES not in connection.features:
                 if request.is_sign_of_life:
-                    self._count("signs of life that the peer has no form for")
+                    self._count(TransportEvent.SIGN_OF_LIFE_UNSUPPORTED)
                     return
                 written = replace(request, max_bytes=FETCH_BYTES)
         try:
@@ -276,11 +293,11 @@ class _Lane:
             arriving = partial(self._arriving, request.correlation) if self._is_peer else not_reported
             connection.start(message, answered, wait_ms=wait_ms, arriving=arriving)
         except (KafkaWireError, KafkaConnectionError):
-            self._count("requests that could not be sent")
+            self._count(TransportEvent.REQUEST_NOT_SENT)
 
     def _answered(self, request: core.Request, response: Any | None, *, is_peer: bool) -> None:
         if response is None:
-            self._count("requests without an answer")
+            self._count(TransportEvent.REQUEST_UNANSWERED)
             return
         self._backoff.reset()
         self._has_answered = True
@@ -290,7 +307,7 @@ class _Lane:
                 self._transport.learned(endpoints)
             reply = reply_from_wire(response, request, self._transport.names, self._transport.read_entries)
         except KafkaWireError as error:
-            self._count("answers that say nothing about the quorum")
+            self._count(TransportEvent.REPLY_USELESS)
             self._transport.last_error = f"replica {self._peer.id}: {error}"
             return
         self._receiver.deliver_reply(self._peer, reply if is_peer else _redirection(reply))
@@ -305,12 +322,12 @@ class _Lane:
     def _drop_expired(self) -> None:
         now_s = trio.current_time()
         kept = {kind: each for kind, each in self._queued.items() if each.expires_s > now_s}
-        self._count("requests that waited too long to be sent", len(self._queued) - len(kept))
+        self._count(TransportEvent.REQUEST_EXPIRED, len(self._queued) - len(kept))
         self._queued = kept
 
-    def _count(self, what: str, number: int = 1) -> None:
+    def _count(self, event: TransportEvent, number: int = 1) -> None:
         if number:
-            self._transport.counters[what] += number
+            self._transport.counters[event] += number
 
 
 def _redirection(reply: core.Reply) -> core.Reply:
@@ -357,7 +374,7 @@ class KraftTransport:
         self.found: dict[ReplicaKey, tuple[Place | None, Place]] = {}
         """Of peers that have proven who they are: the address in the configuration then, and where they were."""
         self.random = random or Random()
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[TransportEvent] = Counter()
         """Connections, and what was not sent or not answered, by reason."""
         self.last_error: str | None = None
         """The newest answer that was no use, for people."""
@@ -368,7 +385,7 @@ class KraftTransport:
     def send(self, recipient: ServerId, request: core.Request) -> None:
         """See `Transport.send`."""
         if self._running is None:
-            self.counters["requests while the transport does not run"] += 1
+            self.counters[TransportEvent.REQUEST_NOT_RUNNING] += 1
             return
         purpose, peer = purpose_of(request), replica(recipient)
         lane = self._lanes.get((peer, purpose))

@@ -22,6 +22,7 @@ import os
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Final
@@ -42,6 +43,7 @@ from consensus.protocols.zmq_raft.client.links import (
 )
 from consensus.protocols.zmq_raft.client.log_reader import LogItem, LogReader, NoProgressError
 from consensus.protocols.zmq_raft.client.subscriber import Subscriber
+from consensus.protocols.zmq_raft.counters import ClientEvent
 from consensus.protocols.zmq_raft.sockets import (
     CurveClient,
     SocketKind,
@@ -124,9 +126,9 @@ class ZmqRaftClient:
         self._places = trio.Semaphore(options.max_under_way)
 
     @property
-    def counters(self) -> dict[str, int]:
+    def counters(self) -> Counter[ClientEvent]:
         """What was dropped, by its reason."""
-        return dict(self._links.counters)
+        return self._links.counters.copy()
 
     @property
     def leader_url(self) -> str | None:

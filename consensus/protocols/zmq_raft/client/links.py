@@ -24,6 +24,7 @@ from typing import Protocol
 
 import trio
 
+from consensus.protocols.zmq_raft.counters import ClientEvent
 from consensus.protocols.zmq_raft.wire.codec import decode_reply, encode_request
 from consensus.protocols.zmq_raft.wire.frames import DEFAULT_LIMITS, FrameLimits, ZmqRaftError, uint_frame
 from consensus.protocols.zmq_raft.wire.messages import (
@@ -151,7 +152,7 @@ class Exchange:
 class ClientLink:
     """The connection to one peer."""
 
-    def __init__(self, url: str, sockets: ClientSockets, limits: FrameLimits, counters: Counter[str]) -> None:
+    def __init__(self, url: str, sockets: ClientSockets, limits: FrameLimits, counters: Counter[ClientEvent]) -> None:
         self.url = url
         self.uses = 0
         """Who needs the link although its peer may not lead."""
@@ -199,7 +200,7 @@ class ClientLink:
     def send(self, frames: Sequence[bytes]) -> None:
         """Send a message. Without room for it, it counts as lost on the way; a closed link sends nothing."""
         if self._is_open and not self._socket.send(frames):
-            self._counters["not sent, since the peer takes nothing"] += 1
+            self._counters[ClientEvent.NOT_SENT] += 1
 
     async def ask(self, request: ClientRequest, frames: Sequence[bytes], exchange: Exchange) -> ClientReply | NoReply:
         """Send a request and wait for its reply; cancelling this ends the request."""
@@ -213,12 +214,12 @@ class ClientLink:
         call = self._calls.get(frames[0])
         if call is None:
             self.leftover_s = trio.current_time()
-            self._counters["dropped, since it answers no request"] += 1
+            self._counters[ClientEvent.UNMATCHED_REPLY] += 1
             return
         try:
             reply = decode_reply(call.request_type, frames, self._limits)
         except ZmqRaftError:
-            self._counters["dropped, since it is malformed"] += 1
+            self._counters[ClientEvent.MALFORMED] += 1
             return
         call.take(reply, sum(map(len, frames)))
 
@@ -227,7 +228,7 @@ class ClientLinks:
     """All links of a client. They are opened when they are needed, and run in `nursery`."""
 
     def __init__(self, sockets: ClientSockets, nursery: trio.Nursery, options: ZmqClientOptions) -> None:
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[ClientEvent] = Counter()
         self._sockets = sockets
         self._nursery = nursery
         self._options = options

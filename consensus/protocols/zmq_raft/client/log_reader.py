@@ -35,6 +35,7 @@ import trio
 from consensus.core.model import COMMAND, Entry, EntryKind, Index, Term
 from consensus.protocols.zmq_raft.client.known_leader import KnownLeader
 from consensus.protocols.zmq_raft.client.links import ClientLink, NoReply, ZmqClientOptions
+from consensus.protocols.zmq_raft.counters import ClientEvent
 from consensus.protocols.zmq_raft.wire.codec import encode_request
 from consensus.protocols.zmq_raft.wire.entries import ENTRY_HEAD_BYTES, entry_frame
 from consensus.protocols.zmq_raft.wire.frames import REQUEST_ID_BYTES
@@ -285,7 +286,7 @@ class LogReader:
         if self._goes_on(reply):
             self._leader.served(stream.link)
             return reply
-        self._leader.links.counters["entries out of order"] += 1
+        self._leader.links.counters[ClientEvent.ENTRIES_OUT_OF_ORDER] += 1
         self._failures += 1
         await trio.sleep(self._options.election_grace_s)
         return None

@@ -31,6 +31,7 @@ import trio
 from consensus.core.model import Index
 from consensus.protocols.zmq_raft.client.known_leader import KnownLeader
 from consensus.protocols.zmq_raft.client.log_reader import CommittedEntry, LogItem, SnapshotPart, log_entry
+from consensus.protocols.zmq_raft.counters import ClientEvent
 from consensus.protocols.zmq_raft.wire.codec import decode_broadcast
 from consensus.protocols.zmq_raft.wire.frames import ZmqRaftError
 from consensus.protocols.zmq_raft.wire.messages import StateBroadcast
@@ -52,7 +53,7 @@ class _Broadcasts:
         except OSError:
             # The same as a broadcast that does not come through.
             self._life = trio.CancelScope()
-            self._counters["broadcasts that cannot be connected to"] += 1
+            self._counters[ClientEvent.BROADCAST_UNREACHABLE] += 1
 
     def __enter__(self) -> Self:
         return self
@@ -77,19 +78,19 @@ class _Broadcasts:
     def _receive(self, frames: list[bytes], _user: str | None) -> None:
         options = self._options
         if frames[0] != self._ident:
-            self._counters["broadcasts of another cluster"] += 1
+            self._counters[ClientEvent.BROADCAST_OF_OTHER_CLUSTER] += 1
             return
         try:
             broadcast = decode_broadcast(frames, options.limits)
         except ZmqRaftError:
-            self._counters["dropped, since it is malformed"] += 1
+            self._counters[ClientEvent.MALFORMED] += 1
             return
         self._heard_s = trio.current_time()
         size = sum(map(len, frames))
         if self._kept and not broadcast.entries and not self._kept[-1][0].entries:
             self._kept_bytes -= self._kept.pop()[1]
         if self._kept and (len(self._kept) >= options.max_ahead or self._kept_bytes + size > options.max_ahead_bytes):
-            self._counters["broadcasts without room"] += 1
+            self._counters[ClientEvent.BROADCAST_WITHOUT_ROOM] += 1
             return
         self._kept.append((broadcast, size))
         self._kept_bytes += size

@@ -9,12 +9,13 @@ sockets are CURVE servers, and only listed keys are answered.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import trio
 
+from consensus.protocols.zmq_raft.counters import EndpointDrop, EndpointEvent, SocketDrop
 from consensus.protocols.zmq_raft.endpoint.broadcast import FollowedLog, broadcast_log
 from consensus.protocols.zmq_raft.endpoint.client_endpoint import ClientEndpoint
 from consensus.protocols.zmq_raft.sockets import (
@@ -55,7 +56,7 @@ class BoundEndpoint:
 
     def __init__(self, context: ZmqContext, address: EndpointAddress) -> None:
         self._ident = address.ident
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[EndpointEvent] = Counter()
         self._endpoint: ClientEndpoint | None = None
         self._authenticator = None
         options = SocketOptions(max_message_bytes=address.max_message_bytes)
@@ -71,11 +72,12 @@ class BoundEndpoint:
             self.broadcast_url = self._broadcast.bind(address.broadcast_url)
 
     @property
-    def counts(self) -> Mapping[str, int]:
+    def counts(self) -> Counter[EndpointEvent | EndpointDrop | SocketDrop]:
         """What was received and sent; and what was dropped, with the reason."""
-        found = Counter(self._counts)
+        found: Counter[EndpointEvent | EndpointDrop | SocketDrop] = Counter()
         for each in (self._router, self._broadcast, self._authenticator):
             found.update({} if each is None else each.counters)
+        found.update(self._counts)
         found.update({} if self._endpoint is None else self._endpoint.counts)
         return found
 
@@ -97,12 +99,12 @@ class BoundEndpoint:
 
     def _receive(self, frames: list[bytes], user: str | None) -> None:
         """The ROUTER puts the identity of the connection first."""
-        self._counts["messages received"] += 1
+        self._counts[EndpointEvent.MESSAGES_RECEIVED] += 1
         if self._endpoint is not None and len(frames) > 1:
             self._endpoint.receive(frames[0], frames[1:], user)
 
     def _reply(self, identity: bytes, frames: Sequence[bytes]) -> bool:
-        self._counts["messages sent"] += 1
+        self._counts[EndpointEvent.MESSAGES_SENT] += 1
         return self._router.send([identity, *frames])
 
 

@@ -17,7 +17,7 @@ client. A request beyond that is ignored, and its client repeats it.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar, assert_never
@@ -25,6 +25,7 @@ from typing import Generic, TypeVar, assert_never
 import trio
 
 from consensus.core.model import Milliseconds
+from consensus.protocols.zmq_raft.counters import EndpointDrop
 from consensus.protocols.zmq_raft.endpoint.entry_streams import EntryStreams, StreamOptions
 from consensus.protocols.zmq_raft.endpoint.served_log import ServedLog
 from consensus.protocols.zmq_raft.wire.codec import decode_request, encode_reply
@@ -173,13 +174,13 @@ class ClientEndpoint:
         self._reply = reply
         self._options = options or EndpointOptions()
         self._custom = custom
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[EndpointDrop] = Counter()
         self._updates = _Unanswered[UpdateReply](self._options, self._send)
         self._changes = _Unanswered[ChangeReply](self._options, self._send)
         self._streams = EntryStreams(log, self._send, self._counts, self._options.streams)
 
     @property
-    def counts(self) -> Mapping[str, int]:
+    def counts(self) -> Counter[EndpointDrop]:
         """What was not answered, and why."""
         return self._counts
 
@@ -206,12 +207,12 @@ class ClientEndpoint:
         try:
             request = decode_request(frames, self._options.wire)
         except ZmqRaftError:
-            self._counts["messages that are no request"] += 1
+            self._counts[EndpointDrop.MALFORMED] += 1
             return
         if request.ident != self._ident:
-            self._counts["requests for another cluster"] += 1
+            self._counts[EndpointDrop.OTHER_CLUSTER] += 1
         elif isinstance(request, RequestVoteRpc | AppendEntriesRpc | InstallSnapshotRpc):
-            self._counts["messages between peers"] += 1
+            self._counts[EndpointDrop.PEER_MESSAGE] += 1
         else:
             self._take(identity, request, user)
 
@@ -229,15 +230,17 @@ class ClientEndpoint:
                 self._send(identity, UrlReply(request_id, self._log.broadcast_url()))
             case UpdateRequest(request_id):
                 take = partial(self._log.update, request, user)
-                self._count_ignored("updates", taken=self._updates.ask(request_id, identity, take))
+                self._count_ignored(EndpointDrop.TOO_MANY_UPDATES, taken=self._updates.ask(request_id, identity, take))
             case ChangeRequest(request_id):
                 take_change = partial(self._log.change, request)
-                self._count_ignored("changes", taken=self._changes.ask(request_id, identity, take_change))
+                self._count_ignored(
+                    EndpointDrop.TOO_MANY_CHANGES, taken=self._changes.ask(request_id, identity, take_change)
+                )
             case EntriesRequest():
                 self._streams.ask(identity, request)
             case CustomRequest():
                 if self._custom is None:
-                    self._counts["requests of types without a handler"] += 1
+                    self._counts[EndpointDrop.UNHANDLED_TYPE] += 1
                 else:
                     self._custom(request, partial(self._send, identity))
             case _:
@@ -258,17 +261,17 @@ class ClientEndpoint:
             prune_index=now.prune_index,
         )
 
-    def _count_ignored(self, what: str, *, taken: bool) -> None:
+    def _count_ignored(self, reason: EndpointDrop, *, taken: bool) -> None:
         if not taken:
-            self._counts[f"{what} ignored: too many under way"] += 1
+            self._counts[reason] += 1
 
     def _send(self, identity: bytes, reply: ClientReply) -> bool:
         try:
             frames = encode_reply(reply)
         except ZmqRaftError:
-            self._counts["replies that the protocol has no frames for"] += 1
+            self._counts[EndpointDrop.REPLY_UNENCODABLE] += 1
             return False
         if self._reply(identity, frames):
             return True
-        self._counts["replies that found the queue full"] += 1
+        self._counts[EndpointDrop.REPLY_QUEUE_FULL] += 1
         return False

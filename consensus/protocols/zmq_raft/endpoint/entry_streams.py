@@ -33,6 +33,7 @@ from typing import Final, TypeVar
 import trio
 
 from consensus.core.model import Index, LogId
+from consensus.protocols.zmq_raft.counters import EndpointDrop
 from consensus.protocols.zmq_raft.endpoint.served_log import ServedLog
 from consensus.protocols.zmq_raft.wire.messages import (
     EntriesBatch,
@@ -283,7 +284,7 @@ class EntryStreams:
         self,
         log: ServedLog,
         answer: Callable[[bytes, EntriesReply], bool],
-        counts: Counter[str],
+        counts: Counter[EndpointDrop],
         options: StreamOptions,
     ) -> None:
         self.log = log
@@ -335,13 +336,13 @@ class EntryStreams:
 
     def _begin(self, identity: bytes, request: EntriesRequest, last: Index, *, compacted: bool) -> None:
         if self._nursery is None:
-            self._counts["requests for entries ignored: not running"] += 1
+            self._counts[EndpointDrop.NOT_RUNNING] += 1
         elif self._running >= self.options.high_watermark:
-            self._counts["requests for entries ignored: high watermark"] += 1
+            self._counts[EndpointDrop.TOO_MANY_STREAMS] += 1
         elif self._of_client[identity] >= self.options.streams_of_client:
-            self._counts["requests for entries ignored: too many of one client"] += 1
+            self._counts[EndpointDrop.CLIENT_STREAMS] += 1
         elif self.budget.exhausted:
-            self._counts["requests for entries ignored: unconfirmed bytes"] += 1
+            self._counts[EndpointDrop.UNCONFIRMED_BYTES] += 1
         else:
             stream = EntryStream(self, request, last, lambda reply: self._answer(identity, reply))
             self._streams[identity, request.request_id] = stream
@@ -360,4 +361,4 @@ class EntryStreams:
             if not self._of_client[identity]:
                 del self._of_client[identity]
         if stream.expired:
-            self._counts["streams of entries that expired"] += 1
+            self._counts[EndpointDrop.STREAM_EXPIRED] += 1

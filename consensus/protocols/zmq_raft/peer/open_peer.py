@@ -18,6 +18,7 @@ nothing is ever committed. So what the timeout bounds is the round trip between 
 """
 
 import errno
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from consensus.core.effects import ConfigurationChanged, RoleChanged
 from consensus.core.features import ZMQ_RAFT
 from consensus.core.model import Configuration, Milliseconds, SnapshotDescription
 from consensus.core.options import Options
+from consensus.protocols.zmq_raft.counters import EndpointDrop, PeerEvent, SocketDrop
 from consensus.protocols.zmq_raft.endpoint.broadcast import BroadcastStateMachine
 from consensus.protocols.zmq_raft.endpoint.client_endpoint import ClientEndpoint, EndpointOptions
 from consensus.protocols.zmq_raft.peer.compaction import (
@@ -125,9 +127,9 @@ class ZmqRaftPeer:
     _endpoint: ClientEndpoint
 
     @property
-    def counters(self) -> dict[str, int]:
+    def counters(self) -> Counter[PeerEvent | SocketDrop | EndpointDrop]:
         """What was dropped, repeated or refused since the start, by reason."""
-        return {**self._transport.counters, **self._endpoint.counts, **self.log.dropped}
+        return self._transport.counters + self._endpoint.counts + self.log.dropped
 
 
 class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

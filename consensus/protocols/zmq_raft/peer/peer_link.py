@@ -35,6 +35,7 @@ import trio
 
 from consensus.core import messages as core
 from consensus.core.model import ServerId
+from consensus.protocols.zmq_raft.counters import PeerEvent
 from consensus.protocols.zmq_raft.sockets import SocketKind, SocketOptions, ZmqContext, ZmqSocket
 from consensus.protocols.zmq_raft.wire.codec import decode_reply, encode_request
 from consensus.protocols.zmq_raft.wire.frames import (
@@ -117,7 +118,7 @@ class PeerLink:
         peer: Peer,
         deliver: Callable[[ServerId, core.Reply], None],
         wake_at: Callable[[float], None],
-        counters: Counter[str],
+        counters: Counter[PeerEvent],
         times: PeerTimes = DEFAULT_TIMES,
         limits: FrameLimits = DEFAULT_LIMITS,
     ) -> None:
@@ -176,7 +177,7 @@ class PeerLink:
         if self._unanswered_since_s is None:
             self._unanswered_since_s = trio.current_time()
         if self._outstanding is not None:
-            self._counters["requests that gave way to a newer one"] += 1
+            self._counters[PeerEvent.REQUEST_REPLACED] += 1
         self._remembered[request.message_id] = asked, type(request)
         if len(self._remembered) > REMEMBERED_REQUESTS:
             del self._remembered[next(iter(self._remembered))]
@@ -201,10 +202,10 @@ class PeerLink:
         outstanding, question = self._outstanding, self._question
         if outstanding is not None and outstanding.due_s <= now_s:
             if outstanding.until_s <= now_s:
-                self._counters["requests given up"] += 1
+                self._counters[PeerEvent.REQUEST_GIVEN_UP] += 1
                 self._outstanding = None
             else:
-                self._counters["requests repeated"] += outstanding.was_sent
+                self._counters[PeerEvent.REQUEST_REPEATED] += outstanding.was_sent
                 self._transmit(outstanding)
         if question is not None and question.due_s <= now_s:
             self._question = None
@@ -231,12 +232,12 @@ class PeerLink:
             else:
                 self._take_reply(frames)
         except ZmqRaftError:
-            self._counters["malformed answers of peers"] += 1
+            self._counters[PeerEvent.MALFORMED_REPLY] += 1
 
     def _take_reply(self, frames: list[bytes]) -> None:
         message_id = read_uint(frames[0], "message id", max_bytes=MESSAGE_ID_BYTES)
         if message_id not in self._remembered:
-            self._counters["answers to no request that is remembered"] += 1
+            self._counters[PeerEvent.UNMATCHED_REPLY] += 1
             return
         asked, request_type = self._remembered[message_id]
         reply = reply_from_wire(decode_reply(request_type, frames, self._limits), asked)
@@ -249,7 +250,7 @@ class PeerLink:
     def _take_members(self, frames: list[bytes]) -> None:
         question = self._question
         if question is None or question.request_id != frames[0]:
-            self._counters["answers to no request that is remembered"] += 1
+            self._counters[PeerEvent.UNMATCHED_REPLY] += 1
             return
         reply = decode_reply(ConfigRequest, frames, self._limits)
         if isinstance(reply, ConfigReply) and reply.peers:

@@ -45,6 +45,7 @@ import trio
 from consensus.core import messages as core
 from consensus.core.features import Extensions
 from consensus.core.model import ORIGIN, Configuration, Entry, LogId, Server, ServerId, SnapshotDescription, Term
+from consensus.protocols.zmq_raft.counters import PeerEvent, SocketDrop
 from consensus.protocols.zmq_raft.peer.peer_link import DEFAULT_TIMES, PeerLink, PeerTimes
 from consensus.protocols.zmq_raft.sockets import SocketKind, SocketOptions, ZmqContext, ZmqSocket
 from consensus.protocols.zmq_raft.wire.codec import (
@@ -140,7 +141,7 @@ class PeerTransport:
         self._snapshot = snapshot
         self._times = times
         self._limits = limits
-        self._counters: Counter[str] = Counter()
+        self._counters: Counter[PeerEvent] = Counter()
         self._listed: dict[str, str] = {}
         """The URLs of the members by id, as the log has them."""
         self._elsewhere = dict(elsewhere)
@@ -159,9 +160,9 @@ class PeerTransport:
         self.bound_url = self._router.bind(url)
 
     @property
-    def counters(self) -> dict[str, int]:
+    def counters(self) -> Counter[PeerEvent | SocketDrop]:
         """What was dropped, repeated or refused, by reason, since the start."""
-        return dict(self._counters + self._router.counters)
+        return self._counters + self._router.counters
 
     def reply(self, identity: bytes, frames: Sequence[bytes]) -> bool:
         """Send a message to a client; False if it was dropped (`ZmqSocket.send`)."""
@@ -180,7 +181,7 @@ class PeerTransport:
         """Count the members whose address is not known: connections are made by `members`, which has addresses."""
         missing = sum(peer not in self._listed for peer in peers)
         if missing:
-            self._counters["members without an address"] += missing
+            self._counters[PeerEvent.MEMBER_WITHOUT_ADDRESS] += missing
 
     def send(self, recipient: ServerId, request: core.Request) -> None:
         """Send a request until it is answered, or until the next one to the same peer."""
@@ -190,13 +191,13 @@ class PeerTransport:
             self._turn(name)
             member = self._members.get(name.encode())
         if member is None:
-            self._counters["requests to no member"] += 1
+            self._counters[PeerEvent.REQUEST_TO_NON_MEMBER] += 1
             return
         try:
             told = request_to_wire(request, member.link.next_id(), self._ident, self._snapshot_bytes(request))
             frames = self._encode(told)
         except ZmqRaftError:
-            self._counters["requests that cannot be sent"] += 1
+            self._counters[PeerEvent.REQUEST_UNENCODABLE] += 1
             return
         member.link.send(request, told, frames, self._interval_ms(told))
 
@@ -230,7 +231,7 @@ class PeerTransport:
         """Try a member at its other URL, if it has two."""
         if self._running is not None and self._other_url(name) is not None:
             self._turned ^= {name}
-            self._counters["members tried at another address"] += 1
+            self._counters[PeerEvent.MEMBER_AT_OTHER_ADDRESS] += 1
             self._update_links(*self._running)
 
     def _other_url(self, name: str) -> str | None:
@@ -258,7 +259,7 @@ class PeerTransport:
                         self._limits,
                     )
                 except OSError:
-                    self._counters["members with an address that cannot be used"] += 1
+                    self._counters[PeerEvent.MEMBER_WITH_BAD_ADDRESS] += 1
                     continue
                 self._members[name.encode()] = _Member(link)
                 nursery.start_soon(link.run)
@@ -298,7 +299,7 @@ class PeerTransport:
             try:
                 self._take_request(frames)
             except ZmqRaftError:
-                self._counters["malformed requests of peers"] += 1
+                self._counters[PeerEvent.MALFORMED_REQUEST] += 1
         else:
             self._clients(frames[0], frames[1:])
 
@@ -309,7 +310,7 @@ class PeerTransport:
         identity, message_id, message_type, ident, sender = frames[:5]
         member = self._members.get(sender)
         if ident != self._ident or member is None:
-            self._counters["requests of another cluster" if ident != self._ident else "requests of strangers"] += 1
+            self._counters[PeerEvent.PEER_OF_OTHER_CLUSTER if ident != self._ident else PeerEvent.UNKNOWN_SENDER] += 1
             return
         seen = None
         if message_type != REQUEST_VOTE:
@@ -331,7 +332,7 @@ class PeerTransport:
                 raise ZmqRaftError(f"{type(request).__name__} is no message between peers")
 
     def _take_repetition(self, member: _Member, seen: _Seen, term: Term) -> None:
-        self._counters["repetitions of peers"] += 1
+        self._counters[PeerEvent.REPEATED_BY_PEER] += 1
         if seen.reply is not None:
             self._router.send([seen.identity, *seen.reply])
             return
@@ -359,7 +360,7 @@ class PeerTransport:
             return
         if peers is None:
             # The chunk comes again, and then the sender is asked again.
-            self._counters["chunks held back, since the sender did not tell the members"] += 1
+            self._counters[PeerEvent.CHUNK_WITHOUT_MEMBERS] += 1
             member.transfer = member.seen = None
             self._turn(member.link.peer.peer_id)
             return
@@ -388,7 +389,7 @@ class PeerTransport:
         try:
             self._running[1].ask(sender, request, answered)
         except (ServerBusyError, ServerStoppedError):
-            self._counters["requests that the server was too busy for"] += 1
+            self._counters[PeerEvent.REQUEST_BUSY] += 1
             return False
         return True
 
@@ -401,7 +402,7 @@ class PeerTransport:
         except ZmqRaftError:
             frames = []
         if not frames:
-            self._counters["requests left without an answer"] += 1
+            self._counters[PeerEvent.NO_REPLY] += 1
             if seen is not None and member.seen is seen:
                 member.seen = None
             return

@@ -43,6 +43,7 @@ from consensus.core.effects import (
     RoleChanged,
 )
 from consensus.core.model import Entry, Index, Milliseconds, Server, Term
+from consensus.protocols.zmq_raft.counters import PeerEvent
 from consensus.protocols.zmq_raft.endpoint.served_log import LogDescription
 from consensus.protocols.zmq_raft.peer.executed_requests import ExecutedRequests, request_id_of
 from consensus.protocols.zmq_raft.wire.entries import peers_of
@@ -125,7 +126,7 @@ class ReplicatedLog:
         broadcast_url: str | None = None,
         options: LogOptions | None = None,
     ) -> None:
-        self.dropped: Counter[str] = Counter()
+        self.dropped: Counter[PeerEvent] = Counter()
         self._server = server
         self._machine = machine
         self._now_ms = now_ms
@@ -203,9 +204,9 @@ class ReplicatedLog:
             under_way.answer = answer
             answer(UpdateAccepted(request_id))
         elif not 0 < len(request.data) <= self._options.max_update_bytes:
-            self.dropped["update without data, or with too much"] += 1
+            self.dropped[PeerEvent.UPDATE_SIZE] += 1
         elif len(self._updates) >= self._options.max_updates:
-            self.dropped["update ignored, since too many are under way"] += 1
+            self.dropped[PeerEvent.UPDATE_LIMIT] += 1
         elif not self._is_complete:
             self._updates[request_id] = _Update(request.data, answer, is_accepted=True)
             answer(UpdateAccepted(request_id))
@@ -271,7 +272,7 @@ class ReplicatedLog:
                 pass  # answered when it is applied
             case Outcome.BUSY if not update.is_accepted:
                 # Not accepted yet: a client that hears nothing repeats it later, which is what helps.
-                self.dropped["update ignored, since the server is busy"] += 1
+                self.dropped[PeerEvent.UPDATE_BUSY] += 1
                 del self._updates[request_id]
             case Outcome.BUSY | Outcome.NOT_LEADER | Outcome.UNKNOWN:
                 del self._updates[request_id]
