@@ -99,7 +99,7 @@ def decode_group(data: bytes) -> tuple[Entry, ...]:
     try:
         return tuple([Entry(term, _KINDS[kind], data[begin:end]) for term, kind, begin, end in heads(data)])
     except KeyError as error:
-        raise EntryDataError(f"an entry is of kind {error.args[0]}, which this version does not know") from error
+        raise EntryDataError(f"an entry has kind {error.args[0]}, which is unknown to this version") from error
 
 
 def group_bytes(entries: Sequence[Entry]) -> int:
@@ -230,7 +230,9 @@ def encode_configuration(configuration: Configuration) -> bytes:
             parts.append(_COUNT.pack(len(each)))
             parts += map(_encode_server if compact else _encode_any_server, each)
     except (struct.error, UnicodeEncodeError) as error:
-        raise EntryDataError("a configuration is too large to be stored, or has an endpoint that is no text") from error
+        raise EntryDataError(
+            "a configuration is too large to be stored, or has an endpoint that is not text"
+        ) from error
     return b"".join(parts)
 
 
@@ -333,7 +335,7 @@ def decode_no_op(data: bytes) -> NoOp:
             return _decode_any_no_op(data, voters, granted)
         ids = _ids(voters + granted).unpack(data[_NO_OP.size :])
     except struct.error as error:
-        raise EntryDataError("a no-op has another length than it says") from error
+        raise EntryDataError("the length of a no-op does not match its header") from error
     return NoOp(None if first == _NO_LEADER else first, ids[:voters], ids[voters:])
 
 

@@ -147,11 +147,11 @@ class Features:
         """The kind of entry that a proposal becomes; raises `ValueError` if the protocol's log cannot have it."""
         if control:
             if not self.control_records:
-                raise ValueError(f"{self.name} has no control records, so none can be proposed")
+                raise ValueError(f"{self.name} does not support control records")
             return EntryKind.CONTROL
         head_bytes = self.command_head_bytes
         if head_bytes and min(map(len, commands), default=0) <= head_bytes:
-            raise ValueError(f"a command of {self.name} begins with {head_bytes} bytes of its own and has more behind")
+            raise ValueError(f"a command of {self.name} needs more than its {head_bytes} head bytes")
         return COMMAND
 
 

@@ -43,13 +43,13 @@ def check_all(replica: Replica, leader: Leader | None) -> None:
 def _check_leader(replica: Replica, leader: Leader) -> None:
     _require(replica.hard_state.voted_for == replica.server_id, "leads a term without its own vote", replica)
     owns_entry = replica.log.last_term == replica.term
-    _require(owns_entry or leader.needs_no_entry_yet(), "leads without an entry of its own term", replica)
-    _require(replica.members - {replica.server_id} <= leader.followers.keys(), "a member is no follower", replica)
+    _require(owns_entry or leader.needs_no_entry_yet(), "leads without an entry of its term", replica)
+    _require(replica.members - {replica.server_id} <= leader.followers.keys(), "a member is not a follower", replica)
     _require(possible_configuration(replica.log.configuration), "impossible configuration", replica)
-    _require(leader.deadline <= leader.next_due_ms, "deadline after something that is due before", replica)
+    _require(leader.deadline <= leader.next_due_ms, "deadline later than the next due action", replica)
     if leader.reconfiguration.has_committed_in_term():
         changes = replica.log.configurations_after(replica.applier.commit)
-        _require(changes <= 1, "two changes of the configuration at once", replica)
+        _require(changes <= 1, "two concurrent changes of the configuration", replica)
     for progress in leader.followers.values():
         _require(0 <= progress.match <= replica.log.last_index, "a follower matches beyond the log", replica)
     for fault in leader.replication.faults():
@@ -64,7 +64,7 @@ def _require(holds: bool, what: str, replica: Replica) -> None:  # noqa: FBT001 
 def _broken(what: str, replica: Replica) -> InvariantBrokenError:
     log, applier = replica.log, replica.applier
     return InvariantBrokenError(
-        f"raft server {replica.server_id} in term {replica.term}: {what} (log ends at {log.last_index}, durable "
-        f"{log.durable_index}, commit {applier.commit}, applied {applier.applied}); restart the process, which "
-        f"begins again from what is durable, and report this"
+        f"raft server {replica.server_id} in term {replica.term}: {what} (log ends at {log.last_index}, durable"
+        f" {log.durable_index}, commit {applier.commit}, applied {applier.applied}); restart the process, which"
+        " continues from its durable state, and report this"
     )

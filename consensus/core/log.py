@@ -322,11 +322,11 @@ class Log:
     def faults(self) -> Iterator[str]:
         """What is impossible about this state of the log, for the invariants."""
         if self.last_index != self._tail_first + len(self._tail) - 1:
-            yield "last index that is not where the tail ends"
+            yield "last index differs from the end of the tail"
         if self.last_term != (self._runs[-1].term if self._runs else self.start.term):
-            yield "last term that is not that of the newest run"
+            yield "last term differs from the newest run"
         if self.configuration != self._latest_configuration():
-            yield "configuration that is not the latest"
+            yield "configuration differs from the latest"
         place = self._configurations[-1][0] if self._configurations else 0
         if place > self.last_index or (
             place >= self._tail_first and self._tail[place - self._tail_first].kind is not EntryKind.CONFIGURATION

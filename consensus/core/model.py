@@ -55,7 +55,7 @@ def possible_id(server_id: ServerId) -> bool:
 def integer_id(server_id: ServerId) -> int:
     """The id of a server in a protocol whose ids are integers; raises `TypeError` for an id of another protocol."""
     if not isinstance(server_id, int):
-        raise TypeError(f"{server_id!r} is no integer: it is the id of a server in another protocol")
+        raise TypeError(f"{server_id!r} is not an integer: it is the id of a server in another protocol")
     return server_id
 
 

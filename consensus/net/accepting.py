@@ -150,9 +150,9 @@ class _Places:
 class CloseReason(Enum):
     """Why a connection was closed before it was handled."""
 
-    CROWDED = "too many wait for their turn"
-    SILENT = "it said nothing, or had no turn, in time"
-    GONE = "it hung up without a word"
+    CROWDED = "too many connections wait for their turn"
+    SILENT = "it sent nothing in time, or did not get a turn in time"
+    GONE = "it closed the connection without sending anything"
     EXHAUSTED = "this process may not open any more files or connections (ulimit -n)"
 
 

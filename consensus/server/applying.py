@@ -107,7 +107,7 @@ class Applying:
         await taken.wait()
         captured, self._captured = self._captured, None
         if captured is None:
-            raise RuntimeError("two callers captured the state machine at once")
+            raise RuntimeError("two callers captured the state machine concurrently")
         return captured
 
     def end(self) -> None:

@@ -19,6 +19,10 @@ class NotLeaderError(Exception):
     """Only the leader can answer this; `leader` is the server to ask, if it is known."""
 
     def __init__(self, leader: ServerId | None) -> None:
-        who = "no leader is known: try again in a moment" if leader is None else f"server {leader} leads: ask it"
+        who = (
+            "the leader is unknown: try again in a moment"
+            if leader is None
+            else f"server {leader} leads: send the request there"
+        )
         super().__init__(f"this server does not lead; {who}")
         self.leader = leader

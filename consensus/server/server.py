@@ -123,8 +123,8 @@ class ConsensusServer:
     def __init__(self, core: Raft, storage: Storage, disk: ServerDisk, parts: ServerParts) -> None:
         if core.features.replication is Strategy.FETCH and storage.snapshot_form is PLAIN:
             raise ValueError(
-                f"the followers of {core.features.name} fetch snapshots, and no chunk of theirs says which "
-                "configuration was in force: choose a snapshot_form that says it, such as IMAGE"
+                f"the followers of {core.features.name} fetch snapshots, and their chunks do not contain the"
+                " configuration: choose a snapshot_form with the configuration, such as IMAGE"
             )
         options = parts.server_options
         self._core = core

@@ -83,7 +83,9 @@ class ExactlyOnceClient:
         """
         longest_s = self._numbers.silence_max_s
         if patience_s > longest_s:
-            raise ValueError(f"a patience of {patience_s:g} s may outlast the session; at most {longest_s:g} s will do")
+            raise ValueError(
+                f"patience_s = {patience_s:g} may exceed the lifetime of the session; use at most {longest_s:g}"
+            )
         deadline_s = trio.current_time() + patience_s
         request = None
         with trio.move_on_at(deadline_s):
@@ -100,8 +102,8 @@ class ExactlyOnceClient:
             if found.expired:
                 self._numbers.session_expired(request)
                 raise SessionExpiredError(
-                    f"the session of {request} has expired on the servers: more clients than they remember were active;"
-                    " whether the command was executed is not known. Look at its effect before you submit it again"
+                    f"the session of {request} has expired on the servers, because too many clients were active. The"
+                    " command may have been executed: check its effect before you submit it again"
                 )
             return found
         finally:

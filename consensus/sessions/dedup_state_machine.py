@@ -116,7 +116,7 @@ class DedupStateMachine:
             if len(data) >= head + size:
                 break
         if len(data) < head + size:
-            raise SessionTableError(f"a snapshot of {len(data)} bytes holds no table of sessions")
+            raise SessionTableError(f"a snapshot of {len(data)} bytes does not contain a table of sessions")
         (log_time_ms,) = _CLOCK_TIME.unpack_from(data, _DUMP_SIZE.size)
         self.sessions = SessionTable.load(data[head : head + size], self.sessions.limits)
         self.log_time_ms, self.log_time_at_s = log_time_ms, self._clock_s()

@@ -243,7 +243,7 @@ def _load_session(reader: "_TableReader", limits: SessionLimits) -> tuple[tuple[
     try:
         client = reader.text(CLIENT_BYTES_MAX).decode()
     except UnicodeDecodeError as error:
-        raise SessionTableError("a session table with a client's name that is no text") from error
+        raise SessionTableError("a session table with a client's name that is not text") from error
     name = (client, reader.number())
     session = _Session(reader.number(), reader.number(), reader.number())
     for _ in range(reader.number(limits.window)):
@@ -283,4 +283,4 @@ class _TableReader:
 
     def end(self) -> None:
         if self._place != len(self._data):
-            raise SessionTableError(f"a session table with {len(self._data) - self._place} bytes behind its end")
+            raise SessionTableError(f"a session table with {len(self._data) - self._place} bytes after its end")

@@ -116,6 +116,7 @@ class DiskHangsError(StorageError):
 
     def __init__(self) -> None:
         super().__init__(
-            f"the disk has not finished a write within {STOP_SECONDS:g} s of the stop, and is not waited for: entries"
-            " that were acknowledged are durable, others may be lost. Check the disk of the log, then start again"
+            f"the disk did not finish a write within {STOP_SECONDS:g} s of the stop, and the server stops without it:"
+            " acknowledged entries are durable, other entries may be lost. Check the disk of the log, then start"
+            " again"
         )

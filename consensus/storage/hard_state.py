@@ -142,8 +142,8 @@ class HardStateFile:
         readable = [(slot[0], number, slot[1]) for number, slot in enumerate(slots) if slot is not None]
         if not readable:
             raise DamagedStorageError(
-                f"both slots of the file '{STATE_FILE}' are damaged, so this server no longer knows for whom it voted; "
-                "it must not guess. Move the directory away and let the node join again as a new server"
+                f"both slots of the file '{STATE_FILE}' are damaged, so the vote of this server is lost, and it must"
+                " not vote again. Move the directory away and let the node join again as a new server"
             )
         counter, number, state = max(readable, key=lambda slot: slot[0])
         # The update begins with the slot that is not the newest, so that one readable slot remains at every moment.

@@ -372,9 +372,9 @@ def _create(files: Sequence[str], owner: Owner, storage_id: bytes, options: Stor
     segments = sorted(file for file in files if file.endswith(SEGMENT_SUFFIX))
     if segments:
         raise DamagedStorageError(
-            f"the directory holds log segments ('{segments[0]}' …) but no file '{STATE_FILE}', so it is no longer "
-            "known for whom this server voted. Put the file back if it was moved; otherwise move the directory away "
-            "and let the node join again as a new server"
+            f"the directory holds log segments ('{segments[0]}' …) but no file '{STATE_FILE}', so the vote of this"
+            " server is lost. Restore the file if it was moved; otherwise move the directory away and let the node"
+            " join again as a new server"
         )
     binding = Binding(owner.node_id, storage_id)
     state = StoredState(binding, owner.place, owner.generation, HardState(0))

@@ -145,7 +145,7 @@ def decode_segment_header(block: bytes) -> SegmentHeader:
     if version != _SEGMENT_VERSION:
         raise FormatError(f"written by another version of this program (format {version}, not {_SEGMENT_VERSION})")
     if first == 0:
-        raise RecordError("the header names no first index")
+        raise RecordError("the header lacks the first index")
     return SegmentHeader(Binding(node_id, storage_id), LogId(first - 1, term), size_bytes)
 
 

@@ -281,8 +281,8 @@ class _Scanner:
             return
         if kind != EntryKind.CONFIGURATION:
             raise StorageError(
-                f"entry {index} is of kind {kind}, which this version does not know: it was written by a "
-                "newer version of this program; start that version again"
+                f"entry {index} has kind {kind}, which is unknown to this version: a newer version of this program"
+                " wrote it; start that version again"
             )
         try:
             configuration = decode_configuration(data)
@@ -389,7 +389,7 @@ def decode_extent(reader: DiskReader, binding: Binding, extent: Extent) -> list[
     seed = binding.seed
     entries: list[Entry] = []
     begin, offset = 0, 0
-    fault = "another record is where it was written"
+    fault = "another record was written over it"
     try:
         while offset < extent.length_bytes:
             header = decode_record_header(seed, data, offset)

@@ -163,8 +163,8 @@ def stored_snapshot(
 
 def _check_file(reader: DiskReader, file: str, binding: Binding, form: SnapshotForm | None) -> SnapshotDescription:
     again = (
-        "Stop here is on purpose: the entries that it stands for are gone from this server's log. Move the directory "
-        "away and let the node join again as a new server; the other servers give it what it lacks"
+        "The server stops here on purpose: the log no longer contains the entries of the snapshot. Move the directory"
+        " away and let the node join again as a new server; the other servers send it the entries"
     )
     try:
         block = reader.read(file, 0, HEADER_BYTES)
@@ -188,8 +188,8 @@ def _check_file(reader: DiskReader, file: str, binding: Binding, form: SnapshotF
         raise DamagedStorageError(f"the snapshot '{file}' has rotted: {error}. {again}") from error
     if (found.last, found.size_bytes, found.checksum) != (last, size_bytes, checksum) or snapshot_file(last) != file:
         raise DamagedStorageError(
-            f"the snapshot '{file}' is of index {found.last.index} and {found.size_bytes} bytes, but should be of "
-            f"index {last.index} and {size_bytes} bytes: it was replaced or renamed. {again}"
+            f"the snapshot '{file}' has index {found.last.index} and {found.size_bytes} bytes, but should have index"
+            f" {last.index} and {size_bytes} bytes: it was replaced or renamed. {again}"
         )
     return found
 
@@ -198,7 +198,7 @@ def _read_beside(reader: DiskReader, file: str, block: bytes, last: LogId, size_
     length, checksum = _CONFIGURATION.unpack_from(block, _CHECKSUM.size + _HEADER.size)
     end_bytes = HEADER_BYTES + size_bytes
     if reader.size(file) != end_bytes + length:
-        raise RecordError("the file has another size than its header says")
+        raise RecordError("the size of the file does not match its header")
     beside = reader.read(file, end_bytes, length)
     if crc32c(beside) != checksum:
         raise RecordError("the checksum of the configuration does not match")

@@ -50,7 +50,7 @@ from consensus.storage.verification import ReadOnlyDirectory
 LOOKS = 5
 """How often a directory is looked at while files go away in it."""
 _CHUNK_BYTES = 1024 * 1024
-_LOOK = "look at it with `garlicfarm log verify`; if a node runs there, read from its control endpoint instead"
+_LOOK = "check it with `garlicfarm log verify`; if a node runs there, read from its control endpoint instead"
 
 StoredEntry = tuple[int, Index, Term, int, bytes]
 """Where the record of its group begins in its file; its index, term, kind (as a number) and data.
@@ -140,8 +140,8 @@ class StoredLog:
         place = bisect_right(self.segments, index, key=lambda segment: segment.first) - 1
         if place < 0:
             raise StorageError(
-                f"entry {index} is not in '{self.path}' any more: its log begins at {self.start.index + 1}, and a "
-                "snapshot stands for what was before"
+                f"entry {index} is no longer in '{self.path}': its log begins at {self.start.index + 1}, and a"
+                " snapshot replaces the earlier entries"
             )
         return self.segments[place]
 
@@ -315,13 +315,13 @@ def _looked_at(path: Path, reader: ReadOnlyDirectory) -> StoredLog:
     for name in names:
         header = decode_segment_header(reader.read(name, 0, SEGMENT_HEADER_BYTES))
         if binding is not None and header.binding != binding:
-            raise StorageError(f"the segments in '{path}' are of different storages: files were mixed; {_LOOK}")
+            raise StorageError(f"the segments in '{path}' belong to different storages: files were mixed; {_LOOK}")
         binding = header.binding
         segments.append(StoredSegment(name, header.previous, header.size_bytes))
     if binding is None:
         binding = _owner_of_snapshot(reader, files)
     if binding is None:
-        raise StorageError(f"there is no log of a server in '{path}': name a node's state directory or a backup")
+        raise StorageError(f"'{path}' does not contain the log of a server: name a node's state directory or a backup")
     snapshot, _ = stored_snapshot(reader, binding)
     return StoredLog(path, binding, tuple(segments), snapshot)
 

@@ -96,7 +96,7 @@ def verify_storage(path: Path) -> Verification:
         )
     strangers = [file for file in files if file not in known]
     if strangers:
-        result.found.append(f"{len(strangers)} files are none of ours ('{strangers[0]}' …); they do no harm here")
+        result.found.append(f"{len(strangers)} unknown files ('{strangers[0]}' …); they are harmless here")
     if result.faults:
         result.verdict = StorageVerdict.DAMAGED
     elif result.repairs:
@@ -122,8 +122,8 @@ def _is_live(path: Path) -> bool:
 def _check_hard_state(reader: ReadOnlyDirectory, result: Verification) -> StoredState | None:
     if STATE_FILE not in reader.files():
         result.faults.append(
-            f"there is no file '{STATE_FILE}': it is not known for whom this server voted. Put the file back if it was "
-            "moved; otherwise move the directory away and let the node join again as a new server"
+            f"the file '{STATE_FILE}' is missing: the vote of this server is lost. Restore the file if it was moved;"
+            " otherwise move the directory away and let the node join again as a new server"
         )
         return None
     try:
@@ -148,8 +148,8 @@ def _check_place(path: Path, state: StoredState, result: Verification) -> None:
     place = path.stat().st_ino
     if state.place != place:
         result.faults.append(
-            f"this directory is a copy: it was made in another place (inode {state.place}, here {place}), and a server "
-            "refuses it, because two could vote with it. Its entries can be read all the same"
+            f"this directory is a copy: it was created in another place (inode {state.place}, here {place}), and a"
+            " server refuses it, because two servers could vote with it. Its entries can still be read"
         )
 
 
@@ -190,7 +190,7 @@ def _tell_log(scan: Scan, state: StoredState, result: Verification) -> None:
             f"{counted(len(scan.runs), 'term', 'terms')}, the last is {result.last_term}; every checksum matches"
         )
     else:
-        result.found.append(f"log: no entry behind index {scan.start.index}")
+        result.found.append(f"log: no entry after index {scan.start.index}")
     if scan.torn_bytes:
         result.repairs.append(
             f"an unfinished write of {scan.torn_bytes} bytes at {scan.torn_at} would be cut at the next start; nothing "

@@ -147,8 +147,8 @@ def rolled_back(node_id: NodeId, heard: int, own: int) -> "Alarm":
     """The alarm of a node that signed, at its own address, a later generation than it knows."""
     return Alarm(
         AlarmKind.ROLLED_BACK,
-        f"this node's identity {node_id.hex()} was heard from here in its generation {heard}, and this is generation"
-        f" {own}: the state directory was brought back from an older copy",
+        f"gossip has this node's identity {node_id.hex()} with generation {heard} from this address, and this is"
+        f" generation {own}: the state directory was restored from an older copy",
     )
 
 

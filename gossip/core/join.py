@@ -244,8 +244,8 @@ class Joiner:
             self._unreadable_until = self._context.now + _UNREADABLE_STANDS_MS
             text = (
                 f"the node at {source.host}:{source.port} has this farm's label and seals its gossip with a key that"
-                " this node does not have: the key file here, or the one there, is not the farm's current one. Copy the"
-                " current key from a member, then start the node with the other one again; it goes on trying"
+                " this node does not have: one of the two key files is out of date. Copy the current key from a"
+                " member to the node with the older key, then start that node again; this node continues to try"
             )
             self._context.emit(Alarm(AlarmKind.KEY_RETIRED, text))
 
@@ -383,8 +383,8 @@ class Joiner:
             self._alarmed = True
             named = ", ".join(f"{address.host}:{address.port}" for address in addresses[:4])
             text = (
-                f"no peer answers, and neither do the {len(addresses)} {what} ({named}); check that one of "
-                "those nodes runs with the same farm key and that UDP reaches it. This node goes on trying"
+                f"peers do not answer, and the {len(addresses)} {what} ({named}) do not answer; check that one of"
+                " these nodes runs with the same farm key and that UDP reaches it. This node continues to try"
             )
             self._context.emit(Alarm(AlarmKind.ISOLATED, text))
 
@@ -491,8 +491,8 @@ class Joiner:
             return
         self._alarmed_of_key = True
         text = (
-            f"the member at {source.host}:{source.port} refuses this node's key: the group's keys were changed while "
-            "this node was away. Copy the current key from a member, then start this node again; it goes on trying"
+            f"the member at {source.host}:{source.port} refuses this node's key: the group's keys were changed while"
+            " this node was down. Copy the current key from a member, then start this node again; it continues to try"
         )
         self._context.emit(Alarm(AlarmKind.KEY_RETIRED, text))
 

@@ -223,7 +223,7 @@ class Keyring:
             raise KeyringError(f"a key has {KEY_BYTES} bytes, not {len(key)}")
         known = self._find(key)
         if known is not None and known.retired and key != self.primary:
-            raise KeyringError("this key was removed, and removed keys do not come back: make a new one")
+            raise KeyringError("this key was removed, and a removed key cannot return: make a new key")
         if known is not None:
             return self
         if sum(not each.retired for each in self.keys) >= INSTALLED_LIMIT:

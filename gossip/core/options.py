@@ -116,8 +116,8 @@ class SwimOptions:
                 raise ValueError(f"gossip options: {each.name} = {getattr(self, each.name)} must be positive")
         if self.probe_timeout_ms >= self.probe_period_ms:
             raise ValueError(
-                f"gossip options: probe_timeout_ms = {self.probe_timeout_ms} must be below "
-                f"probe_period_ms = {self.probe_period_ms}: helpers need the rest of the period"
+                f"gossip options: probe_timeout_ms = {self.probe_timeout_ms} must be below probe_period_ms ="
+                f" {self.probe_period_ms}: helpers need the remaining time"
             )
 
     @classmethod

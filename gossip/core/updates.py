@@ -198,8 +198,8 @@ class Doubts:
         sources = ", ".join(f"{each.host}:{each.port}" for each in self._false.sources)
         return (
             f"{self._false.verdicts} verdicts (suspect or dead) against {subjects} were false: the members answer, or"
-            f" never signed what is claimed of them. They came from {sources}. Members lose datagrams, or a holder of"
-            " the group's key invents verdicts. They have no effect on this node"
+            f" did not sign the claims. The verdicts came from {sources}. Members lose datagrams, or a holder of the"
+            " group's key forges verdicts. This node ignores them"
         )
 
     def expire(self) -> None:

@@ -185,7 +185,7 @@ class KeyManager:
     def _chain(self) -> Keyring:
         chain = self._group.keyring
         if chain is None:
-            raise KeyringError("this group's datagrams travel in clear: it has no keys")
+            raise KeyringError("this group sends datagrams in clear: it does not have keys")
         return chain
 
     def _named(self, name: str) -> bytes:

@@ -210,8 +210,8 @@ class ForeignVersions:
             return
         senders = sorted(f"{endpoint(source)} (version {version})" for source, version, _ in self._heard.values())
         text = (
-            f"gossip of another version is received from {', '.join(senders)}; this node reads version {VERSION} only, "
-            "and neither side hears the other"
+            f"gossip of another version is received from {', '.join(senders)}; this node reads version {VERSION} only,"
+            " so neither side can read the other"
         )
         if text != self._told and self._pace.take(now_ms):
             self._told = text
@@ -257,9 +257,9 @@ class AdmissionCheck:
             if not self._is_failing:
                 self._is_failing = True
                 text = (
-                    f"`admit` did not decide about a joiner ({type(error).__name__}: {error}), so the joiner was "
-                    "refused, and so is every joiner for which that happens: make `admit` return None or a JoinNak for "
-                    "any joiner, whatever its metadata"
+                    f"`admit` did not decide about a joiner ({type(error).__name__}: {error}), so the joiner was"
+                    " refused, like every joiner with this error: make `admit` return None or a JoinNak for any"
+                    " joiner and any metadata"
                 )
                 self._publish(Alarm(AlarmKind.ADMIT_FAILED, text))
             return JoinNak(DOMAIN, RefusalCode.POLICY_FAILED)

@@ -110,7 +110,10 @@ class GroupSettings:
                     "nodes belong together: use an address of the LAN, or set allow_wan"
                 )
         if self.advertise is None and self.bind.host in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
-            raise ConfigError(f"bind = {endpoint(self.bind)} listens everywhere: set advertise to what peers can reach")
+            raise ConfigError(
+                f"bind = {endpoint(self.bind)} listens on every interface: set advertise to the address that peers can"
+                " reach"
+            )
         seed_texts(self.seeds, allow_wan=self.allow_wan)
 
 

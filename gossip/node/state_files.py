@@ -146,8 +146,8 @@ def keep_generation(directory: Path, node_id: NodeId, generation: int) -> None:
     """Make `generation` durable; raises StateError, also for a number that `begin_generation` would not read."""
     if not 0 < generation <= LAST_GENERATION:
         raise StateError(
-            f"generation {generation} of node {node_id.hex()} is not stored: generations are 1 to {LAST_GENERATION}. "
-            f"If peers remember the last one, remove {directory}, and this node starts as a new one"
+            f"generation {generation} of node {node_id.hex()} is not stored: generations are 1 to {LAST_GENERATION}."
+            f" If peers have a record of the last one, remove {directory}: this node then starts as a new node"
         )
     try:
         write_durably(directory / GENERATION_FILE, f"{generation} {node_id.hex()}\n".encode())
@@ -165,13 +165,13 @@ def _read_generation(path: Path, node_id: NodeId) -> int:
     number, _, owner = text.rstrip("\n").partition(" ")
     if not (number.isascii() and number.isdigit()) or not 0 < int(number) <= LAST_GENERATION:
         raise StateError(
-            f"{path} holds no generation: write a number above every one that peers know of this node, "
-            f"as in '1000 {node_id.hex()}' (members lists it), or remove the whole directory to start as a new node"
+            f"{path} does not contain a generation: write a number above every generation of this node that peers"
+            f" know, as in '1000 {node_id.hex()}' (members lists it), or remove the directory to start as a new node"
         )
     if owner != node_id.hex():
         raise StateError(
-            f"{path} belongs to node {owner or 'unknown'}, the identity beside it is {node_id.hex()}: "
-            "these files come from two nodes; restore the pair that belongs together"
+            f"{path} belongs to node {owner or 'unknown'}, and the identity in the same directory is {node_id.hex()}:"
+            " these files come from two nodes; restore both files of one node"
         )
     return int(number)
 
@@ -266,9 +266,9 @@ class GenerationKeeper:
     @staticmethod
     def _text(generation: int, error: StateError) -> str:
         return (
-            f"{error}. Peers remember an earlier life of this node, and it may not say a word before generation "
-            f"{generation} is kept: to the others it is dead. Make room on that disk; the node tries again by itself, "
-            f"at least every {RETRY_LAST_S:.0f} s"
+            f"{error}. Peers have a record of the previous run of this node, and it must not send anything before"
+            f" generation {generation} is stored: the other nodes report it dead. Free space on that disk; the node"
+            f" tries again automatically, at least every {RETRY_LAST_S:.0f} s"
         )
 
 
@@ -346,8 +346,8 @@ def _stored_keyring(directory: Path, label: bytes | None) -> tuple[Keyring, bool
 
 def _damaged(path: Path) -> StateError:
     return StateError(
-        f"{path}, the farm's keys as this node knew them, is damaged: remove it, put the farm's current key where this "
-        "node's configuration names it (a member that runs exports it), and start again"
+        f"{path}, this node's copy of the farm's keys, is damaged: remove it, write the farm's current key to the key"
+        " file of this node's configuration (a running member exports it), and start again"
     )
 
 
@@ -446,9 +446,10 @@ class KeyringKeeper:
     @staticmethod
     def _text(reason: str) -> str:
         return (
-            f"the group's keys were changed and could not be stored ({reason}): after a restart this node would come "
-            "with its old key and be refused. Do not restart it. Make room on that disk; the node tries again by "
-            f"itself, at least every {RETRY_LAST_S:.0f} s. If it must restart before, give it the current key first"
+            f"the group's keys were changed and could not be stored ({reason}): after a restart this node would have"
+            " its old key and be refused. Do not restart it. Free space on that disk; the node tries again"
+            f" automatically, at least every {RETRY_LAST_S:.0f} s. If it must restart before, give it the current key"
+            " first"
         )
 
 

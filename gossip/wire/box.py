@@ -87,7 +87,7 @@ def x25519_public(public_key: bytes) -> bytes:
         raise BoxError(f"a public key has {_PUBLIC_BYTES} bytes")
     y = int.from_bytes(public_key, "little") % _SIGN_BIT
     if y >= _PRIME or y == 1:
-        raise BoxError("this public key is no point of the curve")
+        raise BoxError("this public key is not a point of the curve")
     return ((1 + y) * pow(1 - y, -1, _PRIME) % _PRIME).to_bytes(32, "little")
 
 

@@ -232,7 +232,7 @@ class Verifier:
 
     def _require(self, info: NodeInfo, purpose: SignatureUse) -> None:
         if not self.holds(info, purpose):
-            raise ForgedError(f"what claims to be {info.node_id.hex()} is not signed by it")
+            raise ForgedError(f"a record of {info.node_id.hex()} is not signed by that node")
 
     def _kept(self, sample: tuple[NodeInfo, ...]) -> tuple[NodeInfo, ...]:
         return tuple([info for info in sample if self.holds(info)])

@@ -104,7 +104,7 @@ class SecureCodec:
     def use(self, ring: Keyring) -> None:
         """Seal, open and admit with another ring of the same farm."""
         if self._sealed is None:
-            raise ValueError("datagrams that travel in clear have no keys to change")
+            raise ValueError("datagrams in clear do not have keys to change")
         self._sealed.use(ring)
         self._join_keys = _join_keys(ring)
 
@@ -132,7 +132,7 @@ class SecureCodec:
     def boxed(self, message: KeyringUpdate, credential: bytes) -> bytes:
         """A keyring update for the identity of this credential only; `DatagramError` if no box can be made for it."""
         if self._sealed is None:
-            raise DatagramError("datagrams that travel in clear have no keys to tell")
+            raise DatagramError("datagrams in clear do not have keys to distribute")
         plain = encode(self._signer.endorse(message), self._limit_bytes - BOX_OVERHEAD_BYTES)
         try:
             return box(plain, credential[:PUBLIC_KEY_BYTES], self._sealed.label)

@@ -162,7 +162,7 @@ def test_of_a_copied_state_directory_the_copy_stops_and_the_farm_goes_on(standin
         [second] = others.nodes
         second.start()
         assert second.ended(START_BOUND_S) == 1
-        assert "this directory is a copy: it was made in another place" in tail(second.log_file)
+        assert "this directory is a copy: it was created in another place" in tail(second.log_file)
         original.start()
         standing.wait_settled()
     assert original.submit({"mark": "alone"}).outcome is SubmitOutcome.COMMITTED

@@ -281,7 +281,7 @@ def test_a_damaged_file_of_keys_stops_the_start_and_names_it(farm: Farm) -> None
     path.write_bytes(b"\0" + kept[1:])
     stopped = call("run", "--config", node.configuration)
     assert stopped.returncode == 1
-    assert f"{path}, the farm's keys as this node knew them, is damaged: remove it" in stopped.stderr
+    assert f"{path}, this node's copy of the farm's keys, is damaged: remove it" in stopped.stderr
     path.write_bytes(kept)
     path.chmod(0o644)
     stopped = call("run", "--config", node.configuration)

@@ -78,7 +78,7 @@ class Told:
         self.called.append(node_id)
         await trio.sleep(0.1)
         if self.servers.get(node_id) != expected or expected is None:
-            raise GarlicFarmError(Fault.UNKNOWN_IDENTITY, "none of this farm's servers")
+            raise GarlicFarmError(Fault.UNKNOWN_IDENTITY, "not a server of this farm")
         here, _ = trio.testing.memory_stream_pair()
         proven = ProvenPeer(ConnectionRole.SERVER, KEYS[node_id], expected)
         return Dialed(here, b"", Identity(), frozenset(), proven)

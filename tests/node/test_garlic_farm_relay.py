@@ -158,4 +158,4 @@ async def test_a_middle_that_leaves_the_servers_proof_out_is_no_server(tmp_path:
     async with relayed(bob, mallory, leave_out) as (_, _, port):
         failure = await refusal(PeerAddress(LOOPBACK, port, mallory.fingerprint), TlsConnector())
         assert failure.fault is Fault.UNPROVEN
-        assert "proves no identity" in str(failure)
+        assert "does not prove an identity" in str(failure)

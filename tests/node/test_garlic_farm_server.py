@@ -377,7 +377,7 @@ async def test_a_handler_that_never_answers_costs_the_connection(stage: Stage, a
     assert len(await replies(dialed, 1)) == 1
     assert await closes(dialed)
     assert trio.current_time() == pytest.approx(began + 30)
-    assert "had no answer after 30 s" in host.incidents[-1].text
+    assert "was not answered within 30 s" in host.incidents[-1].text
 
 
 async def test_half_open_connections_stay_few_and_real_peers_get_through(
@@ -550,7 +550,7 @@ async def test_messages_of_servers_are_taken_only_from_a_proven_server(
     # Then the connection ends, and nothing has reached the request handler
     assert await closes(dialed)
     assert host.faults == {Fault.OUT_OF_TURN}
-    assert "which servers say" in host.incidents[0].text
+    assert "which only servers may send" in host.incidents[0].text
     assert (host.handler.asked, host.handler.refused) == ([], 0)
 
 
@@ -594,7 +594,9 @@ async def test_no_server_asks_that_another_one_be_removed(stage: Stage, own_id: 
     )
     await dialed.stream.send_all(encode_request(request))
     assert await closes(dialed)
-    assert "asks that server 3 be removed, which only that server or an operator may ask for" in host.incidents[0].text
+    assert (
+        "requests the removal of server 3, which only that server or an operator may request" in host.incidents[0].text
+    )
     assert host.handler.refused == 0
 
 
@@ -833,4 +835,4 @@ async def test_a_request_that_no_quota_ever_covers_ends_a_strangers_connection_w
     assert await closes(stranger)
     assert host.faults == {Fault.TOO_LARGE}
     assert "11 entries" in host.incidents[0].text
-    assert "send fewer entries at once" in host.incidents[0].text
+    assert "send fewer entries in one request" in host.incidents[0].text

@@ -194,7 +194,7 @@ async def test_a_closed_port_is_explained() -> None:
 async def test_a_name_that_cannot_be_looked_up_is_explained(host: str) -> None:
     refused = await expect_fault(dialer(), PeerAddress(host, 7669, bytes(32)))
     assert refused.fault is Fault.UNREACHABLE
-    assert "no name that can be looked up" in str(refused)
+    assert "not a name that can be looked up" in str(refused)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

@@ -333,7 +333,7 @@ async def test_on_a_full_disk_a_node_is_mute_under_a_later_generation_says_why_a
         monkeypatch.setattr("gossip.node.state_files.write_durably", on_a_full_disk)
         alarm = await next_alarm(restored)
         assert (alarm.kind, alarm.over) == (AlarmKind.GENERATION_NOT_STORED, False)
-        assert all(words in alarm.text for words in ("No space left", str(tmp_path), "Make room", "generation 42"))
+        assert all(words in alarm.text for words in ("No space left", str(tmp_path), "Free space", "generation 42"))
         said_before = len(network.sent)
         await trio.sleep(300)
         words = [each for each in network.sent[said_before:] if each[0] == restored.info.address]

@@ -96,7 +96,7 @@ def test_a_crash_while_writing_leaves_the_old_generation(tmp_path: Path, monkeyp
 )
 def test_a_damaged_generation_stops_the_node_instead_of_beginning_again(tmp_path: Path, damaged: str) -> None:
     (tmp_path / GENERATION_FILE).write_text(damaged)
-    with pytest.raises(StateError, match="holds no generation"):
+    with pytest.raises(StateError, match="does not contain a generation"):
         begin_generation(tmp_path, NODE)
     assert (tmp_path / GENERATION_FILE).read_text() == damaged
 

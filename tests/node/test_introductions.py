@@ -158,5 +158,5 @@ async def test_without_gossip_the_key_file_is_the_ring_and_changes_are_refused_w
     assert (listing.members, listing.file_epoch) == (1, 1)
     assert (await keys.export()) == (tmp_path / "farm.key").read_text()
     for step in (keys.install(), keys.use("k", force=True), keys.remove("k", force=True)):
-        with pytest.raises(Refused, match="put the new key behind the others"):
+        with pytest.raises(Refused, match="append the new key to `gossip_keys`"):
             await step

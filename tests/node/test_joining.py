@@ -265,7 +265,7 @@ async def test_what_cannot_be_done_is_refused_with_a_sentence_for_the_operator(t
         refused = [
             (await ask_to_add(client, ClusterServer(2, "tcp://elsewhere:1")), "belongs to a member"),
             (await ask_to_add(client, ClusterServer(9, "tcp://absent:1")), "no server listens"),
-            (await ask_to_remove(await speaker(servers, nursery, 9), 9), "it is no member"),
+            (await ask_to_remove(await speaker(servers, nursery, 9), 9), "it is not a member"),
             (await ask_to_remove(await speaker(servers, nursery, leader_id), leader_id), "it leads; hand leadership"),
         ]
         texts = [incident.text for incident in servers.incidents if incident.fault is Fault.REFUSED_CHANGE]

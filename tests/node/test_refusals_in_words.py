@@ -106,7 +106,7 @@ async def scene(
             Fault.WRONG_PATH,
             Fault.WRONG_CLUSTER,
             "it serves another cluster or another version",
-            "asked for the cluster 'other', while this server serves 'farm'",
+            "requested the cluster 'other', but this server serves 'farm'",
             "leads to a server of this farm",
             "which farm's key file",
             id="a wrong cluster by name",
@@ -126,7 +126,7 @@ async def scene(
             Fault.WRONG_PATH,
             Fault.WRONG_VERSION,
             "another version",
-            "asked for version '2' of the protocol, while this server speaks '1'",
+            "requested version '2' of the protocol, but this server has version '1'",
             "leads to a server of this farm",
             "update the older",
             id="a wrong version",
@@ -233,7 +233,7 @@ async def test_a_recorded_handshake_that_is_sent_again_is_refused_and_an_alarm(t
         await found.until(lambda: found.bob.alarm(PEERS_REFUSED.kind))
         alarm = found.bob.alarm(PEERS_REFUSED.kind)
         assert alarm is not None
-        assert "sent a request that was sent before" in alarm.text
+        assert "sent a repeated request" in alarm.text
         assert "recorded a handshake" in alarm.action
         assert found.bob.metrics.counts[Fault.REPLAYED] == 1
 

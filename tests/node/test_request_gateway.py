@@ -241,7 +241,7 @@ def test_a_gateway_that_loses_its_replica_while_a_request_is_under_way_lets_it_e
 
 # -- submitting from this node -----------------------------------------------------------------------------------------
 
-REFUSED = Submission(Outcome.NOT_LEADER, None, None, "server 2 knows no leader")
+REFUSED = Submission(Outcome.NOT_LEADER, None, None, "server 2 does not know a leader")
 UNKNOWN = Submission(Outcome.UNKNOWN, None, None, "server 2 closed the connection without a reply")
 COMMITTED = Submission(Outcome.COMMITTED, LogId(5, 2), OTHER)
 
@@ -267,10 +267,10 @@ async def test_a_refused_submission_is_repeated_until_there_is_a_leader(autojump
 
 
 async def test_a_submission_refused_to_the_end_is_refused_with_the_last_reason(autojump_clock: MockClock) -> None:
-    for last in (REFUSED, GarlicFarmError(Fault.UNREACHABLE, "server 2 knows no leader")):
+    for last in (REFUSED, GarlicFarmError(Fault.UNREACHABLE, "server 2 does not know a leader")):
         began = trio.current_time()
         answer = await replica(Server(role=FOLLOWING), Client([last])).submit(b"{}")
-        assert (answer.outcome, answer.reason) == (SubmitOutcome.REFUSED, "server 2 knows no leader")
+        assert (answer.outcome, answer.reason) == (SubmitOutcome.REFUSED, "server 2 does not know a leader")
         assert trio.current_time() - began <= Patience().submit_s + 1
 
 

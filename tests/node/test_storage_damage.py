@@ -195,7 +195,7 @@ def test_two_damaged_hard_state_slots_are_refused() -> None:
     started(disk)
     flip(disk, "ballot", 30)
     flip(disk, "ballot", 4096 + 30)
-    assert "no longer knows for whom it voted" in refused(disk)
+    assert "the vote of this server is lost" in refused(disk)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -128,11 +128,11 @@ def test_a_lost_hard_state_file_is_refused_even_with_a_whole_log(tmp_path: Path)
     )
     directory.close()
     (tmp_path / "raft" / "ballot").unlink()
-    with pytest.raises(DamagedStorageError, match="for whom this server voted"):
+    with pytest.raises(DamagedStorageError, match="the vote of this server is lost"):
         open_directory(tmp_path / "raft", NODE, 2, SMALL)
     found = verify_storage(tmp_path / "raft")
     assert found.verdict is StorageVerdict.DAMAGED
-    assert ["for whom this server voted" in fault for fault in found.faults] == [True]
+    assert ["the vote of this server is lost" in fault for fault in found.faults] == [True]
 
 
 def test_a_path_that_cannot_be_a_directory_is_a_clear_error(tmp_path: Path) -> None:

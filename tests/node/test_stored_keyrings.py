@@ -86,7 +86,7 @@ def test_a_generation_is_stored_only_if_it_loads_again(tmp_path: Path, number: i
         if number < LAST_GENERATION:
             assert begin_generation(tmp_path, NODE) == number + 1
         else:
-            with pytest.raises(StateError, match="starts as a new one"):
+            with pytest.raises(StateError, match="starts as a new node"):
                 begin_generation(tmp_path, NODE)
 
 

@@ -115,7 +115,7 @@ def _generation(directory: Path, number: int) -> bool:
     try:
         return begin_generation(directory, NODE) == number + 1
     except StateError as error:
-        return number == LAST_GENERATION and "starts as a new one" in str(error)
+        return number == LAST_GENERATION and "starts as a new node" in str(error)
 
 
 def _keyring_clock(directory: Path, number: int) -> bool:

@@ -20,12 +20,12 @@ async def test_a_flood_from_many_addresses_is_told_in_a_few_sentences_and_then_c
     told: list[Incident] = []
     metrics = Metrics(told.append)
     for number in range(3_000):
-        metrics.incident(Fault.SILENT, f"10.0.{number // 250}.{number % 250}", "it said nothing")
+        metrics.incident(Fault.SILENT, f"10.0.{number // 250}.{number % 250}", "it sent nothing")
     metrics.incident(Fault.WRONG_CREDENTIALS, "10.0.0.1", "wrong password")
     assert [incident.fault for incident in told] == [Fault.SILENT] * 5 + [Fault.WRONG_CREDENTIALS]
     await trio.sleep(11)
-    metrics.incident(Fault.SILENT, "10.9.9.9", "it said nothing")
-    assert told[-1].text == "it said nothing (2995 more incidents of this kind were left out)"
+    metrics.incident(Fault.SILENT, "10.9.9.9", "it sent nothing")
+    assert told[-1].text == "it sent nothing (2995 more incidents of this kind were left out)"
     assert metrics.counts[Fault.SILENT] == 3_001
 
 
@@ -62,7 +62,7 @@ async def test_a_request_with_the_wrong_method_is_told_as_that_and_raises_no_ala
     trace = EventLog("node-1", lambda: 1000)
     alarms = Alarms(trace)
     RefusedConnections(trace, alarms).incident(
-        Incident(Fault.WRONG_METHOD, "10.0.0.1", "asked with the method 'POST', while a handshake begins with GET")
+        Incident(Fault.WRONG_METHOD, "10.0.0.1", "requested with the method 'POST', but a handshake begins with GET")
     )
     assert trace.recent(1)[0].data["reason"] == "wrong-method"
     assert alarms.standing() == ()

@@ -77,7 +77,7 @@ def test_a_step_that_would_cut_the_group_off_from_itself_is_refused_in_words() -
         (lambda: FIRST.use(key(9)), "not installed"),
         (lambda: FIRST.remove(key(1)), "in use"),
         (lambda: FIRST.remove(key(9)), "not installed"),
-        (lambda: ROTATED.install(key(1)), "do not come back"),
+        (lambda: ROTATED.install(key(1)), "cannot return"),
         (lambda: ROTATED.use(key(1)), "not installed"),
         (lambda: FIRST.install(b"short"), "32 bytes"),
     ]

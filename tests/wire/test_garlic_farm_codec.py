@@ -560,7 +560,7 @@ def test_a_reply_among_requests_is_out_of_turn_and_so_is_a_request_among_replies
     requests.feed(bytes((messages.MessageType.APPEND_ENTRIES_RESPONSE,)))
     replies.feed(bytes((messages.MessageType.CLIENT_REQUEST,)))
     for reader in (requests, replies):
-        with pytest.raises(GarlicFarmError, match="arrived where") as refusal:
+        with pytest.raises(GarlicFarmError, match="arrived instead of") as refusal:
             reader.next()
         assert refusal.value.fault is Fault.OUT_OF_TURN
 

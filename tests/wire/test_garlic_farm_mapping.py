@@ -139,7 +139,7 @@ def test_a_reply_of_another_kind_is_out_of_turn(answer: wire.Reply, asked: core.
 
 @pytest.mark.parametrize("source", [0, -1])
 def test_a_request_without_a_sender_is_refused(source: int) -> None:
-    with pytest.raises(GarlicFarmError, match="no server's id"):
+    with pytest.raises(GarlicFarmError, match="not the id of a server"):
         request_from_wire(
             wire.RequestVoteRequest(
                 source=source,

@@ -250,7 +250,7 @@ def test_a_request_that_was_recorded_and_sent_again_is_refused() -> None:
     assert isinstance(again, RefusedUpgrade)
     assert status(again) == 401
     assert again.fault is Fault.REPLAYED
-    assert "sent before" in again.text
+    assert "a repeated request" in again.text
 
 
 def test_a_nonce_count_that_went_back_is_refused() -> None:
@@ -332,7 +332,7 @@ def test_a_wrong_method_on_the_right_path_is_told_as_that_and_as_no_other_versio
     verdict = Farm().answer(b"POST /GarlicFarm/farm/1/websocket HTTP/1.1\r\nHost: h\r\n\r\n")
     assert isinstance(verdict, RefusedUpgrade)
     assert verdict.fault is Fault.WRONG_METHOD
-    assert verdict.text == "asked with the method 'POST', while a handshake begins with GET"
+    assert verdict.text == "requested with the method 'POST', but a handshake begins with GET"
 
 
 def test_a_challenge_does_not_name_what_this_is() -> None:

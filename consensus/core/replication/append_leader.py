@@ -260,7 +260,7 @@ class AppendLeader:
             if not 0 <= progress.match < progress.next <= self._replica.log.last_index + 1:
                 yield "progress out of range"
             if max(len(progress.in_flight), len(progress.expired)) > MAX_REMEMBERED_REQUESTS:
-                yield "too many requests remembered"
+                yield "too many stored requests"
             if progress.appends_in_flight != sum(sent.carries_entries for sent in progress.in_flight.values()):
                 yield "appends in flight counted wrongly"
 

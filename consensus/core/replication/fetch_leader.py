@@ -196,7 +196,7 @@ class FetchLeader:
     def faults(self) -> Iterator[str]:
         """What is impossible about the fetches."""
         if len(self._observers) > MAX_OBSERVERS:
-            yield "too many observers remembered"
+            yield "too many stored observers"
         if len(self._parked) > len(self._followers) + MAX_OBSERVERS:
             yield "too many fetches parked"
         if any(parked.fetch.position.index > self._replica.log.last_index for parked in self._parked.values()):

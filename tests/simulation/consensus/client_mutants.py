@@ -118,7 +118,7 @@ CLIENT_MUTANTS = (
     ),
     Mutant(
         "read-confirmed-by-older-answers",
-        "an answer to a request that was sent before the read confirms it",
+        "an answer to a repeated request the read confirms it",
         ((ProgressTracker, "confirmed", _any_answer_confirms),),
         kind=Kind.PAUSED,
     ),

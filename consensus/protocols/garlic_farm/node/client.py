@@ -68,7 +68,7 @@ class GarlicFarmClient:
         limits: MessageLimits = DEFAULT_LIMITS,
     ) -> None:
         if not servers:
-            raise ValueError("a client needs at least one server to ask")
+            raise ValueError("a client needs at least one server")
         self._dialer = dialer
         self._resolve = resolve
         self._servers = tuple(servers)
@@ -200,7 +200,7 @@ class _Attempt:
     outcome: Outcome | None = None
     position: LogId | None = None
     leader: int | None = None
-    reason: str = "no server was asked yet"
+    reason: str = "the request was not sent to a server yet"
     target: int | None = None
     under_way: bool = False
     pause: bool = False
@@ -246,7 +246,7 @@ class _Attempt:
                 self.pause = answer.term <= self.redirect_term
                 self.redirect_term = max(self.redirect_term, answer.term)
             case _:
-                self.failed(f"server {answer.source} knows no leader")
+                self.failed(f"server {answer.source} does not know a leader")
 
     def submission(self) -> Submission:
         if self.under_way:
@@ -286,6 +286,6 @@ async def read_barrier_anywhere(
             left_s = deadline_s - trio.current_time()
             answer = await client.read_index(patience_s=min(ASK_PATIENCE_S, left_s))
             if answer.position is not None:
-                refusal = ServerBusyError("this server lags behind what the leader has committed")
+                refusal = ServerBusyError("this server has not applied the leader's commit index yet")
                 return await server.wait_applied(answer.position.index)
     raise refusal

@@ -34,8 +34,8 @@ class ClientQuota:
         if needed_us > SAVED_US:
             raise GarlicFarmError(
                 Fault.TOO_LARGE,
-                f"a client's request of {len(commands)} entries would keep each server busy for {needed_us // 1000} ms;"
-                f" without a proven identity {SAVED_US // 1000} ms are allowed: send fewer entries at once",
+                f"a client's request of {len(commands)} entries would keep each server busy for {needed_us // 1000}"
+                f" ms; without a proven identity {SAVED_US // 1000} ms are allowed: send fewer entries in one request",
             )
         passed_s = 0.0 if self._filled_s is None else max(0.0, now_s - self._filled_s)
         self._filled_s = now_s

@@ -335,8 +335,10 @@ class ServerConnection:
             _check_own_removal(request, proven)
             return
         if proven is None or not proven.is_server:
-            shown = "has shown no identity" if proven is None else "is that of a client"
-            raise GarlicFarmError(Fault.OUT_OF_TURN, f"a {spoken}, which servers say, on a connection that {shown}")
+            shown = "has not proven an identity" if proven is None else "belongs to a client"
+            raise GarlicFarmError(
+                Fault.OUT_OF_TURN, f"a {spoken}, which only servers may send, on a connection that {shown}"
+            )
         if request.source != proven.server_id:
             text = f"a {spoken} in the name of server {request.source} on the connection of server {proven.server_id}"
             raise GarlicFarmError(Fault.OUT_OF_TURN, text)
@@ -346,7 +348,7 @@ class ServerConnection:
             text = f"a {spoken} to server {request.destination} reached server {ours}"
             raise GarlicFarmError(Fault.WRONG_SERVER, text)
         if request.source in {0, ours}:
-            raise GarlicFarmError(Fault.OUT_OF_TURN, f"a {spoken} from server {request.source}, which is no peer")
+            raise GarlicFarmError(Fault.OUT_OF_TURN, f"a {spoken} with the invalid sender id {request.source}")
 
     def _begin(self, slot: _Slot) -> None:
         """Hand a request to the handler; its answer fills the slot."""
@@ -458,7 +460,7 @@ class ServerConnection:
             with trio.CancelScope(deadline=self._slots[0].due_s if self._slots else inf) as self._patience:
                 await self._ready.wait()
             if self._patience.cancelled_caught:
-                text = f"a request of {self._source} had no answer after {self._options.answer_s:g} s; closed"
+                text = f"a request of {self._source} was not answered within {self._options.answer_s:g} s; closed"
                 self._metrics.incident(Fault.BUSY, self._source, text)
                 break
         connection.cancel()
@@ -482,5 +484,5 @@ def _check_own_removal(request: wire.RemoveServerRequest, proven: ProvenPeer | N
         number = None if proven is None else proven.server_id
         asking = "a peer without an identity of a server" if number is None else f"server {number}"
         servers = ", ".join(map(str, named)) or "(none named)"
-        text = f"{asking} asks that server {servers} be removed, which only that server or an operator may ask for"
+        text = f"{asking} requests the removal of server {servers}, which only that server or an operator may request"
         raise GarlicFarmError(Fault.OUT_OF_TURN, text)

@@ -146,8 +146,9 @@ class I2pConnector:
         if not is_loopback(self._proxy.host):
             raise GarlicFarmError(
                 Fault.PLAIN_REFUSED,
-                f"the proxy {self._proxy.host}:{self._proxy.port} is not on a loopback address: the way to it is plain,"
-                " and a machine in between could change what follows the handshake; use a proxy on this machine",
+                f"the proxy {self._proxy.host}:{self._proxy.port} is not on a loopback address: the connection to it"
+                " is not encrypted, and a machine between could change data after the handshake; use a proxy on this"
+                " machine",
             )
         for _ in range(_CONNECT_ATTEMPTS):
             stream = await self._reach()
@@ -158,7 +159,7 @@ class I2pConnector:
                 await trio.aclose_forcefully(stream)
                 raise
             await trio.aclose_forcefully(stream)
-        text = f"the proxy asked {_CONNECT_ATTEMPTS} times in a row for authentication and accepted none"
+        text = f"the proxy requested authentication {_CONNECT_ATTEMPTS} times in a row and accepted none"
         raise GarlicFarmError(Fault.PROXY_REFUSED, text)
 
     def via(self, address: PeerAddress) -> Via | None:

@@ -78,7 +78,9 @@ class Dialer:
                 return await self._dial(address, expected)
         except UnicodeError as error:
             # Names come from other servers; a resolver raises this for some of them.
-            raise GarlicFarmError(Fault.UNREACHABLE, f"{address} is no name that can be looked up: {error}") from error
+            raise GarlicFarmError(
+                Fault.UNREACHABLE, f"{address} is not a name that can be looked up: {error}"
+            ) from error
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise GarlicFarmError(
                 Fault.UNREACHABLE, f"{address} cannot be reached: {connection_failure(error)}"

@@ -116,7 +116,7 @@ class ConnectionPlaces:
         oldest = next(pending for pending in crowd if pending.source == crowding)
         del self._handshakes[oldest]
         oldest.scope.cancel()
-        text = f"{len(self._handshakes) + 1} handshakes at once, {number} from {crowding}: its oldest was closed"
+        text = f"{len(self._handshakes) + 1} concurrent handshakes, {number} from {crowding}: its oldest was closed"
         self._metrics.incident(Fault.BUSY, crowding, text)
 
     def establish(self, pending: PendingConnection) -> bool:
@@ -378,8 +378,8 @@ class GarlicFarmServer:
             data = bytes(await stream.receive_some(_READ_BYTES))
             if not data and not has_received and isinstance(stream, TlsStream):
                 text = (
-                    f"{source} hung up after TLS without a word: it may not accept this node's certificate; if it is "
-                    "a server of the farm, its own alarms say why"
+                    f"{source} closed the connection after TLS without sending anything: it may not accept this node's"
+                    " certificate; if it is a server of the farm, its alarms show the reason"
                 )
                 self._metrics.incident(Fault.DISTRUSTED, source, text)
                 return None

@@ -127,9 +127,9 @@ class MemberRequests:
 
     def _refusal_or_address(self, newcomer: Server, configuration: Configuration) -> PeerAddress | str:
         if newcomer.server_id in configuration.voter_ids or newcomer.server_id == self._own_id:
-            return "its id belongs to a member with another endpoint; a server needs an id of its own"
+            return "its id belongs to a member with another endpoint; each server needs a separate id"
         if len(configuration.member_ids) >= MAX_MEMBERS:
-            return f"the cluster has {MAX_MEMBERS} members already; remove one first"
+            return f"the cluster already has {MAX_MEMBERS} members; remove one first"
         return self._refusal_at_present() or self._rules.may_add(newcomer)
 
     def _begin_to_remove(self, leaving: int) -> bool:
@@ -143,15 +143,15 @@ class MemberRequests:
     def _refusal_to_remove(self, leaving: int) -> str | None:
         configuration = self._server.describe().raft.configuration
         if leaving not in configuration.member_ids:
-            return "it is no member"
+            return "it is not a member"
         if leaving == self._own_id:
-            return "it leads; hand leadership to another server first, then ask that one"
+            return "it leads; hand leadership to another server first, then send the request to that server"
         return self._refusal_at_present() or self._rules.may_remove(leaving, configuration)
 
     def _refusal_at_present(self) -> str | None:
         raft = self._server.describe().raft
         if self._under_way is not None or raft.change is not None or raft.configuration.is_joint:
-            return "another change of the members is under way; ask again when it has ended"
+            return "another change of the members runs; try again after its end"
         return None
 
     def _refuse(self, change: str, reason: str) -> bool:
@@ -173,7 +173,7 @@ class MemberRequests:
 
     def _begin(self, server: ServerId, change: Callable[[], Awaitable[None]]) -> bool:
         if self._nursery is None:
-            return self._refuse(f"a change of server {server}", "the server that was asked is stopping")
+            return self._refuse(f"a change of server {server}", "this server is stopping")
         self._under_way = server
 
         async def carry_out() -> None:
@@ -287,7 +287,9 @@ class MemberRequests:
                 reason = "refused" if resolved.refusal is None else resolved.refusal.value
                 self._refuse(change, f"{reason}; see docs/reference/configuration-changes.md")
             case ChangeOutcome.UNKNOWN:
-                self._refuse(change, "its end is not known, since leadership was lost meanwhile; ask the next leader")
+                self._refuse(
+                    change, "its result is unknown, because this server lost its leadership; query the next leader"
+                )
 
 
 def _adding(newcomer: Server) -> str:
@@ -311,13 +313,13 @@ def _named(request: wire.Request) -> ClusterServer:
         case (LogEntry(value=ClusterServer() as named),):
             return named
         case _:
-            raise malformed("a request about a server that names none")
+            raise malformed("a request about a server without its id")
 
 
 def _server_of(request: wire.AddServerRequest) -> Server:
     named = _named(request)
     if named.endpoint is None:
-        raise malformed(f"server {named.server_id} is to be added without an endpoint")
+        raise malformed(f"a request to add server {named.server_id} without an endpoint")
     if not named.endpoint.isprintable():
         # It would stay in the log, and appear on operators' screens.
         raise malformed(f"the endpoint of server {named.server_id} has characters that cannot be printed")

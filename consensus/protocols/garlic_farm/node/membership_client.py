@@ -37,8 +37,8 @@ class MembershipAnswer:
 
 
 _ONLY_ITSELF: Final = (
-    ": a leader of this make removes a server only at the request of that server, and counts others as `out-of-turn`."
-    " Remove it where the leader runs, by `ConsensusServer.change_configuration` without it"
+    ": a leader of this implementation removes a server only at the request of that server, and counts other requests"
+    " as `out-of-turn`. Remove the server in the leader's process, with `ConsensusServer.change_configuration`"
 )
 """Why a request to remove a server is not answered, and what removes it."""
 
@@ -96,7 +96,7 @@ async def _ask(client: GarlicFarmClient, request: wire.Request, patience_s: floa
                     begun=False, leader=found.leader, reason=f"the connection ended without an answer{hint}"
                 )
             if reply.accepted or reply.destination == reply.source:
-                reason = "" if reply.accepted else f"server {reply.source} leads and refused; its log says why"
+                reason = "" if reply.accepted else f"server {reply.source} leads and refused; see its log"
                 return MembershipAnswer(reply.accepted, found.leader, reason)
             await trio.sleep(_ELECTION_PAUSE_S)
     return asked

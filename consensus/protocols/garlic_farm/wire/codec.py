@@ -214,9 +214,7 @@ def _request_type(type_byte: int) -> MessageType:
     if type_byte in EXCHANGES:
         return MessageType(type_byte)
     if type_byte in _REPLY_CLASSES:
-        raise GarlicFarmError(
-            Fault.OUT_OF_TURN, f"{_spoken(MessageType(type_byte))} arrived where a request is expected"
-        )
+        raise GarlicFarmError(Fault.OUT_OF_TURN, f"{_spoken(MessageType(type_byte))} arrived instead of a request")
     raise malformed(f"message type {type_byte} is unknown")
 
 
@@ -224,7 +222,7 @@ def _reply_type(type_byte: int) -> MessageType:
     if type_byte in _REPLY_CLASSES:
         return MessageType(type_byte)
     if type_byte in EXCHANGES:
-        raise GarlicFarmError(Fault.OUT_OF_TURN, f"{_spoken(MessageType(type_byte))} arrived where a reply is expected")
+        raise GarlicFarmError(Fault.OUT_OF_TURN, f"{_spoken(MessageType(type_byte))} arrived instead of a reply")
     raise malformed(f"message type {type_byte} is unknown")
 
 

@@ -89,7 +89,7 @@ def _decode_extended(data: bytes, limits: MessageLimits) -> Configuration:
 
 def _decode_servers(data: bytes, at: int, room: int, limits: MessageLimits) -> tuple[tuple[ClusterServer, ...], int]:
     if len(data) - at < _COUNT.size:
-        raise malformed(f"{len(data) - at} bytes left where a count of servers is due")
+        raise malformed(f"{len(data) - at} bytes left for the count of servers")
     (count,) = _COUNT.unpack_from(data, at)
     at += _COUNT.size
     if count > room:
@@ -103,7 +103,7 @@ def _decode_servers(data: bytes, at: int, room: int, limits: MessageLimits) -> t
 
 def _encode_server(server: ClusterServer, limits: MessageLimits) -> bytes:
     if server.endpoint is None:
-        raise malformed(f"server {server.server_id} of a configuration has no endpoint")
+        raise malformed(f"server {server.server_id} of a configuration lacks an endpoint")
     try:
         endpoint = server.endpoint.encode()
     except UnicodeEncodeError as error:
@@ -115,7 +115,7 @@ def _encode_server(server: ClusterServer, limits: MessageLimits) -> bytes:
 
 def _decode_server(data: bytes, at: int, limits: MessageLimits) -> tuple[ClusterServer, int]:
     if len(data) - at < _ID_AND_LENGTH.size:
-        raise malformed(f"{len(data) - at} bytes left where a server's id and endpoint length are due")
+        raise malformed(f"{len(data) - at} bytes left for the id and endpoint length of a server")
     server_id, length = _ID_AND_LENGTH.unpack_from(data, at)
     at += _ID_AND_LENGTH.size
     if length > limits.endpoint_bytes:

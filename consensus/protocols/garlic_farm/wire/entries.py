@@ -72,7 +72,7 @@ def decode_entries(data: bytes, limits: MessageLimits = DEFAULT_LIMITS) -> tuple
         if len(entries) == limits.entries:
             raise too_large(f"more than {limits.entries} log entries in one request")
         if end - at < head_bytes:
-            raise malformed(f"{end - at} bytes left where a log entry's {head_bytes}-byte head is due")
+            raise malformed(f"{end - at} bytes left for the {head_bytes}-byte head of a log entry")
         term, value_type, size = ENTRY_HEAD.unpack_from(data, at)
         at += head_bytes
         if size > largest:

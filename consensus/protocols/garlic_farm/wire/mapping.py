@@ -89,7 +89,7 @@ def append_to_wire(
 
 
 def _no_word(message: core.Message) -> GarlicFarmError:
-    return GarlicFarmError(Fault.OUT_OF_TURN, f"a {type(message).__name__} has no message in this protocol")
+    return GarlicFarmError(Fault.OUT_OF_TURN, f"this protocol does not have a message for {type(message).__name__}")
 
 
 def _snapshot_to_wire(
@@ -153,7 +153,7 @@ def request_from_wire(request: wire.Request, correlation: int) -> core.Request:
                 correlation=correlation,
             )
         case _:
-            raise GarlicFarmError(Fault.OUT_OF_TURN, f"a {type(request).__name__} is no message between voters")
+            raise GarlicFarmError(Fault.OUT_OF_TURN, f"a {type(request).__name__} is not a message between voters")
 
 
 def _check_image(sender: model.ServerId, chunk: SnapshotSyncRequest) -> None:
@@ -161,8 +161,8 @@ def _check_image(sender: model.ServerId, chunk: SnapshotSyncRequest) -> None:
     if chunk.offset == 0 and not begins_image(chunk.data):
         raise GarlicFarmError(
             Fault.FOREIGN_SNAPSHOT,
-            f"server {sender} sends a snapshot of index {chunk.last_log_index} in a format of its own, which this"
-            " program cannot read, in place of the entries up to there. Start that server anew with its whole log (in"
+            f"server {sender} sends a snapshot of index {chunk.last_log_index} in a private format, which this program"
+            " cannot read, instead of the entries up to there. Start that server again with its complete log (in"
             " JRaft, set the snapshot distance to 0 before the first snapshot), and let this server join again",
         )
 
@@ -239,7 +239,7 @@ def entries_to_wire(
                 latest = index
             case model.EntryKind.NO_OP | model.EntryKind.CONTROL:
                 raise GarlicFarmError(
-                    Fault.OUT_OF_TURN, f"entry {index} is of kind {entry.kind.name}, which the protocol cannot carry"
+                    Fault.OUT_OF_TURN, f"entry {index} has kind {entry.kind.name}, which the protocol cannot carry"
                 )
             case _:
                 assert_never(entry.kind)
@@ -287,7 +287,7 @@ def _servers_from_wire(listed: tuple[ClusterServer, ...]) -> tuple[model.Server,
     servers = []
     for server in listed:
         if server.endpoint is None:
-            raise malformed(f"server {server.server_id} of a configuration has no endpoint")
+            raise malformed(f"server {server.server_id} of a configuration lacks an endpoint")
         servers.append(model.Server(server_id(server.server_id), server.endpoint))
     if len({server.server_id for server in servers}) != len(servers):
         raise malformed("a configuration names a server twice")
@@ -343,7 +343,7 @@ def _is_extended(entry: WireEntry) -> bool:
 def server_id(number: int) -> int:
     """A Raft id: positive."""
     if number <= 0:
-        raise malformed(f"{number} is no server's id")
+        raise malformed(f"{number} is not the id of a server")
     return number
 
 
@@ -352,4 +352,4 @@ def _entry(entry: LogEntry) -> model.Entry:
         case Configuration() as configuration:
             return configuration_entry(entry.term, configuration_from_wire(configuration))
         case _:
-            raise malformed(f"a {type(entry.value).__name__} is no entry of a log")
+            raise malformed(f"a {type(entry.value).__name__} is not an entry of a log")

@@ -68,7 +68,7 @@ class ProxyAuthentication:
         """Learn from a 407; `answered`: the request carried an answer already. Raises if nothing else can be tried."""
         values = headers.every("proxy-authenticate")
         if self._credentials is None:
-            raise _refused("the proxy asks for a password: give [proxy] user and password_file")
+            raise _refused("the proxy requires a password: give [proxy] user and password_file")
         digests = [found for value in values if (found := parse_challenge(value)) is not None]
         best = next((each for each in digests if each.algorithm is Algorithm.SHA_256), digests[0] if digests else None)
         if answered and (best is None or not best.stale):
@@ -80,7 +80,7 @@ class ProxyAuthentication:
         elif any(value.strip().lower().startswith("basic") for value in values):
             self._challenge, self._basic = None, True
         else:
-            raise _refused("the proxy asks for a kind of authentication that is neither Basic nor Digest")
+            raise _refused("the proxy requires an authentication other than Basic or Digest")
 
     def _answer(self, method: str, uri: str) -> str | None:
         credentials, challenge = self._credentials, self._challenge
@@ -166,7 +166,7 @@ class ConnectClient:
             raise too_large(f"a proxy's answer of more than {HEAD_BYTES_MAX} bytes")
         if event.status_code in _SUCCESS:
             if trailing:
-                raise malformed("bytes came from behind the proxy before anything was asked")
+                raise malformed("the proxy sent bytes of the tunnel before the first request")
             return TunnelOpen()
         if event.status_code == PROXY_AUTHENTICATION_REQUIRED:
             self._authentication.challenged(Headers(event.headers), answered=self._answered)

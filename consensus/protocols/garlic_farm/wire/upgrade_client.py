@@ -53,13 +53,13 @@ _SWITCHING, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT = 101, 401, 403, 40
 _SERVER_ERRORS = 500
 _NONCE_COUNT_MAX = 2**32 - 1
 _REFUSED = {
-    Fault.UNPROVEN: "the server does not accept this node's proof of its identity: what the server shows of itself"
-    " (certificate or I2P name) is not what this node has reached, so an attacker may relay the connection",
+    Fault.UNPROVEN: "the server does not accept this node's proof of its identity: the server's certificate or I2P"
+    " name differs from the one that this node reached, so an attacker may relay the connection",
     Fault.UNKNOWN_IDENTITY: "the server does not know this node's identity under the Raft id that it claims: it was"
-    " never admitted to that farm, or that server has not heard of it yet",
-    Fault.EXPELLED: "the server says that this node was removed from the farm, or its identity evicted or replaced",
+    " never admitted to that farm, or that server has not applied its admission yet",
+    Fault.EXPELLED: "the server reports that this node was removed from the farm, or its identity evicted or replaced",
     Fault.WRONG_SERVER: "another server than {called} listens at the address that {called} announced",
-    Fault.BUSY: "the server does not belong to its farm yet, and cannot say which servers do",
+    Fault.BUSY: "the server does not belong to its farm yet, and cannot name the servers of the farm",
 }
 """What `X-Garlic-Refusal` means."""
 
@@ -250,7 +250,7 @@ class UpgradeClient:
         challenges = [challenge for challenge in found if challenge is not None]
         if not challenges:
             raise GarlicFarmError(
-                Fault.REFUSED_UPGRADE, "the server asks for a kind of authentication that is not Digest with qop=auth"
+                Fault.REFUSED_UPGRADE, "the server requires an authentication other than Digest with qop=auth"
             )
         best = next((one for one in challenges if one.algorithm is Algorithm.SHA_256), challenges[0])
         if self._authorized and not best.stale:
@@ -265,13 +265,13 @@ class UpgradeClient:
 
     def _switched(self, headers: Headers, trailing: bytes) -> Switched:
         if not self._authorized or not headers.names_token("upgrade", "websocket"):
-            raise GarlicFarmError(Fault.REFUSED_UPGRADE, "the server switched protocols without being asked to")
+            raise GarlicFarmError(Fault.REFUSED_UPGRADE, "the server switched protocols without a request")
         accept = headers.one("sec-websocket-accept")
         if accept is not None and accept != accept_token(self._key):
             raise malformed("Sec-WebSocket-Accept does not answer our key")
         chosen = headers.one("sec-websocket-protocol")
         if chosen is not None and chosen not in self._caller.offered:
-            raise malformed(f"the server chose {chosen[:64]!r}, which was not offered")
+            raise malformed(f"the server chose {chosen[:64]!r}, which this node did not offer")
         ours, peer = self._ours, headers.identity()
         if None not in {ours.cluster_id, peer.cluster_id} and ours.cluster_id != peer.cluster_id:
             raise self._wrong_cluster(peer)
@@ -283,7 +283,7 @@ class UpgradeClient:
         if self._called is not None and peer.server_id != self._called:
             if peer.server_id is None:
                 raise GarlicFarmError(
-                    Fault.BUSY, f"server {self._called} was called; the one that answers has no id yet"
+                    Fault.BUSY, f"a server without an id answers at the address of server {self._called}"
                 )
             text = f"server {peer.server_id} answers at the address that server {self._called} announced"
             raise GarlicFarmError(Fault.WRONG_SERVER, text)
@@ -292,7 +292,7 @@ class UpgradeClient:
             return None
         proof = headers.proof()
         if proof is None or proof.role is not ConnectionRole.SERVER:
-            text = "the server knows the password and proves no identity: it is none of this farm's servers"
+            text = "the server knows the password but does not prove an identity: it is not a server of this farm"
             raise GarlicFarmError(Fault.UNPROVEN, text)
         role, own_id = proof.role, self._ours.server_id
         if not proof.holds(self._exchange(authorization).signed_by(peer, own_id, ProofDirection.ANSWER, role, chosen)):
@@ -317,7 +317,7 @@ class UpgradeClient:
             return self._wrong_cluster(headers.identity())
         refused = next((each for each in _REFUSED if each.value == headers.one(REFUSAL_HEADER.lower())), None)
         if status == _FORBIDDEN and refused is not None and self._authorized:
-            called = "the one that was called" if self._called is None else f"server {self._called}"
+            called = "the called server" if self._called is None else f"server {self._called}"
             return GarlicFarmError(refused, _REFUSED[refused].format(called=called))
         if self._via is not None and (status == _FORBIDDEN or status >= _SERVER_ERRORS):
             return unreachable_through_proxy(status, self._via.authority)

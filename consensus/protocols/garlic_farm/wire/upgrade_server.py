@@ -164,9 +164,7 @@ class UpgradeServer:
             return self._challenge(now_ms, Fault.WRONG_CREDENTIALS, text)
         if not self._authenticator.spend(authorization, now_ms):
             replayed = self._authenticator.was_sent_before(authorization, now_ms)
-            problem = (
-                "a request that was sent before" if replayed else "a nonce that is expired, or not of this process"
-            )
+            problem = "a repeated request" if replayed else "an expired nonce, or a nonce of another process"
             text = f"user {authorization.user[:64]!r} sent {problem}"
             return self._challenge(now_ms, Fault.REPLAYED if replayed else None, text, stale=True)
         if request.http_version != _HTTP_VERSION:
@@ -179,7 +177,7 @@ class UpgradeServer:
             return self._refuse(426, Fault.REFUSED_UPGRADE, text, [("Upgrade", "websocket")])
         key, version = headers.one("sec-websocket-key"), headers.one("sec-websocket-version")
         if (key is not None and not is_websocket_key(key)) or version not in {None, _WEBSOCKET_VERSION}:
-            text = "Sec-WebSocket-Key or Sec-WebSocket-Version is not what version 13 asks for"
+            text = "Sec-WebSocket-Key or Sec-WebSocket-Version does not conform to version 13"
             return self._refuse(400, Fault.MALFORMED, text, [("Sec-WebSocket-Version", _WEBSOCKET_VERSION)])
         ours, peer = self._authenticator.identity(), headers.identity()
         if None not in {ours.cluster_id, peer.cluster_id} and ours.cluster_id != peer.cluster_id:
@@ -203,7 +201,8 @@ class UpgradeServer:
             if peer.server_id is None:
                 return None
             return Refusal(
-                Fault.UNPROVEN, f"{claimed} without a proof: its sender knows the farm's password and shows no identity"
+                Fault.UNPROVEN,
+                f"{claimed} without a proof: its sender knows the farm's password but does not prove an identity",
             )
         transcript = self._exchange(headers, authorization).signed_by(peer, called, ProofDirection.REQUEST, proof.role)
         if not proof.holds(transcript):
@@ -214,7 +213,7 @@ class UpgradeServer:
             )
         if called is not None and called != ours.server_id:
             if ours.server_id is None:
-                return Refusal(Fault.BUSY, f"{claimed} calls server {called}, and this server has no id yet")
+                return Refusal(Fault.BUSY, f"{claimed} calls server {called}, and this server does not have an id yet")
             return Refusal(Fault.WRONG_SERVER, f"{claimed} calls server {called}, and this is server {ours.server_id}")
         proven = ProvenPeer(proof.role, proof.public_key, peer.server_id, headers.admissions())
         return self._authenticator.peers.judge(proven.claim) or proven
@@ -264,15 +263,15 @@ def _explained(method: str, asked: str, own: str) -> tuple[Fault, str]:
     Our operator gets the reason: a wrong method says nothing about the version of the protocol.
     """
     if asked == own:
-        return Fault.WRONG_METHOD, f"asked with the method {method[:32]!r}, while a handshake begins with {_METHOD}"
+        return Fault.WRONG_METHOD, f"requested with the method {method[:32]!r}, but a handshake begins with {_METHOD}"
     found, expected = _HANDSHAKE.fullmatch(asked), _HANDSHAKE.fullmatch(own)
     if found is None or expected is None:
-        return Fault.WRONG_PATH, f"asked for {asked[:100]!r}, which is no handshake of ours"
+        return Fault.WRONG_PATH, f"requested {asked[:100]!r}, which is not a path of a handshake"
     if found[1] != expected[1]:
-        return Fault.WRONG_CLUSTER, f"asked for the cluster {found[1]!r}, while this server serves {expected[1]!r}"
+        return Fault.WRONG_CLUSTER, f"requested the cluster {found[1]!r}, but this server serves {expected[1]!r}"
     return (
         Fault.WRONG_VERSION,
-        f"asked for version {found[2]!r} of the protocol, while this server speaks {expected[2]!r}",
+        f"requested version {found[2]!r} of the protocol, but this server has version {expected[2]!r}",
     )
 
 
