@@ -1,6 +1,7 @@
 """docs/reference/metrics.md: the gauges of a made-up farm, and the counters, histograms and others as declared."""
 
 from collections.abc import Iterator
+from itertools import chain
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -8,6 +9,8 @@ from bridge.cli.kraft import metrics as kraft
 from bridge.node.control import metrics
 from bridge.node.control.counters import FAMILIES, ViewPart, identifier, meaning_of
 from bridge.node.events import durations
+from consensus.protocols.kraft.replica.peer_transport import TransportEvent
+from consensus.protocols.zmq_raft.counters import ClientEvent, PeerEvent
 from pipeline.serve import metrics as pipeline
 from tests.operator_views import farm_view
 
@@ -39,6 +42,17 @@ LABEL = """
 | `{label}` | key in {part} | meaning | what to do |
 |---|---|---|---|
 """
+LIBRARIES = """
+## Servers and clients in Python
+
+`counters` of a `ZmqRaftPeer`, a `ZmqRaftClient` and a `KraftVoter` count these events since their start. A
+`ZmqRaftPeer` also has the reasons of `zmq_dropped`.
+
+| class | member | meaning |
+|---|---|---|
+"""
+OF_LIBRARIES = (PeerEvent, ClientEvent, TransportEvent)
+"""Counters of servers and clients outside a farm."""
 PARTS = {ViewPart.NODE: "`counters`", ViewPart.GOSSIP: "`counters` of `gossip`", ViewPart.RAFT: "`counters` of `raft`"}
 HISTOGRAMS = f"""
 ## Histograms
@@ -86,6 +100,8 @@ def page() -> str:
         + "".join(_of_kraft())
         + PIPELINE
         + "".join(_of_pipeline())
+        + LIBRARIES
+        + "".join(f"| `{type(each).__name__}` | `{each.value}` | {each.meaning} |\n" for each in chain(*OF_LIBRARIES))
     )
 
 

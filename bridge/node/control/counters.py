@@ -47,76 +47,43 @@ class GossipTraffic(CountedReason):
 
     BYTES_RECEIVED = (
         "bytes_received",
-        (
-            "Bytes of the datagrams that arrived on the gossip port. A steep rise is a flood, or a member that joins"
-            " again and again"
-        ),
+        "Received bytes of gossip. A steep rise is a flood, or a member that joins again and again",
     )
-    BYTES_SENT = (
-        "bytes_sent",
-        "Bytes of gossip that this node has sent. It grows with the number of peers and with news",
-    )
+    BYTES_SENT = "bytes_sent", "Sent bytes of gossip. It grows with the number of peers and with news"
     DATAGRAMS_RECEIVED = (
         "datagrams_received",
-        (
-            "UDP datagrams that arrived on the gossip port, accepted or dropped. It grows with every probe; if it does"
-            " not grow, no member reaches this node: look at the firewall"
-        ),
+        "Received datagrams, also dropped ones. If it does not grow, no member reaches this node: check the firewall",
     )
-    DATAGRAMS_SENT = (
-        "datagrams_sent",
-        "UDP datagrams of gossip that this node has sent. It grows with every probe, about one a second",
-    )
+    DATAGRAMS_SENT = "datagrams_sent", "Sent datagrams of gossip. It grows with every probe, about one a second"
     EVENTS_LOST = (
         "events_lost",
-        (
-            "Events of gossip that this node itself was too slow to take. It grows under overload only: `garlicfarm"
-            " doctor` measures how late the process runs"
-        ),
+        "Events of gossip that this node processed too late. `garlicfarm doctor` measures how late the process runs",
     )
     PIGGYBACK_LEFT_OUT = (
         "piggyback_left_out",
-        (
-            "News about members that this node ignored because its signature does not verify; the rest of the datagram"
-            " counted. If it grows, a member is damaged or hostile"
-        ),
+        "Ignored news about members: its signature does not verify. If it grows, a member is damaged or hostile",
     )
 
 
 class RaftWork(CountedReason):
     """Work of a server of the farm."""
 
-    DISK_GROUPS = (
-        "disk_groups",
-        "Groups of entries that were written to the log on disk. It grows with every commit",
-    )
+    DISK_GROUPS = "disk_groups", "Groups of entries written to the log on disk. It grows with every commit"
     DISK_PERSISTS = (
         "disk_persists",
-        (
-            "Writes with a sync to disk. One write carries all entries that wait, so it grows more slowly than the"
-            " entries; `garlicfarm_disk_seconds` measures their duration"
-        ),
+        "Writes with a sync to disk; one carries all waiting entries. `garlicfarm_disk_seconds` measures them",
     )
     ENTRIES_REREAD = (
         "entries_reread",
-        (
-            "Entries that were read from disk again because a follower lacks entries that memory no longer has. It"
-            " grows while a server catches up; steadily, if a server is too slow for the others"
-        ),
+        "Entries read from disk again for a follower. If it grows steadily, a server is too slow for the others",
     )
     FIGURES_DROPPED = (
         "figures_dropped",
-        (
-            "Figures that this node left out of its reports, because they are outside their ranges. If it grows, the"
-            " router reports impossible values: compare its console with `garlicfarm farm`"
-        ),
+        "Figures of the router out of range, left out of reports. If it grows, look at its console",
     )
     STRUCTURES_PUBLISHED = (
         "structures_published",
-        (
-            "Structures that this node has handed to its router. It grows on the publisher, every five minutes and with"
-            " each change; if it does not grow there, look at the alarms"
-        ),
+        "Structures handed to the router. It grows on the publisher every five minutes; if not, check the alarms",
     )
 
 
@@ -125,17 +92,11 @@ class NodeEvent(CountedReason):
 
     FOUNDINGS_IGNORED = (
         "foundings_ignored",
-        (
-            "Foundings of a farm that this node did not accept. If it grows, a node with the same key file belongs to"
-            " another farm: the alarms say how to join them"
-        ),
+        "Rejected foundings. If it grows, a node with this key file is in another farm: the alarms have the remedy",
     )
     METADATA_UNREADABLE = (
         "metadata_unreadable",
-        (
-            "Descriptions of other nodes that this version cannot read. If it grows, a node runs another release:"
-            " install the same one on all"
-        ),
+        "Unreadable descriptions of other nodes. If it grows, install the same release on all nodes",
     )
 
 

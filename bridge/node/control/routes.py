@@ -80,46 +80,28 @@ class ControlEvent(CountedReason):
 
     CONNECTIONS = (
         "control_connections",
-        "Connections to the control endpoint, by its socket and over TCP. It grows with each command and each scrape",
+        "Connections by the socket and over TCP. It grows with each command and each scrape",
     )
     CONNECTIONS_BROKEN = (
         "control_connections_broken",
-        (
-            "Connections that broke the rules of HTTP or of time at the control endpoint. It grows with port scanners"
-            " and clients that hang"
-        ),
+        "Connections that broke a rule of HTTP or a time limit. It grows with port scanners and hanging clients",
     )
     CONNECTIONS_REFUSED = (
         "control_connections_refused",
-        (
-            "Connections that found no free place at the control endpoint. If it grows, a program keeps too many open"
-            " or strangers crowd the TCP port: close it to them by the firewall"
-        ),
+        "Connections without a free place. If it grows, close the TCP port to unknown programs by the firewall",
     )
     INTERNAL_ERRORS = (
         "control_internal_errors",
-        (
-            "Requests that failed by a fault of the program. It must stay 0: the node's log has the traceback; please"
-            " report it"
-        ),
+        "Requests that failed by a fault of the program. It must stay 0: report the traceback in the log of the node",
     )
     REFUSED = (
         "control_refused",
-        (
-            "Requests that the control endpoint refused with a reason. The client receives the reason; nothing needs"
-            " to be done here"
-        ),
+        "Requests refused with a reason, which the client receives. It does not need a remedy here",
     )
-    REQUESTS = (
-        "control_requests",
-        "Requests that the control endpoint has answered. It grows with each command, scrape and view",
-    )
+    REQUESTS = "control_requests", "Answered requests. It grows with each command, scrape and view"
     UNAUTHORIZED = (
         "control_unauthorized",
-        (
-            "Requests over TCP without a valid token. If a program of yours causes it, give it the node's present"
-            " token file; otherwise an unknown program tries the port"
-        ),
+        "Requests over TCP without a valid token: of a program with an old token file, or of an unknown program",
     )
 
 

@@ -11,20 +11,14 @@ class TopicEvent(CountedReason):
 
     OFFSETS_WRITTEN = (
         "offsets_written",
-        "Offsets of consumer groups that this node has written to the farm's log. It grows as groups read",
+        "Offsets of consumer groups that this node has written to the log of the farm. It grows as groups read",
     )
     PRODUCED_DUPLICATES = (
         "produced_duplicates",
-        (
-            "Records that were produced a second time and left out, as idempotent producers do after a lost answer."
-            " It needs nothing"
-        ),
+        "Records produced a second time and left out, as after a lost answer. It does not need a remedy",
     )
     PRODUCED_PRODUCERS = "produced_producers", "Producers that have requested an id from the Kafka listener"
-    PRODUCED_RECORDS = (
-        "produced_records",
-        "Records that clients of the Kafka listener have produced and the farm has committed",
-    )
+    PRODUCED_RECORDS = "produced_records", "Records of clients of the Kafka listener that the farm has committed"
 
 
 class ProduceRefusal(CountedReason):

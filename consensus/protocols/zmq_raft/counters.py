@@ -26,20 +26,17 @@ class EndpointEvent(CountedReason):
 
     KEYS_ACCEPTED = (
         "keys_accepted",
-        "Keys of clients that the ØMQ endpoint has accepted. It grows with each new connection of a listed client",
+        "Accepted keys at the ØMQ endpoint. It grows with each new connection of a listed client",
     )
     KEYS_REFUSED = (
         "keys_refused",
-        (
-            "Keys that the ØMQ endpoint has refused because no listed client has them. If it grows, list the client's"
-            " key, or find the program that tries"
-        ),
+        "Refused keys of unlisted clients. If it grows, list the key of your client, or find the unknown program",
     )
     MESSAGES_RECEIVED = (
         "messages_received",
         "Messages that the ØMQ endpoint has received. It grows with its clients' requests",
     )
-    MESSAGES_SENT = "messages_sent", "Messages that the ØMQ endpoint has sent. It grows with its clients' requests"
+    MESSAGES_SENT = "messages_sent", "Messages that the ØMQ endpoint has sent to clients, as their requests need"
 
 
 class EndpointDrop(CountedReason):

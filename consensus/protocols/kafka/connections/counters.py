@@ -14,19 +14,10 @@ class ListenerEvent(CountedReason):
     """Ordinary events of a listener."""
 
     BYTES_RECEIVED = "bytes_received", "Bytes of requests that the Kafka listener has received"
-    BYTES_SENT = "bytes_sent", "Bytes of answers that the Kafka listener has sent. It grows as consumers read the log"
-    CONNECTIONS_ACCEPTED = (
-        "connections_accepted",
-        "Connections that the Kafka listener has accepted, before any login",
-    )
-    LOGINS = (
-        "logins",
-        "Logins that the Kafka listener has accepted. A steep rise means that clients reconnect without end",
-    )
-    REQUESTS_ANSWERED = (
-        "requests_answered",
-        "Requests that the Kafka listener has answered. It grows with its clients' work",
-    )
+    BYTES_SENT = "bytes_sent", "Bytes of answers that the Kafka listener has sent. It grows as consumers read"
+    CONNECTIONS_ACCEPTED = "connections_accepted", "Accepted connections of the Kafka listener, before any login"
+    LOGINS = "logins", "Accepted logins of the Kafka listener. A steep rise means that clients reconnect without end"
+    REQUESTS_ANSWERED = "requests_answered", "Answered requests of the Kafka listener. It grows with its clients' work"
 
 
 class ListenerClose(CountedReason):
