@@ -10,6 +10,7 @@ judged as soon as the header is there, before anything is held for it.
 """
 
 import struct
+from typing import NoReturn
 
 from consensus.protocols.garlic_farm.wire.entries import decode_entries, encode_entries
 from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError, malformed, too_large
@@ -211,18 +212,17 @@ class ReplyReader(_MessageReader):
 
 
 def _request_type(type_byte: int) -> MessageType:
-    if type_byte in EXCHANGES:
-        return MessageType(type_byte)
-    if type_byte in _REPLY_CLASSES:
-        raise GarlicFarmError(Fault.OUT_OF_TURN, f"{_spoken(MessageType(type_byte))} arrived instead of a request")
-    raise malformed(f"message type {type_byte} is unknown")
+    return MessageType(type_byte) if type_byte in EXCHANGES else _wrong_type(type_byte, "request")
 
 
 def _reply_type(type_byte: int) -> MessageType:
-    if type_byte in _REPLY_CLASSES:
-        return MessageType(type_byte)
-    if type_byte in EXCHANGES:
-        raise GarlicFarmError(Fault.OUT_OF_TURN, f"{_spoken(MessageType(type_byte))} arrived instead of a reply")
+    return MessageType(type_byte) if type_byte in _REPLY_CLASSES else _wrong_type(type_byte, "reply")
+
+
+def _wrong_type(type_byte: int, expected: str) -> NoReturn:
+    if type_byte in EXCHANGES or type_byte in _REPLY_CLASSES:
+        text = f"{_spoken(MessageType(type_byte))} arrived instead of a {expected}"
+        raise GarlicFarmError(Fault.OUT_OF_TURN, text)
     raise malformed(f"message type {type_byte} is unknown")
 
 

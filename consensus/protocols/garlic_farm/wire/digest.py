@@ -10,7 +10,7 @@ error.
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -70,6 +70,22 @@ class Challenge:
         return (
             f'Digest realm="{_escaped(self.realm)}", qop="auth", algorithm={self.algorithm.value}, '
             f'nonce="{self.nonce}"{opaque}{stale}'
+        )
+
+    def answered(
+        self, credentials: Credentials, target: tuple[str, str], nonce_count: int, client_nonce: str
+    ) -> "Authorization":
+        """Return the answer that proves the password for `target` (method and URI)."""
+        return Authorization(
+            credentials.user,
+            self.realm,
+            self.nonce,
+            target[1],
+            nonce_count,
+            client_nonce,
+            self.algorithm,
+            response_to(self, credentials, target, nonce_count, client_nonce),
+            self.opaque,
         )
 
 
@@ -139,6 +155,12 @@ def parse_challenge(header: str) -> Challenge | None:
         parameters.get("opaque"),
         parameters.get("stale", "").lower() == "true",
     )
+
+
+def best_challenge(headers: Iterable[str]) -> Challenge | None:
+    """Return the challenge with the strongest algorithm of the WWW-Authenticate headers, or None."""
+    found = [challenge for header in headers if (challenge := parse_challenge(header)) is not None]
+    return next((each for each in found if each.algorithm is Algorithm.SHA_256), found[0] if found else None)
 
 
 def parse_authorization(header: str) -> Authorization | None:

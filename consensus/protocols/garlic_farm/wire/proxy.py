@@ -14,18 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-import h11
-
-from consensus.protocols.garlic_farm.wire.digest import (
-    Algorithm,
-    Authorization,
-    Challenge,
-    Credentials,
-    parse_challenge,
-    response_to,
-)
-from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError, malformed, too_large
-from consensus.protocols.garlic_farm.wire.upgrade import HEAD_BYTES_MAX, Headers
+from consensus.protocols.garlic_farm.wire.digest import Challenge, Credentials, best_challenge
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError, malformed
+from consensus.protocols.garlic_farm.wire.http_head import HttpHead
+from consensus.protocols.garlic_farm.wire.upgrade import Headers
 
 PROXY_AUTHENTICATION_REQUIRED = 407
 _SUCCESS = range(200, 300)
@@ -69,8 +61,7 @@ class ProxyAuthentication:
         values = headers.every("proxy-authenticate")
         if self._credentials is None:
             raise _refused("the proxy requires a password: give [proxy] user and password_file")
-        digests = [found for value in values if (found := parse_challenge(value)) is not None]
-        best = next((each for each in digests if each.algorithm is Algorithm.SHA_256), digests[0] if digests else None)
+        best = best_challenge(values)
         if answered and (best is None or not best.stale):
             self._challenge, self._basic = None, False
             user = self._credentials.user
@@ -92,19 +83,8 @@ class ProxyAuthentication:
         if challenge is None or self._nonce_count >= _NONCE_COUNT_MAX:
             return None
         self._nonce_count += 1
-        client_nonce, count = self._random_bytes(16).hex(), self._nonce_count
-        response = response_to(challenge, credentials, (method, uri), count, client_nonce)
-        return Authorization(
-            credentials.user,
-            challenge.realm,
-            challenge.nonce,
-            uri,
-            count,
-            client_nonce,
-            challenge.algorithm,
-            response,
-            challenge.opaque,
-        ).header()
+        client_nonce = self._random_bytes(16).hex()
+        return challenge.answered(credentials, (method, uri), self._nonce_count, client_nonce).header()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,43 +115,29 @@ class ConnectClient:
     def __init__(self, authority: str, authentication: ProxyAuthentication) -> None:
         self._authority = authority
         self._authentication = authentication
-        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES_MAX)
-        self._received_bytes = 0
+        self._http = HttpHead("the proxy")
         self._answered = False
 
     def request(self) -> bytes:
         """The bytes to send."""
         authorization = self._authentication.headers("CONNECT", self._authority)
         self._answered = bool(authorization)
-        headers = [("Host", self._authority), *authorization]
-        request = h11.Request(method="CONNECT", target=self._authority, headers=headers)
-        return (self._http.send(request) or b"") + (self._http.send(h11.EndOfMessage()) or b"")
+        return self._http.request("CONNECT", self._authority, [("Host", self._authority), *authorization])
 
     def receive(self, data: bytes) -> TunnelOpen | AskAgain | None:
         """Take bytes; None until the head of the answer is whole."""
-        self._received_bytes += len(data)
-        try:
-            self._http.receive_data(data)
-            event = self._http.next_event()
-        except h11.RemoteProtocolError as error:
-            if not data:
-                raise malformed("the proxy ended the connection before it answered CONNECT") from error
-            raise malformed(f"the proxy's answer is not HTTP: {error}") from error
-        if event is h11.NEED_DATA and data:
+        head = self._http.receive(data)
+        if head is None:
             return None
-        if not isinstance(event, h11.Response):
-            raise malformed("the proxy ended the connection before it answered CONNECT")
-        trailing = self._http.trailing_data[0]
-        if self._received_bytes - len(trailing) > HEAD_BYTES_MAX:
-            raise too_large(f"a proxy's answer of more than {HEAD_BYTES_MAX} bytes")
-        if event.status_code in _SUCCESS:
+        status, headers, trailing = head
+        if status in _SUCCESS:
             if trailing:
                 raise malformed("the proxy sent bytes of the tunnel before the first request")
             return TunnelOpen()
-        if event.status_code == PROXY_AUTHENTICATION_REQUIRED:
-            self._authentication.challenged(Headers(event.headers), answered=self._answered)
+        if status == PROXY_AUTHENTICATION_REQUIRED:
+            self._authentication.challenged(headers, answered=self._answered)
             return AskAgain()
-        raise unreachable_through_proxy(event.status_code, self._authority)
+        raise unreachable_through_proxy(status, self._authority)
 
 
 def unreachable_through_proxy(status: int, authority: str) -> GarlicFarmError:

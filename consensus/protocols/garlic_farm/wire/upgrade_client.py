@@ -17,23 +17,14 @@ import base64
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import h11
-
-from consensus.protocols.garlic_farm.wire.digest import (
-    Algorithm,
-    Authorization,
-    Challenge,
-    Credentials,
-    parse_challenge,
-    response_to,
-)
-from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError, malformed, too_large
+from consensus.protocols.garlic_farm.wire.digest import Authorization, Challenge, Credentials, best_challenge
+from consensus.protocols.garlic_farm.wire.errors import Fault, GarlicFarmError, malformed
+from consensus.protocols.garlic_farm.wire.http_head import HttpHead
 from consensus.protocols.garlic_farm.wire.peers import Claim, PeerDirectory, ProvenPeer
 from consensus.protocols.garlic_farm.wire.proof import PROOF_HEADER, ConnectionRole, Proof, ProofDirection
 from consensus.protocols.garlic_farm.wire.proxy import PROXY_AUTHENTICATION_REQUIRED, Via, unreachable_through_proxy
 from consensus.protocols.garlic_farm.wire.upgrade import (
     EXTENSION_SETS,
-    HEAD_BYTES_MAX,
     PEER_HEADER,
     REFUSAL_HEADER,
     VERSION,
@@ -149,8 +140,7 @@ class UpgradeClient:
         self._host = host
         self._via = via
         self._answered_proxy = False
-        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES_MAX)
-        self._received_bytes = 0
+        self._http = HttpHead("the server")
         self._authorized = session.usable(now_ms)
         self._key = base64.b64encode(caller.random_bytes(16)).decode()
 
@@ -179,37 +169,22 @@ class UpgradeClient:
             for_proxy = self._via.authentication.headers("GET", target)
             self._answered_proxy = bool(for_proxy)
             headers += for_proxy
-        request = h11.Request(method="GET", target=target, headers=headers)
-        return (self._http.send(request) or b"") + (self._http.send(h11.EndOfMessage()) or b"")
+        return self._http.request("GET", target, headers)
 
     def receive(self, data: bytes) -> Challenged | Switched | None:
         """Take bytes; None until the head of the response is whole."""
-        self._received_bytes += len(data)
-        try:
-            self._http.receive_data(data)
-            event = self._http.next_event()
-        except h11.RemoteProtocolError as error:
-            if not data:
-                raise malformed("the connection ended before an answer") from error
-            raise malformed(f"the answer is not HTTP: {error}") from error
-        if event is h11.NEED_DATA:
-            if not data:
-                raise malformed("the connection ended inside the answer")
+        head = self._http.receive(data)
+        if head is None:
             return None
-        if not isinstance(event, h11.InformationalResponse | h11.Response):
-            raise malformed("the connection ended before an answer")
-        trailing = self._http.trailing_data[0]
-        if self._received_bytes - len(trailing) > HEAD_BYTES_MAX:
-            raise too_large(f"an answer's head of more than {HEAD_BYTES_MAX} bytes")
-        headers = Headers(event.headers)
-        if event.status_code == _SWITCHING:
+        status, headers, trailing = head
+        if status == _SWITCHING:
             return self._switched(headers, trailing)
-        if event.status_code == _UNAUTHORIZED:
+        if status == _UNAUTHORIZED:
             return self._challenged(headers)
-        if event.status_code == PROXY_AUTHENTICATION_REQUIRED and self._via is not None:
+        if status == PROXY_AUTHENTICATION_REQUIRED and self._via is not None:
             self._via.authentication.challenged(headers, answered=self._answered_proxy)
             return Challenged()
-        raise self._refusal(event.status_code, headers)
+        raise self._refusal(status, headers)
 
     def _proof(self, authorization: Authorization, ours: Identity) -> list[tuple[str, str]]:
         """The headers that tell the server which server calls, and which one it means."""
@@ -231,28 +206,14 @@ class UpgradeClient:
             raise malformed("no challenge to answer")
         self._session.nonce_count += 1
         client_nonce = self._caller.random_bytes(16).hex()
-        credentials, count = self._credentials, self._session.nonce_count
-        response = response_to(challenge, credentials, ("GET", self._path), count, client_nonce)
-        return Authorization(
-            credentials.user,
-            challenge.realm,
-            challenge.nonce,
-            self._path,
-            count,
-            client_nonce,
-            challenge.algorithm,
-            response,
-            challenge.opaque,
-        )
+        return challenge.answered(self._credentials, ("GET", self._path), self._session.nonce_count, client_nonce)
 
     def _challenged(self, headers: Headers) -> Challenged:
-        found = [parse_challenge(value) for value in headers.every("www-authenticate")]
-        challenges = [challenge for challenge in found if challenge is not None]
-        if not challenges:
+        best = best_challenge(headers.every("www-authenticate"))
+        if best is None:
             raise GarlicFarmError(
                 Fault.REFUSED_UPGRADE, "the server requires an authentication other than Digest with qop=auth"
             )
-        best = next((one for one in challenges if one.algorithm is Algorithm.SHA_256), challenges[0])
         if self._authorized and not best.stale:
             self._session.challenge = None
             raise GarlicFarmError(

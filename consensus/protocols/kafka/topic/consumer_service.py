@@ -231,7 +231,8 @@ class ConsumerService(Service):
             )
         state = self._topic.state()
         response = clients.FetchResponse(
-            responses=tuple(topics), node_endpoints=_leader_endpoint(state, is_refused=is_refused)
+            responses=tuple(topics),
+            node_endpoints=state.leader_endpoint(clients.FetchResponseNodeEndpoint) if is_refused else (),
         )
         return response, is_refused or not waits or taken >= max(request.min_bytes, 0)
 
@@ -297,16 +298,6 @@ def _beyond(state: TopicState, offset: int) -> ErrorCode:
     knows_end = state.controller_id == state.node_id
     is_beyond = knows_end and offset > max(state.log_end_offset, state.high_watermark)
     return ErrorCode.OFFSET_OUT_OF_RANGE if is_beyond else ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-
-def _leader_endpoint(state: TopicState, *, is_refused: bool) -> tuple[clients.FetchResponseNodeEndpoint, ...]:
-    if not is_refused:
-        return ()
-    return tuple(
-        clients.FetchResponseNodeEndpoint(node_id=broker.node_id, host=broker.host, port=broker.port)
-        for broker in state.brokers
-        if broker.node_id == state.leader_id
-    )
 
 
 def _controller(state: TopicState) -> int:

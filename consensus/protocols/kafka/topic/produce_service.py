@@ -77,7 +77,9 @@ class ProduceService(Service):
                     produced = await self._append(self._batch_of(partition), caller, deadline)
                 except ProduceRefusedError as error:
                     parts.append(self._refused(partition.index, error))
-                    endpoints = self._leader_endpoint()
+                    state = self._topic.state()
+                    leads = state.leader_id == state.node_id
+                    endpoints = () if leads else state.leader_endpoint(clients.ProduceResponseNodeEndpoint)
                 else:
                     parts.append(self._taken(partition.index, produced))
             topics.append(
@@ -190,16 +192,6 @@ class ProduceService(Service):
             current_leader=clients.ProduceResponseLeaderIdAndEpoch(
                 leader_id=state.leader_id, leader_epoch=state.leader_epoch
             ),
-        )
-
-    def _leader_endpoint(self) -> tuple[clients.ProduceResponseNodeEndpoint, ...]:
-        state = self._topic.state()
-        if state.leader_id == state.node_id:
-            return ()
-        return tuple(
-            clients.ProduceResponseNodeEndpoint(node_id=broker.node_id, host=broker.host, port=broker.port)
-            for broker in state.brokers
-            if broker.node_id == state.leader_id
         )
 
 

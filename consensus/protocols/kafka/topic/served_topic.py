@@ -7,13 +7,15 @@ The endpoint answers Metadata, ListOffsets, Fetch and Produce; the topic says wh
 A topic is read in whole record batches, as bytes that go to the client unchanged, so that batches can be cached.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
 from consensus.protocols.kafka.wire.apis import ErrorCode
 from consensus.protocols.kafka.wire.records import RecordBatch
+
+E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,11 @@ class TopicState:
     """Exclusive: where this server's log ends, committed or not; -1: at the high watermark."""
     final_end: int = -1
     """Exclusive: between the high watermark and this no offset has a record; -1: at the high watermark."""
+
+    def leader_endpoint(self, part: Callable[..., E]) -> tuple[E, ...]:
+        """Return the part of a message that names the leader, or nothing if clients cannot connect to it."""
+        leader = (broker for broker in self.brokers if broker.node_id == self.leader_id)
+        return tuple(part(node_id=each.node_id, host=each.host, port=each.port) for each in leader)
 
 
 MAX_OFFSET: Final = 2**63 - 1

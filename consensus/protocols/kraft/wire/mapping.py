@@ -608,28 +608,17 @@ def _fetch_reply(
 def _fetch_snapshot_reply(
     response: quorum.FetchSnapshotResponse, asked: core.FetchSnapshot, names: Names
 ) -> core.FetchSnapshotReply:
+    refused = partial(
+        core.FetchSnapshotReply, snapshot=asked.snapshot, offset=asked.offset, correlation=asked.correlation
+    )
     if response.error_code:
-        return core.FetchSnapshotReply(
-            term=asked.term,
-            leader=None,
-            snapshot=asked.snapshot,
-            offset=asked.offset,
-            correlation=asked.correlation,
-            error=_reason(response.error_code),
-        )
+        return refused(term=asked.term, leader=None, error=_reason(response.error_code))
     partition = _only(_only(response.topics).partitions)
     error = _reason(partition.error_code)
     leader = leader_of(partition.current_leader.leader_id, names)
     term = _term(partition.current_leader.leader_epoch, asked)
     if error is not None:
-        return core.FetchSnapshotReply(
-            term=term,
-            leader=leader,
-            snapshot=asked.snapshot,
-            offset=asked.offset,
-            correlation=asked.correlation,
-            error=error,
-        )
+        return refused(term=term, leader=leader, error=error)
     snapshot = partition.snapshot_id
     if min(snapshot.end_offset, snapshot.epoch, partition.size, partition.position) < 0:
         raise KafkaWireError("FetchSnapshotResponse has a place or a size that is below zero")
