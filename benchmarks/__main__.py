@@ -15,18 +15,7 @@ from pathlib import Path
 
 import trio
 
-from benchmarks import (
-    cold_start,
-    consensus,
-    failover,
-    gossip,
-    idle,
-    kraft,
-    machine,
-    storage,
-    throughput,
-    zmq_raft,
-)
+from benchmarks import cold_start, consensus, failover, gossip, idle, kraft, machine, storage, throughput, zmq_raft
 from benchmarks.child import ChildError
 from benchmarks.farm import BenchmarkError, Farm, running_farm
 from benchmarks.figures import Figure, table

@@ -24,11 +24,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from benchmarks.child import Child, ChildError
-from consensus.protocols.kraft import (
-    format_directory,
-    parse_properties,
-    voter_settings,
-)
+from consensus.protocols.kraft import format_directory, parse_properties, voter_settings
 from tests.interop.kafka.jvm import JvmServers, describe_quorum, listening_ports, new_uuid, running_jvm_servers, runs
 from tests.interop.kafka.tool_jvm import Settings, ToolJvm
 

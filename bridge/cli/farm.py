@@ -14,16 +14,7 @@ import trio
 from bridge.api.outputs import FarmOutput, ServersOutput, ServerView
 from bridge.api.requests import CommandRequest, RemovalOrder
 from bridge.api.verdict import loss_of_each
-from bridge.api.view import (
-    SHOWN,
-    FarmView,
-    PublishingView,
-    RaftRole,
-    ReportView,
-    StandingView,
-    VoterView,
-    WeightsView,
-)
+from bridge.api.view import SHOWN, FarmView, PublishingView, RaftRole, ReportView, StandingView, VoterView, WeightsView
 from bridge.api.words import clock_text, duration, health_text, known
 from bridge.cli.asking import ask_node, node_option
 from bridge.cli.failure import fail

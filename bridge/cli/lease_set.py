@@ -23,14 +23,7 @@ from bridge.api.words import clock_text, duration
 from bridge.cli.failure import fail
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
-from bridge.wire.i2p.meta_lease_set import (
-    BLINDED_FLAG,
-    OFFLINE_FLAG,
-    UNPUBLISHED_FLAG,
-    LeaseSetError,
-    Verdict,
-    decode,
-)
+from bridge.wire.i2p.meta_lease_set import BLINDED_FLAG, OFFLINE_FLAG, UNPUBLISHED_FLAG, LeaseSetError, Verdict, decode
 
 MILLISECONDS = 1000
 KNOWN_FLAGS = OFFLINE_FLAG | UNPUBLISHED_FLAG | BLINDED_FLAG

@@ -27,12 +27,7 @@ from bridge.node.router.router import RouterError
 from bridge.node.security.control_socket import ControlSocketError
 from bridge.node.security.key_files import KeyFileError
 from bridge.node.settings.choices import LogFormat, LogLevel
-from bridge.node.settings.configuration import (
-    ConfigurationError,
-    NodeConfiguration,
-    Overrides,
-    load_configuration,
-)
+from bridge.node.settings.configuration import ConfigurationError, NodeConfiguration, Overrides, load_configuration
 from bridge.node.settings.descriptors import DescriptorError
 from bridge.node.settings.masters import MasterError
 from consensus.net import CertificateError

@@ -41,15 +41,7 @@ from math import log, log10
 from typing import Final
 
 from gossip.core.dissemination import UpdateQueue
-from gossip.core.effects import (
-    AdoptGeneration,
-    Alarm,
-    AlarmKind,
-    Context,
-    MembershipChanged,
-    equivocation,
-    rolled_back,
-)
+from gossip.core.effects import AdoptGeneration, Alarm, AlarmKind, Context, MembershipChanged, equivocation, rolled_back
 from gossip.core.member import (
     INCARNATION_LIMIT,
     LAST_GENERATION,

@@ -29,14 +29,7 @@ import pyarrow.compute as pc
 from pipeline.gold.refreshing import literal, opened, source_view
 from pipeline.schemas import DERIVED, LATEST_MS, arrow_schema
 from pipeline.tables.current import SPECS as CURRENT
-from pipeline.tables.delta import (
-    StoredFile,
-    Table,
-    TableSpec,
-    stored_batch,
-    stored_files,
-    stored_rows,
-)
+from pipeline.tables.delta import StoredFile, Table, TableSpec, stored_batch, stored_files, stored_rows
 from pipeline.tables.specs import EVENTS, LOG
 
 MEMBERS = "members"

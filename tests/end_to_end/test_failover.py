@@ -5,16 +5,7 @@ import time
 
 from bridge.api.view import Phase, RaftRole
 from bridge.core.formation.member import MemberStatus
-from tests.end_to_end.farm import (
-    LEADER_BOUND_S,
-    PUBLISHER_BOUND_S,
-    START_BOUND_S,
-    Farm,
-    Node,
-    call,
-    marks,
-    seeded,
-)
+from tests.end_to_end.farm import LEADER_BOUND_S, PUBLISHER_BOUND_S, START_BOUND_S, Farm, Node, call, marks, seeded
 from tests.end_to_end.layout import Read
 from tests.end_to_end.submitter import Submitter
 

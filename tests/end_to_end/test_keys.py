@@ -29,14 +29,7 @@ from gossip.node.state_files import KEYS_FILE
 from gossip.wire.codec import encode
 from gossip.wire.identity import Signer, sign_keys
 from gossip.wire.seal import SALT_BYTES, Sealed
-from tests.end_to_end.farm import (
-    LEADER_BOUND_S,
-    START_BOUND_S,
-    Farm,
-    Node,
-    call,
-    local_farm,
-)
+from tests.end_to_end.farm import LEADER_BOUND_S, START_BOUND_S, Farm, Node, call, local_farm
 from tests.end_to_end.settings import addresses, free_port, node_toml
 from tests.end_to_end.submitter import Submitter
 

@@ -18,10 +18,7 @@ from typing import IO
 
 import trio
 
-from consensus.protocols.kafka import (
-    DialOptions,
-    open_connection,
-)
+from consensus.protocols.kafka import DialOptions, open_connection
 from tests.interop.kafka.jvm import listening_ports
 from tests.node.test_kafka_documents import told_apis
 from tests.processes import child

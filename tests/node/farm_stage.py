@@ -15,15 +15,7 @@ from bridge.api.alarms import ROUTER
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.farm.state_machine import Change
 from bridge.core.log.figures import RouterStatus
-from bridge.core.log.records import (
-    Clock,
-    LeafStatus,
-    MetaStatus,
-    Publication,
-    PublishConfig,
-    Record,
-    Report,
-)
+from bridge.core.log.records import Clock, LeafStatus, MetaStatus, Publication, PublishConfig, Record, Report
 from bridge.core.publishing.publication import Pace
 from bridge.node.events.alarms import Alarms, SharedAlarm
 from bridge.node.events.event_log import EventLog

@@ -19,13 +19,7 @@ from bridge.cli.kraft.serve import VoterArguments, VoterReporter
 from consensus import ConfigurationChanged, ContentRejected, DiskFull, Notice, ReplicaKey, Role, RoleChanged, Server
 from consensus.core.model import Configuration
 from consensus.protocols.kafka import uuid_of_text
-from consensus.protocols.kraft import (
-    Endpoint,
-    LogRecord,
-    QuorumClient,
-    QuorumDescription,
-    QuorumReplica,
-)
+from consensus.protocols.kraft import Endpoint, LogRecord, QuorumClient, QuorumDescription, QuorumReplica
 from tests.node.kraft_processes import Files, kraft
 from tests.node.test_kraft_voter import batch, formatted, opened
 

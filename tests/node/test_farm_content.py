@@ -25,11 +25,7 @@ from bridge.core.state.farm_state import (
 from bridge.core.state.tables import AUTHORS_MAX
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from bridge.node.raft.farm_content import (
-    CHECKS,
-    objection_to_entries,
-    objection_to_snapshot,
-)
+from bridge.node.raft.farm_content import CHECKS, objection_to_entries, objection_to_snapshot
 from bridge.node.raft.notices import QUIET_AFTER_S, RaftNotices
 from bridge.wire.log.entries import encode
 from bridge.wire.log.snapshot import FarmSnapshot, encode_farm

@@ -19,12 +19,7 @@ from consensus.protocols.garlic_farm.node.membership_client import ask_to_add, a
 from consensus.protocols.garlic_farm.node.metrics import ConnectionEvent
 from consensus.protocols.garlic_farm.wire import messages as wire
 from consensus.protocols.garlic_farm.wire.errors import Fault
-from consensus.protocols.garlic_farm.wire.values import (
-    ClusterServer,
-    Configuration,
-    LogEntry,
-    LogPack,
-)
+from consensus.protocols.garlic_farm.wire.values import ClusterServer, Configuration, LogEntry, LogPack
 from tests.node.loopback_group import CALM, PATIENT, Life, LoopbackGroup, Service, until
 from tests.node.words_only_server import WordsOnlyServer
 

@@ -15,11 +15,7 @@ from bridge.core.state.kafka_clients import GROUPS_MAX, KafkaClients, NotedOffse
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.kafka.group_offsets import EVERY_S, RENEW_MS, FarmGroupOffsets
 from consensus import Outcome, ServerBusyError, ServerStoppedError
-from consensus.protocols.kafka import (
-    CommittedOffset,
-    ErrorCode,
-    ProduceRefusedError,
-)
+from consensus.protocols.kafka import CommittedOffset, ErrorCode, ProduceRefusedError
 from tests.node.farm_stage import OTHER, OWN, Stage, machine_clock
 from tests.node.kafka_farm import farm_of, stage_at
 

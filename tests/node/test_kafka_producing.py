@@ -25,14 +25,7 @@ from bridge.node.raft.client_scopes import CommitScope
 from bridge.node.raft.replica import Replica
 from bridge.wire.log.entries import EntryReader, encode
 from consensus import ServerBusyError, ServerStoppedError
-from consensus.protocols.kafka import (
-    ErrorCode,
-    Produced,
-    ProduceRefusedError,
-    ProducerId,
-    Record,
-    RecordBatch,
-)
+from consensus.protocols.kafka import ErrorCode, Produced, ProduceRefusedError, ProducerId, Record, RecordBatch
 from tests.authored import CLUSTER_ID, node_id, signed
 from tests.node.farm_stage import LEAF, OWN, Stage, machine_clock
 from tests.node.kafka_farm import farm_of, stage_at

@@ -10,12 +10,7 @@ from bridge.node.settings.clients import KafkaPeer
 from consensus.core.model import Configuration, Server
 from consensus.core.replication.progress import ProgressState
 from consensus.core.status import FollowerProgress
-from consensus.protocols.kafka import (
-    AskElsewhereError,
-    Caller,
-    ErrorCode,
-    QuorumViewService,
-)
+from consensus.protocols.kafka import AskElsewhereError, Caller, ErrorCode, QuorumViewService
 from consensus.protocols.kafka.topic.quorum_view import ReplicaTimes
 from consensus.protocols.kafka.wire import messages_admin as admin
 from gossip import Address

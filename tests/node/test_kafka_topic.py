@@ -22,12 +22,7 @@ from consensus import FollowerProgress, ServerStoppedError
 from consensus.core.entry_data import configuration_entry, no_op_entry
 from consensus.core.model import Entry, LogId, NoOp, SnapshotDescription
 from consensus.core.replication.progress import ProgressState
-from consensus.protocols.kafka import (
-    Broker,
-    ConsumerService,
-    ErrorCode,
-    OffsetOutOfRangeError,
-)
+from consensus.protocols.kafka import Broker, ConsumerService, ErrorCode, OffsetOutOfRangeError
 from consensus.protocols.kafka.wire.messages_clients import FetchRequest, FetchRequestPartition, FetchRequestTopic
 from consensus.protocols.kafka.wire.record_batches import read_batches
 from consensus.sessions import RequestId

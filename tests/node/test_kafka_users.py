@@ -15,10 +15,7 @@ from bridge.node.kafka.listed_users import ListedUsers, read_listed_users
 from bridge.node.raft.client_scopes import CommitScope
 from bridge.node.security.key_files import KeyFileError
 from bridge.wire.keys.scram_text import MAX_ITERATIONS, credential_in, new_credential, new_password
-from consensus.protocols.kafka import (
-    Mechanism,
-    scram_credential,
-)
+from consensus.protocols.kafka import Mechanism, scram_credential
 
 SHA_512 = Mechanism.SCRAM_SHA_512
 WORD = new_credential(SHA_512, "secret")

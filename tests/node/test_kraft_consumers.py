@@ -8,13 +8,7 @@ import trio
 import trio.testing
 from msgspec import structs
 
-from consensus.protocols.kafka import (
-    BatchCache,
-    ConsumerService,
-    KafkaWireError,
-    ListenerOptions,
-    open_listener,
-)
+from consensus.protocols.kafka import BatchCache, ConsumerService, KafkaWireError, ListenerOptions, open_listener
 from consensus.protocols.kafka.wire import messages_clients as clients
 from consensus.protocols.kafka.wire.apis import ErrorCode
 from tests.node.kraft_topic import EPOCH, TOPIC_ID, MemoryTopic, caller, values_in, written

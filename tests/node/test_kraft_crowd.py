@@ -6,12 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from consensus.protocols.kafka import (
-    ConsumerService,
-    ListenerOptions,
-    ProduceService,
-    open_listener,
-)
+from consensus.protocols.kafka import ConsumerService, ListenerOptions, ProduceService, open_listener
 from consensus.protocols.kafka.connections.connection import KafkaConnectionError, connect, open_connection
 from consensus.protocols.kafka.connections.counters import ListenerClose
 from consensus.protocols.kafka.connections.listener import KafkaListener

@@ -10,12 +10,7 @@ import pytest
 from consensus.core.model import Entry, LogId
 from consensus.protocols.kafka.wire.record_batches import read_batches
 from consensus.protocols.kafka.wire.records import Record, RecordBatch
-from consensus.protocols.kraft.replica.kept_records import (
-    KeptMetadata,
-    KeptRecords,
-    metadata_objection,
-    metadata_type,
-)
+from consensus.protocols.kraft.replica.kept_records import KeptMetadata, KeptRecords, metadata_objection, metadata_type
 from consensus.protocols.kraft.replica.state_machine import QuorumLog
 from consensus.protocols.kraft.wire.entries import batches_of, data_of, entries_of
 

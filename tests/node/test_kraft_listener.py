@@ -14,19 +14,10 @@ import trio
 import trio.testing
 
 from consensus.net.tls import CertificateError, authority_context, server_context
-from consensus.protocols.kafka.connections.connection import (
-    DialOptions,
-    KafkaConnectionError,
-    connect,
-    open_connection,
-)
+from consensus.protocols.kafka.connections.connection import DialOptions, KafkaConnectionError, connect, open_connection
 from consensus.protocols.kafka.connections.counters import ListenerClose, ListenerEvent
 from consensus.protocols.kafka.connections.listener import KafkaListener, ListenerOptions, open_listener
-from consensus.protocols.kafka.connections.security import (
-    ClientSecurity,
-    ListenerSecurity,
-    Login,
-)
+from consensus.protocols.kafka.connections.security import ClientSecurity, ListenerSecurity, Login
 from consensus.protocols.kafka.connections.service import Caller, ServedApi
 from consensus.protocols.kafka.wire import messages_clients as clients
 from consensus.protocols.kafka.wire.apis import ApiKey, ErrorCode

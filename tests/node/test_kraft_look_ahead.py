@@ -13,13 +13,7 @@ from trio.testing import MockClock
 
 from bridge.node.founded_farm import CurrentFarm
 from bridge.node.kafka.group_offsets import EVERY_S, FarmGroupOffsets
-from consensus.protocols.kafka import (
-    GroupOptions,
-    GroupService,
-    KafkaListener,
-    ListenerOptions,
-    Service,
-)
+from consensus.protocols.kafka import GroupOptions, GroupService, KafkaListener, ListenerOptions, Service
 from consensus.protocols.kafka.connections.counters import ListenerClose, ListenerEvent
 from consensus.protocols.kafka.connections.framing import FrameStream
 from consensus.protocols.kafka.connections.look_ahead import MAX_OVERLAPPING

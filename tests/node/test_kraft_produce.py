@@ -7,12 +7,7 @@ import trio
 import trio.testing
 from msgspec import structs
 
-from consensus.protocols.kafka import (
-    ConsumerService,
-    ListenerOptions,
-    ProduceService,
-    open_listener,
-)
+from consensus.protocols.kafka import ConsumerService, ListenerOptions, ProduceService, open_listener
 from consensus.protocols.kafka.wire import messages_clients as clients
 from consensus.protocols.kafka.wire import record_batches
 from consensus.protocols.kafka.wire.apis import ErrorCode

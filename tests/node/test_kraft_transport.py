@@ -18,11 +18,7 @@ from consensus.core.model import COMMAND, Entry, LogId, ReplicaKey
 from consensus.net.tls import authority_context, server_context
 from consensus.protocols.kafka.connections.connection import DialOptions
 from consensus.protocols.kafka.connections.listener import KafkaListener, ListenerOptions, open_listener
-from consensus.protocols.kafka.connections.security import (
-    ClientSecurity,
-    ListenerSecurity,
-    Login,
-)
+from consensus.protocols.kafka.connections.security import ClientSecurity, ListenerSecurity, Login
 from consensus.protocols.kafka.connections.service import Caller, ServedApi, Service
 from consensus.protocols.kafka.wire import messages_quorum as quorum
 from consensus.protocols.kafka.wire.apis import ApiKey, ErrorCode
@@ -44,9 +40,7 @@ from tests.node.kraft_replicas import (
     voter,
     write_entries,
 )
-from tests.node.kraft_replicas import (
-    quorum as quorum_of,
-)
+from tests.node.kraft_replicas import quorum as quorum_of
 from tests.node.recorded_receiver import RecordedReceiver
 
 ONE, TWO = ReplicaKey(1), ReplicaKey(2)

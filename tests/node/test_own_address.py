@@ -6,21 +6,8 @@ from pathlib import Path
 import pytest
 
 from bridge.cli.run import ADDRESS_WAIT_S, loaded_when_addressed
-from bridge.node.settings.configuration import (
-    ConfigurationError,
-    NodeConfiguration,
-    Overrides,
-    load_configuration,
-)
-from bridge.node.settings.machine import (
-    Machine,
-    Network,
-    NoAddressError,
-    Reach,
-    choose_address,
-    private_host,
-    reach_of,
-)
+from bridge.node.settings.configuration import ConfigurationError, NodeConfiguration, Overrides, load_configuration
+from bridge.node.settings.machine import Machine, Network, NoAddressError, Reach, choose_address, private_host, reach_of
 from gossip import Address
 from gossip.node import LanInterface
 

@@ -12,14 +12,7 @@ import pytest
 
 from consensus.core.effects import Compact, Install, Persist, ReadSnapshot, StoreChunk
 from consensus.core.events import SnapshotRead
-from consensus.core.model import (
-    Configuration,
-    Entry,
-    HardState,
-    LogId,
-    Server,
-    SnapshotDescription,
-)
+from consensus.core.model import Configuration, Entry, HardState, LogId, Server, SnapshotDescription
 from consensus.storage.disk import DiskOperation, StorageError, SyncDirectory, SyncFile, WriteBytes
 from consensus.storage.hard_state import HardStateFile
 from consensus.storage.jobs import ReadJob

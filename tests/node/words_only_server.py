@@ -23,13 +23,7 @@ from consensus.protocols.garlic_farm.wire.peers import ListedPeers
 from consensus.protocols.garlic_farm.wire.proof import tls_channel
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator, RefusedUpgrade, UpgradeServer
-from consensus.protocols.garlic_farm.wire.values import (
-    Configuration,
-    LogEntry,
-    LogPack,
-    SnapshotSyncRequest,
-    WireEntry,
-)
+from consensus.protocols.garlic_farm.wire.values import Configuration, LogEntry, LogPack, SnapshotSyncRequest, WireEntry
 from consensus.server.event_loop import now_ms
 from tests.node.garlic_farm_stage import CREDENTIALS, SERVER_KEYS, key_of
 

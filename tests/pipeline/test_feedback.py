@@ -14,14 +14,7 @@ from pipeline.decode.entries import UNSIGNED
 from pipeline.feedback.rows import recent
 from pipeline.feedback.submitting import Feedback, NotSubmittedError, Submitted
 from pipeline.feedback.weighing import ClockRow, FactorsRow, ReportRow, Row, Weighing
-from tests.pipeline.farm_log_server import (
-    EPOCH_MS,
-    MadeUpLog,
-    address,
-    arrow_entries_of,
-    destination,
-    with_proof,
-)
+from tests.pipeline.farm_log_server import EPOCH_MS, MadeUpLog, address, arrow_entries_of, destination, with_proof
 
 PERIOD_MS = 30_000
 LEAVES = {1: destination("one"), 2: destination("two"), 3: destination("three")}

@@ -10,17 +10,7 @@ import msgspec
 from msgspec import NODEFAULT, Struct, UnsetType
 from msgspec import inspect as kinds
 
-from bridge.api import (
-    cluster_outputs,
-    control,
-    debug,
-    lease_set_report,
-    log,
-    outputs,
-    requests,
-    trace,
-    view,
-)
+from bridge.api import cluster_outputs, control, debug, lease_set_report, log, outputs, requests, trace, view
 from bridge.api.json import Document, Record, RequestBody
 from bridge.core.log.figures import FIGURES
 from bridge.node.zmq import log_snapshot

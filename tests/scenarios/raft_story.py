@@ -96,16 +96,7 @@ from consensus.core.messages import (
     TimeoutNowReply,
     VoteReply,
 )
-from consensus.core.model import (
-    Configuration,
-    Entry,
-    HardState,
-    LogId,
-    Server,
-    SnapshotDescription,
-    Term,
-    integer_id,
-)
+from consensus.core.model import Configuration, Entry, HardState, LogId, Server, SnapshotDescription, Term, integer_id
 from consensus.core.options import lan
 from consensus.core.raft import Raft
 from tests.scenarios import fetch_words

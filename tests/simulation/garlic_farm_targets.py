@@ -54,12 +54,7 @@ from consensus.protocols.garlic_farm.wire.proxy import ConnectClient, ProxyAuthe
 from consensus.protocols.garlic_farm.wire.upgrade import Identity
 from consensus.protocols.garlic_farm.wire.upgrade_client import Initiator, Session, UpgradeClient
 from consensus.protocols.garlic_farm.wire.upgrade_server import Authenticator, Upgraded, UpgradeServer
-from consensus.protocols.garlic_farm.wire.values import (
-    ClusterServer,
-    Configuration,
-    LogEntry,
-    LogPack,
-)
+from consensus.protocols.garlic_farm.wire.values import ClusterServer, Configuration, LogEntry, LogPack
 from gossip.core.member import Address, Incarnation, NodeInfo
 from gossip.wire.codec import encode_node_info
 from gossip.wire.identity import node_id_of, sign

@@ -7,11 +7,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.feedback.farms import FarmsFeedback, OneReach, Reach
 from pipeline.run import RunSettings, await_end, prepare, start_query
-from tests.pipeline.farm_log_server import (
-    address,
-    arrow_entries_of,
-    served,
-)
+from tests.pipeline.farm_log_server import address, arrow_entries_of, served
 from tests.pipeline.test_feedback import PERIOD_MS, Listener, slow_farm
 from tests.spark import JVM_SOCKETS
 

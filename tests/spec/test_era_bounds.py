@@ -11,14 +11,7 @@ from bridge.core.farm.state_machine import Change
 from bridge.core.log.feature_level import BOUNDS_LEVEL, SUPPORTED_LEVEL
 from bridge.core.log.records import Eviction, KeyReplacement
 from bridge.core.membership.admission import Standing
-from bridge.core.membership.eviction import (
-    LAST_ERA,
-    EvictionRefused,
-    KeysNotReplaced,
-    NewEra,
-    Rekeying,
-    ServerEvicted,
-)
+from bridge.core.membership.eviction import LAST_ERA, EvictionRefused, KeysNotReplaced, NewEra, Rekeying, ServerEvicted
 from gossip.core.keyring import CLOCK_LIMIT, ERA_LIMIT, HEAD_START, ClockBound, DatedKey, Keyring, KeyringError
 from gossip.node.key_manager import KeyManager
 from tests.authored import AuthoredFarm

@@ -7,15 +7,7 @@ from pathlib import Path
 import pytest
 
 from bridge.api import events
-from bridge.api.events import (
-    FACTS_MAX,
-    OF_THE_FARM,
-    SAME_FACT_MS,
-    StoryTeller,
-    event_sentence,
-    event_text,
-    story_line,
-)
+from bridge.api.events import FACTS_MAX, OF_THE_FARM, SAME_FACT_MS, StoryTeller, event_sentence, event_text, story_line
 from bridge.api.trace import Scalar, TraceEvent
 
 MASTER = "hakketfo3r2mqy5vdo4n6t5gqzc3b2e7xkfp4nq6lw2a5s7d3yue.b32.i2p"

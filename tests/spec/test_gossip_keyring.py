@@ -12,15 +12,7 @@ from hypothesis import strategies as st
 
 from gossip.core.effects import Effect, Send, UseKeyring
 from gossip.core.events import KeyringChanged, Received, Unreadable
-from gossip.core.keyring import (
-    CLOCK_LIMIT,
-    DATED_LIMIT,
-    INSTALLED_LIMIT,
-    KEYS_LIMIT,
-    DatedKey,
-    Keyring,
-    KeyringError,
-)
+from gossip.core.keyring import CLOCK_LIMIT, DATED_LIMIT, INSTALLED_LIMIT, KEYS_LIMIT, DatedKey, Keyring, KeyringError
 from gossip.core.messages import DOMAIN, DropReason, JoinNak, KeyringUpdate, Payload, PingRequest, RefusalCode
 from gossip.core.swim import Swim
 from gossip.simulation.network import GossipNetwork, address_of, node_id

@@ -2,12 +2,7 @@
 
 import pytest
 
-from bridge.core.farm.clock_alarms import (
-    founding_clock_text,
-    log_time_text,
-    other_clocks_text,
-    own_clock_text,
-)
+from bridge.core.farm.clock_alarms import founding_clock_text, log_time_text, other_clocks_text, own_clock_text
 from bridge.core.log.voter_clocks import VoterClocks
 from bridge.core.state.farm_state import FarmState
 from bridge.core.state.log_time import LogTime

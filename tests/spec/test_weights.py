@@ -6,15 +6,7 @@ import pytest
 
 from bridge.core.farm.operator_commands import PublicationForced
 from bridge.core.log.hashes import hash_of
-from bridge.core.log.records import (
-    FACTORS_MAX,
-    CostFactor,
-    Exclusion,
-    Factors,
-    Force,
-    Publication,
-    PublishConfig,
-)
+from bridge.core.log.records import FACTORS_MAX, CostFactor, Exclusion, Factors, Force, Publication, PublishConfig
 from bridge.core.log.weights import (
     COST_FACTORS_MAX,
     COST_MAX,

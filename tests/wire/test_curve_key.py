@@ -4,14 +4,7 @@ from random import Random
 
 import pytest
 
-from bridge.wire.keys.curve_key import (
-    CurveKey,
-    curve_key_text,
-    from_z85,
-    new_curve_key,
-    parse_curve_key,
-    to_z85,
-)
+from bridge.wire.keys.curve_key import CurveKey, curve_key_text, from_z85, new_curve_key, parse_curve_key, to_z85
 from bridge.wire.keys.text import KeyTextError
 
 RFC_32 = bytes.fromhex("864fd26fb559f75b")

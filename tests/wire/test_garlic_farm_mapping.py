@@ -24,12 +24,7 @@ from consensus.protocols.garlic_farm.wire.mapping import (
     request_to_wire,
 )
 from consensus.protocols.garlic_farm.wire.upgrade import Extension
-from consensus.protocols.garlic_farm.wire.values import (
-    ClusterServer,
-    LogEntry,
-    LogPack,
-    ValueType,
-)
+from consensus.protocols.garlic_farm.wire.values import ClusterServer, LogEntry, LogPack, ValueType
 from consensus.protocols.garlic_farm.wire.values import Configuration as WireConfiguration
 
 ALICE, BOB = 1, 2

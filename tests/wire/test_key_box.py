@@ -9,15 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.core.log.fields import BOX_BYTES
-from bridge.wire.keys.box import (
-    OFFER_BYTES,
-    EraKey,
-    KeyBoxError,
-    open_key,
-    read_offer,
-    seal_key,
-    sign_offer,
-)
+from bridge.wire.keys.box import OFFER_BYTES, EraKey, KeyBoxError, open_key, read_offer, seal_key, sign_offer
 from gossip.wire.box import x25519_public
 from gossip.wire.identity import node_id_of
 

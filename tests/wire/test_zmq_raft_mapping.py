@@ -6,12 +6,7 @@ from consensus.core import messages as core
 from consensus.core.model import Configuration, Entry, LogId, Server
 from consensus.protocols.zmq_raft.wire import messages as wire
 from consensus.protocols.zmq_raft.wire.frames import ZmqRaftError
-from consensus.protocols.zmq_raft.wire.mapping import (
-    reply_from_wire,
-    reply_to_wire,
-    request_from_wire,
-    request_to_wire,
-)
+from consensus.protocols.zmq_raft.wire.mapping import reply_from_wire, reply_to_wire, request_from_wire, request_to_wire
 
 IDENT = b"cluster"
 ENTRIES = tuple(Entry.command(3, b"request-id-%d" % number + b"x") for number in (7, 8))

@@ -24,16 +24,7 @@ from bridge.cli.kraft.options import config_option, needs_kafka, read_settings, 
 from bridge.cli.options import json_option
 from bridge.cli.serving.server_command import Lines, check_network, on_signals, run_server
 from bridge.cli.serving.stop_deadline import CLOSE_SECONDS, StopDeadline
-from consensus import (
-    ConfigurationChanged,
-    ContentRejected,
-    DiskFull,
-    Notice,
-    ReplicaKey,
-    Role,
-    RoleChanged,
-    Server,
-)
+from consensus import ConfigurationChanged, ContentRejected, DiskFull, Notice, ReplicaKey, Role, RoleChanged, Server
 from consensus.net import CertificateError
 from consensus.protocols import kafka
 from consensus.protocols import kraft as protocol

@@ -22,14 +22,7 @@ from bridge.cli.options import directory_path, json_option
 from bridge.cli.serving.server_command import Lines, check_network, on_signals, run_server
 from bridge.cli.serving.stop_deadline import StopDeadline
 from bridge.cli.zmq_raft.options import ident_option, needs_pyzmq, parse_peer
-from consensus import (
-    ConfigurationChanged,
-    ContentRejected,
-    DiskFull,
-    Role,
-    RoleChanged,
-    Server,
-)
+from consensus import ConfigurationChanged, ContentRejected, DiskFull, Role, RoleChanged, Server
 from consensus.protocols import zmq_raft as protocol
 
 MIB = 1024 * 1024

@@ -31,14 +31,7 @@ from enum import Enum
 from typing import Self
 
 from bridge.core.log.kinds import kind_of
-from bridge.core.log.records import (
-    Author,
-    EntryRecord,
-    Foreign,
-    ProvenRecord,
-    Report,
-    ServerRecord,
-)
+from bridge.core.log.records import Author, EntryRecord, Foreign, ProvenRecord, Report, ServerRecord
 from bridge.core.membership.admission import ADMITTED_MAX, Admitted, raft_id_of
 from bridge.core.membership.client_keys import CLIENTS_MAX, Client
 

@@ -34,13 +34,7 @@ from bridge.api.control import (
     WithdrawnAnswer,
 )
 from bridge.api.log import PAGE_LIMIT_BYTES, LogPage, fitting, log_entry
-from bridge.api.requests import (
-    CommandRequest,
-    ConfirmClusterRequest,
-    EventRequest,
-    QueryRequest,
-    TransferRequest,
-)
+from bridge.api.requests import CommandRequest, ConfirmClusterRequest, EventRequest, QueryRequest, TransferRequest
 from bridge.api.trace import EventPage
 from bridge.api.view import FarmView, VerdictKind, VerdictView, VoterView
 from bridge.core.log.records import Removal

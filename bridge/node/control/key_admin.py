@@ -29,17 +29,7 @@ from bridge.node.membership.member_directory import MemberDirectory
 from bridge.node.membership.membership_provider import MembershipProvider
 from bridge.node.security.farm_keys import FarmKeys
 from bridge.wire.keys.farm_key import FarmKey, farm_key_text
-from gossip import (
-    BusyError,
-    Group,
-    KeyManager,
-    KeyringError,
-    KeyState,
-    ListedKey,
-    NodeId,
-    NotEverywhereError,
-    key_id,
-)
+from gossip import BusyError, Group, KeyManager, KeyringError, KeyState, ListedKey, NodeId, NotEverywhereError, key_id
 
 _STATES = {
     KeyState.PRIMARY: FarmKeyState.PRIMARY,

@@ -33,15 +33,7 @@ from bridge.core.log.feature_level import BOUNDS_LEVEL
 from bridge.core.log.fields import ApplicationError, octets
 from bridge.core.log.hashes import hash_of
 from bridge.core.log.kinds import kind_of
-from bridge.core.log.records import (
-    ClientKey,
-    Correction,
-    CostFactor,
-    Exclusion,
-    Force,
-    OperatorCommand,
-    Removal,
-)
+from bridge.core.log.records import ClientKey, Correction, CostFactor, Exclusion, Force, OperatorCommand, Removal
 from bridge.core.log.voter_clocks import allowance_ms
 from bridge.core.membership.admission import server_label
 from bridge.core.membership.client_keys import client_refusal

@@ -32,10 +32,7 @@ from bridge.core.log.records import ServerRecord
 from bridge.node.raft.applied_state import AppliedState
 from bridge.wire.log.entries import decode, is_plainly_foreign
 from consensus import Entry, EntryKind, Index
-from consensus.protocols.kafka import (
-    encode_tail,
-    encode_tails,
-)
+from consensus.protocols.kafka import encode_tail, encode_tails
 
 BATCH_RECORDS: Final = 2_000
 BATCH_BYTES: Final = 128 * 1024

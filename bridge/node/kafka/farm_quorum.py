@@ -15,10 +15,7 @@ from bridge.node.kafka.farm_batches import epoch_of
 from bridge.node.kafka.farm_topic import NO_ID, listeners_of
 from bridge.node.settings.clients import KafkaSettings
 from consensus import FollowerProgress, Server, integer_id
-from consensus.protocols.kafka import (
-    QuorumView,
-    ReplicaView,
-)
+from consensus.protocols.kafka import QuorumView, ReplicaView
 from gossip.node import parse_endpoint
 
 RAFT_LISTENER = "RAFT"

@@ -38,11 +38,7 @@ from bridge.node.kafka.farm_batches import key_of
 from bridge.node.kafka.producing import has_level, owner_in
 from bridge.wire.log.entries import encode
 from consensus import Outcome, Role, ServerBusyError, ServerStoppedError
-from consensus.protocols.kafka import (
-    CommittedOffset,
-    ErrorCode,
-    ProduceRefusedError,
-)
+from consensus.protocols.kafka import CommittedOffset, ErrorCode, ProduceRefusedError
 
 EVERY_S: Final = 1.0
 """Between two entries of a group, unless a commit may not be held for so long."""

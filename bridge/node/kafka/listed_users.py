@@ -29,11 +29,7 @@ from bridge.node.raft.client_scopes import CommitScope, scopes_in
 from bridge.node.security.key_files import KeyFileError
 from bridge.node.security.listed_file import ListedFile, read_lines
 from bridge.wire.keys.scram_text import credential_in
-from consensus.protocols.kafka import (
-    Mechanism,
-    ScramCredential,
-    UnknownUsers,
-)
+from consensus.protocols.kafka import Mechanism, ScramCredential, UnknownUsers
 
 FILE_LIMIT_BYTES: Final = 1024 * 1024
 SUBJECT_CHARACTERS: Final = 1_024

@@ -44,13 +44,7 @@ from bridge.node.raft.submitting import entry_refusal, sealed
 from bridge.wire.log.entries import decode, encode
 from bridge.wire.log.proof import ends_like_proof
 from consensus import NotLeaderError, ServerBusyError, ServerStoppedError
-from consensus.protocols.kafka import (
-    ErrorCode,
-    Produced,
-    ProduceRefusedError,
-    ProducerId,
-    RecordBatch,
-)
+from consensus.protocols.kafka import ErrorCode, Produced, ProduceRefusedError, ProducerId, RecordBatch
 
 BATCH_RECORDS: Final = 10_000
 """Of what one request has committed (`ServedTopic.max_batch_records`)."""

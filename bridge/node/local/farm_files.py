@@ -38,12 +38,7 @@ from bridge.node.security.key_files import (
     save_signing_key,
 )
 from bridge.node.security.local_trust import UntrustedPathError, make_state_directory
-from bridge.wire.i2p.destination_keys import (
-    TRANSIENT_ALARM_S,
-    MasterKey,
-    new_demo_leaf,
-    new_master_key,
-)
+from bridge.wire.i2p.destination_keys import TRANSIENT_ALARM_S, MasterKey, new_demo_leaf, new_master_key
 from bridge.wire.keys.farm_key import new_farm_key
 from bridge.wire.membership.formation_state import FormationStateError, decode_formation_state
 

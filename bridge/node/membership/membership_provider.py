@@ -24,17 +24,7 @@ from bridge.node.settings.configuration import NodeConfiguration
 from bridge.node.settings.network import GossipSettings
 from bridge.node.settings.timing import profile_of
 from consensus.protocols.garlic_farm import Metrics, PeerAddress
-from gossip import (
-    Address,
-    GroupDescription,
-    GroupEvent,
-    Incarnation,
-    Keyring,
-    Member,
-    NodeId,
-    NodeInfo,
-    Reader,
-)
+from gossip import Address, GroupDescription, GroupEvent, Incarnation, Keyring, Member, NodeId, NodeInfo, Reader
 from gossip.node import DEFAULT_CAPACITY, GenerationKeeper, NodeIdentity, begin_generation, exclusive, load_identity
 from gossip.wire import Signer
 

@@ -19,11 +19,7 @@ import trio
 
 from bridge.api.events import change_event
 from bridge.api.trace import Scalar
-from bridge.core.farm.state_machine import (
-    Change,
-    EntryTooEarly,
-    Farm,
-)
+from bridge.core.farm.state_machine import Change, EntryTooEarly, Farm
 from bridge.core.log.feature_level import SUPPORTED_LEVEL, UnsupportedLevelError, may_raise
 from bridge.core.log.kinds import EntryCounter, kind_of
 from bridge.core.log.records import (
@@ -37,9 +33,7 @@ from bridge.core.log.records import (
     Report,
     request_of,
 )
-from bridge.core.log.weights import (
-    CommandRefused,
-)
+from bridge.core.log.weights import CommandRefused
 from bridge.core.membership.authors import EntryWithoutEffect, NoEffect
 from bridge.core.publishing.without_quorum import QuorumWatch
 from bridge.core.state.farm_state import FarmState

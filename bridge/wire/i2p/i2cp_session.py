@@ -18,11 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from bridge.wire.i2p.destination_keys import SigningKey
-from bridge.wire.i2p.structures import (
-    Destination,
-    base64_encode,
-    encode_mapping,
-)
+from bridge.wire.i2p.structures import Destination, base64_encode, encode_mapping
 
 OFFLINE_EXPIRATION: Final = "i2cp.leaseSetOfflineExpiration"
 TRANSIENT_KEY: Final = "i2cp.leaseSetTransientPublicKey"

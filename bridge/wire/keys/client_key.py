@@ -14,16 +14,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from bridge.wire.keys.text import (
-    VERSION,
-    NamedKeyFile,
-    advised,
-    check_file,
-    check_name,
-    decode_key,
-    encode_key,
-    parse,
-)
+from bridge.wire.keys.text import VERSION, NamedKeyFile, advised, check_file, check_name, decode_key, encode_key, parse
 
 _WHAT: Final = "client key file"
 _PUBLIC: Final = "public client key file"

@@ -13,11 +13,7 @@ import secrets
 from base64 import b64decode, b64encode
 from typing import Final
 
-from consensus.protocols.kafka import (
-    Mechanism,
-    ScramCredential,
-    scram_credential,
-)
+from consensus.protocols.kafka import Mechanism, ScramCredential, scram_credential
 
 SALT_BYTES: Final = 16
 PASSWORD_BYTES: Final = 24

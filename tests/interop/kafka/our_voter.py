@@ -23,20 +23,10 @@ import trio
 
 from consensus.core.effects import Role
 from consensus.core.model import ReplicaKey
-from consensus.protocols.kafka import (
-    ConsumerService,
-    ProduceService,
-    uuid_text,
-)
+from consensus.protocols.kafka import ConsumerService, ProduceService, uuid_text
 from consensus.protocols.kafka.wire.limits import Topic
 from consensus.protocols.kafka.wire.record_batches import read_batches
-from consensus.protocols.kraft import (
-    KraftVoter,
-    VoterOptions,
-    open_voter,
-    parse_properties,
-    voter_settings,
-)
+from consensus.protocols.kraft import KraftVoter, VoterOptions, open_voter, parse_properties, voter_settings
 from consensus.protocols.kraft.wire.entries import batches_of
 from consensus.protocols.kraft.wire.replica_names import replica
 

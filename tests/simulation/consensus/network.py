@@ -9,15 +9,7 @@ from random import Random
 from typing import Protocol
 
 from consensus.core.events import AppendNotSent
-from consensus.core.messages import (
-    AppendEntries,
-    BeginQuorumEpoch,
-    FetchReply,
-    Message,
-    Reply,
-    RequestVote,
-    VoteReply,
-)
+from consensus.core.messages import AppendEntries, BeginQuorumEpoch, FetchReply, Message, Reply, RequestVote, VoteReply
 from consensus.core.model import ServerId
 from tests.simulation.consensus.connections import Connections, Way, Wiring
 from tests.simulation.consensus.kafka_links import KafkaLinks

@@ -33,12 +33,7 @@ from consensus.core.messages import AppendEntries, Reply, Request
 from consensus.core.model import ORIGIN, Configuration, Index, LogId, ServerId, Term
 from consensus.protocols.zmq_raft.wire.codec import decode_reply, decode_request, encode_reply, encode_request
 from consensus.protocols.zmq_raft.wire.frames import MAX_MESSAGE_ID, MESSAGE_ID_BYTES, ZmqRaftError, read_uint
-from consensus.protocols.zmq_raft.wire.mapping import (
-    reply_from_wire,
-    reply_to_wire,
-    request_from_wire,
-    request_to_wire,
-)
+from consensus.protocols.zmq_raft.wire.mapping import reply_from_wire, reply_to_wire, request_from_wire, request_to_wire
 from consensus.protocols.zmq_raft.wire.messages import (
     AppendEntriesResponse,
     AppendEntriesRpc,

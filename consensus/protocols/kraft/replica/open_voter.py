@@ -32,9 +32,7 @@ import trio
 from consensus.core.effects import ConfigurationChanged, Effect, Role
 from consensus.core.features import KRAFT, KRAFT_STATIC, LeaderRecords
 from consensus.core.model import Configuration, ReplicaKey, Server
-from consensus.protocols.kafka.connections.connection import (
-    DialOptions,
-)
+from consensus.protocols.kafka.connections.connection import DialOptions
 from consensus.protocols.kafka.connections.listener import KafkaListener, ListenerOptions, open_listener
 from consensus.protocols.kafka.connections.security import ClientSecurity, ListenerSecurity
 from consensus.protocols.kafka.connections.service import Service
@@ -57,12 +55,7 @@ from consensus.protocols.kraft.operators.settings import (
 from consensus.protocols.kraft.replica.admin_service import AdminService
 from consensus.protocols.kraft.replica.announcing import AddressRefused, Announcing
 from consensus.protocols.kraft.replica.log_topic import LogTopic
-from consensus.protocols.kraft.replica.metrics import (
-    PollIdle,
-    QuorumFigures,
-    QuorumMeasurements,
-    figures_of,
-)
+from consensus.protocols.kraft.replica.metrics import PollIdle, QuorumFigures, QuorumMeasurements, figures_of
 from consensus.protocols.kraft.replica.peer_transport import KraftTransport, Place, RetryTimes, TransportEvent
 from consensus.protocols.kraft.replica.quorum_names import QuorumNames, server_of
 from consensus.protocols.kraft.replica.quorum_service import AnsweringLeader, FetchDispatch, QuorumService
