@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
-from enum import Enum
 
 import pytest
 from msgspec.structs import replace
@@ -11,7 +10,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from bridge.api.view import FarmView
-from bridge.node.control.counters import FAMILIES, Family, ViewPart, by_key, identifier, meaning_of
+from bridge.node.control.counters import FAMILIES, Counted, Family, ViewPart, by_key, identifier
 from bridge.node.control.metrics import exposition
 from bridge.node.events.durations import Durations
 from consensus import CountedReason, Histogram
@@ -56,7 +55,7 @@ def series(metrics: dict[str, Metric]) -> Iterator[tuple[str, dict[str, str], fl
         yield from ((name, sample.labels, sample.value) for sample in metric.samples)
 
 
-def declared(family: Family, member: Enum) -> tuple[str, dict[str, str]]:
+def declared(family: Family, member: Counted) -> tuple[str, dict[str, str]]:
     """Return the name and the labels of a member's series."""
     return f"garlicfarm_{family.name(member)}", {family.label: identifier(member)} if family.metric else {}
 
@@ -89,7 +88,7 @@ def test_reference_has_each_declared_counter(family: Family) -> None:
     text = page()
     for member in family.members:
         assert f"| `{family.name(member)}` |" in text
-        assert meaning_of(member) in text
+        assert member.meaning in text
         assert not family.metric or f"| `{identifier(member)}` | `{family.key(member)}` |" in text
 
 
@@ -104,7 +103,7 @@ def test_each_help_is_a_different_sentence() -> None:
 
 def test_each_meaning_of_a_label_is_a_phrase() -> None:
     for family in FAMILIES:
-        meanings = [meaning_of(member) for member in family.members]
+        meanings = [member.meaning for member in family.members]
         assert len(set(meanings)) == len(meanings), family.metric
         for meaning in meanings if family.metric else []:
             assert meaning[-1] != "."

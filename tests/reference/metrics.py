@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bridge.cli.kraft import metrics as kraft
 from bridge.node.control import metrics
-from bridge.node.control.counters import FAMILIES, ViewPart, identifier, meaning_of
+from bridge.node.control.counters import FAMILIES, ViewPart, identifier
 from bridge.node.events import durations
 from consensus.protocols.kraft.replica.peer_transport import TransportEvent
 from consensus.protocols.zmq_raft.counters import ClientEvent, PeerEvent
@@ -138,4 +138,4 @@ def _labels() -> Iterator[str]:
             yield LABEL.format(name=family.metric, label=family.label, part=PARTS[family.part])
             for each in family.members:
                 advice = family.advice.get(each, "")
-                yield f"| `{identifier(each)}` | `{family.key(each)}` | {meaning_of(each)} | {advice} |\n"
+                yield f"| `{identifier(each)}` | `{family.key(each)}` | {each.meaning} | {advice} |\n"

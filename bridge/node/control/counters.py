@@ -12,8 +12,8 @@ A key of the view consists of a prefix and the identifier. `_ZMQ_KEYS` and `_KAF
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
-from typing import Any, Final
+from enum import StrEnum
+from typing import Final
 
 from bridge.core.log.kinds import EntryCounter
 from bridge.core.membership.authors import NoEffect
@@ -25,7 +25,10 @@ from consensus import CountedReason, Drop, ShellDrop
 from consensus.protocols.garlic_farm import ConnectionEvent, Fault
 from consensus.protocols.kafka import ListenerClose, ListenerEvent
 from consensus.protocols.zmq_raft import EndpointDrop, EndpointEvent, SocketDrop
-from gossip import DropReason, Loss, SealFault
+from gossip import CountedDrop, DropReason, Loss, SealFault
+
+Counted = CountedReason | CountedDrop | NoEffect
+"""A member with an identifier as value, and a meaning."""
 
 _QUIET: Final = "A small number is normal. If it grows steadily, find the sender"
 _STRANGER: Final = "Nothing to do if it is small. If it grows steadily, a program tries: `garlicfarm events` names it"
@@ -104,7 +107,7 @@ class NodeEvent(CountedReason):
 class Family:
     """Counters of one subject."""
 
-    members: tuple[Any, ...]
+    members: tuple[Counted, ...]
     """Enum members with a `meaning`: a noun phrase for a label, otherwise a text without its final period."""
     part: ViewPart = ViewPart.NODE
     prefix: str = ""
@@ -114,39 +117,34 @@ class Family:
     label: str = "reason"
     meaning: str = ""
     """Meaning of the metric with the label."""
-    advice: Mapping[Enum, str] = field(default_factory=dict)
+    advice: Mapping[Counted, str] = field(default_factory=dict)
     """Remedies for an operator, if `quiet` is not enough."""
     quiet: str = _QUIET
     """Remedy in the help of the metric with the label."""
-    keys: Mapping[Enum, str] = field(default_factory=dict)
+    keys: Mapping[Counted, str] = field(default_factory=dict)
     """Keys of the view without the prefix, for members whose key is not the identifier."""
     endpoint: str = ""
     """Endpoint for clients with these counters; only nodes with the endpoint have the metrics."""
 
-    def key(self, member: Enum) -> str:
+    def key(self, member: Counted) -> str:
         """Return the key of a member in the counters of the view."""
         return self.prefix + self.keys.get(member, identifier(member))
 
-    def name(self, member: Enum) -> str:
+    def name(self, member: Counted) -> str:
         """Return the name of the metric without `garlicfarm_` and `_total`."""
         return self.metric or self.part + self.key(member)
 
-    def text(self, member: Enum) -> str:
+    def text(self, member: Counted) -> str:
         """Return the help of the metric."""
-        return f"{self.meaning}. {self.quiet}." if self.metric else f"{meaning_of(member)}."
+        return f"{self.meaning}. {self.quiet}." if self.metric else f"{member.meaning}."
 
 
-def identifier(member: Enum) -> str:
+def identifier(member: Counted) -> str:
     """Return the name of a member in metrics and views."""
-    return str(member.value).replace("-", "_")
+    return member.value.replace("-", "_")
 
 
-def meaning_of(member: Any) -> str:
-    """Return the declared meaning of a member."""
-    return str(member.meaning)
-
-
-_ZMQ_KEYS: Final[Mapping[Enum, str]] = {
+_ZMQ_KEYS: Final[Mapping[Counted, str]] = {
     EndpointDrop.CLIENT_STREAMS: "requests_for_entries_ignored_too_many_of_one_client",
     EndpointDrop.MALFORMED: "messages_that_are_no_request",
     EndpointDrop.NOT_RUNNING: "requests_for_entries_ignored_not_running",
@@ -164,7 +162,7 @@ _ZMQ_KEYS: Final[Mapping[Enum, str]] = {
     SocketDrop.QUEUE_FULL: "not_sent_since_the_queue_is_full",
     SocketDrop.TOO_LARGE: "dropped_since_it_is_too_large",
 }
-_KAFKA_KEYS: Final[Mapping[Enum, str]] = {
+_KAFKA_KEYS: Final[Mapping[Counted, str]] = {
     ListenerClose.ANSWER_BYTES: "too_many_bytes_of_answers_that_are_not_taken",
     ListenerClose.ANSWER_ELSEWHERE: "another_server_must_answer",
     ListenerClose.ANSWER_TIMEOUT: "waited_too_long_for_the_client_to_take_an_answer",
@@ -330,6 +328,6 @@ FAMILIES: Final = (
 _FAMILY_OF: Final = {type(member): family for family in FAMILIES for member in family.members}
 
 
-def by_key(*counted: Iterable[tuple[Enum, int]]) -> dict[str, int]:
+def by_key(*counted: Iterable[tuple[Counted, int]]) -> dict[str, int]:
     """Return counts by their keys in the view."""
     return {_FAMILY_OF[type(member)].key(member): count for counts in counted for member, count in counts}
