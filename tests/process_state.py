@@ -11,7 +11,6 @@ import signal
 import sys
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD)
-LIMITS = {"RLIMIT_CORE": resource.RLIMIT_CORE, "RLIMIT_NOFILE": resource.RLIMIT_NOFILE}
 
 
 def process_state() -> dict[str, object]:
@@ -21,8 +20,8 @@ def process_state() -> dict[str, object]:
         "thresholds of the garbage collector": gc.get_threshold(),
         "working directory": os.getcwd(),  # noqa: PTH109 - cheaper than a Path, and compared only
         "recursion limit": sys.getrecursionlimit(),
+        "limit of core files": resource.getrlimit(resource.RLIMIT_CORE),
         **{each.name: signal.getsignal(each) for each in SIGNALS},
-        **{name: resource.getrlimit(limit) for name, limit in LIMITS.items()},
     }
 
 

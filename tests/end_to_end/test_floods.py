@@ -43,17 +43,15 @@ CHUNK_BYTES = 256 * 1024
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     """One node that may open 1,024 descriptors."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, _hard_limit()), _hard_limit()))
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, before[1]), before[1]))
     with local_farm(tmp_path_factory.mktemp("floods") / "farm", 1) as farm:
         node = farm.nodes[0].start(anew=True)
         # Before it has read its configuration.
         resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
         farm.wait_settled()
         yield farm
-
-
-def _hard_limit() -> int:
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def _raft_address(node: Node) -> tuple[str, int]:

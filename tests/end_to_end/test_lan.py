@@ -262,11 +262,19 @@ def block_udp(name: str, *hooks: str) -> None:
     )
 
 
+BLOCKED = [
+    pytest.param("a follower", ("input", "output"), id="follower-both-ways"),
+    pytest.param("a follower", ("input",), id="follower-inbound"),
+    pytest.param("a follower", ("output",), id="follower-outbound", marks=pytest.mark.soak),
+    pytest.param("the leader", ("input", "output"), id="leader-both-ways", marks=pytest.mark.soak),
+    pytest.param("the leader", ("input",), id="leader-inbound", marks=pytest.mark.soak),
+    pytest.param("the leader", ("output",), id="leader-outbound"),
+]
+"""The node whose UDP is blocked, and the hooks of the packet filter."""
+
+
 @pytest.mark.skipif(shutil.which("nft") is None, reason="needs nft to block UDP (Debian: apt-get install nftables)")
-@pytest.mark.parametrize(
-    "hooks", [("input", "output"), ("input",), ("output",)], ids=["both ways", "inbound", "outbound"]
-)
-@pytest.mark.parametrize("which", ["the leader", "a follower"])
+@pytest.mark.parametrize(("which", "hooks"), BLOCKED)
 def test_blocked_udp_is_an_alarm_on_both_sides(
     lan: list[str], tmp_path: Path, which: str, hooks: tuple[str, ...]
 ) -> None:

@@ -63,18 +63,18 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def weeks_of_load(made: Path, random: Random) -> None:
     """Another farm with a month of load: two routers that serve one destination, one of them with gaps."""
     windows = [
-        {"farm": "0a" * 16, "server_id": server, "window_start": start, "window_end": start + 2 * HOUR}
+        {"farm": "0a" * 16, "server_id": server, "window_start": start, "window_end": start + 6 * HOUR}
         for server in (1, 2)
-        for start in (datetime(2026, 1, 1, tzinfo=UTC) + hour * HOUR for hour in range(0, 30 * 24, 2))
+        for start in (datetime(2026, 1, 1, tzinfo=UTC) + hour * HOUR for hour in range(0, 30 * 24, 6))
         if server == 1 or random.random() < 0.7
     ]
     routers = [
         {
             **window,
-            "cpu_percent": random.choice((None, 150.0, 30 + random.random() * place / 50)),
-            "memory_percent": 40 + place / 100,
+            "cpu_percent": random.choice((None, 150.0, 30 + random.random() * place / 17)),
+            "memory_percent": 40 + place / 33,
             "job_lag_p95_ms": random.lognormvariate(3, 2),
-            "bandwidth_bytes_per_s": 1e5 * random.random() + place * 777,
+            "bandwidth_bytes_per_s": 1e5 * random.random() + place * 2_331,
         }
         for place, window in enumerate(windows)
     ]

@@ -19,6 +19,7 @@ from pipeline.schemas import ENTRIES
 from pipeline.source.farm import FarmDataSource
 from tests.pipeline.made_tables import tables_of_entries
 from tests.pipeline.test_notebook import NOTEBOOK, code
+from tests.spark import QUICK_JVM
 from tests.structure.sources import ROOT
 
 MINUTE_MS = 60_000
@@ -38,6 +39,7 @@ def test_notebook_shows_the_figures_of_a_generated_farm(tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
+        "JAVA_TOOL_OPTIONS": QUICK_JVM,
         "FARM_LOG": str(log),
         "FARM_TABLES": str(tables),
         "JUPYTER_CONFIG_DIR": str(tmp_path),

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.spark import QUICK_JVM
+
 PROGRAM = """
 import json, sys
 from pipeline.spark.session import open_session
@@ -25,7 +27,7 @@ def test_session_has_the_settings_of_files_and_of_the_command(tmp_path: Path) ->
     names = ("spark.master", "spark.sql.shuffle.partitions", "spark.driver.memory", "spark.app.name")
     answer = subprocess.run(
         [sys.executable, "-c", PROGRAM, *names, "spark.sql.session.timeZone"],
-        env={**os.environ, "SPARK_CONF_DIR": str(tmp_path)},
+        env={**os.environ, "SPARK_CONF_DIR": str(tmp_path), "JAVA_TOOL_OPTIONS": QUICK_JVM},
         capture_output=True,
         text=True,
         check=False,
