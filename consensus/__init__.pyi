@@ -87,5 +87,6 @@ from .server.status import (
     Notice as Notice,
     ShellDrop as ShellDrop,
 )
+from .server.task_owner import TaskOwner as TaskOwner
 from .storage.disk import StorageError as StorageError
 from .storage.planner import StorageOptions as StorageOptions

@@ -25,6 +25,7 @@ from consensus.core.model import Entry, Index, LogId, SnapshotDescription
 from consensus.server.applying import Applying
 from consensus.server.errors import ServerBusyError, ServerStoppedError
 from consensus.server.storage_reads import StorageReads
+from consensus.server.task_owner import TaskOwner
 
 MAX_AHEAD_ITEMS = 16
 MAX_BATCH_BYTES = 1024 * 1024
@@ -71,7 +72,7 @@ class LogStream:
             raise ServerStoppedError("the server has stopped") from None
 
 
-class LogStreams:
+class LogStreams(TaskOwner):
     """The streams of one server, at most `limit` at once."""
 
     def __init__(
@@ -85,17 +86,6 @@ class LogStreams:
         self._applying = applying
         self._stored_snapshot = stored_snapshot
         self._limit = limit
-        self._nursery: trio.Nursery | None = None
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Feed streams until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            task_status.started()
-            try:
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None
 
     @property
     def count(self) -> int:

@@ -186,7 +186,7 @@ async def test_a_client_that_is_stopped_while_it_connects_says_so(
 
     async def run(task_status: trio.TaskStatus[None]) -> None:
         with life:
-            await client.run(task_status)
+            await client.run(task_status=task_status)
 
     await stage.nursery.start(run)
     submission = await client.submit([b"x"], patience_s=0.01)

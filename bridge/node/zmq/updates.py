@@ -22,8 +22,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, assert_never
 
-import trio
-
 from bridge.api.alarms import ZMQ_UPDATES
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.log.feature_level import REQIDS_LEVEL
@@ -35,7 +33,7 @@ from bridge.node.raft.client_scopes import needed_scope
 from bridge.node.raft.submitting import SubmittedUpdate, entry_refusal
 from bridge.node.zmq.counters import UpdateResult
 from bridge.node.zmq.listed_keys import ListedKeys
-from consensus import ServerBusyError, ServerStoppedError
+from consensus import ServerBusyError, ServerStoppedError, TaskOwner
 from consensus.protocols.zmq_raft import (
     UpdateAccepted,
     UpdateCommitted,
@@ -49,26 +47,15 @@ PENDING_MAX: Final = 1_024
 Answer = Callable[[UpdateReply], None]
 
 
-class FarmUpdates:
+class FarmUpdates(TaskOwner):
     """`keys`: of the clients that may write; None where no client may."""
 
     def __init__(self, current: CurrentFarm, keys: ListedKeys | None, alarms: Alarms) -> None:
         self._current = current
         self._keys = keys
         self._alarms = alarms
-        self._nursery: trio.Nursery | None = None
         self._pending: dict[bytes, Answer] = {}
         self.counters: Counter[UpdateResult] = Counter()
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Carry out updates until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            task_status.started()
-            try:
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None
 
     def update(self, request: UpdateRequest, user: str | None, answer: Answer) -> None:
         """As `ServedLog` has it."""

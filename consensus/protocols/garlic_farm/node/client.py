@@ -37,6 +37,7 @@ from consensus.protocols.garlic_farm.wire.limits import DEFAULT_LIMITS, MessageL
 from consensus.protocols.garlic_farm.wire.upgrade import Extension
 from consensus.server.errors import NotLeaderError, ServerBusyError
 from consensus.server.server import ConsensusServer
+from consensus.server.task_owner import TaskOwner
 from consensus.sessions.client import Submission
 
 ASK_PATIENCE_S = 2.0
@@ -54,7 +55,7 @@ class ClientOptions:
     queue_max: int = 4096
 
 
-class GarlicFarmClient:
+class GarlicFarmClient(TaskOwner):
     """Submits entries to whichever server leads. `run` must be running."""
 
     def __init__(
@@ -78,7 +79,6 @@ class GarlicFarmClient:
         self._connections: dict[int, ClientConnection] = {}
         self._extensions: dict[int, frozenset[Extension]] = {}
         self._locks: dict[int, trio.Lock] = {}
-        self._nursery: trio.Nursery | None = None
         self._preferred = self._random.choice(self._servers)
 
     def servers_are(self, servers: Sequence[int]) -> None:
@@ -87,16 +87,6 @@ class GarlicFarmClient:
             self._servers = tuple(servers)
             if self._preferred not in self._servers:
                 self._preferred = self._random.choice(self._servers)
-
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Carry connections until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            task_status.started()
-            try:
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None
 
     async def submit(
         self, commands: Sequence[bytes], *, patience_s: float = 10.0, repeat_unknown: bool = False

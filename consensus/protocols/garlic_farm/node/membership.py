@@ -45,6 +45,7 @@ from consensus.protocols.garlic_farm.wire.limits import UNKNOWN_SERVER
 from consensus.protocols.garlic_farm.wire.mapping import server_id
 from consensus.protocols.garlic_farm.wire.values import ClusterServer, LogEntry
 from consensus.server.server import ConsensusServer
+from consensus.server.task_owner import TaskOwner
 
 _R = TypeVar("_R", wire.AddServerResponse, wire.RemoveServerResponse)
 
@@ -69,7 +70,7 @@ class MembershipOptions:
     leave_s: float = 2.0
 
 
-class MemberRequests:
+class MemberRequests(TaskOwner):
     """Answers requests to add or remove a server. `run` must be running."""
 
     def __init__(
@@ -87,19 +88,8 @@ class MemberRequests:
         self._rules = rules
         self._metrics = metrics
         self._options = options or MembershipOptions()
-        self._nursery: trio.Nursery | None = None
         self._under_way: ServerId | None = None
         """The server that is being added or removed."""
-
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Carry changes out until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            task_status.started()
-            try:
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None
 
     def add(self, request: wire.AddServerRequest) -> wire.AddServerResponse:
         """Answer a request to add a server, mostly the asking one."""

@@ -44,6 +44,7 @@ from consensus.protocols.zmq_raft.wire.messages import (
     SnapshotPiece,
 )
 from consensus.server.errors import ServerBusyError, ServerStoppedError
+from consensus.server.task_owner import TaskOwner
 
 T = TypeVar("T")
 
@@ -277,7 +278,7 @@ class EntryStream:
         self._life.deadline = trio.current_time() + self._options.unconfirmed_s
 
 
-class EntryStreams:
+class EntryStreams(TaskOwner):
     """All streams of one endpoint. `answer` sends a reply to an identity, False if that has no room for it."""
 
     def __init__(
@@ -296,22 +297,11 @@ class EntryStreams:
         self._streams: dict[tuple[bytes, RequestId], EntryStream] = {}
         self._of_client: Counter[bytes] = Counter()
         self._running = 0
-        self._nursery: trio.Nursery | None = None
 
     @property
     def count(self) -> int:
         """How many there are, those that are just ending among them."""
         return self._running
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Send until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            task_status.started()
-            try:
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None
 
     def ask(self, identity: bytes, request: EntriesRequest) -> None:
         """Take a request, whether it begins a stream or belongs to one."""
