@@ -378,8 +378,8 @@ def claim_range(output: Path, first: int, last: int) -> None:
     except (OSError, ValueError):
         found = None
     if found != wanted:
-        told = "what another run made of the log" if found is None else f"another part of the log ({found})"
-        raise FarmLogError(f"{output} holds {told}; choose another output directory")
+        told = "the tables of another run" if found is None else f"another part of the log ({found})"
+        raise FarmLogError(f"{output} contains {told}; choose another output directory")
 
 
 def _note(path: Path, content: dict[str, int]) -> None:
@@ -417,7 +417,7 @@ def _follow(
                 check()
                 interrupt.check()
         except KeyboardInterrupt:
-            settings.tell("ending: the batches that run are given up, and the next run repeats them")
+            settings.tell("ending: the running batches are cancelled, and the next run repeats them")
             raise
         finally:
             side_by_side.stop()

@@ -99,7 +99,7 @@ def decode_group(data: bytes) -> tuple[Entry, ...]:
     try:
         return tuple([Entry(term, _KINDS[kind], data[begin:end]) for term, kind, begin, end in heads(data)])
     except KeyError as error:
-        raise EntryDataError(f"an entry has kind {error.args[0]}, which is unknown to this version") from error
+        raise EntryDataError(f"an entry has kind {error.args[0]}, unknown to this version") from error
 
 
 def group_bytes(entries: Sequence[Entry]) -> int:

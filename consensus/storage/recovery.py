@@ -281,8 +281,8 @@ class _Scanner:
             return
         if kind != EntryKind.CONFIGURATION:
             raise StorageError(
-                f"entry {index} has kind {kind}, which is unknown to this version: a newer version of this program"
-                " wrote it; start that version again"
+                f"entry {index} has kind {kind}, unknown to this version: a newer version of this program wrote it;"
+                " start that version again"
             )
         try:
             configuration = decode_configuration(data)

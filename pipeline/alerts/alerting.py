@@ -147,7 +147,7 @@ class Alerting:
             self._has_begun, self._is_nudged, self._is_last = True, True, True
             self._changed.notify_all()
             if not self._changed.wait_for(lambda: not self._is_last, seconds):
-                self._tell("alerts are not all delivered: the next run goes on with them")
+                self._tell("some alerts are not delivered: the next run delivers them")
 
     def _done(self, outcome: Delivery) -> None:
         with self._changed:
@@ -237,7 +237,7 @@ class Alerting:
         try:
             self._active, problem = self._silences.active(now_ms), ""
         except SilencesError as error:
-            problem = f"alerts are sent as if no silence were new: {error}"
+            problem = f"new silences are ignored: {error}"
         if problem and problem != self._silences_problem:
             self._tell(problem)
         self._silences_problem = problem

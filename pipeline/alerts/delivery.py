@@ -221,9 +221,9 @@ def webhook_of(url: str) -> Webhook:
     except ValueError:
         raise ValueError("it is no URL") from None
     if parts.scheme not in _SCHEMES or not parts.hostname:
-        raise ValueError("it is no URL that begins with https:// or http:// and names a host")
+        raise ValueError("it is not a URL that begins with https:// or http:// and names a host")
     if not url.isascii() or any(each.isspace() or not each.isprintable() for each in url.strip()):
-        raise ValueError("it has other characters than a URL may have")
+        raise ValueError("it contains characters that a URL may not have")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     authorization = ""
     if parts.username is not None:

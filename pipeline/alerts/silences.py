@@ -75,7 +75,7 @@ class Silences:
             kept = [each for each in self._all() if now_ms < each.until_ms]
             missing = set(numbers) - {each.number for each in kept}
             if missing:
-                raise SilencesError(f"there is no silence {', '.join(map(str, sorted(missing)))}, or it has ended")
+                raise SilencesError(f"silence {', '.join(map(str, sorted(missing)))} does not exist, or has ended")
             self._write([each for each in kept if each.number not in numbers])
 
     def _all(self) -> list[Silence]:
@@ -96,7 +96,7 @@ class Silences:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         if not self.output.is_dir():
-            raise SilencesError(f"there is no {self.output}: name the --output of the run")
+            raise SilencesError(f"{self.output} does not exist: name the --output of the run")
         try:
             lock = os.open(self.output / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:

@@ -46,7 +46,7 @@ class Lasting(click.ParamType[int]):
         parts = re.findall(r"(\d+)([dhms])", text) if _LASTING.fullmatch(text) else []
         seconds = sum(int(number) * _SECONDS[unit] for number, unit in parts)
         if not 0 < seconds <= LONGEST_SECONDS:
-            self.fail(f"{text!r} is no duration up to a year, such as 90m, 2h or 1d12h.", param, ctx)
+            self.fail(f"{text!r} is not a duration up to a year, such as 90m, 2h or 1d12h.", param, ctx)
         return seconds
 
 
@@ -58,16 +58,16 @@ def alert_options(command: Callable[..., None]) -> Callable[..., None]:
         "webhook",
         metavar="URL",
         callback=_a_webhook,
-        help="POST each alert to this URL, in the form of Alertmanager's webhook: a server is unhealthy or silent, and"
-        " healthy again. Each server is watched then, as with --watch. Other users of this machine can read a command"
-        " line: give a URL with a secret by --alert-webhook-file.",
+        help="POST each alert to this URL, in the form of Alertmanager's webhook: a server is unhealthy or does not"
+        " report, or is healthy again. The run then watches each server, as with --watch. Other users of this"
+        " machine can read a command line: put a URL with a secret into --alert-webhook-file.",
     )
     @click.option(
         "--alert-webhook-file",
         "webhook_file",
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
         callback=_a_webhook_in_a_file,
-        help="Read the URL out of this file instead, so that its secrets are in no list of processes.",
+        help="Read the URL from this file instead, so that its secrets do not appear in lists of processes.",
     )
     @click.option(
         "--alert-command",
@@ -82,7 +82,7 @@ def alert_options(command: Callable[..., None]) -> Callable[..., None]:
         default=KEEP_FIRING_MINUTES,
         show_default=True,
         type=Finite(0.0, 1_440.0),
-        help="Minutes that a server must stay healthy before its alert ends: one that flaps makes one alert.",
+        help="Minutes that a server must stay healthy before its alert ends. A server that flaps causes one alert.",
     )
     @wraps(command)
     def taking(
@@ -107,7 +107,7 @@ def alert_options(command: Callable[..., None]) -> Callable[..., None]:
     "--server", "servers", multiple=True, metavar="NAME", help="Its Raft id or name; may be given several times."
 )
 @click.option("--for", "seconds", type=Lasting(), help="How long: 90m, 2h, 1d12h.")
-@click.option("--reason", default="", help="Why, for those who look at the list.")
+@click.option("--reason", default="", help="The reason, shown in the list.")
 @click.option(
     "--farm", default="", metavar="FARM", help="Only in the farm with this name or cluster id. Default: in all."
 )
@@ -132,7 +132,7 @@ def silence(
     if bool(servers) != (seconds is not None):
         raise click.UsageError("--server and --for belong together: which server, and how long")
     if (reason or farm) and not servers:
-        raise click.UsageError("--reason and --farm are of a new silence: say --server and --for as well")
+        raise click.UsageError("--reason and --farm belong to a new silence: add --server and --for")
     if len(reason) > REASON_MAX:
         raise click.BadParameter(f"at most {REASON_MAX} characters", param_hint="--reason")
     now_ms = time.time_ns() // 1_000_000
@@ -200,5 +200,7 @@ def _a_program(_: click.Context, __: click.Parameter, value: Path | None) -> Com
     if value is None:
         return None
     if not os.access(value, os.X_OK):
-        raise click.BadParameter(f"{value} cannot be executed: `chmod +x {value}`, and let its first line say by what.")
+        raise click.BadParameter(
+            f"{value} cannot be executed: `chmod +x {value}`, and name its interpreter in its first line."
+        )
     return Command(value.absolute())

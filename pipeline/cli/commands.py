@@ -85,18 +85,18 @@ class RunOptions:
     def refuse_contradictions(self) -> None:
         """Raise click.UsageError for options that contradict each other."""
         if self.alerts is not None and not self.watches:
-            raise click.UsageError("alerts are of servers that are watched: leave out --no-watch")
+            raise click.UsageError("alerts need watched servers: leave out --no-watch")
         if self.trace_files is not None and not self.with_events:
-            raise click.UsageError(
-                "--trace-files says where events are read, and --no-events that none are: choose one"
-            )
+            raise click.UsageError("--trace-files reads events, and --no-events omits them: choose one")
         match self.place:
             case Directory():
                 return
             case Farms(file=file) if self.start != OLDEST:
-                text = f"say `start` of each farm in {file}"
+                text = f"set `start` of each farm in {file}"
             case Topic() if self.start != OLDEST:
-                text = "a topic is begun with `--kafka-option startingOffsets=…`, as Spark's connector has it"
+                text = (
+                    "set the start of a topic with `--kafka-option startingOffsets=…`, an option of Spark's connector"
+                )
             case _ if self.start == SNAPSHOT:
                 text = "'snapshot' needs --directory: a running node gives entries only"
             case _:
@@ -119,7 +119,7 @@ pipeline.add_command(what_if)
 
 
 @pipeline.command()
-@click.option("--once", is_flag=True, help="Read what is committed now, print the table, and end.")
+@click.option("--once", is_flag=True, help="Read the committed entries, print the table, and end.")
 @place_options
 @output_option("Directory of the tables and of the checkpoint.")
 @click.option(
@@ -127,7 +127,7 @@ pipeline.add_command(what_if)
     type=Start(),
     default="oldest",
     show_default=True,
-    help="Where a new output directory begins: oldest, snapshot (with --directory), or an index.",
+    help="The first entry of a new output directory: oldest, snapshot (with --directory), or an index.",
 )
 @click.option(
     "--window", default=DEFAULT_WINDOW, show_default=True, callback=a_window, help="Width of a row in log time."
@@ -141,18 +141,17 @@ pipeline.add_command(what_if)
     default=DEFAULT_ENTRIES_PER_BATCH,
     show_default=True,
     type=click.IntRange(1, 10_000_000),
-    help="Most entries that one micro-batch takes.",
+    help="Maximum number of entries in one micro-batch.",
 )
 @click.option(
     "--submit/--no-submit",
     default=None,
-    help="Whether factors on the costs of leaves are submitted to the farms that are read. Default: yes, but not with"
-    " --once or --farms.",
+    help="Submit factors on the costs of leaves to the farms. Default: yes, but not with --once or --farms.",
 )
 @click.option(
     "--client-key",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Sign the factors with this client key (scope weights); without it the node that takes them signs them. With"
+    help="Sign the factors with this client key (scope weights); without it the receiving node signs them. With"
     " --farms: `client_key` of each farm in the file.",
 )
 @click.option(
@@ -160,26 +159,26 @@ pipeline.add_command(what_if)
     "with_events",
     default=True,
     show_default=True,
-    help="Whether the traces of the nodes are read as well. A directory has none.",
+    help="Also read the traces of the nodes. A directory does not have traces.",
 )
 @click.option(
     "--trace-files",
     metavar="PATTERN",
-    help="Read events out of these files, one on each line as /v1/events gives it, instead of from the nodes.",
+    help="Read events from these files, one on each line in the form of /v1/events, instead of from the nodes.",
 )
 @click.option("--keep-days", type=Finite(min=0.01), help="Drop history older than this. Default: keep all.")
 @click.option(
     "--watch/--no-watch",
     default=None,
-    help="Whether each server's sessions, health and silences are kept (table transitions). Default: yes, but not with"
-    " --once.",
+    help="Watch each server: keep its sessions, health and missing reports (table transitions). Default: yes, but not"
+    " with --once.",
 )
 @click.option(
     "--metrics",
     "metrics_at",
     metavar="[HOST:]PORT",
     callback=an_address,
-    help="Answer Prometheus with the run's own metrics at this address; a port alone is on loopback. Default: off.",
+    help="Serve the metrics of the run for Prometheus at this address; a port alone is on loopback. Default: off.",
 )
 @alert_options
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON lines.")
@@ -242,7 +241,7 @@ def run(*, place: LogPlace, spark: Callable[..., SparkSession], alerts: AlertPla
     "--output",
     required=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="A directory of its own: the same command goes on in it after an interruption.",
+    help="A separate directory. After an interruption the same command continues in it.",
 )
 @click.option(
     "--window", default=DEFAULT_WINDOW, show_default=True, callback=a_window, help="Width of a row in log time."
@@ -253,14 +252,14 @@ def run(*, place: LogPlace, spark: Callable[..., SparkSession], alerts: AlertPla
     default=500_000,
     show_default=True,
     type=click.IntRange(1_000, 10_000_000),
-    help="More are faster and take more memory.",
+    help="Larger values are faster and need more memory.",
 )
 @click.option(
     "--derived/--no-derived",
     "with_derived",
     default=True,
     show_default=True,
-    help="Whether derived tables, such as router_health, are made as well. The same command makes them later.",
+    help="Also make derived tables, such as router_health. The same command can make them later.",
 )
 def backfill(
     *,
@@ -298,7 +297,7 @@ def backfill(
 @pipeline.command("generate")
 @click.option("--routers", default=20, show_default=True, type=click.IntRange(1, 100_000))
 @click.option("--days", default=1.0, show_default=True, type=Finite(0.001, 3650))
-@click.option("--seed", default=1, show_default=True, type=int, help="The same seed gives the same bytes.")
+@click.option("--seed", default=1, show_default=True, type=int, help="The same seed produces the same bytes.")
 @click.option(
     "--output",
     default="generated-farm",
@@ -309,7 +308,9 @@ def backfill(
 @click.option(
     "--labels",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Plan failures, with and without signs before them, and write here what happens when: a line of JSON each.",
+    help=(
+        "Plan failures, with and without early signs, and write the plan to this file, one JSON line for each failure."
+    ),
 )
 def generate_log(*, routers: int, days: float, seed: int, output: Path, labels: Path | None) -> None:
     """Write the log of a made-up farm, for load tests and demonstrations: read it with `run --directory`."""

@@ -76,9 +76,9 @@ def examine(output: Path, node: str | None, environment: dict[str, str]) -> list
     default="farm-tables",
     show_default=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the tables are or will be.",
+    help="The directory of the tables.",
 )
-@click.option("--node", metavar="ADDRESS", help="The node that will be read: as for `pipeline run`.")
+@click.option("--node", metavar="ADDRESS", help="The node to read: as for `pipeline run`.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(*, output: Path, node: str | None, as_json: bool) -> None:
     """Check Java, versions, ports, memory, disk: what is missing and how to get it."""

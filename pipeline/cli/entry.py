@@ -20,9 +20,7 @@ def load() -> click.Command:
         found = import_module("pipeline.cli.commands").pipeline
     except ImportError as error:
         if (error.name or "").partition(".")[0] in EXTRA_MODULES:
-            raise click.ClickException(
-                f"the pipeline needs Spark, which is not installed; install it with: {INSTALL}"
-            ) from error
+            raise click.ClickException(f"the pipeline needs Spark; install it with: {INSTALL}") from error
         raise
     if not isinstance(found, click.Command):
         raise TypeError("pipeline.cli.commands:pipeline is not a command")

@@ -30,7 +30,7 @@ _YEARS = range(1000, 9999)
 def a_day(_: click.Context, __: click.Parameter, value: datetime | None) -> date | None:
     """Check that there is a day before and after this one, before a JVM is started."""
     if value is not None and value.year not in _YEARS:
-        raise click.BadParameter(f"{value:%Y} is no year of the network database: say a day such as 2026-01-31.")
+        raise click.BadParameter(f"{value:%Y} is not a year of the network database: give a day such as 2026-01-31.")
     return None if value is None else value.date()
 
 
@@ -42,7 +42,13 @@ def a_day(_: click.Context, __: click.Parameter, value: datetime | None) -> date
     callback=a_day,
     help="The day in the middle (UTC). Default: today.",
 )
-@click.option("--count", default=CLOSEST_DEFAULT, show_default=True, type=click.IntRange(1, 64), help="Of each day.")
+@click.option(
+    "--count",
+    default=CLOSEST_DEFAULT,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    help="Number of floodfills for each day.",
+)
 @tables_option
 @spark_options
 def floodfills(*, routers: Path, day: date | None, count: int, output: Path, spark: Callable[[], SparkSession]) -> None:
@@ -73,12 +79,14 @@ def router_hashes(place: Path) -> list[str]:
         try:
             lines = place.read_text(encoding="utf-8").splitlines()
         except UnicodeDecodeError as error:
-            raise FarmLogError(f"{place} is no text: give a file with one router's hash a line, or a netDb") from error
+            raise FarmLogError(
+                f"{place} is not text: give a file with one router's hash on each line, or a netDb"
+            ) from error
         told = [(f"line {number}", line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
     hashes = sorted({_hexadecimal(text, f"{place}, {where}") for where, text in told})
     if not hashes:
         what = f"no file {_PREFIX}HASH{_SUFFIX}" if place.is_dir() else "no line"
-        raise FarmLogError(f"{place} holds no router's hash: there is {what} in it")
+        raise FarmLogError(f"{place} does not contain a router's hash: it has {what}")
     return hashes
 
 
@@ -90,7 +98,7 @@ def hash_of(address: str) -> str:
 def _addresses(output: Path) -> list[str]:
     addresses = sorted(read_names(output).values())
     if not addresses:
-        raise FarmLogError(f"{output} knows no destination yet; run `garlicfarm pipeline run --once` first")
+        raise FarmLogError(f"{output} does not contain a destination yet; run `garlicfarm pipeline run --once` first")
     return addresses
 
 
@@ -101,5 +109,7 @@ def _hexadecimal(text: str, place: str) -> str:
     except (ValueError, binascii.Error):
         octets = b""
     if len(octets) != HASH_BYTES:
-        raise FarmLogError(f"{place}: {text[:80]!r} is no router's hash (64 hexadecimal digits, or 44 of I2P base64)")
+        raise FarmLogError(
+            f"{place}: {text[:80]!r} is not a router's hash (64 hexadecimal digits, or 44 of I2P base64)"
+        )
     return octets.hex()

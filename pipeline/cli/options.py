@@ -44,8 +44,8 @@ def opened(spark: Callable[..., SparkSession], place: LogPlace) -> SparkSession:
         # The JVM fetches packages before anything else, and ends if it cannot.
         if packages and error.getCondition() == "JAVA_GATEWAY_EXITED":
             raise FarmLogError(
-                f"Spark did not start with {', '.join(packages)}: if Maven's repository cannot be reached from here,"
-                " put the jar and those that it needs on this machine, and name them with --conf spark.jars=FILE,FILE"
+                f"Spark did not start with {', '.join(packages)}: if this machine cannot reach Maven's repository,"
+                " copy the jar and its dependencies to this machine, and name them with --conf spark.jars=FILE,FILE"
             ) from error
         raise
 
@@ -86,7 +86,7 @@ def a_master(_: click.Context, __: click.Parameter, value: str | None) -> str | 
     """Check the kind of Spark master before a JVM is started, which would answer with pages of text."""
     if value is not None and _MASTER.fullmatch(value) is None:
         kinds = "local[*], local[N], spark://HOST:PORT, yarn or k8s://https://HOST:PORT"
-        raise click.BadParameter(f"{value!r} is no Spark master: say {kinds}.")
+        raise click.BadParameter(f"{value!r} is not a Spark master: use {kinds}.")
     return value
 
 
@@ -96,7 +96,7 @@ def settings_of_spark(_: click.Context, __: click.Parameter, values: tuple[str, 
     for value in values:
         name, is_one, setting = value.partition("=")
         if not is_one or not name.startswith(PREFIX) or name == PREFIX:
-            raise click.BadParameter(f"{value!r} is no setting of Spark: say spark.NAME=VALUE.")
+            raise click.BadParameter(f"{value!r} is not a setting of Spark: write spark.NAME=VALUE.")
         found.append((name, setting))
     return tuple(found)
 
@@ -129,8 +129,7 @@ def spark_options(command: Callable[..., None]) -> Callable[..., None]:
         multiple=True,
         metavar="NAME=VALUE",
         callback=settings_of_spark,
-        help="A setting of Spark, as spark-submit takes it; may be given several times. It replaces what"
-        " spark-defaults.conf says.",
+        help="A setting of Spark, as for spark-submit; may be given several times. It overrides spark-defaults.conf.",
     )
     @wraps(command)
     def taking(*, master: str | None, conf: tuple[tuple[str, str], ...], **others: Any) -> None:
@@ -160,7 +159,7 @@ class Finite(click.FloatRange):
         """The number."""
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
-            self.fail(f"{value!r} is no number to count with.", param, ctx)
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
         return number
 
 

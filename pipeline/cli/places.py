@@ -107,9 +107,9 @@ class Directory(_Place):
         first, committed = StoredLog(self.path, self.committed_through).bounds()
         if committed < first - 1 or not committed:
             raise FarmLogError(
-                f"of the log in {self.path} nothing is known to be committed: a node notes it in committed.json, every"
-                " half minute and when it stops. Wait for that; or, where the note is lost and you know that the farm"
-                " was stopped in order, say how far with --committed-through (`garlicfarm log verify` tells its end)",
+                f"the commit index of the log in {self.path} is unknown: a node writes it to committed.json, every"
+                " half minute and when it stops. Wait for that; or, if the file is lost and the farm was stopped"
+                " cleanly, give the last entry with --committed-through (`garlicfarm log verify` shows it)",
             )
         found = {"directory": str(self.path.resolve())}
         if self.committed_through is not None:
@@ -138,12 +138,14 @@ class Farms(_Place):
 
     def refuse_outside(self, _first: int, _last: int) -> None:
         """Raise FarmLogError: only the log of one farm has parts."""
-        raise FarmLogError("a part of a log is of one farm: name it with --node or --directory, not with --farms")
+        raise FarmLogError(
+            "a part of a log belongs to one farm: name the farm with --node or --directory, not with --farms"
+        )
 
     def reaches(self, client_key: Path | None, tell: Tell) -> Reaches:
         """Return where factors are submitted: to each farm, as the file says."""
         if client_key is not None:
-            raise FarmLogError(f"--client-key is of one farm: say `client_key` of each farm in {self.file}")
+            raise FarmLogError(f"--client-key belongs to one farm: set `client_key` of each farm in {self.file}")
         return FarmsFile(self.file, tell)
 
 
@@ -201,7 +203,7 @@ def place_of(
     values = (token_file, certificate, committed_through, kafka_settings)
     for (option, owner), value in zip(_OWNERS.items(), values, strict=True):
         if value and owner != place:
-            where = f"; say the options of each farm in {farms}" if farms is not None else ""
+            where = f"; set the options of each farm in {farms}" if farms is not None else ""
             raise click.UsageError(f"{option} belongs to {owner}, and the log is read with {place}{where}")
     if directory is not None:
         return Directory(path=directory, committed_through=committed_through)
@@ -247,7 +249,7 @@ def _options_of_kafka(_: click.Context, __: click.Parameter, values: tuple[str, 
     found = [value.partition("=") for value in values]
     for name, is_one, _value in found:
         if not is_one or not name:
-            raise click.BadParameter(f"{name!r} is no option of Spark's connector: say NAME=VALUE.")
+            raise click.BadParameter(f"{name!r} is not an option of Spark's connector: write NAME=VALUE.")
     return tuple((name, value) for name, _is, value in found)
 
 
@@ -275,13 +277,13 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--certificate",
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
-        help="For https: the control.crt of the nodes, one after the other in one file.",
+        help="For https: the control.crt of all nodes, concatenated in one file.",
     )
     @click.option(
         "--committed-through",
         type=click.IntRange(min=1),
         metavar="INDEX",
-        help="With --directory: entries up to INDEX are committed, where the node's own note (committed.json) is lost.",
+        help="With --directory: entries up to INDEX are committed; needed if the node's committed.json is lost.",
     )
     @click.option(
         "--farms",

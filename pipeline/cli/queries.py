@@ -25,16 +25,16 @@ _NAME = re.compile(r"[\w-]+")
 PACKAGES = {"duckdb": "DuckDB", "vl_convert": "vl-convert-python"}
 """What is loaded when it is used, by the names of its modules."""
 _WATCHED = (
-    "`run` watches the servers, `run --once` and `backfill` do not; `run --once --watch` does. What was read without is"
-    " watched when the log is read again into another --output"
+    "`run` and `run --once --watch` watch the servers; `run --once` and `backfill` do not. To watch entries of the"
+    " past, read the log again into another --output"
 )
 _TRACED = (
     "`run` reads the traces of one farm's running nodes, or of files with --trace-files; with --directory, --farms"
-    " and --kafka there are no others"
+    " and --kafka the pipeline does not read traces"
 )
 _ALERTED = (
-    "`run` with --alert-webhook, --alert-webhook-file or --alert-command fills it as soon as a server is unhealthy or"
-    " silent; what was over before is in `transitions`"
+    "`run` with --alert-webhook, --alert-webhook-file or --alert-command fills it when a server is unhealthy or does"
+    " not report; earlier outages are in `transitions`"
 )
 _FILLED_BY = {
     "alerts": _ALERTED,
@@ -65,17 +65,17 @@ SHOW TABLES names the tables, DESCRIBE TABLE their columns; `garlicfarm help pip
 @click.command(help=_QUERY_HELP)
 @click.argument("sql")
 @tables_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a row.")
-@click.option("--csv", "as_csv", is_flag=True, help="Comma-separated, with a line of names.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each row.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values, with a header line.")
 @click.option(
     "--objective",
     type=Finite(0.0, 99.9999),
-    help=f"Of `slo`: percent of the time that is to be good. Default: {OBJECTIVE_PERCENT}.",
+    help=f"For `slo`: the objective, in percent of time. Default: {OBJECTIVE_PERCENT}.",
 )
 @click.option(
     "--gossip-timing",
     type=click.Choice([*GOSSIP_TIMINGS]),
-    help="Of `detection`: the setting `gossip.timing` of the farm's nodes. Default: lan.",
+    help="For `detection`: the setting `gossip.timing` of the farm's nodes. Default: lan.",
 )
 def query(
     *, sql: str, output: Path, as_json: bool, as_csv: bool, objective: float | None, gossip_timing: str | None
@@ -84,15 +84,15 @@ def query(
     if as_json and as_csv:
         raise click.UsageError("--json and --csv are two formats: choose one")
     if objective is not None and sql != "slo":
-        raise click.UsageError("--objective is of `slo`, and this is another query")
+        raise click.UsageError("--objective belongs to `slo`, and this is another query")
     if gossip_timing is not None and sql != "detection":
-        raise click.UsageError("--gossip-timing is of `detection`, and this is another query")
+        raise click.UsageError("--gossip-timing belongs to `detection`, and this is another query")
     name = sql if sql in ANSWERS else None
     if name is not None:
         timing = LAN if gossip_timing is None else GOSSIP_TIMINGS[gossip_timing]
         sql = answer_sql(name, OBJECTIVE_PERCENT if objective is None else objective, timing)
     elif _NAME.fullmatch(sql):
-        raise click.UsageError(f"there is no question {sql!r}: ask one of {', '.join(ANSWERS)}, or a SELECT")
+        raise click.UsageError(f"unknown query {sql!r}: use one of {', '.join(ANSWERS)}, or a SELECT")
     with errors_told():
         from pipeline.serve.query import asked  # noqa: PLC0415 - DuckDB is large
 
@@ -104,7 +104,7 @@ def query(
 
 def _tell(answer: "Answer", *, as_json: bool, as_csv: bool) -> None:
     for name in answer.empty:
-        echo(f"{name} has no rows: {_FILLED_BY.get(name, 'no entry that was read gives one')}", err=True)
+        echo(f"{name} has no rows: {_FILLED_BY.get(name, 'the read entries do not produce any')}", err=True)
     if as_json:
         for row in answer.documents():
             print_json(_json(row))
@@ -117,13 +117,13 @@ def _tell(answer: "Answer", *, as_json: bool, as_csv: bool) -> None:
 @click.command()
 @click.option("--html", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The page to write.")
 @tables_option
-@click.option("--show-destinations", is_flag=True, help="Tell destinations by their addresses, not by pseudonyms.")
+@click.option("--show-destinations", is_flag=True, help="Show the addresses of destinations, not pseudonyms.")
 @click.option(
     "--objective",
     type=Finite(0.0, 99.9999),
     default=OBJECTIVE_PERCENT,
     show_default=True,
-    help="Percent of the time that is to be good, of error budgets.",
+    help="The objective of error budgets, in percent of time.",
 )
 def report(*, html: Path, output: Path, show_destinations: bool, objective: float) -> None:
     """Write one page: which servers are healthy, the worst first, and charts of how they fared."""

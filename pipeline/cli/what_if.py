@@ -41,39 +41,39 @@ SHARES_OFF = 1e-6
 @click.option(
     "--report-weight",
     type=Finite(0.0, 1.0, min_open=True),
-    help=f"What a new report counts in lag and illness, instead of {PRESENT.report_weight:g}.",
+    help=f"Weight of a new report in lag and ill health, instead of {PRESENT.report_weight:g}.",
 )
 @click.option(
     "--period-weight",
     type=Finite(0.0, 1.0, min_open=True),
-    help=f"What a new period counts in absence, instead of {PRESENT.period_weight:g}.",
+    help=f"Weight of a new period in absence, instead of {PRESENT.period_weight:g}.",
 )
 @click.option(
     "--change-min",
     type=Finite(0.0, 1.0),
-    help=f"The smallest change of a factor that is worth an entry, instead of {PRESENT.change_min:g}.",
+    help=f"The smallest change of a factor that causes an entry, instead of {PRESENT.change_min:g}.",
 )
 @click.option(
     "--pause-periods",
     type=click.IntRange(0, 1000),
-    help=f"Reporting periods between two entries, instead of {PRESENT.pause_periods}; five minutes at most.",
+    help=f"Reporting periods between two entries, instead of {PRESENT.pause_periods}; at most five minutes.",
 )
 @click.option(
     "--left-at",
     default=LEFT_AT,
     show_default=True,
     type=Finite(1.0, HIGHEST, min_open=True),
-    help="The factor from which on a bad server counts as left.",
+    help="A bad server with this factor or more counts as left by its clients.",
 )
 @click.option(
     "--days",
     default=7.0,
     show_default=True,
     type=Finite(0.01, 3650),
-    help="How much of the past, in log time back from the end of each farm's tables.",
+    help="Length of the past to replay, in log time before the end of each farm's tables.",
 )
 @tables_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a farm.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each farm.")
 def what_if(*, left_at: float, days: float, output: Path, as_json: bool, **asked: Any) -> None:
     """Weigh the recorded past again with another setting, beside the present one: what it says and what it costs."""
     setting = _setting(**asked)
@@ -85,15 +85,15 @@ def what_if(*, left_at: float, days: float, output: Path, as_json: bool, **asked
         pasts = replayed(output, settings, left_at, int(days * DAY_MS), lambda day: line.show(f"{day}"))
     if not any(past.windows for past in pasts.values()):
         raise click.ClickException(
-            f"there is nothing to weigh in {output}: it has no report with a window in router_health. Read a log with"
-            " `garlicfarm pipeline run`, or `backfill` without --no-derived"
+            f"{output} does not contain a report with a window in router_health. Read a log with `garlicfarm pipeline"
+            " run`, or `backfill` without --no-derived"
         )
     for farm, past in sorted(pasts.items()):
         if len(past.health) > SERVERS_MAX:
             echo(
-                f"Farm {farm} has {len(past.health):,} servers in these days. A farm holds {SERVERS_MAX} at a time, and"
-                f" the weighing takes the {SERVERS_MAX} that reported last: the figures of the others mean nothing."
-                " Choose fewer --days, or `generate` a log with fewer --routers",
+                f"Farm {farm} has {len(past.health):,} servers in these days. A farm has at most {SERVERS_MAX} at a"
+                f" time, and the calculation uses the {SERVERS_MAX} servers with the last reports: ignore the figures"
+                " of the others. Choose fewer --days, or `generate` a log with fewer --routers",
                 err=True,
             )
         if as_json:
@@ -111,7 +111,7 @@ def _setting(*, shares: tuple[float, float, float] | None, **others: float | Non
             )
         asked |= zip(("lag_share", "absence_share", "illness_share"), shares, strict=True)
     if not asked:
-        raise click.UsageError("say what is to be different, such as --gain 4")
+        raise click.UsageError("name a parameter to change, such as --gain 4")
     return replace(PRESENT, **asked)
 
 

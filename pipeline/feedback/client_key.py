@@ -57,7 +57,9 @@ def load_client_key(path: Path) -> ClientKey:
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or stat.S_IMODE(status.st_mode) & 0o077:
-                raise ClientKeyError(f"{path} can be read by others, or is no file: `chmod 600 {path}`, then try again")
+                raise ClientKeyError(
+                    f"other users can read {path}, or it is not a file: `chmod 600 {path}`, then try again"
+                )
             content = file.read(FILE_LIMIT_BYTES)
     except OSError as error:
         raise ClientKeyError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -65,7 +67,7 @@ def load_client_key(path: Path) -> ClientKey:
         seed = base64.b64decode(tomllib.loads(content.decode())["private_key"], validate=True)
         return ClientKey(Ed25519PrivateKey.from_private_bytes(seed))
     except (ValueError, KeyError, TypeError, RecursionError):
-        text = f"{path} is no client key file: make one with `garlicfarm keys new-client FILE --name N`"
+        text = f"{path} is not a client key file: make one with `garlicfarm keys new-client FILE --name N`"
         raise ClientKeyError(text) from None
 
 

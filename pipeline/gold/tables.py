@@ -205,7 +205,9 @@ def window_ms(window: str) -> int:
     """The width of windows such as `5 minutes`; they begin at multiples of it since the epoch. Raises ValueError."""
     found = _WIDTH.fullmatch(window.strip().lower())
     if found is None:
-        raise ValueError(f"{window!r} is no width of a window: say 30 seconds, 5 minutes, 1 hour, 1 day or the like")
+        raise ValueError(
+            f"{window!r} is not the width of a window: give a width such as 30 seconds, 5 minutes, 1 hour or 1 day"
+        )
     width_ms = int(found[1]) * _UNITS_MS[found[2]]
     if width_ms > _WIDEST_MS:
         raise ValueError(f"{window!r} is wider than a year: name a shorter window")

@@ -34,7 +34,7 @@ SOON_DAYS, LATER_DAYS, LOADED = 14, 90, 0.8
 """When a limit is reached that is bad, or worth a warning, and the load that is."""
 LIMITS_SHOWN, LIMITS_LEAST = 10, 3
 WARNINGS_SHOWN = 20
-_SIGNALS = {"lag": ("lag", " ms"), "tunnels": ("tunnels", ""), "round-trip": ("look-ups of others", " ms")}
+_SIGNALS = {"lag": ("lag", " ms"), "tunnels": ("tunnels", ""), "round-trip": ("third-party look-ups", " ms")}
 """How a signal is called, and its unit."""
 DAY_MS = 86_400_000
 MONTH_MS = 30 * DAY_MS
@@ -80,7 +80,7 @@ def reliability(ask: Ask, names: Names) -> str:
     rows = ask(answer_sql("reliability"))
     failed = [row for row in rows if row["failures"] or row["down_ms"]]
     if rows and not failed:
-        return '<p class="none">No server that was watched failed.</p>'
+        return '<p class="none">No watched server failed.</p>'
     shown = failed[:FAILING_SHOWN]
     told = table(
         ("server", "down", "now", "failures", "time between failures", "time to repair", "healthy"),
@@ -128,7 +128,7 @@ def detection(ask: Ask, names: Names) -> str:
         f'<p class="how">{_expected(shown)}</p>'
         + told
         + "".join(
-            cut(min(len(same), NOTICED_SHOWN), len(same), f"{kind}s", "those that were noticed the latest")
+            cut(min(len(same), NOTICED_SHOWN), len(same), f"{kind}s", "with the longest delay of detection")
             for kind, same in by_kind.items()
         )
     )
@@ -164,7 +164,7 @@ def warnings(ask: Ask, names: Names) -> str:
     """Which routers depart from what is usual for them."""
     rows = ask(answer_sql("warnings"))
     if not rows:
-        return '<p class="how">No router departs from its own usual, as far as its history tells.</p>'
+        return '<p class="how">No router departs from its usual values in its history.</p>'
 
     def departure(row: dict[str, Any]) -> str:
         signal, unit = _SIGNALS[row["signal"]]
@@ -177,7 +177,7 @@ def warnings(ask: Ask, names: Names) -> str:
                 names.server(row["farm"], row["server_id"]),
                 departure(row),
                 f"{row['since']:%m-%d %H:%M}",
-                "goes on" if row["lasting"] else f"{row['until']:%m-%d %H:%M}",
+                "continues" if row["lasting"] else f"{row['until']:%m-%d %H:%M}",
                 f"{row['score']:.1f}",
                 "the hour of day" if row["baseline"] == "days" else "the hours before",
             )
@@ -185,7 +185,7 @@ def warnings(ask: Ask, names: Names) -> str:
         ],
         ["warn" if row["lasting"] else "" for row in rows[:WARNINGS_SHOWN]],
     )
-    return told + cut(min(len(rows), WARNINGS_SHOWN), len(rows), "warnings", "those that go on, and the farthest")
+    return told + cut(min(len(rows), WARNINGS_SHOWN), len(rows), "warnings", "the continuing first, then the strongest")
 
 
 def leader_changes(ask: Ask, names: Names) -> str:
@@ -208,7 +208,7 @@ def leader_changes(ask: Ask, names: Names) -> str:
             for row in rows[:DAYS_SHOWN]
         ],
     )
-    return told + cut(min(len(rows), DAYS_SHOWN), len(rows), "days", "those with the most changes")
+    return told + cut(min(len(rows), DAYS_SHOWN), len(rows), "days", "with the most changes")
 
 
 def churn(ask: Ask, names: Names) -> str:
@@ -222,7 +222,7 @@ def churn(ask: Ask, names: Names) -> str:
             for row in rows[:DAYS_SHOWN]
         ],
     )
-    return told + cut(min(len(rows), DAYS_SHOWN), len(rows), "days", "those with the most changes")
+    return told + cut(min(len(rows), DAYS_SHOWN), len(rows), "days", "with the most changes")
 
 
 def _urgency(row: dict[str, Any]) -> tuple[int, bool, float, float]:

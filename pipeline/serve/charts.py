@@ -192,7 +192,7 @@ def timeline(bars: Sequence[Bar]) -> str:
 
 def nothing() -> str:
     """What stands where there is nothing to show."""
-    return '<p class="none">The tables have nothing about this.</p>'
+    return '<p class="none">The tables do not contain data for this.</p>'
 
 
 def _pieces(lane: Series, end: datetime) -> Iterator[dict[str, Any]]:

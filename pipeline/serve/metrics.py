@@ -51,18 +51,18 @@ class RunMetrics:
         self._registry = CollectorRegistry()
         self._lag_entries = self._gauge(
             "lag_entries",
-            "Entries that the logs hold and the tables do not, of all farms. It falls to 0 between batches; if it"
-            " grows, batches are too slow or fail: look at batch_seconds and at what the run says.",
+            "Entries in the logs that are not in the tables, of all farms. It falls to 0 between batches; if it"
+            " grows, batches are too slow or fail: check batch_seconds and the output of the run.",
         )
         self._lag_entries.set(math.nan)
         lag_seconds = self._gauge(
             "lag_seconds",
-            "Seconds since the log time of the newest entry in the tables, of the farm that is furthest behind. A farm"
-            " that is well commits each reporting period; more is the pipeline's lag, or a farm that stands still. One"
-            " that has left the file of several farms does not count.",
+            "Seconds since the log time of the newest entry in the tables, of the farm with the most. A healthy farm"
+            " commits each reporting period; more is a lag of the pipeline, or a farm without commits. Farms removed"
+            " from the file of several farms do not count.",
         )
         lag_seconds.set_function(self._lag_s)
-        farms = self._gauge("farms", "Farms of which this run has read entries since its start.")
+        farms = self._gauge("farms", "Farms with entries that this run has read since its start.")
         farms.set_function(lambda: len(self._newest))
         since_batch = self._gauge(
             "seconds_since_batch",
@@ -82,8 +82,8 @@ class RunMetrics:
         )
         self._quarantined = Counter(
             f"{PREFIX}_quarantined_entries",
-            "Entries among them that could not be decoded and are in the table quarantine. A few come of newer"
-            " versions; a steady growth is a client that writes what the farm refuses: ask for their reasons.",
+            "Entries among them that could not be decoded and are in the table quarantine. A few come from newer"
+            " versions; a steady growth is a client whose entries the farm refuses: see their reasons.",
             registry=self._registry,
         )
         self._batches = Histogram(
@@ -95,13 +95,12 @@ class RunMetrics:
 
         self._alerts = self._gauge(
             "alerts",
-            "Alerts that fire now and are not held back: servers that are down (`run --alert-webhook` or"
-            " `--alert-command`).",
+            "Alerts that fire now and are not held back: servers down (`run --alert-webhook` or `--alert-command`).",
         )
         self._alerts.set(math.nan)
         self._held_back = self._gauge(
             "alerts_held_back_farms",
-            "Farms of which no server makes an alert now, because batches are full and what they show is long past.",
+            "Farms without alerts now, because their batches are full and contain only old entries.",
         )
         self._delivered = Counter(
             f"{PREFIX}_alert_messages_delivered", "Messages that a receiver of alerts took.", registry=self._registry
@@ -109,7 +108,7 @@ class RunMetrics:
         self._undelivered = Counter(
             f"{PREFIX}_alert_messages_failed",
             "Rounds of attempts after which a message about an alert was not delivered. It is tried again every five"
-            " minutes: what the run says names the receiver and the reason.",
+            " minutes: the output of the run names the receiver and the reason.",
             registry=self._registry,
         )
 

@@ -83,7 +83,9 @@ def of_one_version(output: Path, read: Callable[[Ask], Read]) -> Read:
 def refuse_without_tables(output: Path) -> None:
     """Raises QueryError when no run has made a table there."""
     if not any((output / name).exists() for name in TABLES):
-        raise QueryError(f"there are no tables in {output}; make them with `garlicfarm pipeline run --output {output}`")
+        raise QueryError(
+            f"{output} does not contain tables; make them with `garlicfarm pipeline run --output {output}`"
+        )
 
 
 @contextmanager
@@ -174,7 +176,7 @@ def _read_by(sql: str) -> frozenset[str]:
     try:
         sql.encode()
     except UnicodeEncodeError as error:
-        raise QueryError("the query is no text in UTF-8") from error
+        raise QueryError("the query is not text in UTF-8") from error
     # In a connection without the views, of which it would name nothing, and closed to files, which it would open.
     with duckdb.connect(":memory:", config={"enable_external_access": "false", **NO_EXTENSIONS}) as apart:
         _make_macros(apart)
@@ -242,7 +244,7 @@ def _make_view(connection: duckdb.DuckDBPyConnection, name: str, files: Sequence
 
 def _words(error: Exception) -> str:
     if isinstance(error, duckdb.OutOfMemoryException):
-        return f"the query needs more than {MEMORY_LIMIT} of memory: ask for fewer columns or a shorter time, or group"
+        return f"the query needs more than {MEMORY_LIMIT} of memory: select fewer columns or a shorter time, or group"
     lines = str(error).strip().split("\n\n", maxsplit=1)[0].splitlines()
     # DuckDB suggests names of its own catalog, of which a query here opens none.
     own = [line.strip() for line in lines if not line.startswith('Did you mean "pg_')]

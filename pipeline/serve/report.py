@@ -109,23 +109,23 @@ def _sections(page: "_Page", servers: Sequence[Server], objective_percent: float
         ),
         section(
             "Servers",
-            "The last report of each, the worst first; how long ago, counted from where the tables end.",
+            "The last report of each server, the worst first; its age, counted from the end of the tables.",
             page.servers(servers),
         ),
         section(
             "Early warning",
-            "Routers that departed for half an hour, in the last day, from what is usual for each of them.",
+            "Routers whose values departed from their usual range for half an hour, in the last day.",
             warnings(ask, called),
         ),
         section(
             "Failures",
-            "Servers that were watched, the longest down first. Silence counts from when it is complete, and times from"
-            " where the watch began.",
+            "Watched servers, the longest outage first. A missing report counts when its period is over, and times"
+            " count from the start of the watch.",
             reliability(ask, called),
         ),
         section(
             "Availability by server",
-            "Share of the reporting periods in which the server's report was committed; 0 while it was silent.",
+            "Share of the reporting periods with a committed report of the server; 0 while it did not report.",
             page.availability(),
         ),
         section(
@@ -141,8 +141,8 @@ def _sections(page: "_Page", servers: Sequence[Server], objective_percent: float
         ),
         section(
             "Detection",
-            "From the last report of a member to its being suspected and called dead, beside what SWIM expects of"
-            " gossip with the timing lan; below it as each observer saw it, the newest first.",
+            "Time from the last report of a member until gossip suspected it and marked it dead, compared with the"
+            " expectation of SWIM for the timing lan; below it the times of each observer, the newest first.",
             detection(ask, called) + page.detection(),
         ),
         section(
@@ -153,11 +153,11 @@ def _sections(page: "_Page", servers: Sequence[Server], objective_percent: float
         section("Publishers", "One bar a run of publications of one server.", page.publishers()),
         section(
             "Churn",
-            "Servers that joined and were removed; of those that were watched, silences, returns and restarts.",
+            "Servers that joined and were removed; for watched servers also missing reports, returns and restarts.",
             churn(ask, called),
         ),
-        section("Destinations", "Share of their reports that call them healthy.", page.destinations()),
-        section("Refused entries", "What the quarantine holds, by reason.", page.quarantine()),
+        section("Destinations", "Share of their reports that report them healthy.", page.destinations()),
+        section("Refused entries", "Entries in the quarantine, by reason.", page.quarantine()),
     ]
 
 
@@ -182,7 +182,7 @@ def _verdict(
         kind, head = "good" if healthy == len(known) else "bad" if not healthy else "warn", f"{counted} healthy"
     told = [f"<strong>{escape(head)}</strong>"]
     if stale and known:
-        told.append(f"<p>Where the tables end, {escape(counted)} could be called healthy.</p>")
+        told.append(f"<p>{escape(counted)} healthy at the end of the tables.</p>")
     told += [_named(state, [*same], name_of) for state, same in groupby(known, key=lambda each: each.state)]
     told += [_reach(end, alone=len(ends) == 1) for end in ends.values()] if len(ends) <= NAMED else []
     return f'<div class="verdict {kind}" role="status">{"".join(told)}</div>'
@@ -201,8 +201,8 @@ def _reach(end: FarmEnd, *, alone: bool) -> str:
     whose = "" if alone else f"{escape(printable(end.farm[:FARM_LETTERS]))}: "
     at = "an unknown time" if end.log_time is None else f"{end.log_time:%Y-%m-%d %H:%M:%S} UTC"
     return (
-        f'<p class="how">{whose}The tables reach to entry {end.index} of the log, at log time {at}; a server is silent'
-        f" after {span(end.silent_after_ms)}.</p>"
+        f'<p class="how">{whose}The tables reach to entry {end.index} of the log, at log time {at}; a server counts as'
+        f" not reporting after {span(end.silent_after_ms)}.</p>"
     )
 
 
@@ -408,7 +408,7 @@ def _points(rows: list[dict[str, Any]]) -> list[tuple[datetime, float | None]]:
 
 
 def _gap(gap_ms: int | None) -> str:
-    return "nothing known before" if gap_ms is None else f"{gap_ms / 1000:.1f} s after the one before"
+    return "no earlier entry" if gap_ms is None else f"{gap_ms / 1000:.1f} s after the previous one"
 
 
 def _seconds(milliseconds: int | None) -> float | None:

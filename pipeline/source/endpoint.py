@@ -50,7 +50,7 @@ def load_credentials(token_file: Path | None, certificate_file: Path | None) -> 
     token = "" if token_file is None else _read(token_file).strip()
     prints = [] if certificate_file is None else _fingerprints(_read(certificate_file))
     if token_file is not None and not (token and token.isascii() and token.isprintable()):
-        raise CredentialError(f"{token_file} holds no token: copy the node's file control.read.token")
+        raise CredentialError(f"{token_file} does not contain a token: copy the node's file control.read.token")
     if certificate_file is not None and not prints:
         raise CredentialError(
             f"{certificate_file} does not contain a certificate in PEM: copy the node's file control.crt"
@@ -127,8 +127,8 @@ class _PinnedConnection(http.client.HTTPConnection):
         if shown not in self._fingerprints:
             self.close()
             raise ssl.SSLError(
-                f"shows a certificate that is not pinned ({shown.hex()[:16]}…): add that node's control.crt to the"
-                " file of --certificate, if it is that node",
+                f"shows an unpinned certificate ({shown.hex()[:16]}…): if it is your node, add its control.crt to the"
+                " file of --certificate",
             )
 
 

@@ -143,11 +143,11 @@ class FarmDataSource(DataSource):
             )
         page_size, start = self._positive("pageSize", DEFAULT_PAGE_SIZE), self._start()
         if farms and start != OLDEST:
-            raise FarmLogError(f"the option 'start' is about one farm: say it of each in {farms}")
+            raise FarmLogError(f"the option 'start' belongs to one farm: set it for each farm in {farms}")
         if farms:
             alone = [name for name in ("end", "tokenFile", "certificate") if name in self.options]
             if alone:
-                raise FarmLogError(f"the option {alone[0]!r} is about one farm: say it of each in {farms}")
+                raise FarmLogError(f"the option {alone[0]!r} belongs to one farm: set it for each farm in {farms}")
             return ManyFarms(Path(farms), page_size)
         if directory:
             told = self.options.get("committedThrough")

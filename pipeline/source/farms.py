@@ -112,7 +112,7 @@ def _read_farms(path: Path) -> dict[str, _FarmInFile]:
     except (OSError, ValueError) as error:
         raise FarmLogError(f"the farms of {path} cannot be read: {error}") from error
     if not told.farms:
-        raise FarmLogError(f"{path} names no farm: it needs a table [farms.NAME] for each")
+        raise FarmLogError(f"{path} does not name a farm: it needs a table [farms.NAME] for each farm")
     return told.farms
 
 
@@ -132,7 +132,7 @@ def _place(name: str, farm: _FarmInFile, path: Path, page_size: int) -> Place:
         raise FarmLogError(f"farms.{name} in {path} needs either `nodes`, a list of control endpoints, or `directory`")
     is_index = farm.start.isascii() and farm.start.isdecimal() and int(farm.start) > 0
     if farm.start not in {OLDEST, SNAPSHOT} and not is_index:
-        raise FarmLogError(f"farms.{name} in {path} begins with {farm.start!r}: say oldest, snapshot or an index")
+        raise FarmLogError(f"farms.{name} in {path} begins with {farm.start!r}: use oldest, snapshot or an index")
     if farm.directory is not None and farm.client_key is not None:
         raise FarmLogError(
             f"farms.{name} in {path} has a client_key, and to a directory nothing is submitted: leave it out"
@@ -193,7 +193,7 @@ class OneFarm:
         Raises FarmLogError.
         """
         if len(following) > 1:
-            raise FarmLogError(f"what was read so far is of {len(following)} farms: name them all with --farms")
+            raise FarmLogError(f"the tables contain {len(following)} farms: name them all with --farms")
         cluster = next(iter(following), None)
         if self._begun is None:
             held = self._begun = _begun(self._place, cluster, following, of_all=thorough)
@@ -282,8 +282,8 @@ class ManyFarms:
             if time.monotonic() > until_s:
                 told = "; ".join(f"{name}: {problem}" for name, problem in self.problems.items())
                 raise FarmSilentError(
-                    f"a batch that was interrupted is to be read again, and no node of {', '.join(sorted(missing))}"
-                    f" answers, which is in it ({told}): start that farm, or name it in {self._path} again"
+                    f"an interrupted batch must be read again, and no node of {', '.join(sorted(missing))}, a farm of"
+                    f" the batch, answers ({told}): start that farm, or name it in {self._path} again"
                 )
             self.look({}, thorough=False)
 
@@ -405,4 +405,4 @@ class _Pool:
             except FarmLogError as error:
                 future.set_exception(error)
             except Exception as error:  # noqa: BLE001 - a fault in asking one farm is that farm's problem
-                future.set_exception(FarmLogError(f"cannot be asked, by a fault of the pipeline: {error!r}"))
+                future.set_exception(FarmLogError(f"cannot be queried, because of a fault of the pipeline: {error!r}"))

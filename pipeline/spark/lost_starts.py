@@ -55,9 +55,9 @@ class LostStarts:
         self.patience.count()
         if give_up_s is not None and now_s - self._first_s > give_up_s:
             raise FarmLogError(
-                f"{self.name} could not be begun: {self._in_a_row} times in a row, for {give_up_s / 60:.0f} minutes, a"
-                " Python process of Spark's took more than ten seconds to start. Free some processor or memory on this"
-                " machine, then run the same command again: it goes on where it was",
+                f"{self.name} could not start: {self._in_a_row} times in a row, for {give_up_s / 60:.0f} minutes, a"
+                " Python process of Spark's took more than ten seconds to start. Free some processor or memory on"
+                " this machine, then run the same command again: it continues from there",
             ) from failure
         pause_s = self._pauses.next_s()
         self.patience.tell(

@@ -41,7 +41,7 @@ def scratch_directory() -> Path:
         raise ScratchError(f"{path} cannot be made: {error.strerror or error}; {_ELSEWHERE}") from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise ScratchError(
-            f"{path} is no directory that this user alone can write, and a program will be executed from there;"
+            f"{path} is not a directory that only this user can write, and the pipeline executes a program from there;"
             f" remove it, or {_ELSEWHERE}"
         )
     return path

@@ -28,7 +28,7 @@ COMPRESSION = "zstd"
 TIME_COLUMNS = ("log_time", "at", "window_start")
 BATCH = "batch_id"
 """The column of a table whose rows name the batch that brought them."""
-FROM_THE_LOG = "restore it from a backup, or make the tables anew from the log in another output directory"
+FROM_THE_LOG = "restore it from a backup, or make the tables again from the log in another output directory"
 """What to do about a damaged table that nothing else can be made of."""
 _COUNTED_TEXTS = frozenset({"farm"})
 _MILLISECOND = 1_000

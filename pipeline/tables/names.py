@@ -113,7 +113,6 @@ def _damage_told(path: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorname", "") in _DAMAGED:
             raise TableDamagedError(
-                f"{path} is damaged ({error}): stop the run and remove it; what it held comes again with the next"
-                " entries about it"
+                f"{path} is damaged ({error}): stop the run and remove it; the next entries write its content again"
             ) from error
         raise OSError(f"{path} cannot be used: {error}") from error

@@ -45,8 +45,8 @@ START_BOUND_S = 60.0
 """Ten times the goals, and for the start whatever a loaded machine may need."""
 LIVING = {MemberStatus.ALIVE, MemberStatus.SUSPECT}
 PASSING = re.compile(
-    "only the leader decides|is no majority|no majority answers|No node was evicted; ask again|(is|are) down, |"
-    "not known to have "
+    "only the leader decides|less than a majority|no majority answers|No node was evicted; try again|(is|are) down, |"
+    "did not confirm that "
 )
 """Refusals that an election, or a process that got no processor time for a second, explains: they end by themselves."""
 

@@ -166,7 +166,7 @@ def test_the_commands_for_quorums_read_a_farm_by_its_listener_and_change_no_vote
         for change in (("add-voter", *newcomer), ("remove-voter", "--voter-id", "1", "--yes")):
             refused = call("kraft", *change, *where)
             assert (refused.returncode, refused.stdout) == (1, "")
-            assert "removes them by `garlicfarm leave` or `garlicfarm servers remove`" in refused.stderr
+            assert "removes them with `garlicfarm leave` or `garlicfarm servers remove`" in refused.stderr
 
 
 def test_a_port_that_is_in_use_keeps_the_node_from_starting(tmp_path: Path) -> None:

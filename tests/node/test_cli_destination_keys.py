@@ -83,7 +83,7 @@ def test_an_address_that_exists_is_taken_over_out_of_a_routers_key_file(
 def test_a_file_that_holds_no_destinations_key_makes_none(tmp_path: Path, keys: Callable[..., Result]) -> None:
     source, out = tmp_path / "eepPriv.dat", tmp_path / "master.key"
     source.write_bytes(b"rubbish")
-    for file, says in ((source, "eepPriv.dat: it is no private key file"), (tmp_path / "absent", "cannot be read")):
+    for file, says in ((source, "eepPriv.dat: it is not a private key file"), (tmp_path / "absent", "cannot be read")):
         refused = keys("import-destination", file, out)
         assert refused.exit_code == 1
         assert says in refused.stderr

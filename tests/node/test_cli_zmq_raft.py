@@ -233,12 +233,12 @@ def test_a_line_that_is_no_update_ends_the_command(cluster: Cluster, zmq_raft: C
         (["update", "--request-id", "00" * 12, "x", "y"], "repeats one update"),
         (["update", "hello", "", "world"], "DATA 2 has 0 bytes; an update has 1 to 10485760. Nothing was sent"),
         (["update", "x", "x" * (10 * 1024 * 1024 + 1)], "DATA 2 has 10485761 bytes"),
-        (["status", "--seed", "tcp://127.0.0.1:1"], "no peer told the configuration within 2 s"),
+        (["status", "--seed", "tcp://127.0.0.1:1"], "no peer returned the configuration within 2 s"),
         (["config", "add", "3"], "'3' does not name a peer: write ID=tcp://IP:PORT"),
         (["config", "remove"], "name the peers to remove: ID"),
         (["config", "remove", "7", "--yes"], "7 is not a member; the members are 1, 2"),
         (["config", "--request-id", "00" * 12], "--request-id repeats a change"),
-        (["status", "--seed", "ipc:///tmp/x"], "'ipc:///tmp/x' is no URL of a peer"),
+        (["status", "--seed", "ipc:///tmp/x"], "'ipc:///tmp/x' is not the URL of a peer"),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_reason(
@@ -340,7 +340,7 @@ def test_a_cluster_without_a_broadcast_is_not_followed(cluster: Cluster, zmq_raf
     cluster.urls[1] = "ipc:///tmp/none"
     result = zmq_raft("follow", "--timeout", "0.5")
     assert result.exit_code == 1
-    assert f"{cluster.urls[0]}: gives no URL of a broadcast" in result.stderr
+    assert f"{cluster.urls[0]}: does not return the URL of a broadcast" in result.stderr
     assert "--ident" not in result.stderr
 
 

@@ -64,7 +64,7 @@ def test_a_peer_serves_an_update_and_stops_when_it_is_told_to(tmp_path: Path) ->
         (("--peer", "2=tcp://127.0.0.1:4000"), "1 is not among the peers"),
         (("--peer", "1=tcp://127.0.0.1:4000", "--election-timeout", "200"), "'200' is not an election timeout"),
         (("--peer", "1=tcp://127.0.0.1:4000", "--election-timeout", "300-200"), "an election timeout of 300 to 200 ms"),
-        (("--peer", "1=tcp://192.0.2.1:4000", "--allow-network"), "That address is none of this machine's"),
+        (("--peer", "1=tcp://192.0.2.1:4000", "--allow-network"), "That address does not belong to this machine"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_to_do(

@@ -56,9 +56,9 @@ def test_the_settings_of_a_quorum_are_those_of_the_page_with_their_defaults() ->
     text = (REFERENCE / "kraft.md").read_text(encoding="utf-8")
     table = text.partition("## Settings")[2].partition("TLS and SASL have")[0]
     told = {name: default.strip("`") for name, default in SETTING.findall(table)}
-    with pytest.raises(ValueError, match="It has ") as caught:
+    with pytest.raises(ValueError, match="The settings are ") as caught:
         voter_settings({"no.setting": ""})
-    assert sorted(told) == sorted(str(caught.value).partition("It has ")[2].split(", "))
+    assert sorted(told) == sorted(str(caught.value).partition("The settings are ")[2].split(", "))
     quorum = {"controller.quorum.bootstrap.servers": "127.0.0.1:9093"}
     defaults = {name: default for name, default in told.items() if name not in WITHOUT_NUMBER}
     assert len(defaults) == 11

@@ -202,7 +202,7 @@ async def test_members_whose_public_key_is_unknown_are_named_and_left_out_only_b
     leader = Leader()
     admitted = {**leader.state.admitted, 3: Admitted(identity(3), "node-3")}
     leader.state = replace(leader.state, admitted=admitted)
-    with pytest.raises(Refused, match=r"1 of 3 members would get no key.*: node-3\. Start them once"):
+    with pytest.raises(Refused, match=r"1 of 3 members would not get a key.*: node-3\. Start them once"):
         await leader.asked()
     assert leader.proposed == []
     told = await leader.asked(b'{"force": true}')
@@ -212,7 +212,7 @@ async def test_members_whose_public_key_is_unknown_are_named_and_left_out_only_b
 async def test_without_a_majority_nothing_is_proposed_and_the_figures_are_told() -> None:
     leader = Leader()
     leader.answering = ()
-    with pytest.raises(Refused, match="1 of 3 voters answer, which is no majority"):
+    with pytest.raises(Refused, match="1 of 3 voters answer, less than a majority"):
         await leader.asked(b'{"force": true}')
     assert leader.proposed == []
 

@@ -85,7 +85,7 @@ async def test_an_older_server_is_asked_again_in_the_version_that_it_names() -> 
         assert asked == [4, 2]
         assert connection.version_of(ApiKey.METADATA) == 5
         assert connection.version_of(ApiKey.VOTE) is None
-        with pytest.raises(KafkaConnectionError, match="have no version of DESCRIBE_QUORUM in common"):
+        with pytest.raises(KafkaConnectionError, match="do not share a version of DESCRIBE_QUORUM"):
             await connection.ask(admin.DescribeQuorumRequest(topics=()))
         await connection.aclose()
 
@@ -241,7 +241,7 @@ async def test_requests_beyond_the_limit_are_refused_here() -> None:
 
 def test_what_is_no_request_has_no_api() -> None:
     assert api_key_of(ASKED) is ApiKey.METADATA
-    with pytest.raises(KafkaWireError, match="MetadataResponse is no request"):
+    with pytest.raises(KafkaWireError, match="MetadataResponse is not a Kafka request"):
         api_key_of(TOLD)
 
 

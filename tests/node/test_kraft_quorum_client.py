@@ -234,7 +234,9 @@ def contents(directory: Path) -> dict[Path, bytes]:
 
 
 def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(QuorumDirectoryError, match="is no directory of a server of ours: name the one in its setting"):
+    with pytest.raises(
+        QuorumDirectoryError, match="is not a directory of this program: name the directory in the server's setting"
+    ):
         list(stored_records(tmp_path, 0))
     (tmp_path / "__cluster_metadata-0").mkdir()
     (tmp_path / "__cluster_metadata-0" / "00000000000000000000.log").touch()
@@ -282,7 +284,7 @@ async def test_a_broker_whose_topic_has_no_leader_is_named_when_the_patience_is_
     topic = MemoryTopic()
     topic.leader_id = -1
     async with brokers(topic) as client:
-        with pytest.raises(QuorumClientError, match="knows no leader of farm: it does not serve the log yet"):
+        with pytest.raises(QuorumClientError, match="does not know a leader of farm: it does not serve the log yet"):
             await read(client, 0)
 
 
@@ -329,7 +331,9 @@ async def test_a_broker_that_changes_no_voters_says_who_does() -> None:
     voters = (ReplicaView(1, 5),)
     view = QuorumView(1, 1, leader_is_listed=True, leader_epoch=7, high_watermark=4, voters=voters, observers=())
     async with brokers(MemoryTopic(), view) as client:
-        with pytest.raises(QuorumClientError, match=r"changes no voters: name the controllers.*`garlicfarm leave`"):
+        with pytest.raises(
+            QuorumClientError, match=r"does not change voters: name the controllers.*`garlicfarm leave`"
+        ):
             await client.remove_voter("cluster", 1, UUID(int=0), 1_000)
 
 
@@ -337,7 +341,7 @@ async def test_a_listener_that_asks_for_a_login_is_named_as_such_to_a_client_wit
     security = ListenerSecurity(None, ScramUsers({}))
     async with open_listener([ConsumerService(MemoryTopic())], ListenerOptions(security=security)) as listener:
         client = QuorumClient([(LOOPBACK, listener.port)], brokers=True, patience_s=0.1)
-        with pytest.raises(QuorumClientError, match=r"ended the connection.*it may ask for a login"):
+        with pytest.raises(QuorumClientError, match=r"ended the connection.*it may require a login"):
             await client.describe()
 
 

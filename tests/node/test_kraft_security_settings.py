@@ -64,17 +64,17 @@ def test_a_server_logs_in_as_it_asks_others_to(prefix: str) -> None:
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        ({"ssl.keystore.location": "x"}, "ssl.keystore.location has no effect with SASL_PLAINTEXT"),
+        ({"ssl.keystore.location": "x"}, "SASL_PLAINTEXT ignores ssl.keystore.location"),
         ({"sasl.enabled.mechanisms": "PLAIN"}, "sasl.enabled.mechanisms has 'PLAIN'"),
         ({"sasl.mechanism.controller.protocol": "GSSAPI"}, "sasl.mechanism.controller.protocol has 'GSSAPI'"),
         ({"sasl.jaas.config": "x"}, "sasl.jaas.config is to be"),
-        ({"sasl.kerberos.service.name": "x"}, "sasl.kerberos.service.name is no setting"),
-        ({"ssl.protocol": "TLSv1.2"}, "ssl.protocol is no setting"),
+        ({"sasl.kerberos.service.name": "x"}, "sasl.kerberos.service.name is not a setting"),
+        ({"ssl.protocol": "TLSv1.2"}, "ssl.protocol is not a setting"),
         ({"listener.name.other.sasl.jaas.config": JAAS}, "listener.name.other.sasl.jaas.config"),
         ({"listener.name.controller.sasl.jaas.config": JAAS}, "sets sasl.jaas.config of the listener CONTROLLER again"),
         ({"listener.security.protocol.map": "CONTROLLER:TLS"}, "listener.security.protocol.map has 'CONTROLLER:TLS'"),
         ({"listener.security.protocol.map": "OTHER:SSL"}, "does not have the listener CONTROLLER"),
-        ({"listener.security.protocol.map": "CONTROLLER:SSL"}, "sasl.jaas.config has no effect with SSL"),
+        ({"listener.security.protocol.map": "CONTROLLER:SSL"}, "SSL ignores sasl.jaas.config"),
     ],
 )
 def test_what_has_no_effect_or_cannot_be_is_refused_by_its_name(more: dict[str, str], named: str) -> None:
@@ -87,7 +87,7 @@ def test_what_has_no_effect_or_cannot_be_is_refused_by_its_name(more: dict[str, 
     [
         ({}, "needs ssl.keystore.location and ssl.truststore.location"),
         ({"ssl.keystore.location": "x"}, "set ssl.keystore.type=PEM"),
-        ({"ssl.truststore.type": "PEM"}, "ssl.truststore.type has no effect without"),
+        ({"ssl.truststore.type": "PEM"}, "ssl.truststore.type needs ssl.truststore.location"),
         ({"ssl.client.auth": "requested"}, "ssl.client.auth is 'requested'"),
     ],
 )
@@ -111,8 +111,8 @@ def test_a_tool_has_names_of_its_own() -> None:
     assert login.mechanism is Mechanism.SCRAM_SHA_256
     for settings, named in (
         ({"security.protocol": "X"}, "security.protocol"),
-        ({"ssl.truststore.location": "x"}, "ssl.truststore.location has no effect"),
-        ({"ssl.client.auth": "none"}, "ssl.client.auth is no setting of this command"),
+        ({"ssl.truststore.location": "x"}, "PLAINTEXT ignores ssl.truststore.location"),
+        ({"ssl.client.auth": "none"}, "ssl.client.auth is not a setting of this command"),
         ({"security.protocol": "SSL"}, "needs ssl.truststore.location"),
     ):
         with pytest.raises(SettingsError, match=named.replace(".", r"\.")):

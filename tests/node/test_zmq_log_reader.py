@@ -275,7 +275,7 @@ def test_only_indexes_and_counts_that_can_be_are_asked_for() -> None:
     async def main() -> None:
         async with client_of(MemoryNetwork()) as client:
             for previous, count in ((-1, None), (0, 0)):
-                with pytest.raises(ValueError, match="entries behind an index of 0 or more"):
+                with pytest.raises(ValueError, match="a read needs an index of 0 or more"):
                     client.entries(previous, count)
 
     trio.run(main)

@@ -242,7 +242,7 @@ async def test_a_peer_that_cannot_be_opened_says_what_to_do(tmp_path: Path) -> N
         good = replace(cluster.options(peer), peers=(free,), bind_url=None)
         refusals = {
             f"cannot listen at {peer.url}": replace(good, directory=tmp_path / "new", bind_url=peer.url),
-            "holds the log of peer 1, and this is peer 2": replace(good, peer_id="2", bind_url=free.url),
+            "contains the log of peer 1, and this is peer 2": replace(good, peer_id="2", bind_url=free.url),
             "another ident": replace(good, ident=b"other"),
             "2 is not among the peers": replace(good, peer_id="2"),
             "an election timeout of 20 to 300 ms": replace(good, election_timeout_ms=(20, 300)),

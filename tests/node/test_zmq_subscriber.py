@@ -309,7 +309,7 @@ async def test_a_leader_without_a_broadcast_is_named_when_patience_ends(
     stage = Broadcasting(EntryServer(2))
     stage.urls["1"] = url
     async with client_of(stage.network) as client:
-        with pytest.raises(NoAnswerError, match=r"no leader told where it broadcasts within 3 s: .*8001: "):
+        with pytest.raises(NoAnswerError, match=r"no leader returned the URL of its broadcast within 3 s: .*8001: "):
             await anext(client.subscribe(0, patience_s=3.0))
     assert stage.network.subscribed == []
     assert len(stage.peers[0].of(UrlRequest)) < 12
@@ -326,7 +326,7 @@ async def test_a_subscription_that_is_left_ends_its_connection(autojump_clock: M
         assert stage.network.connected == [url_of(1)]
         assert len(stage.server.stopped) == 1
         assert await client.update(b"still here") == 1
-        with pytest.raises(ValueError, match="begins behind an index of 0 or more"):
+        with pytest.raises(ValueError, match="begins after an index of 0 or more"):
             client.subscribe(-1)
     assert isinstance(stage.server.requests[0], EntriesRequest)
     del autojump_clock

@@ -331,7 +331,7 @@ def test_a_silence_is_listed_and_ends_by_hand_or_by_itself(tmp_path: Path) -> No
     assert (document["number"], document["server"]) == (2, "node-4")
     assert Silences(tmp_path).active(document["until_ms"]) == []
     assert said(tmp_path, "--end", "1")[0] == 1
-    assert "no silence 1" in said(tmp_path, "--end", "1")[1]
+    assert "silence 1 does not exist" in said(tmp_path, "--end", "1")[1]
 
 
 @pytest.mark.parametrize("lasting", ["", "2", "h", "0h", "-1h", "2 weeks", "9999d", "1e3h"])

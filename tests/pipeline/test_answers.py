@@ -199,9 +199,9 @@ def test_an_answer_without_rows_out_of_tables_with_rows_says_what_did_not_happen
 
 def test_a_question_that_there_is_not_is_told_with_those_that_there_are(output: Path) -> None:
     result = CliRunner().invoke(query, ["slop", "--output", str(output)])
-    assert (result.exit_code, "'slop': ask one of capacity, " in result.stderr) == (2, True)
+    assert (result.exit_code, "'slop': use one of capacity, " in result.stderr) == (2, True)
 
 
 def test_an_objective_of_another_query_is_refused(output: Path) -> None:
     result = CliRunner().invoke(query, ["SELECT 1", "--objective", "99", "--output", str(output)])
-    assert (result.exit_code, "is of `slo`" in result.output) == (2, True)
+    assert (result.exit_code, "belongs to `slo`" in result.output) == (2, True)

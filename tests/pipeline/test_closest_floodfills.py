@@ -78,7 +78,7 @@ def test_routers_come_from_a_list_or_from_the_names_in_a_netdb(tmp_path: Path) -
     (tmp_path / "netDb" / "rA" / f"routerInfo-{in_base64}.dat").touch()
     assert router_hashes(tmp_path / "list") == router_hashes(tmp_path / "netDb") == [digest.hex()]
     (tmp_path / "bad").write_text("no hash\n")
-    with pytest.raises(FarmLogError, match="'no hash' is no router's hash"):
+    with pytest.raises(FarmLogError, match="'no hash' is not a router's hash"):
         router_hashes(tmp_path / "bad")
     address = base64.b32encode(digest).decode().lower().rstrip("=")
     assert hash_of(address) == digest.hex()

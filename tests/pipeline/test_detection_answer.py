@@ -149,4 +149,4 @@ def test_the_suspicion_that_is_expected_is_that_of_our_gossip(
 
 def test_a_timing_of_another_query_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(query, ["slo", "--gossip-timing", "local", "--output", str(tmp_path)])
-    assert (result.exit_code, "is of `detection`" in result.output) == (2, True)
+    assert (result.exit_code, "belongs to `detection`" in result.output) == (2, True)

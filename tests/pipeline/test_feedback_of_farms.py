@@ -324,7 +324,7 @@ def test_a_farm_whose_key_cannot_be_read_is_told_once_and_gets_its_factors_when_
             feedback.after_batch(one_batch(one=one, two=two))
             feedback.finish()
         assert (len(one.submitted), len(two.submitted)) == (0, 1)
-        assert ["can be read by others" in text for text in told if text.startswith("one: ")] == [True]
+        assert ["other users can read" in text for text in told if text.startswith("one: ")] == [True]
         # when the file changes, it is read again
         written(file, one={"nodes": ["one.sock"]}, two={"nodes": ["two.sock"]})
         feedback.after_batch(one_batch(one=one))
@@ -367,7 +367,7 @@ def test_the_options_of_one_farm_are_said_in_the_file_when_there_are_several(tmp
     file = written(tmp_path / "farms.json", one={"nodes": ["a.sock"]})
     place = Farms(file=file)
     assert isinstance(place.reaches(None, lambda _: None), FarmsFile)
-    with pytest.raises(FarmLogError, match=r"say `client_key` of each farm in .*farms\.json"):
+    with pytest.raises(FarmLogError, match=r"set `client_key` of each farm in .*farms\.json"):
         place.reaches(tmp_path / "a.key", lambda _: None)
     assert nodes_of_farms(written(file, one={"nodes": ["https://[::1]:1"], "token_file": "t"}))["one"] is not None
     written(file, one={"directory": "copy", "client_key": "a.key"})

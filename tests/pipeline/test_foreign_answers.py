@@ -104,8 +104,8 @@ def page(*entries: object, **other: Any) -> dict[str, Any]:
         (page(entry(kind="\ud800")), "malformed"),
         (page(entry(value=None, base64="*")), "malformed"),
         (page("no entry at all"), "malformed"),
-        (page(entry(1), entry(2), entry(3)), "asked for 2 entries it gave 3"),
-        (page(entry(1), entry(3)), "asked for entry 2 it gave entry 3"),
+        (page(entry(1), entry(2), entry(3)), "it returned 3 entries instead of at most 2"),
+        (page(entry(1), entry(3)), "it returned entry 3 instead of entry 2"),
         (page(entry(1), entry(2), commitIndex=1), "committed up to 1 only"),
     ],
 )

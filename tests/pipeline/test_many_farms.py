@@ -152,7 +152,7 @@ def test_a_batch_that_is_repeated_waits_for_its_farm_and_says_which_if_it_does_n
     named(file, {"one": tmp_path / "one.sock"})
     end: Offset = {"farms": {log.cluster_id: 4}, "begins": {log.cluster_id: {"next": 1}}}
     monkeypatch.setattr(log_client, "SILENCE_SECONDS", -1.0)
-    with pytest.raises(FarmSilentError, match=f"{log.cluster_id} answers, which is in it"):
+    with pytest.raises(FarmSilentError, match=f"{log.cluster_id}, a farm of the batch, answers"):
         stream_of(file).partitions({"farms": {}}, end)
 
 
@@ -218,10 +218,10 @@ def test_a_file_that_becomes_wrong_leaves_the_farms_as_they_were(tmp_path: Path)
     [
         ("", "required field `farms`"),
         ('[[farm]]\ndirectory = "a"', r"field `farm`; each farm is a table \[farms.NAME\] with nodes or a directory"),
-        ("[farms]", "names no farm"),
+        ("[farms]", "does not name a farm"),
         ("[farms.a]", "needs either `nodes`"),
         ('[farms.a]\nnode = "x"', "unknown field `node`"),
-        ('[farms.a]\nnodes = ["x"]\nstart = "soon"', "say oldest, snapshot or an index"),
+        ('[farms.a]\nnodes = ["x"]\nstart = "soon"', "use oldest, snapshot or an index"),
         ('[farms.a]\nnodes = ["x"]\ntoken_file = "absent"', "absent cannot be read"),
         ("farms = 5", "Expected `object`"),
     ],

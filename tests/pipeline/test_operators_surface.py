@@ -104,7 +104,7 @@ def test_ctrl_c_while_duckdb_works_is_ctrl_c(where: str, tmp_path: Path, monkeyp
 
 def test_a_query_that_is_no_text_is_refused_in_words(output: Path) -> None:
     result = CliRunner().invoke(query, ["SELECT '\udcff'", "--output", str(output)])
-    assert (result.exit_code, result.output) == (1, "Error: the query is no text in UTF-8\n")
+    assert (result.exit_code, result.output) == (1, "Error: the query is not text in UTF-8\n")
 
 
 def test_values_within_values_are_json_whatever_they_are(output: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_day_without_a_day_before_or_behind_it_is_told_before_spark_is_started
     (tmp_path / "routers").write_text("00" * 32)
     wrong = ["floodfills", "--routers", str(tmp_path / "routers"), "--day", day, "--output", str(tmp_path)]
     result = CliRunner().invoke(pipeline, wrong)
-    assert (result.exit_code, "no year of the network database" in result.output) == (2, True)
+    assert (result.exit_code, "not a year of the network database" in result.output) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -82,11 +82,11 @@ def test_a_directory_without_a_farm_says_how_to_start_or_name_one(
     [
         (["--start", "yesterday"], "neither 'oldest' nor 'snapshot' nor an index"),
         (["--start", "snapshot"], "needs --directory"),
-        (["--keep-days", "nan"], "no number to count with"),
+        (["--keep-days", "nan"], "not a finite number"),
         (["--no-events", "--trace-files", "x"], "choose one"),
-        (["--window", "5mins"], "no width of a window"),
-        (["--master", "foo"], "'foo' is no Spark master"),
-        (["--master", "local[x]"], "is no Spark master"),
+        (["--window", "5mins"], "not the width of a window"),
+        (["--master", "foo"], "'foo' is not a Spark master"),
+        (["--master", "local[x]"], "is not a Spark master"),
     ],
 )
 def test_a_wrong_option_is_told_before_anything_is_read(wrong: list[str], told: str, tmp_path: Path) -> None:

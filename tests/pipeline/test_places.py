@@ -17,7 +17,7 @@ from pipeline.cli.commands import run
         (["--node", "a.sock", "--kafka-option", "subscribe=log"], "--kafka-option belongs to --kafka"),
         (["--committed-through", "5"], "--committed-through belongs to --directory, and the log is read with --node"),
         (["--directory", ".", "--token-file", "farms.toml"], "--token-file belongs to --node"),
-        (["--farms", "farms.toml", "--token-file", "farms.toml"], "say the options of each farm in farms.toml"),
+        (["--farms", "farms.toml", "--token-file", "farms.toml"], "set the options of each farm in farms.toml"),
     ],
 )
 def test_options_of_two_places_are_wrong_usage(

@@ -147,14 +147,14 @@ def test_a_farm_whose_log_has_stood_still_for_384_s_is_not_called_healthy(tmp_pa
     assert verdict(made(tmp_path, NOON + 120 * SECOND))[0] == "1 of 1 server healthy"
     head, told = verdict(made(tmp_path, NOON + 384 * SECOND))
     assert head == "Nothing is known of the last 6 min 24 s"
-    assert "Where the tables end, 1 of 1 server could be called healthy" in told
+    assert "1 of 1 server healthy at the end of the tables" in told
 
 
 def test_tables_of_long_ago_are_old_and_no_outage(tmp_path: Path) -> None:
     knew(tmp_path, 0, {"farm": [farm()], "routers": [last_report(1)]})
     head, told = verdict(made(tmp_path, NOON + timedelta(days=329)))
     assert re.fullmatch(r"The tables end 32[89] d.* ago", head)
-    assert "Where the tables end, 1 of 1 server could be called healthy" in told
+    assert "1 of 1 server healthy at the end of the tables" in told
 
 
 def test_more_lines_than_colors_differ_by_dashes() -> None:
@@ -235,7 +235,7 @@ def test_servers_with_one_number_in_two_farms_are_told_apart(tmp_path: Path) -> 
     )
     head, told = verdict(made(tmp_path))
     assert head == "Nothing is known of the last 1 h 1 s of 1 of 2 farms"
-    assert "Where the tables end, 1 of 2 servers could be called healthy" in told
+    assert "1 of 2 servers healthy at the end of the tables" in told
     assert f"1 unhealthy: {'a' * 12} · server 1" in told
     assert f"{'b' * 12}: The tables reach to entry 4711 of the log, at log time 2026-01-01 11:00:00 UTC" in told
 
@@ -338,7 +338,7 @@ def test_the_days_on_which_the_leader_changed_or_servers_came_and_went_most_are_
     page = made(tmp_path)
     rows = re.findall(r"<tr><td [^>]*>([^<]*)</td><td [^>]*>(\d)</td>", section(page, "Leaders"))
     assert (len(rows), rows[0]) == (5, ("2026-01-06", "2"))
-    assert "5 of 6 days shown, those with the most changes." in section(page, "Leaders")
+    assert "5 of 6 days shown, with the most changes." in section(page, "Leaders")
     rows = re.findall(r"<tr><td [^>]*>([^<]*)</td><td [^>]*>(\d)</td>", section(page, "Churn"))
     assert rows == [("2026-01-05", "2"), ("2026-01-03", "1")]
 
@@ -365,7 +365,7 @@ def test_routers_that_depart_from_their_own_usual_are_told_with_what_is_usual(tm
     slots = 4 * DAY_SLOTS
     knew(tmp_path, 0, {"farm": [farm()]})
     derived(tmp_path, "router_health", health_rows(slots))
-    assert "No router departs from its own usual" in section(made(tmp_path), "Early warning")
+    assert "No router departs from its usual values" in section(made(tmp_path), "Early warning")
     # when the lag of one rises, and another had lost most of its tunnels for an hour and a half
     lost = health_rows(slots, tunnels=lambda slot: 30.0 if slots - 30 <= slot < slots - 20 else 300.0)
     rising = [row | {"server_id": 7} for row in health_rows(slots, lag=rising_from(slots - 5, factor=50.0))]
@@ -373,9 +373,9 @@ def test_routers_that_depart_from_their_own_usual_are_told_with_what_is_usual(tm
     told = re.findall(r"<tr( class=warn)?>(<td [^>]*>server .*?)</tr>", section(made(tmp_path), "Early warning"))
     cells = [(kind, re.findall("<td[^>]*>([^<]*)</td>", row)) for kind, row in told]
     (now, first), (over, second) = cells
-    assert (now, first[0], first[3], first[5]) == (" class=warn", "server 7", "goes on", "the hour of day")
+    assert (now, first[0], first[3], first[5]) == (" class=warn", "server 7", "continues", "the hour of day")
     assert re.fullmatch(r"lag \d[\d,]+ ms, usually [\d.]+ ms", first[1])
-    assert (over, second[0], second[3] != "goes on") == ("", "server 6", True)
+    assert (over, second[0], second[3] != "continues") == ("", "server 6", True)
     assert re.fullmatch(r"tunnels [\d.]+, usually [\d.]+", second[1])
 
 
@@ -403,7 +403,7 @@ def test_how_soon_losses_were_noticed_stands_beside_what_is_expected_with_false_
         "8.0, 8.0, 8.0 s",
         "4.5, 4.5 s",
     ]
-    assert "5 of 8 members shown, those that were noticed the latest." in told
+    assert "5 of 8 members shown, with the longest delay of detection." in told
 
 
 def test_of_a_thousand_servers_the_worst_are_shown_the_rest_is_told_and_the_page_stays_small(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_a_directory_that_another_user_can_write_is_refused(tmp_path: Path) -> N
 def test_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir(mode=0o700)
     (tmp_path / f"garlicfarm-spark-{os.getuid()}").symlink_to(tmp_path / "mine")
-    with pytest.raises(scratch.ScratchError, match="this user alone"):
+    with pytest.raises(scratch.ScratchError, match="only this user"):
         scratch.scratch_directory()
 
 

@@ -251,10 +251,10 @@ def test_shares_that_are_asked_are_weighed_with(output: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ((), "say what is to be different, such as --gain 4"),
-        (("--left-at", "1.5"), "say what is to be different, such as --gain 4"),
+        ((), "name a parameter to change, such as --gain 4"),
+        (("--left-at", "1.5"), "name a parameter to change, such as --gain 4"),
         (("--shares", "0.5", "0.5", "0.5"), "0.5 + 0.5 + 0.5 is not 1"),
-        (("--gain", "nan"), "is no number to count with"),
+        (("--gain", "nan"), "is not a finite number"),
         (("--gain", "-1"), "is not in the range"),
         (("--report-weight", "0"), "is not in the range"),
         (("--gain", "3", "--left-at", "3"), "is not in the range"),
@@ -282,4 +282,4 @@ def test_without_tables_or_without_windows_it_says_how_to_make_them(tmp_path: Pa
     assert (result.exit_code, "make them with `garlicfarm pipeline run" in result.stderr) == (1, True)
     tables_of(lived_through(1, 5).log, tmp_path)
     result = asked(tmp_path, "--gain", "3")
-    assert (result.exit_code, "it has no report with a window in router_health" in result.stderr) == (1, True)
+    assert (result.exit_code, "does not contain a report with a window in router_health" in result.stderr) == (1, True)

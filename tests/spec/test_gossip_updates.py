@@ -262,7 +262,7 @@ def test_own_words_of_a_later_run_are_an_alarm_and_news_about_one_is_not() -> No
     effects = story.hear_news(1, AliveUpdate(info_of(0, generation=6)))
     [alarm] = [each for each in effects if isinstance(each, Alarm)]
     assert alarm.kind is AlarmKind.ROLLED_BACK
-    assert "heard from here in its generation 6, and this is generation 1" in alarm.text
+    assert "with generation 6 from this address, and this is generation 1" in alarm.text
     effects = story.hear_news(1, verdict(0, Status.DEAD, by=1, generation=9))
     assert not [each for each in effects if isinstance(each, Alarm)], "any node can say that"
 

@@ -26,7 +26,7 @@ def test_a_key_is_written_for_its_owner_alone_and_read_again(tmp_path: Path) -> 
     path.chmod(0o644)
     with pytest.raises(KeyFileError, match="can be read by others"):
         load_client_key(path)
-    with pytest.raises(of_pipeline.ClientKeyError, match="can be read by others"):
+    with pytest.raises(of_pipeline.ClientKeyError, match="other users can read"):
         of_pipeline.load_client_key(path)
 
 
@@ -73,7 +73,7 @@ def test_a_damaged_file_is_refused_without_its_key(tmp_path: Path, change: tuple
     path = tmp_path / "damaged.key"
     path.write_text("no key at all")
     path.chmod(0o600)
-    with pytest.raises(of_pipeline.ClientKeyError, match="is no client key file"):
+    with pytest.raises(of_pipeline.ClientKeyError, match="is not a client key file"):
         of_pipeline.load_client_key(path)
 
 

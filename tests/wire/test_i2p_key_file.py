@@ -37,7 +37,7 @@ def test_a_destination_with_an_x25519_encryption_type_has_a_shorter_encryption_k
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "no private key file of an I2P destination: a destination has at least 387 bytes"),
+        (b"", "not a private key file of an I2P destination: a destination has at least 387 bytes"),
         (CONTENT + b"x", "more bytes follow"),
         (DESTINATION + ENCRYPTION_KEY + bytes(32) + bytes(200), "only a transient key of .*b32.i2p: the file with"),
         (DESTINATION + ENCRYPTION_KEY + SEED[::-1], "does not belong to .*b32.i2p: the file is damaged"),

@@ -73,9 +73,9 @@ def test_an_offer_names_its_signer_and_its_recipient() -> None:
     assert len(offer) == OFFER_BYTES <= 256
     read = read_offer(offer, recipient, LABEL)
     assert (read.box, read.sponsor) == (box, node_id_of(public(2)))
-    with pytest.raises(KeyBoxError, match="not signed"):
+    with pytest.raises(KeyBoxError, match="not its author's"):
         read_offer(offer, node_id_of(public(3)), LABEL)
-    with pytest.raises(KeyBoxError, match="not signed"):
+    with pytest.raises(KeyBoxError, match="not its author's"):
         read_offer(offer[:BOX_BYTES] + public(3) + offer[BOX_BYTES + 32 :], recipient, LABEL)
     for place in range(0, OFFER_BYTES, 7):
         damaged = bytearray(offer)

@@ -181,7 +181,7 @@ def test_other_framings_are_read() -> None:
     [
         (gzip.compress(b"") * 100, Compression.GZIP, "more than 64 members"),
         (XERIAL + b"\x00\x00\x00\x01\x00" * 100, Compression.SNAPPY, "more than 17 blocks"),
-        (b"\xff\x07\x00a", Compression.SNAPPY, "says that it becomes 1023"),
+        (b"\xff\x07\x00a", Compression.SNAPPY, "has the announced length 1023"),
     ],
     ids=["members", "blocks", "announced"],
 )

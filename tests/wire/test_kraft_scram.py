@@ -118,7 +118,7 @@ def test_an_unknown_user_is_not_proved_even_by_the_key_that_stands_in_its_place(
     ("message", "why"),
     [
         (b"p=tls-unique,,n=user,r=abc", "channel binding"),
-        (b"n,a=root,n=user,r=abc", "another user's name"),
+        (b"n,a=root,n=user,r=abc", "another user"),
         (b"n,,n=,r=abc", "empty name"),
         (b"n,,n=user,r=", "empty name or nonce"),
         (b"n,,m=ext,n=user,r=abc", "has not the fields"),

@@ -186,8 +186,8 @@ def test_a_configuration_that_no_client_asked_for_has_a_request_id_of_zeros_and_
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        (Entry(1, EntryKind.COMMAND, REQUEST_ID), "no data"),
-        (Entry(1, EntryKind.COMMAND, b""), "no data"),
+        (Entry(1, EntryKind.COMMAND, REQUEST_ID), "lacks data"),
+        (Entry(1, EntryKind.COMMAND, b""), "lacks data"),
         (Entry(MAX_UINT + 1, EntryKind.COMMAND, UPDATE.data), "term"),
         (no_op_entry(1, NoOp("1", ("1",))), "NO_OP"),
         (Entry(1, EntryKind.CONTROL, b"x"), "CONTROL"),

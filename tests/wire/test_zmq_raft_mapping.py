@@ -63,12 +63,12 @@ def test_a_chunk_is_the_last_if_it_ends_where_the_snapshot_does() -> None:
     ],
 )
 def test_what_the_protocol_has_no_message_for_cannot_be_sent(request_: core.Request) -> None:
-    with pytest.raises(ZmqRaftError, match="the protocol has no message for"):
+    with pytest.raises(ZmqRaftError, match="the protocol does not have a message for"):
         sent(request_)
 
 
 def test_an_id_of_another_protocol_cannot_be_sent() -> None:
-    with pytest.raises(ZmqRaftError, match="7 is no string"):
+    with pytest.raises(ZmqRaftError, match="7 is not a string"):
         sent(core.RequestVote(term=3, candidate=7, last=LogId(6, 2), correlation=1))
 
 

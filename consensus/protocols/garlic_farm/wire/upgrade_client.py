@@ -44,8 +44,8 @@ _SWITCHING, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT = 101, 401, 403, 40
 _SERVER_ERRORS = 500
 _NONCE_COUNT_MAX = 2**32 - 1
 _REFUSED = {
-    Fault.UNPROVEN: "the server does not accept this node's proof of its identity: the server's certificate or I2P"
-    " name differs from the one that this node reached, so an attacker may relay the connection",
+    Fault.UNPROVEN: "the server does not accept this node's proof of its identity: this node reached another"
+    " certificate or I2P name than the server's, so an attacker may relay the connection",
     Fault.UNKNOWN_IDENTITY: "the server does not know this node's identity under the Raft id that it claims: it was"
     " never admitted to that farm, or that server has not applied its admission yet",
     Fault.EXPELLED: "the server reports that this node was removed from the farm, or its identity evicted or replaced",

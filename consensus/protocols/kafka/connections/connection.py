@@ -140,7 +140,7 @@ class KafkaConnection:
         api_key = api_key_of(message)
         chosen = self.version_of(api_key) if version is None else version
         if chosen is None:
-            raise KafkaConnectionError(f"{self.peer} and this program have no version of {api_key.name} in common")
+            raise KafkaConnectionError(f"{self.peer} and this program do not share a version of {api_key.name}")
         correlation_id = self._next_id()
         frame = encode_request(api_key, chosen, correlation_id, self._options.client_id, message)
         timeout_s = (self._options.request_timeout_ms + wait_ms) / 1000 + time_for(len(frame))
@@ -291,7 +291,7 @@ async def connect(host: str, port: int, options: DialOptions | None = None) -> K
             ) from error
         if isinstance(error, UnicodeError):
             # Addresses come in messages, and the resolver's encoding takes not all that is text.
-            raise KafkaConnectionError(f"no connection to {peer}: this is no host name") from error
+            raise KafkaConnectionError(f"no connection to {peer}: it is not a host name") from error
         if isinstance(error, OSError | trio.BrokenResourceError | KafkaWireError):
             raise KafkaConnectionError(f"no connection to {peer}: {connection_failure(error)}") from error
         raise
@@ -330,8 +330,8 @@ async def _first_exchange(connection: KafkaConnection, *, is_secured: bool) -> N
     except trio.BrokenResourceError as error:
         wanted = "a certificate (ssl.keystore.location)" if is_secured else "TLS (security.protocol)"
         raise KafkaConnectionError(
-            f"no connection to {connection.peer}: it ended the connection without an answer ({error}); it may ask for "
-            f"{wanted}, or be no Kafka listener"
+            f"no connection to {connection.peer}: it ended the connection without a reply ({error}); it may require"
+            f" {wanted}, or not be a Kafka listener"
         ) from error
     except KafkaWireError as error:
         raise KafkaConnectionError(

@@ -126,7 +126,7 @@ class GroupService(Service):
                         key=key, node_id=broker.node_id, host=broker.host, port=broker.port
                     )
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            text = "no leader is known now, or it has no listener for clients"
+            text = "the leader is unknown now, or does not have a listener for clients"
         return groups.FindCoordinatorResponseCoordinator(
             key=key, node_id=NO_REPLICA, host="", port=NO_REPLICA, error_code=error, error_message=text
         )
@@ -381,7 +381,7 @@ class GroupService(Service):
         if group_id in _names(self._topic.groups()):
             return groups.DescribeGroupsResponseGroup(group_state=GroupState.EMPTY.value, **fields)
         if caller.api_version >= _FIRST_DESCRIBE_WITH_NOT_FOUND:
-            text = f"there is no group {group_id!r}"
+            text = f"the group {group_id!r} does not exist"
             return groups.DescribeGroupsResponseGroup(
                 error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=text, group_state=_DEAD, **fields
             )

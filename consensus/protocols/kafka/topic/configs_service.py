@@ -84,7 +84,10 @@ class ConfigsService(Service):
             case _Resource.BROKER if not asked.resource_name:
                 pass  # the default of all brokers, which cannot be set
             case _Resource.BROKER:
-                error, text = ErrorCode.INVALID_REQUEST, f"this is broker {state.node_id}: ask the other one itself"
+                error, text = (
+                    ErrorCode.INVALID_REQUEST,
+                    f"this is broker {state.node_id}: send the request to the named broker",
+                )
             case _:
                 error, text = ErrorCode.INVALID_REQUEST, "only topics and brokers have settings here"
         wanted = asked.configuration_keys

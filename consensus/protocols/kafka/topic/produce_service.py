@@ -150,7 +150,7 @@ class ProduceService(Service):
         try:
             heads = [head for _, head in islice(batch_heads(records), 2)]
             if len(heads) != 1:
-                text = "a request has one record batch for a partition, this one has none or several"
+                text = "a request must have exactly one record batch for a partition"
                 raise ProduceRefusedError(ErrorCode.INVALID_RECORD, text)
             if heads[0].count > most:
                 text = f"a batch has at most {most} records here, this one has {heads[0].count}: send smaller batches"
@@ -210,9 +210,9 @@ def _check_place(
         text = "transactions are not served: produce without a transactional id"
         raise ProduceRefusedError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, text)
     if by_id and not is_known:
-        raise ProduceRefusedError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {topic.topic_id}")
+        raise ProduceRefusedError(ErrorCode.UNKNOWN_TOPIC_ID, f"a topic with the id {topic.topic_id} does not exist")
     if not is_known or partition.index != PARTITION:
-        text = f"there is one topic, {state.name}, with the one partition 0"
+        text = f"the only topic is {state.name}, with the partition 0"
         raise ProduceRefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
     if not state.takes_records:
         text = f"{state.name} is read-only here: producing is switched off in this server's settings"

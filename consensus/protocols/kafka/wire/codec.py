@@ -156,7 +156,7 @@ def _has_free_bytes(cursor: Cursor, version: int) -> bool:
 def _message(cursor: Cursor, schema: MessageSchema) -> Any:
     message = structure_reader(schema.structure)(cursor)
     if cursor.position != cursor.end:
-        raise KafkaWireError(f"{cursor.end - cursor.position} bytes stand behind {type(message).__name__}")
+        raise KafkaWireError(f"{cursor.end - cursor.position} bytes follow {type(message).__name__}")
     return message
 
 

@@ -139,13 +139,13 @@ def _unsnappy_block(data: bytes, max_bytes: int) -> bytes:
         if length > max_bytes:
             raise _too_long("snappy", max_bytes)
         if length > _MAX_SNAPPY_GROWTH * len(data):
-            raise KafkaWireError(f"a snappy block of {len(data)} bytes says that it becomes {length}")
+            raise KafkaWireError(f"a snappy block of {len(data)} bytes has the announced length {length}")
         buffer = bytearray(length)
         written = cramjam.snappy.decompress_raw_into(data, buffer)
     except cramjam.DecompressionError as error:
         raise KafkaWireError(f"the snappy data of a batch are damaged: {error}") from error
     if written != length:
-        raise KafkaWireError("a snappy block of a batch has another length than it says")
+        raise KafkaWireError("a snappy block of a batch does not have its announced length")
     return bytes(buffer)
 
 

@@ -89,7 +89,9 @@ def uuid_of_text(text: str) -> UUID:
     try:
         uuid = UUID(bytes=urlsafe_b64decode(text + "=="))
     except ValueError as error:
-        raise KafkaWireError(f"{text!r} is no UUID: Kafka writes one as 22 characters of URL-safe Base64") from error
+        raise KafkaWireError(
+            f"{text!r} is not a UUID: Kafka writes a UUID as 22 characters of URL-safe Base64"
+        ) from error
     if len(text) != _UUID_TEXT_LENGTH or uuid_text(uuid) != text:
-        raise KafkaWireError(f"{text!r} is no UUID: Kafka writes one as 22 characters of URL-safe Base64")
+        raise KafkaWireError(f"{text!r} is not a UUID: Kafka writes a UUID as 22 characters of URL-safe Base64")
     return uuid

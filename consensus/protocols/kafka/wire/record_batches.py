@@ -90,7 +90,7 @@ def batch_heads(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Iterator[tuple[
         (length,) = struct.unpack_from(">i", data, at + 8)
         size = _LENGTH_AND_BEFORE + length
         if not BATCH_HEAD.size <= size <= limits.max_batch_bytes:
-            raise KafkaWireError(f"a record batch says that it has {size} bytes, of {limits.max_batch_bytes} at most")
+            raise KafkaWireError(f"a record batch announces {size} bytes, the limit is {limits.max_batch_bytes}")
         if end - at > _LENGTH_AND_BEFORE + 4 and data[at + 16] != _MAGIC:
             raise KafkaWireError(f"a record batch has format {data[at + 16]}; only format 2 is read")
         if size > end - at:
@@ -104,7 +104,7 @@ def _head(data: bytes, at: int, size: int, limits: Limits) -> BatchHead:
         BATCH_HEAD.unpack_from(data, at)
     )
     if not 0 < count <= limits.max_batch_records or last_delta != count - 1:
-        raise KafkaWireError(f"a record batch says that it has {count} records, the last of them at {last_delta}")
+        raise KafkaWireError(f"a record batch announces {count} records, with the last at {last_delta}")
     if not 0 <= base <= _MAX_NUMBER - count or epoch < -1:
         raise KafkaWireError(f"a record batch begins at offset {base} in epoch {epoch}")
     if attributes & _COMPRESSION_BITS > Compression.ZSTD:
@@ -138,7 +138,7 @@ def _split(body: bytes, head: BatchHead, limits: Limits) -> tuple[list[tuple[int
         length, position = read_varint(body, position)
         end = position + length
         if length <= 0 or end > len(body) or length > limits.max_record_bytes:
-            raise KafkaWireError(f"a record says that it has {length} bytes")
+            raise KafkaWireError(f"a record announces {length} bytes")
         if body[position]:
             raise KafkaWireError(f"a record has the attributes {body[position]}; Kafka defines none")
         delta = body[position + 1]
@@ -155,7 +155,7 @@ def _split(body: bytes, head: BatchHead, limits: Limits) -> tuple[list[tuple[int
             offset, position = read_varint(body, position - 1)
         timestamp = first + delta
         if offset != index or not -_MAX_NUMBER <= timestamp <= _MAX_NUMBER:
-            raise KafkaWireError(f"record {index} of a batch says that it is {offset}, at {timestamp} ms")
+            raise KafkaWireError(f"record {index} of a batch has the offset {offset}, at {timestamp} ms")
         tail = body[position:end]
         headers_left -= check_tail(tail, limits)
         if headers_left < 0:
@@ -224,16 +224,16 @@ def decode_tail(
         value, at = _field(tail, at)
         count, at = read_varint(tail, at)
         if not 0 <= count <= limits.max_headers:
-            raise KafkaWireError(f"a record says that it has {count} headers, of {limits.max_headers} at most")
+            raise KafkaWireError(f"a record announces {count} headers, the limit is {limits.max_headers}")
         headers = []
         for _ in range(count):
             name, at = _field(tail, at)
             header, at = _field(tail, at)
             if name is None:
-                raise KafkaWireError("a header of a record has no name")
+                raise KafkaWireError("a header of a record lacks a name")
             headers.append((name.decode(), header))
     except (IndexError, UnicodeDecodeError) as error:
-        raise KafkaWireError("a record is cut off, or the name of a header is no text") from error
+        raise KafkaWireError("a record is cut off, or the name of a header is not text") from error
     if at != len(tail):
         raise KafkaWireError("bytes trail a record")
     return key, value, tuple(headers)
@@ -297,7 +297,7 @@ def encode_tails(
         length = len(checked) + _CHECKED_FROM - _LENGTH_AND_BEFORE
         return _BEFORE.pack(base_offset, length, leader_epoch, _MAGIC, crc32c(checked)) + checked
     except struct.error as error:
-        raise KafkaWireError(f"no record batch can say this of offset {base_offset}: {error}") from error
+        raise KafkaWireError(f"a record batch at offset {base_offset} cannot be encoded: {error}") from error
 
 
 def encode_batch(batch: RecordBatch) -> bytes:

@@ -140,7 +140,7 @@ def api_key_of(request: Any) -> ApiKey:
     found = (api_key for api_key, (kind, _) in messages.items() if kind is type(request))
     api_key: ApiKey | None = next(found, None)
     if api_key is None:
-        raise KafkaWireError(f"{type(request).__name__} is no request of Kafka's")
+        raise KafkaWireError(f"{type(request).__name__} is not a Kafka request")
     return api_key
 
 

@@ -168,9 +168,9 @@ class ScramServer:
         fields = _fields(bare, "nr", open_ended=True)
         user = fields["n"].replace("=2C", ",").replace("=3D", "=")
         if flag not in _GS2_HEADERS:
-            raise ScramError("the client asks for a channel binding, which Kafka's clients do not have")
+            raise ScramError("the client requires a channel binding, which Kafka does not support")
         if authorization not in ("", f"a={fields['n']}"):
-            raise ScramError("the client asks to act in another user's name")
+            raise ScramError("the client requests to act for another user")
         if not user or not fields["r"]:
             raise ScramError("the client's first message has an empty name or nonce")
         credential = self._credentials.scram(self._mechanism, user)
@@ -221,11 +221,11 @@ class ScramClient:
         if not fields["r"].startswith(self._nonce) or fields["r"] == self._nonce:
             raise ScramError("the server answers with another nonce")
         if not fields["i"].isascii() or not fields["i"].isdigit() or len(fields["i"]) > len(str(MAX_ITERATIONS)):
-            raise ScramError("the server names no number of iterations")
+            raise ScramError("the server does not send a number of iterations")
         iterations = int(fields["i"])
         if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
             raise ScramError(
-                f"the server asks for {iterations} iterations: from {MIN_ITERATIONS} to {MAX_ITERATIONS} are computed"
+                f"the server requires {iterations} iterations: the limits are {MIN_ITERATIONS} and {MAX_ITERATIONS}"
             )
         digest = self._mechanism.digest
         salted = hashlib.pbkdf2_hmac(digest, self._password.encode(), _base64(fields["s"]), iterations)

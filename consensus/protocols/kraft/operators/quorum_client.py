@@ -236,7 +236,7 @@ class QuorumClient:
                 raise QuorumClientError(f"{first.peer} does not describe its cluster: {told}")
             leader = next((each for each in cluster.brokers if each.broker_id == cluster.controller_id), None)
             if leader is None and self._endpoint_type != _BROKERS:
-                raise _AskAgainError(f"{first.peer} knows no leader: an election is under way, or no majority is there")
+                raise _AskAgainError(f"{first.peer} does not know a leader: an election runs, or a majority is missing")
             if leader is None or (leader.host, leader.port) == (host, port):
                 return await question(first, cluster)
         finally:
@@ -258,7 +258,9 @@ class QuorumClient:
             partition = found.partitions[0]
             leader = next((each for each in metadata.brokers if each.node_id == partition.leader_id), None)
             if leader is None:
-                raise _AskAgainError(f"{first.peer} knows no leader of {found.name}: it does not serve the log yet")
+                raise _AskAgainError(
+                    f"{first.peer} does not know a leader of {found.name}: it does not serve the log yet"
+                )
             topic = _Topic(found.name or "", found.topic_id, partition.leader_epoch, is_replicated_by_fetch=False)
             if (leader.host, leader.port) == (host, port):
                 return await question(first, topic)
@@ -282,7 +284,7 @@ class QuorumClient:
             raise KafkaConnectionError(f"{connection.peer} did not answer within {within_ms} ms") from error
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             has_login = self._options.security.login is not None
-            hint = "" if has_login else "; it may ask for a login (security.protocol=SASL_…)"
+            hint = "" if has_login else "; it may require a login (security.protocol=SASL_…)"
             raise KafkaConnectionError(f"{connection.peer} has ended the connection: {error}{hint}") from error
 
     async def _describe(self, connection: KafkaConnection, cluster: admin.DescribeClusterResponse) -> QuorumDescription:
@@ -315,9 +317,9 @@ class QuorumClient:
         async def ask(connection: KafkaConnection, _cluster: admin.DescribeClusterResponse) -> ChangeAnswer:
             if connection.version_of(api_key_of(request)) is None:
                 raise QuorumClientError(
-                    f"{connection.peer} changes no voters: name the controllers of a quorum by --bootstrap-controller; "
-                    "a farm adds servers by `garlicfarm node approve`, and removes them by `garlicfarm leave` or "
-                    "`garlicfarm servers remove`"
+                    f"{connection.peer} does not change voters: name the controllers of a quorum with"
+                    " --bootstrap-controller; a farm adds servers with `garlicfarm node approve`, and removes them"
+                    " with `garlicfarm leave` or `garlicfarm servers remove`"
                 )
             response = await self._exchange(connection, request, timeout_ms)
             if response.error_code in _TRANSIENT:
@@ -396,7 +398,7 @@ def _check(connection: KafkaConnection, error_code: int, *taken: ErrorCode) -> N
 
 def _only(connection: KafkaConnection, parts: Sequence[T]) -> T:
     if len(parts) != 1:
-        raise QuorumClientError(f"{connection.peer} answers of {len(parts)} partitions where one was asked for")
+        raise QuorumClientError(f"{connection.peer} replied with {len(parts)} partitions instead of one")
     return parts[0]
 
 

@@ -107,7 +107,7 @@ class QuorumDirectory:
                 return decode_state(stream.read(_MAX_STATE_BYTES))
         except (OSError, ValueError) as error:
             raise QuorumDirectoryError(
-                f"'{file}' cannot be read ({error}). Put it back, or remove it if the storage beside it is intact"
+                f"'{file}' cannot be read ({error}). Restore it, or remove it if the storage next to it is intact"
             ) from error
 
     def read_users(self) -> ScramUsers | None:
@@ -123,9 +123,9 @@ class QuorumDirectory:
         state = self.read_state()
         if state is not None and state.leader_epoch > term:
             raise QuorumDirectoryError(
-                f"'{self.storage}' is at epoch {term}, and '{STATE_FILE}' beside it has seen epoch "
-                f"{state.leader_epoch}: the storage is an older copy, with which one vote could be given twice. Format "
-                "an empty directory and add it to the quorum as a new one"
+                f"'{self.storage}' has epoch {term}, and '{STATE_FILE}' next to it has epoch {state.leader_epoch}: the"
+                " storage is an older copy, so the server could vote twice. Format an empty directory and add it to"
+                " the quorum as a new server"
             )
 
 
@@ -136,16 +136,16 @@ def parse_initial_voters(text: str) -> tuple[InitialVoter, ...]:
         node_id, at, rest = part.partition("@")
         where, colon, directory = rest.rpartition(":")
         if not at or not colon or not node_id.isdecimal():
-            raise SettingsError(f"{part!r} is no controller: write it as id@host:port:directory-id")
+            raise SettingsError(f"{part!r} is not a controller: write it as id@host:port:directory-id")
         try:
             key = ReplicaKey(int(node_id), uuid_of_text(directory).bytes)
         except KafkaWireError as error:
             raise SettingsError(
-                f"{part!r} is no controller ({error}): write it as id@host:port:directory-id"
+                f"{part!r} is not a controller ({error}): write it as id@host:port:directory-id"
             ) from error
         voters.append(InitialVoter(key, *address("initial controllers", where)))
     if not voters or len({voter.key.id for voter in voters}) != len(voters):
-        raise SettingsError("the initial controllers must be at least one, each with an id of its own")
+        raise SettingsError("give at least one initial controller, each with a separate id")
     return tuple(voters)
 
 
@@ -205,8 +205,8 @@ def read_directory(settings: VoterSettings) -> QuorumDirectory:
         raise QuorumDirectoryError(f"'{file}' cannot be used: {error}. Put back the file that was there") from error
     if node_id != settings.node_id:
         raise QuorumDirectoryError(
-            f"'{settings.log_dir}' belongs to node.id {node_id}, and the settings say {settings.node_id}: with it one "
-            "vote could be given twice. Give each server a directory of its own"
+            f"'{settings.log_dir}' belongs to node.id {node_id}, but the settings have {settings.node_id}: a server"
+            " could vote twice with it. Give each server a separate directory"
         )
     return QuorumDirectory(settings.log_dir, cluster_id, node_id, directory_id, initial)
 
@@ -220,7 +220,9 @@ def storage_in(path: Path) -> Path:
         raise QuorumDirectoryError(
             f"'{path}' is a directory of Kafka's own controller: read it with Kafka's kafka-dump-log.sh"
         )
-    raise QuorumDirectoryError(f"'{path}' is no directory of a server of ours: name the one in its setting log.dirs")
+    raise QuorumDirectoryError(
+        f"'{path}' is not a directory of this program: name the directory in the server's setting log.dirs"
+    )
 
 
 def new_uuid() -> UUID:
@@ -268,7 +270,7 @@ def decode_state(data: bytes) -> QuorumState:
         directory = uuid_of_text(line["votedDirectoryId"]) if version else ZERO_UUID
         voters = None if version else tuple(int(voter["voterId"]) for voter in line["currentVoters"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise KafkaWireError(f"these bytes are no quorum-state: {error}") from error
+        raise KafkaWireError(f"these bytes are not a quorum-state: {error}") from error
     _check_numbers(epoch, leader_id, voted_id)
     voted = None if voted_id < 0 else ReplicaKey(voted_id, b"" if directory == ZERO_UUID else directory.bytes)
     return QuorumState(leader_id, epoch, voted, voters)
@@ -316,7 +318,7 @@ def decode_users(data: bytes) -> ScramUsers:
             }
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise KafkaWireError(f"these are no users: {error}") from error
+        raise KafkaWireError(f"these are not users: {error}") from error
 
 
 def _check_cluster_id(cluster_id: str) -> None:

@@ -113,7 +113,7 @@ def tool_security(settings: Mapping[str, str]) -> ClientSecurity:
     of_sasl = frozenset({"sasl.mechanism", _LOGIN})
     unknown = sorted(own.keys() - _STORES - of_sasl)
     if unknown:
-        raise SettingsError(f"{unknown[0]} is no setting of this command: remove it")
+        raise SettingsError(f"{unknown[0]} is not a setting of this command: remove it")
     _check_effect(own, protocol, _STORES, of_sasl)
     security = ClientSecurity()
     if protocol.endswith("SSL"):
@@ -136,7 +136,7 @@ def scram_users(added: Iterable[str]) -> dict[str, dict[Mechanism, ScramCredenti
         found = _ADDED.fullmatch(text.strip())
         options = dict(part.strip().partition("=")[::2] for part in found[2].split(",")) if found is not None else {}
         if found is None or not {"name", "password"} <= options.keys() <= {"name", "password", "iterations"}:
-            raise SettingsError(f"user {number} is to be: SCRAM-SHA-512=[name=NAME,password=PASSWORD,iterations=4096]")
+            raise SettingsError(f"write user {number} as SCRAM-SHA-512=[name=NAME,password=PASSWORD,iterations=4096]")
         mechanism = _mechanism(f"user {options['name']}", found[1])
         try:
             iterations = int(options.get("iterations", MIN_ITERATIONS))
@@ -173,7 +173,9 @@ def _of_listener(settings: Mapping[str, str], listener: str) -> dict[str, str]:
             bare = _LOGIN
         if bare not in _OF_SSL | _OF_SASL:
             known = ", ".join(sorted(_OF_SSL | _OF_SASL))
-            raise SettingsError(f"{name} is no setting of this server's listener {listener}: remove it. It has {known}")
+            raise SettingsError(
+                f"{name} is not a setting of this server's listener {listener}: remove it. The settings are {known}"
+            )
         if bare in own:
             raise SettingsError(f"{name} sets {bare} of the listener {listener} again: leave one of the two lines")
         own[bare] = text
@@ -183,9 +185,7 @@ def _of_listener(settings: Mapping[str, str], listener: str) -> dict[str, str]:
 def _check_effect(own: Mapping[str, str], protocol: str, of_ssl: frozenset[str], of_sasl: frozenset[str]) -> None:
     idle = own.keys() & ((of_ssl if "SSL" not in protocol else set()) | (of_sasl if "SASL" not in protocol else set()))
     if idle:
-        raise SettingsError(
-            f"{min(idle)} has no effect with {protocol}: remove it, or choose another protocol for the listener"
-        )
+        raise SettingsError(f"{protocol} ignores {min(idle)}: remove it, or choose another protocol for the listener")
 
 
 def _stores(own: Mapping[str, str]) -> tuple[Path | None, Path | None]:
@@ -195,7 +195,7 @@ def _stores(own: Mapping[str, str]) -> tuple[Path | None, Path | None]:
         if location is not None and kind != "PEM":
             raise SettingsError(f"{store}.location must be a PEM file here: set {store}.type=PEM")
         if location is None and kind is not None:
-            raise SettingsError(f"{store}.type has no effect without {store}.location: add that, or remove it")
+            raise SettingsError(f"{store}.type needs {store}.location: add the location, or remove the type")
         found.append(None if location is None else Path(location))
     return found[0], found[1]
 

@@ -96,7 +96,7 @@ def parse_properties(text: str) -> dict[str, str]:
             continue
         name, separator, value = stripped.partition("=")
         if not separator or not name.strip():
-            raise SettingsError(f"line {number} is no setting: write it as name=value")
+            raise SettingsError(f"line {number} is not a setting: write it as name=value")
         if name.strip() in settings:
             raise SettingsError(f"line {number} sets {name.strip()} again: leave one of the two lines")
         settings[name.strip()] = value.strip()
@@ -107,10 +107,10 @@ def voter_settings(settings: Mapping[str, str]) -> VoterSettings:
     """The settings of one server; raises `SettingsError`."""
     unknown = sorted(settings.keys() - _READERS.keys())
     if unknown:
-        them = f"{unknown[0]} is no setting of this server: remove it"
+        them = f"{unknown[0]} is not a setting of this server: remove it"
         if len(unknown) > 1:
-            them = f"{', '.join(unknown)} are no settings of this server: remove them"
-        raise SettingsError(f"{them}. It has {', '.join(_READERS)}")
+            them = f"{', '.join(unknown)} are not settings of this server: remove them"
+        raise SettingsError(f"{them}. The settings are {', '.join(_READERS)}")
     for name in ("node.id", "log.dirs"):
         if not settings.get(name):
             raise SettingsError(f"{name} is missing: add it to the settings")
@@ -119,7 +119,7 @@ def voter_settings(settings: Mapping[str, str]) -> VoterSettings:
         field, read = _READERS[name]
         values[field] = read(name, text)
     if values.pop("roles", "controller") != "controller":
-        raise SettingsError("process.roles can be controller only: this server has no broker's part")
+        raise SettingsError("process.roles can be controller only: this server is not a broker")
     return check_settings(VoterSettings(**values))
 
 
@@ -130,7 +130,7 @@ def check_settings(settings: VoterSettings) -> VoterSettings:
             f"give either {VOTERS}, for voters that never change, or {BOOTSTRAP_SERVERS}, for voters that the log names"
         )
     if len({voter.node_id for voter in settings.voters}) != len(settings.voters):
-        raise SettingsError(f"{VOTERS} names a node.id twice: give each voter an id of its own")
+        raise SettingsError(f"{VOTERS} names a node.id twice: give each voter a separate id")
     _check_listeners(settings)
     for field in fields(settings):
         value = getattr(settings, field.name)

@@ -208,7 +208,10 @@ class AdminService:
         except KafkaConnectionError as error:
             return ErrorCode.REQUEST_TIMED_OUT, f"voter {voter.id} {UNREACHABLE}: {error}"
         if not lowest <= 1 <= highest:
-            return ErrorCode.INVALID_REQUEST, f"{host}:{port} has no {KRAFT_VERSION} 1, but {lowest} to {highest}"
+            return (
+                ErrorCode.INVALID_REQUEST,
+                f"{host}:{port} does not support {KRAFT_VERSION} 1, only {lowest} to {highest}",
+            )
         if identity is VoterMatch.ANOTHER:
             return ErrorCode.INVALID_VOTER_KEY, f"the server at {host}:{port} is not voter {voter.id} of this quorum"
         return None
@@ -263,7 +266,7 @@ class AdminService:
         """Record a voter's other address, if it is there."""
         place = host_port(voter.endpoint)
         if place is None:
-            return ErrorCode.INVALID_REQUEST, f"{voter.endpoint!r} is no address"
+            return ErrorCode.INVALID_REQUEST, f"{voter.endpoint!r} is not an address"
         refusal = await self.refusal_of_place(replica(voter.server_id), place)
         if refusal is not None:
             # REQUEST_TIMED_OUT says that the change may still come, and the response has no text.
@@ -303,7 +306,7 @@ class AdminService:
         self, _request: admin.ControllerRegistrationRequest, _caller: Caller
     ) -> admin.ControllerRegistrationResponse:
         return admin.ControllerRegistrationResponse(
-            error_code=await self._not_controller(), error_message="this server keeps no metadata of Kafka's"
+            error_code=await self._not_controller(), error_message="this server does not keep Kafka's metadata"
         )
 
     async def _not_controller(self) -> ErrorCode:

@@ -43,7 +43,7 @@ from consensus.server.server import ConsensusServer
 
 JOIN_S: Final = 5.0
 _REASONS: Final = {
-    ErrorCode.NETWORK_EXCEPTION: "the leader, server {leader}, finds no server of the quorum there",
+    ErrorCode.NETWORK_EXCEPTION: "the leader, server {leader}, does not find a server of the quorum there",
     ErrorCode.INVALID_VOTER_KEY: "the leader, server {leader}, finds another server there",
 }
 
@@ -142,7 +142,7 @@ class Announcing:
         """Why the leader does not record its own address."""
         place = host_port(self._wanted.endpoint)
         if place is None:
-            return "it is no address"
+            return "it is not an address"
         own = self._wanted.server_id
         others = [host_port(each.endpoint) for each in configuration.voters if each.server_id != own]
         if _is_loopback(place[0]) and not all(other is None or _is_loopback(other[0]) for other in others):

@@ -48,7 +48,7 @@ async def identify(
         with trio.fail_after(timeout_s):
             answer = await connection.exchange(request_to_wire(asked, voter, names))
     except (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError, KafkaWireError) as error:
-        raise KafkaConnectionError(f"{connection.peer} did not say which voter it is") from error
+        raise KafkaConnectionError(f"{connection.peer} did not report its voter id") from error
     codes = {part.error_code for topic in answer.topics for part in topic.partitions} | {answer.error_code}
     if codes & {ErrorCode.INVALID_VOTER_KEY, ErrorCode.INCONSISTENT_CLUSTER_ID}:
         return VoterMatch.ANOTHER

@@ -51,7 +51,7 @@ def metadata_objection(batch: RecordBatch) -> str | None:
     if batch.producer_id >= 0:
         return "the producer is idempotent, and its id would be a record that Kafka's controllers end at"
     if len({record.timestamp_ms for record in batch.records}) > 1:
-        return "its records are of different times"
+        return "its records have different times"
     if any(record.key is not None or record.headers for record in batch.records):
         return "a record has a key or headers"
     if any(metadata_type(record.value) is None for record in batch.records):

@@ -150,9 +150,13 @@ class LogTopic:
     async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
         """See `ServedTopic.append`."""
         if not self._takes_records:
-            raise ProduceRefusedError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "this log takes no records of clients")
+            raise ProduceRefusedError(
+                ErrorCode.TOPIC_AUTHORIZATION_FAILED, "this log does not accept records from clients"
+            )
         if batch.is_control or batch.is_transactional:
-            raise ProduceRefusedError(ErrorCode.INVALID_RECORD, "the log takes no control records and no transactions")
+            raise ProduceRefusedError(
+                ErrorCode.INVALID_RECORD, "the log does not accept control records or transactions"
+            )
         found = metadata_objection(batch) if self._is_metadata else None
         if found is not None:
             raise ProduceRefusedError(ErrorCode.INVALID_RECORD, f"Kafka's controllers would end by this: {found}")
@@ -188,9 +192,11 @@ class LogTopic:
     async def new_producer_id(self, principal: str | None) -> ProducerId:
         """See `ServedTopic.new_producer_id`. The id is the index of its entry."""
         if not self._takes_records:
-            raise ProduceRefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "this log takes no records of clients")
+            raise ProduceRefusedError(
+                ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "this log does not accept records from clients"
+            )
         if self._is_metadata:
-            text = "beside Kafka's controllers no producer is idempotent: produce with enable.idempotence=false"
+            text = "with Kafka's controllers a producer cannot be idempotent: produce with enable.idempotence=false"
             raise ProduceRefusedError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, text)
         answer = await self._submit(
             (control_data(NEW_PRODUCER, owner_of(principal).encode(), self._unix_ms()),), control=True
@@ -227,7 +233,7 @@ class LogTopic:
         if len(self._writers) > MAX_PRODUCERS:
             self._writers = {number: each for number, each in self._writers.items() if number in producers}
         if (producer.owner or self._writers.setdefault(producer_id, owner)) != owner:
-            text = f"producer {producer_id} belongs to another user: ask for a producer id of your own"
+            text = f"producer {producer_id} belongs to another user: request a separate producer id"
             raise ProduceRefusedError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, text)
 
     def _known(self, batch: RecordBatch) -> Produced | None:

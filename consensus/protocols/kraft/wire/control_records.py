@@ -109,13 +109,13 @@ def voters_value(configuration: Configuration, features: bytes = b"") -> bytes:
     Raises `KafkaWireError` for what it cannot say.
     """
     if configuration.old_voters or configuration.learners:
-        raise KafkaWireError("Kafka's log has no joint configurations and no learners")
+        raise KafkaWireError("Kafka's log cannot contain joint configurations or learners")
     voters = configuration.voters
     features = features or _USUAL_FEATURES
     if len(features) == _FEATURES.size:
         features *= len(voters)
     if len(features) != _FEATURES.size * len(voters):
-        raise KafkaWireError("a configuration tells the versions of another number of voters than it has")
+        raise KafkaWireError("the number of versions in a configuration differs from the number of its voters")
     parts = [
         _voter(voter) + features[_FEATURES.size * at : _FEATURES.size * (at + 1)] + _NO_TAGS + _NO_TAGS
         for at, voter in enumerate(voters)
@@ -138,7 +138,7 @@ def voters_of(version: int, value: bytes) -> tuple[Configuration, bytes]:
     features = [each for _, each in voters]
     ids = {_bare_id(server.server_id) for server, _ in voters}
     if not possible_configuration(configuration) or len(ids) != len(voters):
-        raise KafkaWireError("a Voters record names no voter, one twice, too many, or one that cannot be")
+        raise KafkaWireError("a Voters record is empty, or has a duplicate or invalid voter, or too many")
     if len(set(features)) > 1:
         return configuration, b"".join(features)
     return configuration, b"" if features[0] == _USUAL_FEATURES else features[0]
@@ -155,13 +155,13 @@ def endpoint_of(text: str) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     if not port.isdecimal() or endpoint_text(host, int(port)) != text:
-        raise KafkaWireError(f"{text!r} is no host with a port, so Kafka's log cannot name a voter there")
+        raise KafkaWireError(f"{text!r} is not a host with a port, so Kafka's log cannot name a voter there")
     return host, int(port)
 
 
 def _bare_id(server_id: ServerId) -> int:
     if not isinstance(server_id, ReplicaKey) or not 0 <= server_id.id < 2**31:
-        raise KafkaWireError(f"{server_id!r} is no replica that Kafka's log can name")
+        raise KafkaWireError(f"{server_id!r} is not a replica that Kafka's log can name")
     return server_id.id
 
 
@@ -219,7 +219,7 @@ def _text(text: str) -> bytes:
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
-        raise KafkaWireError(f"{text!r} is no text that Kafka's log can have") from error
+        raise KafkaWireError(f"{text!r} is not text that Kafka's log can contain") from error
     return _length(len(data)) + data
 
 
@@ -266,7 +266,7 @@ class _ValueReader:
         try:
             return self.take_bytes(length).decode()
         except UnicodeDecodeError as error:
-            raise KafkaWireError("a text in a control record is none") from error
+            raise KafkaWireError("a control record contains invalid text") from error
 
     def no_tags(self) -> None:
         """No tagged fields; raises `KafkaWireError` if there are."""

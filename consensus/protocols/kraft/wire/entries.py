@@ -282,7 +282,7 @@ def _head_of(entry: Entry) -> bytes:
             case _:
                 return entry.data
     except EntryDataError as error:
-        raise KafkaWireError(f"an entry has no form in Kafka's log: {error}") from error
+        raise KafkaWireError(f"an entry cannot be stored in Kafka's log: {error}") from error
 
 
 def _record_data(entry: Entry) -> bytes:
@@ -296,7 +296,7 @@ def _record_data(entry: Entry) -> bytes:
             return head + encode_tail(control_key(LEADER_CHANGE), leader_change_value(decode_no_op(entry.data)))
         value = voters_value(decode_configuration(entry.data), head[size:])
     except EntryDataError as error:
-        raise KafkaWireError(f"an entry has no form in Kafka's log: {error}") from error
+        raise KafkaWireError(f"an entry cannot be stored in Kafka's log: {error}") from error
     return head[:size] + encode_tail(control_key(VOTERS), value)
 
 
@@ -317,7 +317,7 @@ def _next_batch(
             break
         data = entry.data if is_command else _record_data(entry)
         if len(data) <= head_bytes:
-            raise KafkaWireError("an entry has no form in Kafka's log: there is no record in it")
+            raise KafkaWireError("an entry cannot be stored in Kafka's log: it does not contain a record")
         mark, timestamp = unpack(data)
         if mark & ~GOES_ON != flags or (flags & _HAS_PRODUCER and not _continues(data, producer, end - at)):
             break
@@ -333,7 +333,7 @@ def _next_batch(
 def _batch_fields(head: bytes) -> tuple[int, tuple[int, int, int]]:
     found = entry_head(head)
     if found is None:
-        raise KafkaWireError("an entry has no form in Kafka's log: it does not say when it was made")
+        raise KafkaWireError("an entry cannot be stored in Kafka's log: it lacks a timestamp")
     return head[0] & ~GOES_ON, (found.producer_id, found.producer_epoch, found.sequence)
 
 

@@ -159,7 +159,7 @@ def request_to_wire(request: core.Request, peer: ReplicaKey, names: Names) -> Qu
         case core.EndQuorumEpoch():
             return _end_request(request, names)
         case _:
-            raise KafkaWireError(f"KRaft has no message for {type(request).__name__}")
+            raise KafkaWireError(f"KRaft does not have a message for {type(request).__name__}")
 
 
 def request_from_wire(request: QuorumRequest, correlation: int, names: Names) -> core.Request | RefusedRequest:
@@ -200,7 +200,7 @@ def reply_to_wire(reply: core.Reply, answering: Answering, names: Names, records
         told_term = reply.term - 1 if reply.pre_vote and reply.granted else reply.term
         leader, error = answering.leader_in(told_term), reply.error
     else:
-        raise KafkaWireError(f"KRaft has no message for {type(reply).__name__}")
+        raise KafkaWireError(f"KRaft does not have a message for {type(reply).__name__}")
     key = None if leader is None else replica(leader)
     if error is RefusalReason.FOREIGN_CLUSTER and not isinstance(reply, core.FetchReply):
         return refusal(reply, ErrorCode.INCONSISTENT_CLUSTER_ID)
@@ -248,7 +248,7 @@ def reply_from_wire(
         case quorum.EndQuorumEpochResponse(), core.EndQuorumEpoch():
             return _announcement_reply(core.EndQuorumEpochReply, response, asked, names)
         case _:
-            raise KafkaWireError(f"{type(response).__name__} is no answer to {type(asked).__name__}")
+            raise KafkaWireError(f"{type(response).__name__} is not a reply to {type(asked).__name__}")
 
 
 def told_endpoints(message: QuorumRequest | QuorumResponse) -> Mapping[int, tuple[str, int]]:
@@ -638,7 +638,9 @@ _NOWHERE: Final = LogId(-1, -1)
 
 def _only(elements: tuple[_Element, ...]) -> _Element:
     if len(elements) != 1:
-        raise KafkaWireError(f"a message of the quorum tells of {len(elements)} topics or partitions, not of the log's")
+        raise KafkaWireError(
+            f"a message of the quorum has {len(elements)} topics or partitions, not the one of the log"
+        )
     return elements[0]
 
 

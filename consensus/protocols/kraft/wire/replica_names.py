@@ -41,7 +41,7 @@ class Names(Protocol):
 def replica(server_id: ServerId) -> ReplicaKey:
     """The core's id of a server as KRaft has it; raises `KafkaWireError` for an id of another protocol."""
     if not isinstance(server_id, ReplicaKey):
-        raise KafkaWireError(f"{server_id!r} is no replica's key: it is the id of a server in another protocol")
+        raise KafkaWireError(f"{server_id!r} is not the key of a replica: it is the id of a server in another protocol")
     return server_id
 
 

@@ -155,7 +155,7 @@ class _KafkaSnapshotReader(_Described):
     def finish(self) -> SnapshotDescription:
         """See `SnapshotReading.finish`."""
         if self._buffer or not self._ended:
-            raise RecordError("the snapshot is cut off: it has no footer")
+            raise RecordError("the snapshot is cut off: it lacks a footer")
         return self.description
 
     def _has_whole_batch(self) -> bool:
@@ -172,12 +172,12 @@ class _KafkaSnapshotReader(_Described):
         is_first = head.base_offset == 0
         if not head.is_control:
             if is_first:
-                raise KafkaWireError("a snapshot begins with no header")
+                raise KafkaWireError("a snapshot lacks a header at its beginning")
             return False
         records = [decode_tail(tail) for _, tail in decode_tails(data, at, head)]
         kinds = [control_type_of(key) for key, _, _ in records]
         if is_first is not (kinds[0] == (SNAPSHOT_HEADER, 0)):
-            raise KafkaWireError("a snapshot has no header at its beginning, or another one later")
+            raise KafkaWireError("a snapshot lacks a header at its beginning, or has another header later")
         if is_first:
             for kind, (_, value, _) in zip(kinds, records, strict=True):
                 if kind is not None and kind[0] == VOTERS:

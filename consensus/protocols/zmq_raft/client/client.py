@@ -187,7 +187,7 @@ class ZmqRaftClient:
         """The members, and which leads: as the leader says, or, while none answers, as another peer says."""
         with trio.move_on_after(max(0.0, patience_s)):
             return await self._leader.config()
-        raise self._no_answer(f"no peer told the configuration within {patience_s:g} s")
+        raise self._no_answer(f"no peer returned the configuration within {patience_s:g} s")
 
     async def log_info(self, url: str | None = None, *, patience_s: float = PATIENCE_S) -> LogInfoReply:
         """How the log of the peer at `url` is, whatever its role, or that of the leader. Raises `NoAnswerError`."""
@@ -207,8 +207,8 @@ class ZmqRaftClient:
                 reply, link = await self._ask_leader(UrlRequest(self._links.next_request_id(), self._ident))
                 if isinstance(reply, UrlReply) and reply.url is not None and is_url(reply.url):
                     return reply.url
-                self._leader.unfit(link.url, "gives no URL of a broadcast")
-        raise self._no_answer(f"no leader told where it broadcasts within {patience_s:g} s")
+                self._leader.unfit(link.url, "does not return the URL of a broadcast")
+        raise self._no_answer(f"no leader returned the URL of its broadcast within {patience_s:g} s")
 
     def entries(
         self, previous: Index = 0, count: int | None = None, *, patience_s: float = PATIENCE_S
@@ -226,7 +226,7 @@ class ZmqRaftClient:
         """
         if previous < 0 or (count is not None and count < 1):
             raise ValueError(
-                f"entries behind an index of 0 or more are read, one at least; not {count} behind {previous}"
+                f"a read needs an index of 0 or more and at least one entry, not {count} entries after {previous}"
             )
         return self._read(previous, count, patience_s)
 
@@ -237,7 +237,7 @@ class ZmqRaftClient:
         Raises `NoAnswerError` when no leader could be reached for `patience_s`.
         """
         if previous < 0:
-            raise ValueError(f"a subscription begins behind an index of 0 or more, not {previous}")
+            raise ValueError(f"a subscription begins after an index of 0 or more, not {previous}")
 
         async def find_url() -> str:
             return await self.broadcast_url(patience_s=patience_s)
@@ -265,8 +265,8 @@ class ZmqRaftClient:
                     if not isinstance(reply, NoReply):
                         return reply
         except OSError as error:
-            raise NoAnswerError(f"{url} cannot be asked: {error.strerror or error}") from error
-        raise NoAnswerError(f"{url} gave no answer within {patience_s:g} s")
+            raise NoAnswerError(f"{url} cannot be queried: {error.strerror or error}") from error
+        raise NoAnswerError(f"{url} did not reply within {patience_s:g} s")
 
     async def _ask_within(self, patience_s: float, request: ClientRequest) -> ClientReply:
         """The leader's final reply, or `NoAnswerError`. One request id has one call at a time."""
@@ -383,7 +383,9 @@ async def open_client(
     """A client with these sockets. `clock_s` gives seconds since 1970, for request ids."""
     wrong = [url for url in urls if not is_url(url)]
     if wrong or not urls:
-        raise ValueError(f"{wrong[0]!r} is no URL of a peer: say tcp://HOST:PORT" if wrong else "give a URL of a peer")
+        raise ValueError(
+            f"{wrong[0]!r} is not the URL of a peer: write tcp://HOST:PORT" if wrong else "give a URL of a peer"
+        )
     async with block_nursery() as nursery:
         links = ClientLinks(sockets, nursery, options)
         leader = KnownLeader(links, urls, ident.encode() if isinstance(ident, str) else ident, options)

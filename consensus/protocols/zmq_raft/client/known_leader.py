@@ -87,7 +87,7 @@ class KnownLeader:
         """What the peers that were asked said last."""
         told = [f"{url}: {self._said[url]}" for url in self._known_urls() if url in self._said]
         more = [f"and {len(told) - _TOLD_MAX} more"] if len(told) > _TOLD_MAX else []
-        return "; ".join((*told[:_TOLD_MAX], *more)) or "no peer was asked"
+        return "; ".join((*told[:_TOLD_MAX], *more)) or "no peer was queried"
 
     async def link(self) -> ClientLink:
         """The connection to the leader, when one is known."""
@@ -115,7 +115,9 @@ class KnownLeader:
 
     def redirected(self, link: ClientLink, leader: str | None) -> None:
         """The peer says that it does not lead; `leader` is the id of the peer that does, by its knowledge."""
-        self._said[link.url] = "does not lead, and knows no leader" if leader is None else f"says that {leader!r} leads"
+        self._said[link.url] = (
+            "does not lead, and does not know a leader" if leader is None else f"reports that {leader!r} leads"
+        )
         if link.url != self._url:
             return
         url = self._url_of(leader)
@@ -227,11 +229,11 @@ class KnownLeader:
                 self.links.keep(known)
         leads = url if reply.is_leader else self._url_of(reply.leader)
         if reply.is_leader:
-            self._said[url] = "says that it leads"
+            self._said[url] = "reports that it leads"
         elif reply.leader is None:
-            self._said[url] = "knows no leader"
+            self._said[url] = "does not know a leader"
         else:
-            self._said[url] = f"says that {reply.leader!r} leads"
+            self._said[url] = f"reports that {reply.leader!r} leads"
         if leads is None or (leads == url and not reply.is_leader):
             return False
         self._establish(leads, url)

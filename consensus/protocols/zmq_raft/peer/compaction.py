@@ -197,7 +197,7 @@ class Compaction:
                 await trio.sleep(_BUSY_S)
                 continue
             if chunk is None or chunk.last != last:
-                raise CompactionError("the snapshot was replaced meanwhile by that of the leader")
+                raise CompactionError("the leader's snapshot replaced this snapshot during the compaction")
             return chunk
 
     async def _entries(self, first: Index, last: Index) -> AsyncGenerator[tuple[Index, Entry], None]:
@@ -250,7 +250,7 @@ class CommandCompactor:
         unread: list[bool],
     ) -> None:
         if process.stdin is None or process.stdout is None or process.stderr is None:
-            raise CompactionError("the program has no pipes")
+            raise CompactionError("the program lacks a pipe")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._listen, process.stderr)
             nursery.start_soon(_feed, process.stdin, source, unread)

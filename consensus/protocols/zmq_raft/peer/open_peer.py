@@ -232,7 +232,7 @@ def _bound(
     except OSError as error:
         advice = "Stop what listens there, or choose another port"
         if error.errno == errno.EADDRNOTAVAIL:
-            advice = "That address is none of this machine's: tell the peer where to bind instead"
+            advice = "That address does not belong to this machine: give the peer another address to bind"
         raise PeerError(f"{error.strerror or error}. {advice}") from error
 
 
@@ -315,8 +315,8 @@ def _checked(options: PeerOptions) -> str:
     bind_url = options.bind_url or options.own_url
     if bind_url is None:
         raise PeerError(
-            f"{options.peer_id} is not among the peers, so it is not known where it is to listen. Name its address "
-            "among them if it is a founder of the cluster, or tell it where to bind if it is to join them"
+            f"{options.peer_id} is not among the peers, so its address is unknown. Name its address among the peers if"
+            " it is a founder of the cluster, or give it an address to bind if it joins the cluster"
         )
     return bind_url
 
@@ -334,11 +334,13 @@ def _claim_directory(options: PeerOptions) -> None:
             f"the directory '{options.directory}' cannot be used: {error.strerror or error}. Give this user access"
         ) from error
     except msgspec.DecodeError as error:
-        raise PeerError(f"'{file}' does not say whose directory this is: {error}. Put back what was there") from error
+        raise PeerError(
+            f"'{file}' does not name the owner of this directory: {error}. Restore the original file"
+        ) from error
     if found.peer_id != options.peer_id:
         raise PeerError(
-            f"the directory '{options.directory}' holds the log of peer {found.peer_id}, and this is peer "
-            f"{options.peer_id}: with it one vote could be given twice. Give each peer a directory of its own"
+            f"the directory '{options.directory}' contains the log of peer {found.peer_id}, and this is peer"
+            f" {options.peer_id}: a peer could vote twice with it. Give each peer a separate directory"
         )
     if found.ident != options.ident:
         raise PeerError(

@@ -329,7 +329,7 @@ class PeerTransport:
                 seen = member.seen = _Seen(identity, message_id)
                 self._take_chunk(member, identity, seen, request)
             case _:
-                raise ZmqRaftError(f"{type(request).__name__} is no message between peers")
+                raise ZmqRaftError(f"{type(request).__name__} is not a message between peers")
 
     def _take_repetition(self, member: _Member, seen: _Seen, term: Term) -> None:
         self._counters[PeerEvent.REPEATED_BY_PEER] += 1

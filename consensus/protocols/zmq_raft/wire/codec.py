@@ -79,7 +79,7 @@ def encode_request(  # noqa: C901, PLR0911, PLR0912 - one case per request
             return _encode_peer_request(request)
         case wire.UpdateRequest(request_id, ident, data):
             if not data:
-                raise ZmqRaftError("an update without data is no update")
+                raise ZmqRaftError("an update must contain data")
             return [_full_id(request_id), REQUEST_UPDATE, ident, data]
         case wire.EntriesRequest(
             request_id=request_id, ident=ident, previous_index=previous_index, count=count, snapshot_offset=offset
@@ -247,7 +247,7 @@ def _decode_append(frames: Sequence[bytes], limits: FrameLimits) -> wire.AppendE
     message_id, leader = _message_id(frames[0]), _peer_id(frames[3], limits)
     term, previous_index, previous_term, commit = [read_uint(frame, "position of a leader") for frame in frames[4:8]]
     if previous_index + len(frames) - 8 > MAX_UINT:
-        raise ZmqRaftError(f"{len(frames) - 8} entries behind index {previous_index} end beyond {MAX_UINT}")
+        raise ZmqRaftError(f"{len(frames) - 8} entries after index {previous_index} end beyond {MAX_UINT}")
     entries = read_entries(frames[8:], limits)
     return wire.AppendEntriesRpc(
         message_id=message_id,
@@ -465,7 +465,7 @@ def _change_refused(request_id: bytes, error: JsonValue) -> wire.ChangeRefused:
         name, message = error.get("name"), error.get("message")
         if isinstance(name, str) and isinstance(message, str):
             return wire.ChangeRefused(request_id, name, message)
-    raise ZmqRaftError("the error of a ConfigUpdate is no name and message")
+    raise ZmqRaftError("the error of a ConfigUpdate is not a name and a message")
 
 
 def _decode_entries_reply(frames: Sequence[bytes], limits: FrameLimits) -> wire.EntriesReply:
@@ -575,7 +575,7 @@ def _ident(frame: bytes, limits: FrameLimits) -> bytes:
 
 def _full_id(request_id: bytes) -> bytes:
     if len(request_id) != REQUEST_ID_BYTES:
-        raise ZmqRaftError(f"a request id of {len(request_id)} bytes; that of an update has {REQUEST_ID_BYTES}")
+        raise ZmqRaftError(f"a request id of {len(request_id)} bytes; an update needs {REQUEST_ID_BYTES}")
     return request_id
 
 
@@ -607,7 +607,7 @@ def _leader(frame: bytes, limits: FrameLimits) -> str | None:
     if leader is None:
         return None
     if not isinstance(leader, str):
-        raise ZmqRaftError("the leader's id is no string")
+        raise ZmqRaftError("the leader's id is not a string")
     check_peer_id(leader, limits)
     return leader
 

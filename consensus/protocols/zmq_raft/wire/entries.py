@@ -69,7 +69,7 @@ def entry_frames(entries: Sequence[Entry]) -> list[bytes]:
         elif len(data) > REQUEST_ID_BYTES:
             frames.append(b"".join((data[:REQUEST_ID_BYTES], head, data[REQUEST_ID_BYTES:])))
         else:
-            raise ZmqRaftError(f"an update of {len(data)} bytes has no data behind its request id")
+            raise ZmqRaftError(f"an update of {len(data)} bytes lacks data after its request id")
     return frames
 
 
@@ -126,7 +126,7 @@ def _other_frame(entry: Entry) -> bytes:
         case EntryKind.NO_OP if entry.data == _NO_OP:
             return NO_REQUEST_ID + _type_and_term(CHECKPOINT, entry.term) + _CHECKPOINT_DATA
         case _:
-            raise ZmqRaftError(f"the protocol has no entry for {entry.kind.name} of {len(entry.data)} bytes")
+            raise ZmqRaftError(f"the protocol does not have an entry for {entry.kind.name} of {len(entry.data)} bytes")
 
 
 def _configuration_parts(data: bytes) -> tuple[bytes, bytes]:
@@ -178,7 +178,7 @@ def _servers(peers: Sequence[Peer]) -> tuple[Server, ...]:
 
 def _peer(server: Server) -> Peer:
     if not isinstance(server.server_id, str) or server.listeners:
-        raise ZmqRaftError(f"server {server.server_id} has an id that is no string, or several endpoints")
+        raise ZmqRaftError(f"server {server.server_id} has an id that is not a string, or several endpoints")
     return Peer(server.server_id, server.endpoint)
 
 

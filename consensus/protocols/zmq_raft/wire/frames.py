@@ -125,7 +125,7 @@ def read_json(frame: bytes, what: str, max_bytes: int) -> JsonValue:
     try:
         value: JsonValue = msgspec.msgpack.decode(frame, ext_hook=_no_extension)
     except (msgspec.DecodeError, ValueError, TypeError, RecursionError, OverflowError) as error:
-        raise ZmqRaftError(f"the {what} is no MessagePack: {error}") from error
+        raise ZmqRaftError(f"the {what} is not MessagePack: {error}") from error
     return value
 
 
@@ -137,7 +137,7 @@ def whole_number(value: object, what: str) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_UINT:
-        raise ZmqRaftError(f"the {what} is no number from 0 to {MAX_UINT}")
+        raise ZmqRaftError(f"the {what} is not a number from 0 to {MAX_UINT}")
     return value
 
 

@@ -36,7 +36,7 @@ from consensus.protocols.zmq_raft.wire.frames import ZmqRaftError
 def peer_id(server_id: ServerId) -> str:
     """The core's id of a server as the protocol has it; raises `ZmqRaftError` for an id of another protocol."""
     if not isinstance(server_id, str):
-        raise ZmqRaftError(f"{server_id!r} is no string: it is the id of a server in another protocol")
+        raise ZmqRaftError(f"{server_id!r} is not a string: it is the id of a server in another protocol")
     return server_id
 
 
@@ -84,7 +84,7 @@ def request_to_wire(
                 data=data,
             )
         case _:
-            raise ZmqRaftError(f"the protocol has no message for {type(request).__name__}")
+            raise ZmqRaftError(f"the protocol does not have a message for {type(request).__name__}")
 
 
 def request_from_wire(

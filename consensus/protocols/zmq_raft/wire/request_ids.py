@@ -71,7 +71,9 @@ def make_request_id(seconds: int, machine: bytes, process: int, counter: int) ->
 def request_seconds(request_id: bytes) -> int:
     """When the request was made, in seconds since 1970; raises `ZmqRaftError`."""
     if len(request_id) != REQUEST_ID_BYTES:
-        raise ZmqRaftError(f"a request id of {len(request_id)} bytes; one of {REQUEST_ID_BYTES} tells its time")
+        raise ZmqRaftError(
+            f"a request id of {len(request_id)} bytes; only ids of {REQUEST_ID_BYTES} bytes contain a time"
+        )
     (seconds,) = _SECONDS.unpack_from(request_id)
     return int(seconds)
 
