@@ -143,18 +143,18 @@ def http(body: bytes, status: bytes = b"200 OK") -> bytes:
     [
         (b"", "does not speak HTTP|closed the connection"),
         (b"\x15\x03\x01\x00\x02\x02\x46", "does not speak HTTP"),
-        (http(b"not json"), "no JSON-RPC"),
-        (http(b"[1]"), "no JSON-RPC"),
+        (http(b"not json"), "is not JSON-RPC"),
+        (http(b"[1]"), "is not JSON-RPC"),
         (http(b"{}"), "neither result nor error"),
-        (http(b'{"result": {"Token": ""}}'), "no token"),
-        (http(b'{"result": {"Token": 5}}'), "no token"),
+        (http(b'{"result": {"Token": ""}}'), "lacks a token"),
+        (http(b'{"result": {"Token": 5}}'), "lacks a token"),
         (
             http(b'{"error": {"code": -32700, "message": "\\u001b[31mParse error"}}'),
             r"\[31mParse error \(error -32700\)",
         ),
         (http(b"", b"401 Unauthorized"), "status 401"),
         (http(b'"' + b"x" * REPLY_LIMIT_BYTES + b'"'), "more than 262144 bytes"),
-        (http(b"[" * 200_000), "no JSON-RPC"),
+        (http(b"[" * 200_000), "is not JSON-RPC"),
     ],
 )
 async def test_rubbish_is_told_as_such_and_nothing_else_happens(
