@@ -97,7 +97,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--runs", type=_positive(int), default=5, help="runs of each throughput scenario (5)")
     parser.add_argument("--seconds", type=_positive(float), default=3.0, help="length of such a run (3)")
     parser.add_argument("--json", type=Path, help="write the figures, every run included, to this file")
-    parser.add_argument("--directory", type=Path, help="where the farms' files are; should be on the disk of interest")
+    parser.add_argument(
+        "--directory", type=Path, help="directory of the farms' files; should be on the disk of interest"
+    )
     return parser.parse_args()
 
 

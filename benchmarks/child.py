@@ -72,7 +72,7 @@ class Child:
     async def say(self, line: str) -> None:
         """One line to its standard input."""
         if self.process.stdin is None:
-            raise ChildError(f"{self.name} has no standard input")
+            raise ChildError(f"{self.name} lacks a standard input")
         try:
             await self.process.stdin.send_all(f"{line}\n".encode())
         except trio.BrokenResourceError as error:
@@ -81,7 +81,7 @@ class Child:
     async def hear(self, timeout_s: float = HEAR_TIMEOUT_S) -> str:
         """One line of its standard output."""
         if self.process.stdout is None:
-            raise ChildError(f"{self.name} has no standard output")
+            raise ChildError(f"{self.name} lacks a standard output")
         with trio.move_on_after(timeout_s):
             while b"\n" not in self._heard:
                 data = await self.process.stdout.receive_some()
@@ -89,11 +89,11 @@ class Child:
                     raise self._ended_early()
                 self._heard += data
                 if len(self._heard) > _LINE_LIMIT_BYTES:
-                    raise ChildError(f"{self.name} says a line without end")
+                    raise ChildError(f"{self.name} printed a line that is too long")
             line, _, rest = self._heard.partition(b"\n")
             self._heard = bytearray(rest)
             return line.decode()
-        raise ChildError(f"{self.name} said nothing within {timeout_s:g} s{self._last_words()}")
+        raise ChildError(f"{self.name} did not print a line within {timeout_s:g} s{self._last_words()}")
 
     async def hear_document(self, timeout_s: float = HEAR_TIMEOUT_S) -> dict[str, Any]:
         """One line, which is a JSON object."""

@@ -61,7 +61,7 @@ def steps(lines: Iterable[str], began_s: float) -> dict[str, float]:
     for step, (kind, count) in STEPS.items():
         times = sorted(seen.get(kind, []))
         if len(times) < count:
-            raise BenchmarkError(f"garlicfarm up told of {kind} {len(times)} times, not {count}")
+            raise BenchmarkError(f"garlicfarm up reported {kind} {len(times)} times, not {count}")
         reached[step] = times[count - 1]
     return reached
 
@@ -81,5 +81,5 @@ def _output(state: Path) -> list[str]:
         raise BenchmarkError(f"garlicfarm up took more than {TIMEOUT_S} s") from None
     lines = done.stdout.splitlines()
     if done.returncode != 0:
-        raise BenchmarkError(f"garlicfarm up ended with {done.returncode}: {lines[-1] if lines else 'it said nothing'}")
+        raise BenchmarkError(f"garlicfarm up ended with {done.returncode}: {lines[-1] if lines else 'without output'}")
     return lines

@@ -43,7 +43,7 @@ async def measure(directory: Path, base: str | None, runs: int) -> tuple[list[Fi
     trees = {HERE: TREE}
     remarks = []
     if base is None:
-        remarks.append("consensus-step: no comparison, since --base names no checkout and no commit")
+        remarks.append("consensus-step: no comparison, because --base does not name a checkout or a commit")
     else:
         trees = {BASE: checkout(base, directory)} | trees
     if compiled_is_current():

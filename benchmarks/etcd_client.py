@@ -61,7 +61,7 @@ async def _load(endpoint: str, credentials: grpc.ChannelCredentials, load: Load)
     await _all(Loop(submit, load.clients), WARM_UP_S)
     print(READY, flush=True)
     if (await asyncio.to_thread(sys.stdin.readline)).strip() != GO:
-        raise SystemExit("the benchmark was given up")
+        raise SystemExit("the benchmark was cancelled")
     loop = Loop(submit, load.clients)
     began_s, processor_s = time.perf_counter(), time.process_time()
     await _all(loop, load.seconds)

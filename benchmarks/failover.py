@@ -72,7 +72,7 @@ async def _kill_leader(farm: Farm) -> tuple[float, float]:
         nursery.cancel_scope.cancel()
     elected_ms = [moment for moment in await _elections(survivors) if moment >= killed_ms]
     if not elected_ms:
-        raise BenchmarkError("a write was acknowledged, but no survivor's trace tells of an election")
+        raise BenchmarkError("a write was acknowledged, but no survivor's trace contains an election")
     return (max(elected_ms) - killed_ms) / 1000, written_s
 
 
@@ -87,7 +87,7 @@ async def _elections(servers: list[Server]) -> list[int]:
                     moments += [event.time_ms for event in page.events if event.kind == "leader-elected"]
                     cursor = page.next_cursor
             except (ControlError, DocumentError) as error:
-                raise BenchmarkError(f"{server.node.name} does not tell its trace: {error}") from error
+                raise BenchmarkError(f"{server.node.name} does not return its trace: {error}") from error
     return moments
 
 

@@ -266,5 +266,5 @@ def _change(node: NodeFiles, setting: re.Pattern[str], into: str, what: str) -> 
     text = node.configuration_file.read_text(encoding="utf-8")
     changed, count = setting.subn(into, text)
     if count != 1:
-        raise BenchmarkError(f"{node.configuration_file} has no {what} to set")
+        raise BenchmarkError(f"{node.configuration_file} lacks {what}")
     node.configuration_file.write_text(changed, encoding="utf-8")

@@ -147,7 +147,7 @@ async def beside_serf(directory: Path, kills: int) -> list[Figure]:
                 "serf",
             )
     if program is None:
-        print(f"serf beside it: skipped, {reason}", flush=True)
+        print(f"serf: skipped, {reason}", flush=True)
     return ours + theirs
 
 
@@ -207,7 +207,7 @@ async def stops(tries: int) -> list[Figure]:
     clean = sum(each == 0 for each in deaths)
     return [
         Figure(
-            f"gossip, SIGSTOP of {STOPPED} of {SIZE} processes for {STOPPED_S:g} s at once, LAN timing",
+            f"gossip, SIGSTOP of {STOPPED} of {SIZE} processes for {STOPPED_S:g} s together, LAN timing",
             "times that a process declared another dead",
             "",
             tuple(float(each) for each in deaths),

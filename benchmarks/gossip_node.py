@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--capacity", type=int, default=64, help="peers at most (64)")
     parser.add_argument("--directory-limit", type=int, default=1_024, help="members known at most (1024)")
     parser.add_argument("--insecure", action="store_true", help="datagrams in clear")
-    parser.add_argument("--quiet", action="store_true", help="say nothing of changes")
+    parser.add_argument("--quiet", action="store_true", help="do not print changes")
     options = parser.parse_args()
     tuning = replace(TIMINGS[options.timing](), directory_limit=options.directory_limit)
     opened = gossip.open_group(

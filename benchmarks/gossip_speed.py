@@ -127,7 +127,7 @@ async def memory() -> list[Figure]:
             (summary,) = await group.summaries()
             resident.append(server.resident_bytes() / MIB)
     known = f"{summary['members']} members known, {summary['peers']} of them peers; goal: a whole node below 80 MB"
-    group_name = "gossip, memory of a node in a process of its own"
+    group_name = "gossip, memory of a node in a separate process"
     return [
         Figure(group_name, "alone", "MiB", tuple(resident[:1])),
         Figure(group_name, f"{PEERS} peers", "MiB", tuple(resident[1:2])),

@@ -65,7 +65,7 @@ async def memory(directory: Path) -> list[Figure]:
             # Only now: the view of ten thousand members takes memory itself.
             known = await _known(server)
             await trio.to_thread.run_sync(answer_pings, peers, SETTLED_S)
-            moments["after its view was asked for"] = _sizes(server)
+            moments["after a query of its view"] = _sizes(server)
     if known < DIRECTORY:
         raise BenchmarkError(f"the node lists {known} members of {DIRECTORY}, so the figures would be of another node")
     note = f"{known} members known; goal below {GOAL_MB} MB"

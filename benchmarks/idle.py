@@ -38,7 +38,7 @@ async def measure(directory: Path) -> list[Figure]:
     program, reason = await serf.find(directory)
     async with processes() as agents, running_farm(directory / "idle", Timing.LAN, change=_as_on_a_lan) as farm:
         if program is None:
-            print(f"serf beside it: skipped, {reason}", flush=True)
+            print(f"serf: skipped, {reason}", flush=True)
         else:
             await serf.start(agents, SERVERS, program)
             await agents.converge()
@@ -46,7 +46,9 @@ async def measure(directory: Path) -> list[Figure]:
         leader = await farm.leader()
         shares = [await _window(farm, agents) for _ in range(WINDOWS)]
         if await farm.leader() is not leader:
-            raise BenchmarkError("another node was elected meanwhile: measure again while the machine does less")
+            raise BenchmarkError(
+                "another node was elected during the measurement: measure again with less load on the machine"
+            )
         resident = tuple(server.resident_bytes() / MB for server in farm.servers)
         serf_resident = tuple(agent.resident_bytes() / MB for agent in agents.members)
     followers = [server for server in farm.servers if server is not leader]
@@ -62,7 +64,9 @@ async def measure(directory: Path) -> list[Figure]:
         ratio = figures[1].median / Figure("", "", "", theirs).median
         figures += [
             Figure(GROUP, "processor time of a serf agent", "%", theirs, "of one core, at the same time"),
-            Figure(GROUP, "a follower beside a serf agent", "x", (ratio,), f"of the medians; goal {SERF_GOAL:g}"),
+            Figure(
+                GROUP, "a follower compared with a serf agent", "x", (ratio,), f"of the medians; goal {SERF_GOAL:g}"
+            ),
             Figure(GROUP, "resident memory of a serf agent", "MB", serf_resident),
         ]
     return figures
@@ -93,5 +97,5 @@ def _as_on_a_lan(settings: str) -> str:
     settings, periods = _PERIOD.subn(f"reporting_period_ms = {REPORTING_PERIOD_MS}", settings)
     settings, timings = _GOSSIP_TIMING.subn(rf'\1timing = "{Timing.LAN.value}"', settings)
     if (periods, timings) != (1, 1):
-        raise BenchmarkError("the settings that `up` writes have no reporting period or no gossip timing to change")
+        raise BenchmarkError("the settings of `up` do not have a reporting period and a gossip timing")
     return settings

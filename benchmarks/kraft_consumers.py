@@ -78,7 +78,7 @@ async def rates(directory: Path, runs: int, no_jvm: str | None) -> list[Figure]:
         await _fill(farm, COLD_ENTRIES)
         figures = (await _of_farm(farm, f"{_HOST}:{port}", directory, runs)).figures(where, OURS)
     if no_jvm is not None:
-        print(f"a broker of Kafka beside it: left out: {no_jvm}", flush=True)
+        print(f"a broker of Kafka: left out: {no_jvm}", flush=True)
         return figures
     async with running_jvm_servers(directory / "jvm") as servers:
         return figures + (await _of_broker(servers, directory, runs)).figures(where, "Kafka 4.1")
@@ -218,7 +218,7 @@ async def _fill(farm: Farm, count: int) -> None:
 async def _applied(server: Server) -> int:
     view = await server.view()
     if view is None or view.raft.applied_index is None:
-        raise BenchmarkError(f"{server.node.name} does not say what it has applied")
+        raise BenchmarkError(f"{server.node.name} does not report its applied index")
     return view.raft.applied_index
 
 

@@ -124,7 +124,7 @@ def _tables(directory: Path, runs: int) -> list[Figure]:
             if number:
                 ours.append(pair[0])
                 theirs.append(pair[1])
-    group = "pipeline: the log to tables, beside the same rows from Parquet"
+    group = "pipeline: the log to tables, compared with the same rows from Parquet"
     setting = f"{entries} entries, batches of {BATCH_ENTRIES}, {MASTER}, in turns, after one warm-up"
     by_clock = tuple(mine.seconds / other.seconds for mine, other in zip(ours, theirs, strict=True))
     by_processor = tuple(mine.processor_s / other.processor_s for mine, other in zip(ours, theirs, strict=True))

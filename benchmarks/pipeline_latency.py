@@ -45,7 +45,7 @@ async def measure(directory: Path) -> list[Figure]:
             try:
                 samples = [await _sample(farm, output, number) for number in range(WARM_UP_SAMPLES + SAMPLES)]
             except trio.TooSlowError as error:
-                raise ChildError(f"no row came; the pipeline said: {said.read_text()[-2000:]}") from error
+                raise ChildError(f"no row came; the pipeline printed: {said.read_text()[-2000:]}") from error
             finally:
                 os.killpg(process.pid, signal.SIGINT)
                 with trio.move_on_after(STOP_PATIENCE_S):

@@ -23,7 +23,7 @@ async def find(directory: Path) -> tuple[str | None, str]:
     if installed is not None:
         return installed, ""
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        return None, "serf is not installed and this is no Debian to fetch it from"
+        return None, "serf is not installed, and this is not a Debian system to fetch it from"
     target = directory / "serf"
     target.mkdir()
     with trio.move_on_after(FETCH_TIMEOUT_S):

@@ -151,14 +151,14 @@ async def _drive(
 
 async def _say(process: trio.Process, line: bytes) -> None:
     if process.stdin is None:
-        raise BenchmarkError("a client process has no standard input")
+        raise BenchmarkError("a client process lacks a standard input")
     await process.stdin.send_all(line)
 
 
 async def _hear(process: trio.Process) -> str:
     """One line of its standard output."""
     if process.stdout is None:
-        raise BenchmarkError("a client process has no standard output")
+        raise BenchmarkError("a client process lacks a standard output")
     line = bytearray()
     while not line.endswith(b"\n"):
         data = await process.stdout.receive_some()

@@ -20,7 +20,7 @@ from bridge.node.local.farm_files import LOOPBACK
 from bridge.node.settings.choices import Timing
 from consensus.protocols.zmq_raft import connect
 
-GROUP: Final = "memory of a node with an endpoint for ØMQ Raft clients, beside nodes without"
+GROUP: Final = "memory of a node with an endpoint for ØMQ Raft clients, compared with nodes without"
 SETTLED_S: Final = 5.0
 CLIENTS: Final = 20
 READS: Final = 20

@@ -178,7 +178,9 @@ def _md5(path: Path) -> str:
 def main() -> int:
     """Build what the options name."""
     parser = argparse.ArgumentParser(prog="python -m deploy.deb", description="Build the Debian package.")
-    parser.add_argument("--dist", type=Path, default=ROOT / "dist", help="where the wheel is and the package goes")
+    parser.add_argument(
+        "--dist", type=Path, default=ROOT / "dist", help="directory of the wheel and of the new package"
+    )
     parser.add_argument("--python", default="3.11", help="the Python of the release (default: 3.11, Debian 12)")
     parser.add_argument("--arch", default=own_architecture(), help="amd64, arm64 or armhf (default: this machine's)")
     options = parser.parse_args()

@@ -24,7 +24,7 @@ MACHINES = {"amd64": "x86_64", "arm64": "aarch64", "armhf": "armv7l"}
 """Debian's names of architectures, and those of wheels."""
 LAUNCHER = """\
 #!{prefix}/bin/python -I
-# garlicfarm, in an environment of its own: -I keeps the user's PYTHONPATH and current directory out of it.
+# garlicfarm, in a separate environment: -I keeps the user's PYTHONPATH and current directory out of it.
 import sys
 
 from bridge.cli.main import main
@@ -94,7 +94,7 @@ def target(python: str, architecture: str) -> Target:
     if python not in RELEASES or architecture not in MACHINES:
         pythons = ", ".join(f"{each.python} ({each.name})" for each in RELEASES.values())
         raise PackagingError(
-            f"there is no package for Python {python} on {architecture}: choose a Python of {pythons} and an"
+            f"a package for Python {python} on {architecture} is not supported: choose a Python of {pythons} and an"
             f" architecture of {', '.join(MACHINES)}"
         )
     return Target(RELEASES[python], architecture)
@@ -105,7 +105,7 @@ def own_wheel(wanted: Target, dist: Path) -> Path:
     compiled = sorted(dist.glob(f"garlicfarm-*-{wanted.interpreter}-{wanted.interpreter}-*linux*_{wanted.machine}.whl"))
     pure = sorted(dist.glob("garlicfarm-*-py3-none-any.whl"))
     if not pure and not compiled:
-        raise PackagingError(f"{dist} has no wheel of garlicfarm: call `make dist`, which makes it first")
+        raise PackagingError(f"{dist} does not contain a wheel of garlicfarm: run `make dist`, which makes it first")
     return (compiled or pure)[-1]
 
 

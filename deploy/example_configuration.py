@@ -19,12 +19,12 @@ WIDTH = 100
 HEAD = f"""\
 # {CONFIGURATION_DIRECTORY}/node.toml: this machine's node. See also garlicfarm.toml(5), `garlicfarm help settings`.
 #
-# On a LAN nothing needs to be changed: the node finds the others by broadcast. What it does need is the farm's key,
-# made on one node and copied to the others:
+# On a LAN the defaults suffice: the node finds the other nodes by broadcast. It only needs the farm key, made on one
+# node and copied to the others:
 #     garlicfarm keys new-farm --expect 3 --output {CONFIGURATION_DIRECTORY}/farm.key
 #     systemctl start garlicfarm
 #
-# A setting behind a "#" shows its default, or an example where it has none. After a change:
+# A setting after a "#" shows its default, or an example if it does not have a default. After a change:
 #     garlicfarm config show --config {CONFIGURATION_DIRECTORY}/node.toml && systemctl restart garlicfarm
 """
 SET = {"farm_key": f"{CONFIGURATION_DIRECTORY}/farm.key", "state_dir": STATE_DIRECTORY}

@@ -58,13 +58,13 @@ def _overview() -> str:
         ".SH ENVIRONMENT",
         ".TP",
         r"\fBGARLICFARM_NODE\fR",
-        r"Control socket or state directory of the node that commands ask, where \fB\-\-node\fR is not given.",
+        r"Control socket or state directory of the node that commands query without \fB\-\-node\fR.",
         ".SH FILES",
     ]
     for path, meaning in (
         (
             f"{CONFIGURATION_DIRECTORY}/node.toml",
-            "configuration of the node that the service runs; see garlicfarm.toml(5)",
+            "configuration of the service's node; see garlicfarm.toml(5)",
         ),
         (f"{CONFIGURATION_DIRECTORY}/farm.key", "the farm's key; without it the service does not start"),
         (STATE_DIRECTORY, "the node's identity, its log and its control socket; never copy it to a second machine"),
@@ -96,7 +96,7 @@ def _command_page(root: click.Context, name: str) -> str:
     if name in HANDED_ON:
         lines += [
             ".PP",
-            r"It needs an extra of its own; \fBgarlicfarm help how\-to/pipeline\fR tells how to install it.",
+            r"It needs a separate extra; see \fBgarlicfarm help how\-to/pipeline\fR to install it.",
         ]
     else:
         lines += _options(context, ".SH OPTIONS")
@@ -155,7 +155,7 @@ def _settings() -> str:
     lines = [
         *_title("garlicfarm.toml", 5, "settings of a Garlic Farm node"),
         ".SH SYNOPSIS",
-        rf"\fI{_plain(CONFIGURATION_DIRECTORY)}/node.toml\fR, or what \fBgarlicfarm run \-\-config\fR names",
+        rf"\fI{_plain(CONFIGURATION_DIRECTORY)}/node.toml\fR, or the file of \fBgarlicfarm run \-\-config\fR",
         ".SH DESCRIPTION",
         r"A TOML file. Every setting but \fBfarm_key\fR has a default. An unknown key or a bad value is refused and",
         r"named with its place. A relative path is relative to the file.",

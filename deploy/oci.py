@@ -78,7 +78,9 @@ def _run(command: list[str]) -> str:
 def main() -> int:
     """Lay out the context and try to build."""
     parser = argparse.ArgumentParser(prog="python -m deploy.oci", description="Lay out and build the container image.")
-    parser.add_argument("--dist", type=Path, default=ROOT / "dist", help="where the package is and the image goes")
+    parser.add_argument(
+        "--dist", type=Path, default=ROOT / "dist", help="directory of the package and of the new image"
+    )
     parser.add_argument("--arch", default=own_architecture(), help="amd64 or arm64 (default: this machine's)")
     options = parser.parse_args()
     try:
@@ -92,7 +94,7 @@ def main() -> int:
     reasons = build(context, archive)
     if reasons:
         sys.stderr.write(
-            f"no image archive was built ({'; '.join(reasons)}); build {context} where there is a builder\n"
+            f"no image archive was built ({'; '.join(reasons)}); build {context} on a machine with a builder\n"
         )
     else:
         sys.stdout.write(f"{archive}\n")

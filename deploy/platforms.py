@@ -19,17 +19,17 @@ PINNED = re.compile(r"^([a-z0-9.-]+)==(\S+)", re.MULTILINE)
 HEAD = """\
 # Platforms
 
-What a node needs beside Python is listed here with the machines for which the index has a wheel, that is, a file that
-pip unpacks without a compiler. `make requirements` asks the index and writes this page. *Any* is a wheel without
-compiled code. A number is a version of Python; where a machine has a dash, pip builds the package from its sources.
+This page lists the packages that a node needs in addition to Python, and the machines with a wheel in the index. pip
+unpacks a wheel without a compiler. `make requirements` queries the index and writes this page. *Any* is a wheel
+without compiled code. A number is a version of Python. A dash: pip builds the package from its sources.
 
 """
 NO_WHEELS = """
-**arm64** has everything: a Raspberry Pi 3 or newer with a 64-bit system takes the wheel and the package as they are.
+**arm64** has all wheels: a Raspberry Pi 3 or newer with a 64-bit system installs the wheel and the package unchanged.
 
 **armhf** (32-bit ARM) lacks wheels of {missing}.
-There pip builds these from their sources, with a C compiler, the headers of Python and of libffi, and for `cbor2` a
-Rust compiler. No Debian package is made for it. A 64-bit system on the same machine, where it can run one, is better.
+There pip builds them from their sources, with a C compiler, the headers of Python and of libffi, and for `cbor2` a
+Rust compiler. It does not have a Debian package. If the machine can run a 64-bit system, use that instead.
 """
 ALL_WHEELS = """
 Every machine of this table has all wheels.
@@ -48,9 +48,9 @@ def page() -> str:
     end = NO_WHEELS.format(missing=", ".join(missing)) if missing else ALL_WHEELS
     releases = ", ".join(f"{each.name} (Python {each.python})" for each in RELEASES.values())
     packaged = (
-        f"\nDebian packages can be built for {releases},\n"
-        "on amd64 and arm64, each on either of both: `make dist DEB_PYTHON=3.13 DEB_ARCH=arm64`. Without these words\n"
-        "the package is for Debian 12 and the machine that builds.\n"
+        f"\nDebian packages can be built for {releases},\non amd64 and arm64, each for both: `make dist"
+        " DEB_PYTHON=3.13 DEB_ARCH=arm64`. Without these parameters\nthe package is for Debian 12 and the building"
+        " machine.\n"
     )
     return HEAD + head + "".join(rows) + end + packaged
 
@@ -79,7 +79,7 @@ def _wheel(name: str, version: str, wanted: Target) -> str:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         if "No matching distribution found" not in done.stderr:
-            raise SystemExit(f"pip could not ask for {name} {version}: {done.stderr.strip()}")
+            raise SystemExit(f"pip could not query {name} {version}: {done.stderr.strip()}")
         return ""
     (install,) = json.loads(done.stdout)["install"]
     return Path(unquote(install["download_info"]["url"])).name

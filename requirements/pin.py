@@ -75,7 +75,7 @@ def _write(file: str, packages: Iterable[tuple[str, str]], sources: str) -> None
 def _block(name: str, version: str) -> str:
     hashes = sorted({(link.filename, link.hash or "") for link in _files(name) if _is_wanted(link, name, version)})
     if not hashes:
-        raise SystemExit(f"the index has no file of {name} {version} with a SHA-256 that the Pythons here could use")
+        raise SystemExit(f"the index does not have a file of {name} {version} with a SHA-256 for these Pythons")
     lines = [f"{name}=={version}", *(f"    --hash=sha256:{digest}" for _, digest in hashes)]
     return " \\\n".join(lines) + "\n"
 

@@ -219,7 +219,7 @@ def webhook_of(url: str) -> Webhook:
         parts = urlsplit(url.strip())
         port = parts.port
     except ValueError:
-        raise ValueError("it is no URL") from None
+        raise ValueError("it is not a URL") from None
     if parts.scheme not in _SCHEMES or not parts.hostname:
         raise ValueError("it is not a URL that begins with https:// or http:// and names a host")
     if not url.isascii() or any(each.isspace() or not each.isprintable() for each in url.strip()):

@@ -104,7 +104,7 @@ def query(
 
 def _tell(answer: "Answer", *, as_json: bool, as_csv: bool) -> None:
     for name in answer.empty:
-        echo(f"{name} has no rows: {_FILLED_BY.get(name, 'the read entries do not produce any')}", err=True)
+        echo(f"{name} is empty: {_FILLED_BY.get(name, 'the read entries do not produce any')}", err=True)
     if as_json:
         for row in answer.documents():
             print_json(_json(row))

@@ -107,8 +107,8 @@ class RunMetrics:
         )
         self._undelivered = Counter(
             f"{PREFIX}_alert_messages_failed",
-            "Rounds of attempts after which a message about an alert was not delivered. It is tried again every five"
-            " minutes: the output of the run names the receiver and the reason.",
+            "Failed rounds of attempts to deliver a message about an alert. It is tried again every five minutes: the"
+            " output of the run names the receiver and the reason.",
             registry=self._registry,
         )
 

@@ -26,7 +26,7 @@ from pipeline.serve.query import TABLES, refuse_without_tables
 _HEAD = """\
 -- The tables in {output}
 -- as views, for DuckDB with its extension `delta`, which DuckDB fetches at the first use.
--- Make the views anew after an upgrade, and when there are tables that were not there."""
+-- Make the views again after an upgrade, and when new tables exist."""
 
 
 def view_statements(output: Path) -> Iterator[str]:

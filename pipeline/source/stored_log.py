@@ -60,7 +60,7 @@ class StoredLog:
             raise FarmLogError(
                 f"the log in '{self._farm.directory}' should have entry {commit}, and ends before it: `garlicfarm log"
                 " verify` shows its end. Give that with --committed-through INDEX; if committed.json has a higher"
-                " index, as in a copy of a running node's directory, remove that file from the copy"
+                " index, as in a copy of a running node's directory, remove this file there"
             )
         self._looked = True
 

@@ -16,7 +16,7 @@ from pipeline import INSTALL
 
 OLDEST_JAVA = 17
 _WRAPPER = """#!/bin/sh
-# Drops the one module that Spark asks for and this Java does not carry.
+# Drops the only module that Spark requires and this Java lacks.
 count=$#
 while [ "$count" -gt 0 ]; do
   argument=$1

@@ -45,7 +45,7 @@ asks Maven's cache of this user first, where descriptions without their jars are
 _LOGGING = """# An operator sees the reason of a failure; Spark's own report, with pages of frames, is in a file.
 rootLogger.level = error
 rootLogger.appenderRef.file.ref = file
-# At the level of the root it does not tell on every start how to change that.
+# At the level of the root it does not print a hint about levels at every start.
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 appender.file.type = RollingFile

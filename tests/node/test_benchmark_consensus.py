@@ -122,7 +122,10 @@ async def test_etcd_is_left_out_with_a_reason_where_it_cannot_be_fetched(
 ) -> None:
     monkeypatch.setattr(etcd_group, "find_spec", lambda _name: object())
     monkeypatch.setattr("shutil.which", lambda _name: None)
-    assert await etcd_group.find(tmp_path) == (None, "etcd is not installed and this is no Debian to fetch it from")
+    assert await etcd_group.find(tmp_path) == (
+        None,
+        "etcd is not installed, and this is not a Debian system to fetch it from",
+    )
     monkeypatch.setattr(etcd_group, "find_spec", lambda _name: None)
     program, reason = await etcd_group.find(tmp_path)
     assert program is None

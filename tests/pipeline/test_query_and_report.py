@@ -155,12 +155,12 @@ def test_an_answer_out_of_tables_without_rows_says_which_and_what_fills_them(tmp
     # then each empty table that is read is told, with what fills it
     head, why = said("reliability")
     assert (len(head.splitlines()), head.startswith("farm")) == (1, True)
-    assert why.startswith("transitions has no rows: `run` and `run --once --watch` watch")
+    assert why.startswith("transitions is empty: `run` and `run --once --watch` watch")
     assert "--watch" in why
     assert "--trace-files" in said("SELECT count(*) FROM Detections, events", "--csv")[1]
     assert len(said("SELECT count(*) FROM Detections, events", "--csv")[1].splitlines()) == 2
     assert "pipeline floodfills" in said("DESCRIBE closest_floodfills", "--json")[1]
-    assert said("SELECT * FROM publications")[1] == "publications has no rows: the read entries do not produce any\n"
+    assert said("SELECT * FROM publications")[1] == "publications is empty: the read entries do not produce any\n"
     # and nothing is said of those that have rows, or that a query gives a name to itself
     assert said("WITH events AS (SELECT 1 AS a) SELECT * FROM events, current_routers")[1] == ""
 

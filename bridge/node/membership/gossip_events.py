@@ -55,8 +55,8 @@ _HALTED: Final = (
     " state directory or a copy of one: give one of them a fresh state directory"
 )
 _FORGOTTEN: Final = (
-    "Its later votes and acknowledgments are lost, so it must not vote again: restore the newest state directory and"
-    " start one process with it; or, if that is lost, start with an empty directory, and at the leader `garlicfarm"
+    "It lost its later votes and acknowledgments, so it must not vote again: restore the newest state directory and"
+    " start one process with it. If that is lost, start with an empty directory, and at the leader run `garlicfarm"
     " node approve NAME`"
 )
 

@@ -72,7 +72,7 @@ class GossipSettings:
     advertise: Annotated[
         Address | None,
         Setting(
-            "the address that peers use, if this node is behind a NAT",
+            "the address that peers use, if a NAT is between them and this node",
             default="`gossip.bind`",
             example=f"192.168.1.10:{GOSSIP_PORT}",
         ),

@@ -638,9 +638,7 @@ _NOWHERE: Final = LogId(-1, -1)
 
 def _only(elements: tuple[_Element, ...]) -> _Element:
     if len(elements) != 1:
-        raise KafkaWireError(
-            f"a message of the quorum has {len(elements)} topics or partitions, not the one of the log"
-        )
+        raise KafkaWireError(f"a message of the quorum has {len(elements)} topics or partitions instead of one")
     return elements[0]
 
 
