@@ -45,7 +45,7 @@ settings.load_profile("garlicfarm")
 
 _STATE = pytest.StashKey[dict[str, object]]()
 SPARK = "tests/spark"
-LONG_FARMS = ("keys", "survivor", "membership", "pipeline_run", "i2p_transport")
+LONG_FARMS = ("lan", "kraft_serve", "injected_faults", "pipeline_run", "tutorial", "kraft_how_to")
 LONG = (SPARK, *(f"tests/end_to_end/test_{name}.py" for name in LONG_FARMS))
 """The groups that take longest, the longest first."""
 STARTED_TESTS = 2
