@@ -44,7 +44,6 @@ from bridge.node.events.event_log import EventLog, clock_ms
 from bridge.wire.log.entries import EntryReader, decode
 from bridge.wire.log.snapshot import FarmSnapshot, decode_farm, encode_farm
 from consensus import (
-    APPLIED_AT_ONCE,
     Configuration,
     Entry,
     EntryKind,
@@ -158,12 +157,9 @@ class AppliedState:
         await self._news.wait()
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
-        """Take committed entries; after a restart there are many, so others get their turn in between."""
-        for start in range(0, len(entries), APPLIED_AT_ONCE):
-            if start:
-                await trio.lowlevel.checkpoint()
-            for index, entry in enumerate(entries[start : start + APPLIED_AT_ONCE], first + start):
-                self._apply(index, entry)
+        """See `StateMachine.apply`."""
+        for index, entry in enumerate(entries, first):
+            self._apply(index, entry)
         self._news.set()
         self._news = trio.Event()
 

@@ -46,7 +46,6 @@ from consensus.protocols.kraft.wire.entries import (
     goes_on,
     next_sequence,
 )
-from consensus.server.interfaces import APPLIED_AT_ONCE
 
 BATCHES: Final = 5
 """Kafka's producers have so many requests under way at most."""
@@ -119,11 +118,8 @@ class QuorumLog:
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
         """See `StateMachine.apply`."""
-        for start in range(0, len(entries), APPLIED_AT_ONCE):
-            if start:
-                await trio.lowlevel.checkpoint()
-            for index, entry in enumerate(entries[start : start + APPLIED_AT_ONCE], first + start):
-                self._apply(index, entry)
+        for index, entry in enumerate(entries, first):
+            self._apply(index, entry)
         self._applied = first + len(entries) - 1
         self._is_within_batch = goes_on(entries[-1])
 

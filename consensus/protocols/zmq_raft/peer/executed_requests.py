@@ -18,16 +18,12 @@ hours of a log that gets no more updates stay.
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 
-import trio
-
 from consensus.core.entry_data import configuration_head
 from consensus.core.model import COMMAND, Entry, EntryKind, Index, LogId, Milliseconds
 from consensus.protocols.zmq_raft.wire.frames import REQUEST_ID_BYTES
 from consensus.protocols.zmq_raft.wire.request_ids import DEFAULT_WINDOW, NO_REQUEST_ID, Window, request_seconds
 from consensus.protocols.zmq_raft.wire.request_table import RequestTable
 
-_SLICE = 1024
-"""Entries that are taken without a pause: 4 ms."""
 _EXPIRY_MS = 10_000
 
 Watcher = Callable[[Index, tuple[Entry, ...]], None]
@@ -73,11 +69,16 @@ class ExecutedRequests:
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
         """Remember the ids, and tell the watchers."""
-        for start in range(0, len(entries), _SLICE):
-            if start:
-                await trio.lowlevel.checkpoint()
-            self._expire()
-            self._take(first + start, entries[start : start + _SLICE])
+        self._expire()
+        add, newest = self.table.add, self._newest
+        for index, entry in enumerate(entries, first):
+            request_id = request_id_of(entry)
+            add(request_id, index)
+            newest = max(newest, request_id)
+        self._newest = newest
+        self.applied = first + len(entries) - 1
+        for watcher in self.watchers:
+            watcher(first, entries)
 
     def snapshot(self) -> Iterator[bytes] | AsyncIterator[bytes]:
         """The bytes that were prepared; none if nothing was."""
@@ -97,17 +98,6 @@ class ExecutedRequests:
             pass
         self.table.clear()
         self.applied = last.index
-
-    def _take(self, first: Index, entries: tuple[Entry, ...]) -> None:
-        add, newest = self.table.add, self._newest
-        for index, entry in enumerate(entries, first):
-            request_id = request_id_of(entry)
-            add(request_id, index)
-            newest = max(newest, request_id)
-        self._newest = newest
-        self.applied = first + len(entries) - 1
-        for watcher in self.watchers:
-            watcher(first, entries)
 
     def _expire(self) -> None:
         now_ms = min(self._now_ms(), request_seconds(self._newest) * 1000)
