@@ -18,3 +18,4 @@ from .table import (
     SessionTableError as SessionTableError,
     parse_request_id as parse_request_id,
 )
+from .table_bytes import TableReader as TableReader, number_bytes as number_bytes

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from consensus.core.model import Index, Milliseconds
+from consensus.sessions.table_bytes import TableReader, number_bytes, text_bytes
 
 CLIENT_BYTES_MAX = 64
 SEQUENCE_MAX = 2**63 - 1
@@ -193,23 +194,28 @@ class SessionTable:
 
     def dump(self) -> bytes:
         """The whole table, for a snapshot: equal tables give equal bytes."""
-        parts = [bytes([_FORMAT]), _number(self.floor), _number(self._now_ms), _number(len(self._sessions))]
+        parts = [
+            bytes([_FORMAT]),
+            number_bytes(self.floor),
+            number_bytes(self._now_ms),
+            number_bytes(len(self._sessions)),
+        ]
         for (client, session_start), session in self._sessions.items():
             parts += [
-                _text(client.encode()),
-                _number(session_start),
-                _number(session.last_index),
-                _number(session.last_ms),
+                text_bytes(client.encode()),
+                number_bytes(session_start),
+                number_bytes(session.last_index),
+                number_bytes(session.last_ms),
             ]
-            parts += [_number(session.highest), _number(len(session.results))]
+            parts += [number_bytes(session.highest), number_bytes(len(session.results))]
             for sequence, result in sorted(session.results.items()):
-                parts += [_number(sequence), b"\0" if result is None else b"\1" + _text(result)]
+                parts += [number_bytes(sequence), b"\0" if result is None else b"\1" + text_bytes(result)]
         return b"".join(parts)
 
     @classmethod
     def load(cls, data: bytes, limits: SessionLimits = DEFAULT_LIMITS) -> "SessionTable":
         """The table that was dumped, under the same limits; anything else is a `SessionTableError`."""
-        table, reader = cls(limits), _TableReader(data)
+        table, reader = cls(limits), TableReader(data, "a session table", SessionTableError)
         if reader.take(1) != bytes([_FORMAT]):
             raise SessionTableError(f"a session table of format {data[:1].hex() or 'nothing'}, not {_FORMAT}")
         table.floor, table._now_ms = reader.number(), reader.number()
@@ -239,7 +245,7 @@ class SessionTable:
         self.floor = max(self.floor, self._sessions.pop(name).last_index)
 
 
-def _load_session(reader: "_TableReader", limits: SessionLimits) -> tuple[tuple[str, Index], _Session]:
+def _load_session(reader: TableReader, limits: SessionLimits) -> tuple[tuple[str, Index], _Session]:
     try:
         client = reader.text(CLIENT_BYTES_MAX).decode()
     except UnicodeDecodeError as error:
@@ -250,37 +256,3 @@ def _load_session(reader: "_TableReader", limits: SessionLimits) -> tuple[tuple[
         sequence = reader.number()
         session.results[sequence] = reader.text(limits.result_bytes_max) if reader.take(1) == b"\1" else None
     return name, session
-
-
-def _number(value: int) -> bytes:
-    return value.to_bytes(8, "big")
-
-
-def _text(data: bytes) -> bytes:
-    return _number(len(data)) + data
-
-
-class _TableReader:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._place = 0
-
-    def take(self, size: int) -> bytes:
-        taken = self._data[self._place : self._place + size]
-        if len(taken) != size:
-            raise SessionTableError(f"a session table that ends after {len(self._data)} bytes, in the midst of a value")
-        self._place += size
-        return taken
-
-    def number(self, at_most: int = SEQUENCE_MAX) -> int:
-        value = int.from_bytes(self.take(8), "big")
-        if value > at_most:
-            raise SessionTableError(f"a session table with the number {value} where {at_most} is the limit")
-        return value
-
-    def text(self, at_most: int) -> bytes:
-        return self.take(self.number(at_most))
-
-    def end(self) -> None:
-        if self._place != len(self._data):
-            raise SessionTableError(f"a session table with {len(self._data) - self._place} bytes after its end")

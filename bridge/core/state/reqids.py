@@ -48,6 +48,8 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from consensus.sessions import TableReader, number_bytes
+
 REQID_BYTES: Final = 12
 REQIDS_MAX: Final = 32_768
 """Per table: 4 MB. So many updates in eight hours keep their full time; beyond that the oldest go earlier."""
@@ -59,7 +61,6 @@ _MARK: Final = "zmq:"
 _FORMAT: Final = 1
 _FORMAT_WITH_AUTHORS: Final = 2
 _AUTHOR_BYTES: Final = 8
-_NUMBER_BYTES: Final = 8
 _NO_FLOOR: Final = bytes(REQID_BYTES)
 _LAST_TAIL: Final = b"\xff" * (REQID_BYTES - 4)
 
@@ -183,14 +184,14 @@ class ReqidTable:
 
     def dump(self, *, with_authors: bool = False) -> bytes:
         """The whole table: equal tables give equal bytes."""
-        parts = [self.floor, _number(len(self._indexes))]
-        parts += [reqid + _number(self._indexes[reqid]) for reqid in sorted(self._indexes)]
+        parts = [self.floor, number_bytes(len(self._indexes))]
+        parts += [reqid + number_bytes(self._indexes[reqid]) for reqid in sorted(self._indexes)]
         if with_authors:
-            parts.append(_number(len(self._author_of)))
+            parts.append(number_bytes(len(self._author_of)))
             parts += [reqid + self._author_of[reqid] for reqid in sorted(self._author_of)]
         return b"".join(parts)
 
-    def load(self, reader: "_Reader", *, with_authors: bool = False) -> None:
+    def load(self, reader: TableReader, *, with_authors: bool = False) -> None:
         """Become what was dumped; raises `ReqidTableError`."""
         self.floor = reader.take(REQID_BYTES)
         count = reader.number(self._limit)
@@ -274,8 +275,8 @@ class Reqids:
             (
                 bytes([_FORMAT_WITH_AUTHORS if with_authors else _FORMAT]),
                 *(each.dump(with_authors=with_authors) for each in self._tables.values()),
-                _number(len(self._skipped)),
-                *map(_number, self._skipped),
+                number_bytes(len(self._skipped)),
+                *map(number_bytes, self._skipped),
             )
         )
 
@@ -285,7 +286,7 @@ class Reqids:
         made = cls(limit, skipped_max)
         if not data:
             return made
-        reader = _Reader(data)
+        reader = TableReader(data, "a table of reqids", ReqidTableError)
         form = reader.take(1)[0]
         if form not in {_FORMAT, _FORMAT_WITH_AUTHORS}:
             raise ReqidTableError(f"a table of reqids of format {data[:1].hex()}, not {_FORMAT}")
@@ -306,30 +307,3 @@ def _is_rising(numbers: Iterable[int]) -> bool:
             return False
         before = number
     return True
-
-
-def _number(value: int) -> bytes:
-    return value.to_bytes(_NUMBER_BYTES, "big")
-
-
-class _Reader:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._place = 0
-
-    def take(self, size: int) -> bytes:
-        taken = self._data[self._place : self._place + size]
-        if len(taken) != size:
-            raise ReqidTableError(f"a table of reqids that ends after {len(self._data)} bytes, in the midst of a value")
-        self._place += size
-        return taken
-
-    def number(self, at_most: int = 2**63 - 1) -> int:
-        value = int.from_bytes(self.take(_NUMBER_BYTES), "big")
-        if value > at_most:
-            raise ReqidTableError(f"a table of reqids with the number {value} where {at_most} is the limit")
-        return value
-
-    def end(self) -> None:
-        if self._place != len(self._data):
-            raise ReqidTableError(f"a table of reqids with {len(self._data) - self._place} bytes after its end")
