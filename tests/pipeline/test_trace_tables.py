@@ -240,16 +240,16 @@ def copies_of(rows: Rows, **changed: object) -> Rows:
     return [row | changed for row in rows]
 
 
-@pytest.mark.parametrize("farms", [1, 2])
 @pytest.mark.parametrize("is_file_first", [False, True])
 @pytest.mark.parametrize(
-    "dates",
+    ("dates", "farms"),
     [
-        {"log_time": None, "clock_offset_ms": None},
-        {"log_time": NOON + timedelta(hours=30), "clock_offset_ms": -40 * HOUR_S * 1_000},
-        {},
+        ({"log_time": None, "clock_offset_ms": None}, 1),
+        ({"log_time": None, "clock_offset_ms": None}, 2),
+        ({"log_time": NOON + timedelta(hours=30), "clock_offset_ms": -40 * HOUR_S * 1_000}, 1),
+        ({}, 2),
     ],
-    ids=["undated", "another day", "same date"],
+    ids=["undated", "undated, two farms", "another day", "same date, two farms"],
 )
 def test_event_of_a_node_and_of_a_file_counts_once(
     farms: int, dates: dict[str, object], tmp_path: Path, *, is_file_first: bool

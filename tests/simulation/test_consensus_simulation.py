@@ -55,6 +55,20 @@ FOUND_AT = {
     "kraft-match-by-offset-alone": 0,
 }
 """A seed whose history shows the bug. `python -m tests.simulation consensus-mutants` finds all bugs."""
+SHOWN_AT = {
+    "leader-counts-itself-early": 7,
+    "match-by-index-only": 10,
+    "joint-majority-of-the-union": 4,
+    "fetch-leader-counts-itself-early": 7,
+    "snapshot-forgets-the-configuration": 9,
+    "rot-taken-for-a-tear": 29,
+    "zmq-late-answer-says-where-to-go-on": 4,
+    "zmq-success-of-less": 5,
+    "kraft-vote-for-another-directory": 8,
+    "kraft-fetch-of-another-directory": 8,
+    "kraft-high-watermark-of-a-moment-later": 9,
+}
+"""The seed whose short history calls and shows the bug; the search for the others begins at 0."""
 SHOWN_WITHIN = 100
 """Short histories, in one of which a planted bug must be called, and which it must change; most do in the first."""
 RARELY_SHOWN = (
@@ -153,7 +167,7 @@ def test_every_planted_bug_runs_in_the_place_of_the_function_and_changes_what_ha
     called: set[str] = set()
     changes = tuple((owner, name, _noting_calls(wrong, name, called)) for owner, name, wrong in mutant.changes)
     differs = mutant.name in RARELY_SHOWN
-    for seed in range(SHOWN_WITHIN):
+    for seed in range(SHOWN_AT.get(mutant.name, 0), SHOWN_WITHIN):
         differs = _changes_the_history(replace(mutant, changes=changes), seed, called) or differs
         if differs and called == _names(mutant):
             return
@@ -179,7 +193,7 @@ def test_every_planted_bug_replaces_the_only_definition_of_its_function(mutant: 
 def test_every_planted_bug_has_a_name_of_its_own() -> None:
     names = [mutant.name for mutant in ALL_MUTANTS]
     assert len(names) == len(set(names))
-    assert set(FOUND_AT) <= set(names)
+    assert {*FOUND_AT, *SHOWN_AT} <= set(names)
 
 
 def _trace_in_another_process(strategy: str, hash_seed: str) -> bytes:
