@@ -20,50 +20,50 @@ WAIT_LIMIT_MS = 30_000
 
 
 class ClusterAnswer(Document, frozen=True):
-    """Who leads, where, and who votes: what a client of the farm needs to find its way."""
+    """Leader and voters, for clients of the farm."""
 
     cluster: str
     """The name of the cluster."""
     cluster_id: str | None
     """The id of the cluster, in hexadecimal; null before the farm is created."""
     raft_id: int | None
-    """The Raft id of the asked node; null before the log has admitted it."""
+    """Raft id of the queried node; null before its admission."""
     term: int
-    """The term that the asked node knows."""
+    """Term of the queried node."""
     commit_index: int
-    """The last entry that the asked node knows to be committed."""
+    """Last committed entry that the queried node knows."""
     leader_id: int | None
-    """The Raft id of the leader; null while none is known."""
+    """Raft id of the leader; null while it is unknown."""
     leader_name: str | None
-    """What operators call the leader; null if it is not known."""
+    """Name of the leader; null if unknown."""
     leader_endpoint: str | None
-    """Where the leader's Raft server listens; null if it is not known."""
+    """Address of the leader's Raft server; null if unknown."""
     voters: tuple[VoterView, ...] = ()
-    """The servers that vote."""
+    """The voters."""
 
 
 class ServerClock(Record, frozen=True):
-    """A server's clock beside the majority time."""
+    """A server's clock compared with the majority time."""
 
     raft_id: int
     """The Raft id of the server."""
     name: str
-    """What operators call it."""
+    """Its name."""
     voter: bool
     """Its clock counts for the majority time."""
     offset_ms: int | None
-    """Milliseconds by which its clock is ahead; null if it has not reported lately, or the asked node cannot tell."""
+    """Milliseconds by which its clock is ahead; null if its last report is too old, or the offset is unknown."""
 
 
 class LogTimeAnswer(Document, frozen=True):
-    """The farm's time as one node knows it."""
+    """The farm's time at one node."""
 
     log_time_ms: int
     """Log time, milliseconds since the epoch."""
     majority_ms: int | None
-    """What the clocks of a majority of the voters have reached; null if too few have reported lately."""
+    """Time reached by the clocks of a majority of the voters; null if too few reported recently."""
     latest_ms: int | None
-    """Where a clock entry of the present leader could bring log time at most."""
+    """Highest log time that a clock entry of the present leader could set."""
     agreed: bool
     """A majority of the voters' clocks agrees with the majority time."""
     clocks: tuple[ServerClock, ...] = ()
@@ -71,37 +71,37 @@ class LogTimeAnswer(Document, frozen=True):
 
 
 class HealthAnswer(Document, frozen=True):
-    """Whether the process works, whatever the farm does: what a supervisor restarts a process for."""
+    """Health of the process, independent of the farm, for a supervisor that restarts it."""
 
     healthy: bool
     """A restart would not help."""
     reasons: tuple[str, ...]
-    """What does not work in this process, in words."""
+    """Faults of this process, as text."""
     verdict: VerdictView
-    """How the farm is."""
+    """The verdict."""
 
 
 class ReadyAnswer(Document, frozen=True):
-    """Whether the farm does its work, as the asked node sees it."""
+    """Readiness of the farm, as the queried node sees it."""
 
     ready: bool
-    """As the verdict says."""
+    """From the verdict."""
     verdict: VerdictView
-    """How the farm is."""
+    """The verdict."""
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
 class FarmKeyState(Enum):
-    """What the asked node does with a gossip key."""
+    """Use of a gossip key at the queried node."""
 
     PRIMARY = "primary"
-    """It seals with it."""
+    """The node seals with it."""
     INSTALLED = "installed"
-    """It opens with it."""
+    """The node opens datagrams with it."""
     REMOVED = "removed"
-    """It refuses it."""
+    """The node refuses it."""
 
 
 class FarmKeyView(Record, frozen=True):
@@ -110,52 +110,52 @@ class FarmKeyView(Record, frozen=True):
     key_id: str
     """The id of the key, in hexadecimal."""
     state: FarmKeyState
-    """What the asked node does with it."""
+    """Its use at the queried node."""
     since: int
     """The change of the ring that installed it, by the ring's own clock."""
     opened_by: int
-    """How many members open datagrams with it; none, once a removal has reached every member."""
+    """Number of members that open datagrams with it; 0 when a removal has reached every member."""
     sealed_by: int
-    """How many members seal with it."""
+    """Number of members that seal with it."""
     missing: tuple[str, ...] = ()
-    """Members that run and did not confirm that they open with it."""
+    """Running members that did not confirm that they open with it."""
 
 
 class KeysAnswer(Document, frozen=True):
-    """The farm's key ring as one node has it, and how far the others agree."""
+    """The farm's key ring at one node, and its state at the other members."""
 
     farm: str
     """The label of the farm, in hexadecimal."""
     epoch: int
     """The change of the ring that chose the sealing key, by the ring's own clock."""
     primary: str
-    """The id of the key that the asked node seals with."""
+    """Id of the sealing key of the queried node."""
     members: int
-    """How many members run, as far as gossip knows; the asked one among them."""
+    """Number of running members in gossip, the queried node included."""
     file: str
-    """The path of the farm key file that the node's configuration names."""
+    """Path of the farm key file in the node's configuration."""
     file_epoch: int | None
-    """The epoch of that file; null if it cannot be read, or is another farm's."""
+    """Epoch of that file; null if it cannot be read, or belongs to another farm."""
     keys: tuple[FarmKeyView, ...] = ()
     """The keys."""
     behind: tuple[str, ...] = ()
-    """Members that have another ring, for a moment or because something is wrong."""
+    """Members with another ring, for a moment or because of a fault."""
     silent: tuple[str, ...] = ()
-    """Members that run and did not answer."""
+    """Running members that did not reply."""
     absent: tuple[str, ...] = ()
-    """Members that do not run, and have what keys they had."""
+    """Members that do not run; their keys are unchanged."""
     refused: bool = False
-    """The group has removed the keys of this node: what it shows is not the farm's ring any more."""
+    """The group has removed the keys of this node: its ring is no longer the farm's."""
     unstored: tuple[str, ...] | UnsetType = UNSET
-    """Members that could not store the ring, if there are any: after a restart they would come with an older one."""
+    """Members that could not store the ring, if any: they would restart with an older ring."""
     era: int | UnsetType = UNSET
-    """How often all keys were replaced, if ever; within an era the epochs count."""
+    """Number of replacements of all keys, if any; epochs count within an era."""
     file_era: int | UnsetType = UNSET
-    """The era of the key file, if it has one."""
+    """Era of the key file, if any."""
 
 
 class KeyAnswer(Document, frozen=True):
-    """A step of a rotation was taken."""
+    """A completed step of a rotation."""
 
     key: str
     """The id of the key."""
@@ -178,9 +178,9 @@ class KeysReplaced(Document, frozen=True):
     era: int
     """The number of the replacement."""
     sealed_for: int
-    """For how many members the new key is sealed."""
+    """Number of members with a sealed copy of the new key."""
     away: tuple[str, ...]
-    """Those of them that do not run; they get it when they are back."""
+    """Members among them that do not run; they get the key when they return."""
     left_out: tuple[str, ...]
     """Nodes that need the new key file."""
 
@@ -189,56 +189,56 @@ class KeysReplaced(Document, frozen=True):
 
 
 class IdentityView(Record, frozen=True):
-    """One identity that the log or gossip knows."""
+    """An identity in the log or in gossip."""
 
     id: str
     """Its NodeId, in hexadecimal."""
     name: str | None
-    """What operators call it."""
+    """Its name."""
     raft_id: int | None
     """Its Raft id; null if the log has not admitted it."""
     standing: str
-    """What it is to the farm, in words."""
+    """Its status in the farm, as text."""
     status: str
-    """What gossip knows of its process; `unknown` if nothing."""
+    """Status of its process, from gossip; `unknown` without one."""
     server_role: str
-    """What it is in the Raft group: `voter`, `learner` or `none`."""
+    """Its role in the Raft group: `voter`, `learner` or `none`."""
     reason: str | None = None
-    """Why it is not admitted, in words; null if it is."""
+    """Reason why it is not admitted, as text; null if it is."""
 
 
 class ClientKeyView(Record, frozen=True):
-    """A client key that was ever admitted."""
+    """A client key, admitted now or earlier."""
 
     id: str
     """Its id, in hexadecimal."""
     name: str
-    """What the farm calls it."""
+    """Its name in the farm."""
     scopes: tuple[str, ...]
-    """What it may do: `weights`, `operator`."""
+    """Its scopes: `weights`, `operator`."""
     admitted: bool
-    """It may do so now."""
+    """It is admitted now."""
     admitted_by: str | UnsetType = UNSET
-    """The id of the node that admitted it, from feature level 5 on."""
+    """Id of the node that admitted it, from feature level 5 on."""
 
 
 class NodesAnswer(Document, frozen=True):
-    """Who belongs to the farm."""
+    """The identities of the farm."""
 
     level: int
-    """The feature level that all servers have agreed on."""
+    """Feature level of the farm."""
     supported_level: int
-    """The feature level that the asked node supports."""
+    """Feature level that the queried node supports."""
     nodes: tuple[IdentityView, ...]
     """The identities."""
     not_listed: int
-    """How many more wait for approval."""
+    """Number of further identities that wait for approval."""
     clients: tuple[ClientKeyView, ...]
     """The client keys."""
 
 
 class RetiredIdentity(Record, frozen=True):
-    """An identity whose name another one has taken."""
+    """A retired identity: another identity has its name."""
 
     id: str
     """Its NodeId, in hexadecimal."""
@@ -250,7 +250,7 @@ class NodeApproved(Document, frozen=True):
     """An identity was admitted, or has taken a name."""
 
     name: str
-    """What operators call it."""
+    """Its name."""
     id: str
     """Its NodeId, in hexadecimal."""
     raft_id: int
@@ -267,41 +267,41 @@ class NodeEvicted(Document, frozen=True):
     era: int
     """The number of the replacement of keys."""
     sealed_for: int
-    """For how many members the new key is sealed."""
+    """Number of members with a sealed copy of the new key."""
     name: str | None
-    """What operators called it."""
+    """Its former name."""
     raft_id: int | None
     """Its Raft id."""
     keys_replaced: bool
-    """Gossip carries the new key; otherwise operators replace the key files."""
+    """Gossip distributes the new key; otherwise operators replace the key files."""
     left_out: tuple[str, ...]
     """Nodes that need the new key file."""
     votes_still: bool
     """Its server still votes, until the rest of the group allows its removal."""
     keys_not_replaced: str | UnsetType = UNSET
-    """Why gossip carries no new key although it could, and what to do."""
+    """Reason why gossip does not distribute the new key although it could, and the action."""
     client_keys: tuple[str, ...] | UnsetType = UNSET
-    """Names of the admitted client keys that it had admitted: they keep their scopes."""
+    """Names of the client keys that it had admitted: they keep their scopes."""
     client_keys_of_unknown: tuple[str, ...] | UnsetType = UNSET
-    """Names of those that may be its own: they were admitted before the farm had feature level 5."""
+    """Names of client keys that it may have admitted: they are older than feature level 5."""
 
 
 # -- what operators order ----------------------------------------------------------------------------------------------
 
 
 class CommandAnswer(Document, frozen=True):
-    """What an operator has ordered is in the log, and the state machine has carried it out."""
+    """The operator's command is committed and applied."""
 
     kind: str
-    """Which command it was."""
+    """Kind of the command."""
     index: int
     """Its place in the log."""
     text: str
-    """What it does, in words."""
+    """Its effect, as text."""
 
 
 class SubmitOutcome(Enum):
-    """How a submission ended. Only `committed` is an acknowledgement."""
+    """Result of a submission. Only `committed` is an acknowledgement."""
 
     COMMITTED = "committed"
     """It is in the log permanently."""
@@ -312,35 +312,35 @@ class SubmitOutcome(Enum):
     UNKNOWN = "unknown"
     """It may be committed, now or later, or not."""
     EXPIRED = "expired"
-    """The farm has forgotten the request. Whether it was applied before is not known; now it was not."""
+    """The farm no longer stores the request id. It may have been applied before; it was not applied now."""
 
 
 class CheckedAnswer(Document, frozen=True):
-    """The answer to an order with `check=1`: it would not be refused now, and was not carried out."""
+    """The reply to a command with `check=1`: the command would be accepted now, and was not executed."""
 
     allowed: bool = True
-    """Always true: what would be refused is answered by the refusal."""
+    """Always true: a command that would be refused gets the refusal."""
 
 
 class SubmitAnswer(Document, frozen=True, kw_only=True):
-    """The answer to one submission."""
+    """The reply to a submission."""
 
     accepted: bool = False
-    """Whether it is an acknowledgement; follows from `outcome`."""
+    """True for an acknowledgement; follows from `outcome`."""
     outcome: SubmitOutcome
-    """How it ended."""
+    """Its result."""
     index: int | None = None
-    """Its place in the log; null if it is not known to be there."""
+    """Its index in the log; null if unknown."""
     term: int | None = None
-    """The term of its entry; null if it is not known to be in the log."""
+    """Term of its entry; null if unknown."""
     reason: str = ""
-    """Why it is not committed; if it is, why the state machine refused it (empty: it did not)."""
+    """Reason why it is not committed; if committed, why the state machine refused it (empty: accepted)."""
     leader_id: int | None = None
-    """The Raft id of the leader; null if it is not known."""
+    """Raft id of the leader; null if unknown."""
     leader_endpoint: str | None = None
-    """Where the leader's Raft server listens; null if it is not known."""
+    """Address of the leader's Raft server; null if unknown."""
     request: str | None = None
-    """The request id under which it may be repeated without being applied twice; null if it had none."""
+    """Request id for a repetition that is applied only once; null without one."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "accepted", self.outcome is SubmitOutcome.COMMITTED)
@@ -350,18 +350,18 @@ class LeavingAnswer(Document, frozen=True):
     """The node leaves the farm and stops."""
 
     leaving: bool
-    """It does."""
+    """Always true."""
 
 
 class WithdrawnAnswer(Document, frozen=True):
-    """The node has taken back its promise to create the farm."""
+    """The node has withdrawn its promise to create the farm."""
 
     withdrawn: bool
-    """It has."""
+    """Always true."""
 
 
 class ConfirmedAnswer(Document, frozen=True):
-    """The node takes a cluster for its farm."""
+    """The node accepts a cluster as its farm."""
 
     confirmed: str
     """The id of the cluster, in hexadecimal."""
@@ -371,24 +371,24 @@ class LeaderAnswer(Document, frozen=True):
     """Leadership was handed over."""
 
     leader: str
-    """The name of the node that leads now."""
+    """Name of the present leader."""
 
 
 # -- user events and queries -------------------------------------------------------------------------------------------
 
 
 class EventAnswer(Document, frozen=True):
-    """A user event is on its way to all nodes."""
+    """A user event sent to all nodes."""
 
     name: str
     """The name of the event."""
 
 
 class QueryAnswerView(Record, frozen=True):
-    """What one node has answered to a query."""
+    """Reply of one node to a query."""
 
     node: str
-    """What operators call the node; its NodeId if that is not known."""
+    """Name of the node; its NodeId if unknown."""
     id: str
     """Its NodeId, in hexadecimal."""
     payload: str
@@ -396,33 +396,33 @@ class QueryAnswerView(Record, frozen=True):
 
 
 class QueryAnswer(Document, frozen=True):
-    """What the nodes have answered to a query."""
+    """Replies of the nodes to a query."""
 
     name: str
     """The name of the query."""
     answers: tuple[QueryAnswerView, ...]
     """The answers, in order of the names of the nodes."""
     silent: tuple[str, ...]
-    """The names of nodes that run and have not answered in time."""
+    """Names of running nodes that did not reply in time."""
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
 class RefusalView(Record, frozen=True):
-    """Why a request was refused."""
+    """A refusal of a request."""
 
     code: str
     """For programs (`docs/reference/refusals.md`)."""
     text: str
-    """For people: what was wrong, and what would be right."""
+    """For people: the fault, and the correct form."""
 
 
 class RefusalAnswer(Record, frozen=True):
-    """The answer to every request that was refused."""
+    """The reply to every refused request."""
 
     error: RefusalView
-    """Why."""
+    """The refusal."""
 
 
 class Refused(Exception):  # noqa: N818 -- a refusal is an answer, not a fault

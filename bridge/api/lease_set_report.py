@@ -31,7 +31,7 @@ _HEX = re.compile(rb"(?:0[xX])?[0-9A-Fa-f\s:]+")
 
 
 class DestinationReport(Record, frozen=True):
-    """The destination whose structure it is."""
+    """Destination of the structure."""
 
     address: str
     """Its address."""
@@ -49,7 +49,7 @@ class OfflineReport(Record, frozen=True):
     """The transient key that signs for the destination."""
 
     expires: int
-    """When it ends."""
+    """Its end."""
     signature_type: int
     """The number of its signature type."""
     signature_type_name: str
@@ -70,7 +70,7 @@ class EntryReport(Record, frozen=True):
     flags: int
     """The 24 bits of the entry's flags."""
     type: int
-    """The number of the kind of structure that is found under the hash."""
+    """Number of the kind of structure under the hash."""
     type_name: str
     """The name of that kind."""
     cost: int
@@ -78,36 +78,36 @@ class EntryReport(Record, frozen=True):
     end: int
     """When the entry ends."""
     remaining: int
-    """Seconds until it ends; negative when it has ended."""
+    """Seconds until its end; negative after its end."""
 
 
 class SignatureReport(Record, frozen=True):
-    """What the verification of the signature found."""
+    """Result of the verification of the signature."""
 
     verified: bool
-    """The signature holds."""
+    """The signature is valid."""
     verdict: str
     """The outcome in one word."""
     reason: str
     """The outcome in a sentence."""
     signed_by: str
-    """Which key has signed."""
+    """Key of the signature."""
 
 
 class AcceptableReport(Record, frozen=True):
-    """Whether a router would take the structure."""
+    """Acceptance of the structure by a router."""
 
     java_router: bool
     """A Java router accepts it now."""
     reasons: list[str]
-    """Why it does not, in words."""
+    """Reason why it does not, as text."""
 
 
 class LeaseSetReport(Document, frozen=True):
     """A decoded structure."""
 
     destination: DestinationReport
-    """The destination whose structure it is."""
+    """Destination of the structure."""
     published: int
     """The second of publication."""
     expires: int
@@ -121,17 +121,17 @@ class LeaseSetReport(Document, frozen=True):
     demo: bool
     """A demonstration made it."""
     offline: OfflineReport | None
-    """The transient key that signed it; null if the destination's own key did."""
+    """Transient key of the signature; null if the destination's own key signed."""
     options: Mapping[str, str]
     """The mapping in it."""
     entries: list[EntryReport]
-    """What it lists."""
+    """Its entries."""
     revocations: list[str]
     """The hashes of revoked entries."""
     signature: SignatureReport
-    """Whether its signature holds."""
+    """Verification of its signature."""
     acceptable: AcceptableReport
-    """Whether a router would take it."""
+    """Its acceptance by a router."""
     size_bytes: int
     """The length of the structure."""
 

@@ -21,7 +21,7 @@ class MembersOutput(Document, frozen=True):
     """`members`."""
 
     members: tuple[MemberView, ...]
-    """The members that gossip knows, in order of their names."""
+    """The members in gossip, in order of their names."""
 
 
 class RoundTripView(Record, frozen=True):
@@ -30,7 +30,7 @@ class RoundTripView(Record, frozen=True):
     node: str
     """The name of the node that measures it."""
     peer: str
-    """The name of the node that answers; the first digits of its NodeId if that is not known."""
+    """Name of the replying node; the first digits of its NodeId if unknown."""
     rtt_ms: float
     """Milliseconds."""
 
@@ -39,34 +39,34 @@ class RoundTripsOutput(Document, frozen=True):
     """`members --rtt`."""
 
     round_trips: tuple[RoundTripView, ...]
-    """What the nodes measure of their peers."""
+    """Round-trip times between the nodes and their peers."""
     silent: tuple[str, ...]
-    """The names of nodes that run and have not answered in time."""
+    """Names of running nodes that did not reply in time."""
 
 
 class FarmOutput(Document, frozen=True):
-    """`farm`: the shared state, as the asked node has applied it."""
+    """`farm`: the replicated state at the queried node."""
 
     cluster: str
     """The name of the cluster."""
     log_time_ms: int | None
-    """The farm's agreed time, milliseconds since the epoch; null before the asked node has the log."""
+    """Log time, milliseconds since the epoch; null before the queried node has the log."""
     applied_index: int
-    """The last entry that the asked node has applied."""
+    """Last entry applied at the queried node."""
     leader_id: int | None
-    """The Raft id of the leader; null while none is known."""
+    """Raft id of the leader; null while it is unknown."""
     voters: tuple[VoterView, ...]
-    """The servers that vote."""
+    """The voters."""
     learners: tuple[VoterView, ...]
-    """The servers that get the log and do not vote."""
+    """The servers that receive the log and do not vote."""
     publishing: tuple[PublishingView, ...]
-    """What is published, for each master."""
+    """The publication of each master."""
     reports: tuple[ReportView, ...]
-    """The latest application entry of each server."""
+    """The latest report of each server."""
     weights: WeightsView
-    """What operators and the pipeline add to the reports."""
+    """Exclusions and factors of operators and the pipeline."""
     removed: tuple[int, ...]
-    """The Raft ids of servers that an operator took out of the farm."""
+    """Raft ids of servers removed by an operator."""
 
 
 class ServerView(VoterView, frozen=True, kw_only=True):
@@ -77,11 +77,11 @@ class ServerView(VoterView, frozen=True, kw_only=True):
     leads: bool
     """It is the leader."""
     lag_entries: int | None
-    """How many entries of the leader's log it lacks; null if the asked node does not lead."""
+    """Number of entries of the leader's log that it lacks; null if the queried node does not lead."""
     report_age_ms: int | None
-    """Milliseconds of log time since its last application entry; null if there is none."""
+    """Milliseconds of log time since its last report; null without a report."""
     loss: str = ""
-    """What the farm would lack without it, or why it is missing already; empty if it may be lost."""
+    """Loss to the farm if it fails, or the reason why it is down; empty if it may fail."""
 
 
 class ServersOutput(Document, frozen=True):
@@ -90,16 +90,16 @@ class ServersOutput(Document, frozen=True):
     servers: tuple[ServerView, ...]
     """The servers of the Raft group."""
     removed: tuple[int, ...]
-    """The Raft ids of servers that an operator took out of the farm."""
+    """Raft ids of servers removed by an operator."""
     waits: tuple[str, ...]
-    """What the leader waits for before it changes the group, in words; empty if the asked node does not lead."""
+    """Conditions for the leader's next changes of the group, as text; empty if the queried node does not lead."""
 
 
 class ClientsOutput(Document, frozen=True):
     """`node clients`."""
 
     clients: tuple[ClientKeyView, ...]
-    """The client keys that were ever admitted."""
+    """All client keys, removed ones included."""
 
 
 class LeaveOutput(LeavingAnswer, frozen=True):
@@ -145,7 +145,7 @@ class NewClientOutput(Document, frozen=True):
     file: str
     """The path of the new client key file."""
     name: str
-    """What the farm calls the key."""
+    """Name of the key in the farm."""
     public_key: str
     """The public half, in base64."""
 
@@ -156,7 +156,7 @@ class CurveKeyOutput(Document, frozen=True):
     file: str
     """The path of the file with the secret half."""
     name: str
-    """What the key is called."""
+    """Name of the key."""
     public_key: str
     """The public half, in Z85."""
 
@@ -169,7 +169,7 @@ class KafkaUserOutput(Document, frozen=True):
     name: str
     """The user's name."""
     line: str
-    """What belongs into `kafka.users`."""
+    """The line for the file of `kafka.users`."""
 
 
 class DestinationOutput(Document, frozen=True):
@@ -186,12 +186,12 @@ class DestinationOutput(Document, frozen=True):
 
 
 class SigningKeyView(Record, frozen=True):
-    """A signing key that was made."""
+    """A new signing key."""
 
     file: str
     """The path of its file."""
     expires: int
-    """When it ends, seconds since the epoch."""
+    """Its end, seconds since the epoch."""
     transient_key: str
     """Its public half, in hexadecimal."""
 
@@ -200,7 +200,7 @@ class SigningKeysOutput(Document, frozen=True):
     """`keys offline`."""
 
     address: str
-    """The address of the destination that the keys sign for."""
+    """Address of the keys' destination."""
     keys: tuple[SigningKeyView, ...]
     """The new keys."""
 
@@ -215,20 +215,20 @@ class RotationOutput(Document, frozen=True):
     epoch: int
     """The change of the ring that chose the new key, by the ring's own clock."""
     members: int
-    """How many members run."""
+    """Number of running members."""
     removed: tuple[str, ...]
     """The ids of the removed keys."""
     left_out: tuple[str, ...] = ()
-    """Members that were down, or did not confirm, when it was forced."""
+    """With `--force`: members that were down, or did not confirm."""
     unstored: tuple[str, ...] | UnsetType = UNSET
-    """Members that could not store the keys when it was forced, if any: they would restart with older ones."""
+    """With `--force`: members that could not store the keys, if any: they would restart with older keys."""
 
 
 class KeyExportOutput(Document, frozen=True):
     """`keys export`."""
 
     file: str
-    """The path of the farm key file that was written."""
+    """Path of the written farm key file."""
     label: str
     """The public hash of the key, in hexadecimal."""
     epoch: int
@@ -244,7 +244,7 @@ class ConfigurationOutput(Document, frozen=True):
     """`config show`."""
 
     configuration: Mapping[str, Any]
-    """Every setting that has a value, with the keys of a file (`docs/reference/settings.md`)."""
+    """Every setting with a value, with the keys of a file (`docs/reference/settings.md`)."""
 
 
 class BundleOutput(Document, frozen=True):
@@ -270,7 +270,7 @@ class ImportOutput(Document, frozen=True):
 
 
 class CheckResult(Enum):
-    """How a check ended."""
+    """Result of a check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -278,23 +278,23 @@ class CheckResult(Enum):
 
 
 class Check(Record, frozen=True):
-    """One thing that was looked at, and what to do about it."""
+    """A check, with its action."""
 
     name: str
-    """What was looked at."""
+    """Subject of the check."""
     result: CheckResult
-    """How it is."""
+    """Its result."""
     text: str
-    """What was found, in words."""
+    """The finding, as text."""
     action: str = ""
-    """What to do, in words; empty if there is nothing to do."""
+    """Action for the operator, as text; empty if none is needed."""
 
 
 class DoctorOutput(Document, frozen=True):
     """`doctor`."""
 
     healthy: bool
-    """No check has found a problem."""
+    """The checks did not find a problem."""
     checks: tuple[Check, ...]
     """The checks."""
 
@@ -310,7 +310,7 @@ class BackupOutput(Document, frozen=True):
     cluster_id: str
     """The id of the cluster, in hexadecimal."""
     index: int
-    """The last entry that it covers."""
+    """Last entry in the backup."""
     term: int
     """The term of that entry."""
     bytes: int
@@ -323,57 +323,57 @@ class RestoreOutput(Document, frozen=True):
     state_directory: str
     """The path of the new state directory."""
     cluster_id: str
-    """The id of the cluster that it belongs to, in hexadecimal."""
+    """Id of its cluster, in hexadecimal."""
     index: int
-    """The last entry that the backup covers."""
+    """Last entry in the backup."""
     old_cluster_id: str | UnsetType = UNSET
-    """The id of the cluster of the backup, if a new cluster was made of it."""
+    """Id of the backup's cluster, if a new cluster was created from it."""
 
 
 class CutView(Record, frozen=True):
-    """The end of a log that was left out."""
+    """The dropped end of a log."""
 
     first: int
-    """The first entry of it."""
+    """First dropped entry."""
     last: int
-    """The last entry of it."""
+    """Last dropped entry."""
     kinds: Mapping[str, int]
-    """How many entries of each kind it had."""
+    """Number of dropped entries of each kind."""
 
 
 class RecoveryOutput(Document, frozen=True):
     """`recover`."""
 
     recovered: bool
-    """The new cluster was made; false with `--dry-run`."""
+    """The new cluster was created; false with `--dry-run`."""
     state_directory: str
     """The path of the state directory of the new cluster's first server."""
     old_cluster_id: str
-    """The id of the cluster that is given up, in hexadecimal."""
+    """Id of the old cluster, in hexadecimal."""
     new_cluster_id: str
     """The id of the new cluster, in hexadecimal."""
     node_id: str
     """The NodeId of its first server, in hexadecimal."""
     last_index: int
-    """The last entry that is kept."""
+    """Last kept entry."""
     last_term: int
     """The term in which the new cluster begins."""
     cut: CutView | None
-    """The end of the log that was left out; null if all of it is kept."""
+    """The dropped end of the log; null if all entries are kept."""
     log_time_ms: int
     """The log time at which the new cluster begins, milliseconds since the epoch."""
     routers_refuse_until: int | None
-    """Until when routers may refuse new structures, seconds since the epoch; null if they do not."""
+    """Time until which routers may refuse new structures, seconds since the epoch; null if they do not."""
     left_behind: tuple[str, ...]
-    """The names of the servers that have to join anew."""
+    """Names of the servers that must join again."""
     old_storage: str | None
-    """The path under which the old storage is kept; null if a backup was taken."""
+    """Path of the old storage; null for a backup."""
     rejoin: str
     """The steps on the other nodes, as text."""
 
 
 class StorageOutput(Record, frozen=True):
-    """`log verify`. Without `schema`, as it always was."""
+    """`log verify`. Without `schema`, for compatibility."""
 
     directory: str
     """The path of the directory."""
@@ -382,20 +382,20 @@ class StorageOutput(Record, frozen=True):
     live: bool
     """A process has the directory open."""
     entries: int
-    """How many entries it holds."""
+    """Number of entries."""
     first_index: int
-    """The first of them."""
+    """First entry."""
     last_index: int
-    """The last of them."""
+    """Last entry."""
     last_term: int
-    """The term of the last one."""
+    """Term of the last entry."""
     segments: int
-    """How many files they are in."""
+    """Number of files with entries."""
     snapshot_index: int | None
-    """The last entry that the snapshot covers; null without a snapshot."""
+    """Last entry in the snapshot; null without a snapshot."""
     found: tuple[str, ...]
-    """What is there, in words."""
+    """Contents, as text."""
     repairs: tuple[str, ...]
-    """What the next start repairs, in words."""
+    """Repairs of the next start, as text."""
     faults: tuple[str, ...]
-    """What is wrong, in words."""
+    """Faults, as text."""

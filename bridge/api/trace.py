@@ -19,18 +19,18 @@ from bridge.api.json import Document, Record
 DATA_LIMIT_KEYS = 32
 
 Scalar: TypeAlias = str | int | float | bool | None
-"""What a trace event may carry: facts, not structures, so that its data are columns of a table."""
+"""Types of the facts of an event. Facts are not nested, so that they become columns of a table."""
 
 
 class TraceEvent(Record, frozen=True):
-    """Something that happened on a node, for people and for the pipeline."""
+    """An event of a node, for people and for the pipeline."""
 
     cursor: int
     """The number of the event since the process started, from 1 on."""
     time_ms: int
-    """By the node's own clock, milliseconds since the epoch."""
+    """Time of the node's clock, milliseconds since the epoch."""
     log_time_ms: int | None
-    """By log time, milliseconds since the epoch; null if the event does not come from the log."""
+    """Log time, milliseconds since the epoch; null if the event does not come from the log."""
     kind: str
     """The name of the event."""
     node: str
@@ -43,9 +43,9 @@ class EventPage(Document, frozen=True):
     """Events in order of their cursors."""
 
     next_cursor: int = field(name="next")
-    """Where to read on."""
+    """Cursor for the next request."""
     lost: int
-    """How many events were overwritten before this reader came for them."""
+    """Number of events overwritten before this request read them."""
     events: tuple[TraceEvent, ...] = ()
     """The events."""
 
@@ -54,14 +54,14 @@ class LogLine(Record, frozen=True):
     """A line of a node's own log, with `log.format = "json"`; UTC."""
 
     time: str
-    """When it was logged, by the node's own clock: `2026-11-25T14:16:57.874Z`."""
+    """Time of the node's clock: `2026-11-25T14:16:57.874Z`."""
     level: str
-    """`info`; `warning` of alarms, failures, refusals and bad verdicts; `error` of the node's end and of faults."""
+    """`info`; `warning` for alarms, failures, refusals and bad verdicts; `error` for the node's end and faults."""
     node: str
-    """The name of the node; empty as long as its settings are not read."""
+    """Name of the node; empty until its settings are read."""
     event: str
-    """The kind of the event, as in the trace; `node-ended` with the reason; `message` of anything else."""
+    """Kind of the event, as in the trace; `node-ended` with the reason; otherwise `message`."""
     text: str
-    """The same in words."""
+    """The event as text."""
     fields: dict[str, Scalar]
     """The facts of the event, as in the trace; otherwise `logger`, and `traceback` of a fault of the program."""

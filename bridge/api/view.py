@@ -28,31 +28,31 @@ from bridge.core.log.figures import FIGURES
 
 
 class Phase(Enum):
-    """How far a node has come on its way into a farm."""
+    """Progress of a node towards a place in a farm."""
 
     DISCOVERING = "discovering"
-    """Looking for other nodes of this farm."""
+    """The node searches for other nodes of this farm."""
     FORMING = "forming"
-    """It hears enough founders; they make their promises."""
+    """The node reaches enough founders, which make their promises."""
     FOUNDED = "founded"
-    """A voter of a farm that has its first configuration."""
+    """The node is a voter of a created farm."""
     OBSERVER = "observer"
-    """Knows the farm, follows it, and does not vote."""
+    """The node knows the farm, follows it, and does not vote."""
     STOPPING = "stopping"
     """The node announces its departure to its peers."""
 
 
 class ServerRole(Enum):
-    """What a member is in the Raft group."""
+    """Role of a member in the Raft group."""
 
     NONE = "none"
-    """Not admitted, or no server yet."""
+    """The member is not admitted, or not a server yet."""
     VOTER = "voter"
-    """Votes, and counts for a majority."""
+    """The member votes, and counts for a majority."""
     LEARNER = "learner"
-    """Gets the log and does not vote."""
+    """The member receives the log and does not vote."""
     REMOVED = "removed"
-    """Was admitted, and is not in the group now."""
+    """The member was admitted, and is not in the group now."""
 
 
 class RaftRole(Enum):
@@ -65,18 +65,18 @@ class RaftRole(Enum):
 
 
 class Severity(Enum):
-    """How much a verdict matters."""
+    """Severity of a verdict."""
 
     OK = "ok"
-    """Nothing is wrong."""
+    """The farm works."""
     WARNING = "warning"
-    """The farm does its work, or is about to; look at it before something else fails."""
+    """The farm works, or is starting; check it before another part fails."""
     CRITICAL = "critical"
-    """The farm does not do its work, or soon will not: act now."""
+    """The farm does not work, or will stop soon: act now."""
 
 
 class VerdictKind(Enum):
-    """What a verdict is about, in the order of precedence (`docs/reference/verdicts.md`)."""
+    """Kind of a verdict, in the order of precedence (`docs/reference/verdicts.md`)."""
 
     STOPPING = "stopping"
     FOREIGN_KEY = "foreign-key"
@@ -88,27 +88,27 @@ class VerdictKind(Enum):
     DEGRADED = "degraded"
     HEALTHY = "healthy"
     UNKNOWN = "unknown"
-    """The node that was asked is of a version that gives no verdict."""
+    """The version of the queried node does not report verdicts."""
 
 
 class VerdictView(Record, frozen=True):
-    """How the farm is, as the asked node sees it."""
+    """Health of the farm, as the queried node sees it."""
 
     kind: VerdictKind
-    """What it is about."""
+    """Kind of the verdict."""
     severity: Severity
-    """How much it matters."""
+    """Severity of the verdict."""
     text: str
     """The verdict in one line; it names servers."""
     can_lose: int | None
-    """How many servers may fail, whichever they are, before the farm loses its quorum, its last server that can publish
-    or its last healthy leaf; null if the asked node is not a server of the farm."""
+    """Number of servers, any of them, that may fail before the farm loses its quorum, its last server that can publish
+    or its last healthy leaf; null if the queried node is not a server of the farm."""
     voters: int
-    """How many servers vote."""
+    """Number of voters."""
     ready: bool
     """`/readyz` answers 200."""
     advice: str
-    """What to do, in words."""
+    """Action for the operator, as text."""
 
 
 NO_VERDICT = VerdictView(
@@ -123,114 +123,114 @@ NO_VERDICT = VerdictView(
 
 
 class NodeView(Record, frozen=True):
-    """The node that was asked."""
+    """The queried node."""
 
     name: str
-    """What operators call the node."""
+    """Name of the node."""
     node_id: str
     """Its NodeId, in hexadecimal."""
     raft_id: int | None
-    """Its Raft id; null before the log has admitted it."""
+    """Its Raft id; null before its admission."""
     generation: int
-    """How often it was started with this state directory."""
+    """Number of its starts with this state directory."""
     pid: int
-    """Its process."""
+    """Process id."""
     version: str
-    """The version of garlicfarm that it runs."""
+    """Its version of garlicfarm."""
     uptime_ms: int
-    """Milliseconds since it started."""
+    """Milliseconds since its start."""
     phase: Phase
-    """How far it has come on its way into a farm."""
+    """Its progress towards a place in a farm."""
     control_address: str
     """The path of its control socket."""
     state_directory: str
     """The path of its state directory."""
     zmq_address: str | None = None
-    """Where ØMQ Raft clients read the farm's log; null where they cannot."""
+    """Address where ØMQ Raft clients read the farm's log; null without such an endpoint."""
     kafka_address: str | None = None
-    """Where Kafka's clients read the farm's log; null where they cannot."""
+    """Address where Kafka clients read the farm's log; null without such a listener."""
 
 
 class FarmIdentity(Record, frozen=True):
-    """Which farm this is."""
+    """Identity of the farm."""
 
     label: str
     """The public hash of the farm key, in hexadecimal."""
     cluster: str
-    """The name of the cluster, as the farm key file says it."""
+    """Name of the cluster in the farm key file."""
     cluster_id: str | None
     """The id of the cluster, in hexadecimal; null before the farm is created."""
     expect: int
     """Number of nodes that create the farm."""
     demo: bool
-    """Throwaway master and leaves: a demonstration that never leaves the machine."""
+    """The master and leaves are throwaway keys: a demonstration that never leaves the machine."""
     level: int | None = None
-    """The feature level that all servers have agreed on; null before this node has the log."""
+    """Feature level of the farm; null before this node has the log."""
 
 
 class MemberView(Record, frozen=True):
-    """One member as gossip knows it. `name`, `raft_id` and `endpoint` come from its signed metadata."""
+    """A member, from gossip. `name`, `raft_id` and `endpoint` come from its signed metadata."""
 
     node_id: str
     """Its NodeId, in hexadecimal."""
     name: str
-    """What operators call it; its NodeId while its metadata is not known."""
+    """Its name; its NodeId while its metadata is unknown."""
     status: MemberStatus
-    """What gossip knows of its process."""
+    """Status of its process, from gossip."""
     generation: int
-    """The first part of its incarnation: how often it was started."""
+    """First part of its incarnation: the number of its starts."""
     number: int
-    """The second part of its incarnation: how often it has contradicted a suspicion, or changed its metadata."""
+    """Second part of its incarnation: the number of refuted suspicions and changes of its metadata."""
     address: str | None
-    """Where it listens for gossip; null where there is none."""
+    """Its gossip address; null if it does not have one."""
     is_self: bool
-    """It is the node that was asked."""
+    """It is the queried node."""
     is_peer: bool
-    """The asked node probes it; of the others it knows through its peers."""
+    """The queried node probes it; its peers report the other members."""
     rtt_ms: float | None = None
-    """Round-trip time of the last probes, milliseconds; null without a measurement, and of a dead or left member."""
+    """Round-trip time of the last probes, milliseconds; null without a measurement, and for a dead or left member."""
     peer_count: int | None = None
-    """How many members it probes; null if it has not told."""
+    """Number of members that it probes; null if unknown."""
     capacity: int | None = None
-    """How many members it is willing to probe; null if it has not told."""
+    """Number of members that it would probe at most; null if unknown."""
     raft_id: int | None = None
-    """Its Raft id, as it says itself; null if it has none."""
+    """Its Raft id, from its own metadata; null without one."""
     endpoint: str | None = None
-    """Where its Raft server listens; null if its metadata is not known."""
+    """Address of its Raft server; null if its metadata is unknown."""
     server_role: ServerRole = ServerRole.NONE
-    """What it is in the Raft group."""
+    """Its role in the Raft group."""
     status_age_ms: int | None = None
-    """Milliseconds since gossip gave it this status; null if that is not known, and for the asked node."""
+    """Milliseconds since gossip gave it this status; null if unknown, and for the queried node."""
     certificate: str | None = None
-    """The SHA-256 of its TLS certificate, in hexadecimal; null if it has not told."""
+    """SHA-256 of its TLS certificate, in hexadecimal; null if unknown."""
     evicted: bool = False
-    """The log has evicted this identity: it is not a part of the farm, and no surface counts it."""
+    """The log has evicted this identity: it is not a part of the farm, and does not count."""
     level: int | None = None
-    """The highest feature level that it supports, as it says itself; null if its metadata is not known."""
+    """Highest feature level that it supports, from its own metadata; null if unknown."""
 
 
 class OtherFarmView(Record, frozen=True):
-    """A sender of gossip under another farm's key. Nothing proves the address, and nothing of it is read."""
+    """A sender of gossip under another farm's key. The address is not authenticated, and the gossip is not read."""
 
     address: str
-    """From where it comes."""
+    """Its address."""
     label: str
     """The public hash of that farm's key, in hexadecimal."""
 
 
 class GossipView(Record, frozen=True):
-    """The asked node's place in gossip."""
+    """Gossip of the queried node."""
 
     peer_count: int
-    """How many members it probes."""
+    """Number of members that it probes."""
     capacity: int
-    """How many members it is willing to probe."""
+    """Number of members that it would probe at most."""
     known_count: int
-    """How many members it knows, itself included."""
+    """Number of known members, itself included."""
     counters: Mapping[str, int] = {}
-    """What gossip has counted since the process started."""
+    """Counters of gossip since the process started."""
     other_farms: tuple[OtherFarmView, ...] = ()
-    """The last senders of gossip under another farm's key, each heard within a minute; at most eight."""
+    """The last senders of gossip under another farm's key within a minute; at most eight."""
 
 
 class VoterView(Record, frozen=True):
@@ -239,86 +239,86 @@ class VoterView(Record, frozen=True):
     raft_id: int
     """Its Raft id."""
     endpoint: str
-    """Where its Raft server listens."""
+    """Address of its Raft server."""
     name: str | None = None
-    """What operators call it; null if it is not known."""
+    """Its name; null if unknown."""
     evicted: bool = False
-    """Its identity is never admitted again; it leaves the configuration as soon as enough other voters are there."""
+    """Its identity is never admitted again; it leaves the configuration when enough other voters are present."""
 
 
 class FollowerView(Record, frozen=True):
-    """A follower as its leader knows it; only the leader's view has any."""
+    """A follower, from its leader; only the leader's view has followers."""
 
     raft_id: int
     """Its Raft id."""
     name: str | None
-    """What operators call it; null if it is not known."""
+    """Its name; null if unknown."""
     match_index: int | None
-    """The last entry that it is known to have; null before it has answered in this term."""
+    """Last entry that it has, as known to the leader; null before its first reply in this term."""
     lag_entries: int | None
-    """How many entries of the leader's log it lacks; null before it has answered in this term."""
+    """Number of entries of the leader's log that it lacks; null before its first reply in this term."""
     last_contact_ms: int | None
-    """Milliseconds since it last answered; null if it has not answered in this term."""
+    """Milliseconds since its last reply; null before its first reply in this term."""
 
 
 class LinkView(Record, frozen=True):
-    """The asked node's own connection to another server; requests of the other one come by a second connection."""
+    """Connection of the queried node to another server; the other server's requests use a second connection."""
 
     raft_id: int
     """The Raft id of the other server."""
     name: str | None
-    """What operators call it; null if it is not known."""
+    """Its name; null if unknown."""
     connected: bool
     """The connection is open now."""
     extensions: tuple[str, ...]
-    """What the last handshake agreed on beyond the protocol's own messages; none with a server of another make."""
+    """Extensions of the protocol agreed in the last handshake; empty for a server of another implementation."""
 
 
 class RaftView(Record, frozen=True):
-    """The asked node's replica of the log."""
+    """Replica of the log at the queried node."""
 
     role: RaftRole
-    """What it is in Raft."""
+    """Its role in Raft."""
     term: int
-    """The term that it knows."""
+    """Its term."""
     leader_id: int | None
-    """The Raft id of the leader; null while none is known."""
+    """Raft id of the leader; null while it is unknown."""
     leader_name: str | None
-    """What operators call the leader; null if it is not known."""
+    """Name of the leader; null if unknown."""
     leader_endpoint: str | None
-    """Where the leader's Raft server listens; null if it is not known."""
+    """Address of the leader's Raft server; null if unknown."""
     first_index: int
-    """The first entry that its log still holds; a snapshot covers those before."""
+    """First entry in its log; a snapshot covers the earlier entries."""
     last_index: int
     """The last entry of its log."""
     commit_index: int
-    """The last entry that it knows to be committed."""
+    """Last committed entry that it knows."""
     applied_index: int
-    """The last entry that its state machine has applied."""
+    """Last entry applied by its state machine."""
     log_time_ms: int | None
     """The farm's agreed time, milliseconds since the epoch; null before this node has the log."""
     voters: tuple[VoterView, ...] = ()
-    """The servers that vote."""
+    """The voters."""
     learners: tuple[VoterView, ...] = ()
-    """The servers that get the log and do not vote."""
+    """The servers that receive the log and do not vote."""
     followers: tuple[FollowerView, ...] = ()
-    """On the leader only: the other servers, as it knows them."""
+    """On the leader only: the other servers."""
     waits: tuple[str, ...] = ()
-    """On the leader only: what it waits for before it changes the group, in words."""
+    """On the leader only: the conditions for its next changes of the group, as text."""
     counters: Mapping[str, int] = {}
-    """What the replica has counted since the process started."""
+    """Counters of the replica since the process started."""
     transfer_target: int | None = None
-    """The Raft id of the server to which this leader is handing leadership now; null if it is not."""
+    """Raft id of the server that gets leadership from this leader now; null without a handover."""
     links: tuple[LinkView, ...] = ()
     """This node's connections to the other servers, in order of their ids."""
     majorities: tuple[tuple[int, ...], ...] = ()
-    """The sets of voters, by Raft id, of which each must agree by a majority: two while the group changes."""
+    """Sets of voters, by Raft id; a decision needs a majority in each: two while the group changes."""
     election_timeout_ms: int = 0
-    """The shortest election timeout that a server of this farm draws."""
+    """Shortest election timeout of a server of this farm."""
     leaderless_ms: int | None = None
-    """For how long this node has known no leader; null while it knows one, and before it has the log."""
+    """Time without a known leader; null while this node knows one, and before it has the log."""
     stands_still: bool = False
-    """No clock entry was committed for several reporting periods: there is no quorum, as this node sees it."""
+    """No recent clock entry, for several reporting periods: the farm lacks a quorum, as this node sees it."""
 
 
 class MetaEntryView(Record, frozen=True):
@@ -331,11 +331,11 @@ class MetaEntryView(Record, frozen=True):
     cost: int
     """0 to 200; routers that resolve the structure prefer a lower cost."""
     end_s: int
-    """When the entry ends, seconds since the epoch."""
+    """End of the entry, seconds since the epoch."""
     healthy: bool
-    """The state machine judges the leaf to be healthy, and gossip does not hold its server for dead."""
+    """The state machine judges the leaf healthy, and gossip does not report its server dead."""
     faults: tuple[str, ...] | UnsetType = UNSET
-    """Which conditions do not hold, as its server reported (`router`, `leaseSet`, `service`); left out if none."""
+    """Conditions that do not hold, from its server's report (`router`, `leaseSet`, `service`); left out if empty."""
 
 
 class StandingView(Record, frozen=True):
@@ -344,83 +344,83 @@ class StandingView(Record, frozen=True):
     raft_id: int
     """Its Raft id."""
     name: str | None
-    """What operators call it; null if it is not known."""
+    """Its name; null if unknown."""
     preferred: bool
-    """Its operator set publish = "on"."""
+    """It has the setting publish = "on"."""
     score: int
-    """What the election of the publisher compares; higher is healthier."""
+    """Score in the election of the publisher; higher is healthier."""
     inability: str | None
-    """Why it cannot publish now, in words; null if it can."""
+    """Reason why it cannot publish now, as text; null if it can."""
     failure: str | UnsetType = UNSET
-    """Why its router did not take its last structure, or never takes one, in its words; left out if it did."""
+    """Reason of its router for not accepting its last structure, or any; left out if the router accepted it."""
 
 
 class PublishingView(Record, frozen=True):
-    """What is published for one master destination, and by which server."""
+    """Publication of one master destination."""
 
     master: str
     """The address of the master."""
     publisher_id: int | None
-    """The Raft id of the publisher; null while no server can publish."""
+    """Raft id of the publisher; null while no server can publish."""
     publisher_name: str | None
-    """What operators call the publisher; null if it is not known."""
+    """Name of the publisher; null if unknown."""
     reason: str
-    """Why that server is the publisher, in words."""
+    """Reason why that server is the publisher, as text."""
     published_s: int | None = None
     """The second of the last accepted publication, since the epoch; null before the first one."""
     expires_s: int | None = None
-    """When the first entry ends, seconds since the epoch."""
+    """End of the first entry, seconds since the epoch."""
     seconds_to_expiry: int | None = None
-    """Seconds until the first entry ends, by log time; negative when it has ended."""
+    """Seconds until the first entry ends, by log time; negative after its end."""
     lease_set_file: str | None = None
-    """Where this node's router keeps the structure, if it is of the file kind and has one."""
+    """File with the structure, if this node has a router of kind `file` and has a structure."""
     entries: tuple[MetaEntryView, ...] = ()
-    """What the structure lists."""
+    """Entries of the structure."""
     published_by: int | None = None
-    """The Raft id of the server that made the publication that is shown."""
+    """Raft id of the server that made the shown publication."""
     content_hash: str | None = None
     """The hash of the content of the last accepted publication, in hexadecimal."""
     forced: bool = False
-    """An operator has ordered a new publication, and it has not happened yet."""
+    """An operator has requested a new publication, which is pending."""
     standings: tuple[StandingView, ...] = ()
     """Every server as a candidate to publish this master."""
     published_by_name: str | None = None
-    """What operators call the server that made the publication that is shown."""
+    """Name of the server that made the shown publication."""
     without_quorum: bool = False
-    """There is no quorum: `publisherId` is the server that publishes by itself, as this node sees it. What this node
-    has signed itself since is shown in place of what the log has accepted last."""
+    """The farm lacks a quorum: `publisherId` is the server that publishes alone, as this node sees it. The view shows
+    the structure that this node has signed since, instead of the last one in the log."""
 
 
 class LeafView(Record, frozen=True):
-    """One destination as its server reported it."""
+    """A destination, from its server's report."""
 
     destination: str
     """The address of the leaf."""
     master: str | None
-    """The address of the master behind which it stands; null: behind each one that its server names."""
+    """Address of its master; null: all masters of its server."""
     healthy: bool
-    """Its server reports it as healthy."""
+    """Its server reports it healthy."""
     load: int
-    """0 to 100; what operators and the pipeline add makes it the cost."""
+    """0 to 100; with the factors of operators and the pipeline it becomes the cost."""
     excluded: bool
-    """An operator keeps it out of every structure."""
+    """An operator excludes it from every structure."""
     faults: tuple[str, ...] | UnsetType = UNSET
-    """Which conditions do not hold, as its server reported (`router`, `leaseSet`, `service`); left out if none."""
+    """Conditions that do not hold, from its server's report (`router`, `leaseSet`, `service`); left out if empty."""
 
 
 class ReportView(Record, frozen=True):
-    """The latest application entry of one server, as the state machine judges it."""
+    """Latest report of a server, judged by the state machine."""
 
     raft_id: int
     """The Raft id of the server."""
     name: str | None
-    """What operators call it; null if it is not known."""
+    """Its name; null if unknown."""
     age_ms: int
     """Milliseconds of log time since the entry."""
     stale: bool
-    """It is too old to be relied on."""
+    """It is too old."""
     score: float | None
-    """What the election of the publisher compares; higher is healthier. Null when the server cannot be elected."""
+    """Score in the election of the publisher; higher is healthier. Null if the server cannot be elected."""
     can_publish: bool
     """The server can publish now."""
     publishing: bool
@@ -428,17 +428,17 @@ class ReportView(Record, frozen=True):
     attached: bool
     """The server has its router."""
     clock_off: bool
-    """The server's clock is too far from those of the others."""
+    """The server's clock differs too much from the other clocks."""
     healthy_destinations: int
-    """How many of its leaves it reports as healthy."""
+    """Number of its healthy leaves, from its report."""
     destinations: int
-    """How many leaves it reports."""
+    """Number of its leaves, from its report."""
     # Figures of `bridge.core.log.figures`, which has their meaning; null if a figure is not reported.
     job_lag_ms: float | None = None
     cpu_percent: float | None = None
     memory_percent: float | None = None
     masters: tuple[str, ...] = ()
-    """The addresses of the masters that it names; none: it serves all."""
+    """Addresses of its masters; empty: it serves all."""
     leaves: tuple[LeafView, ...] = ()
     """Its leaves."""
 
@@ -448,7 +448,7 @@ SHOWN: Final = tuple(each for each in FIGURES.values() if each.name in ReportVie
 
 
 class ExclusionView(Record, frozen=True):
-    """A leaf that an operator keeps out of every structure."""
+    """A leaf excluded from every structure by an operator."""
 
     destination: str
     """The address of the leaf."""
@@ -464,7 +464,7 @@ class CostFactorView(Record, frozen=True):
     name: str | None
     """The server of the leaf; null if no server reports it now."""
     factor: float
-    """0.1 to 10; by this the cost is multiplied."""
+    """Multiplier of the cost, 0.1 to 10."""
 
 
 class PipelineFactorView(Record, frozen=True):
@@ -475,46 +475,46 @@ class PipelineFactorView(Record, frozen=True):
     name: str | None
     """The server of the leaf; null if no server reports it now."""
     factor: float
-    """The factor as it counts now."""
+    """The present factor."""
     said: float
-    """The factor as the pipeline has set it."""
+    """The factor set by the pipeline."""
     age_ms: int
-    """Milliseconds of log time since the pipeline has set it."""
+    """Milliseconds of log time since the pipeline set it."""
 
 
 class WeightsView(Record, frozen=True):
-    """What operators and the pipeline add to the reports."""
+    """Exclusions and factors of operators and the pipeline."""
 
     excluded: tuple[ExclusionView, ...] = ()
-    """The leaves that no structure lists."""
+    """The excluded leaves."""
     costs: tuple[CostFactorView, ...] = ()
     """The factors of operators."""
     factors: tuple[PipelineFactorView, ...] = ()
     """The factors of the pipeline."""
     through_index: int = 0
-    """The entry of the log up to which the pipeline's last factors were computed."""
+    """Last log entry used for the pipeline's last factors."""
     formula: str = ""
-    """The name of the formula by which the pipeline computes its factors."""
+    """Name of the formula of the pipeline's factors."""
 
 
 class AlarmView(Record, frozen=True):
-    """Something that an operator must see."""
+    """An active alarm."""
 
     kind: str
     """The name of the alarm (`docs/reference/alarms.md`)."""
     text: str
-    """What happened, in words."""
+    """Its cause, as text."""
     action: str
-    """What to do, in words."""
+    """Action for the operator, as text."""
     severity: Severity = Severity.WARNING
-    """How much it matters: critical if the farm or this node does not do its work; otherwise a warning."""
+    """Critical if the farm or this node does not work; otherwise a warning."""
 
 
 class EventView(Record, frozen=True):
-    """One line of the recent past."""
+    """A recent event."""
 
     time_ms: int
-    """By the node's own clock, milliseconds since the epoch."""
+    """Time of the node's clock, milliseconds since the epoch."""
     kind: str
     """The name of the event."""
     text: str
@@ -522,36 +522,36 @@ class EventView(Record, frozen=True):
 
 
 class FarmView(Document, frozen=True):
-    """All that one node knows of the farm at one moment."""
+    """The state of the farm at one moment, as one node knows it."""
 
     taken_at_ms: int
-    """When the node was asked, by its own clock, milliseconds since the epoch."""
+    """Time of the query, by the node's clock, milliseconds since the epoch."""
     node: NodeView
-    """The node that was asked."""
+    """The queried node."""
     farm: FarmIdentity
-    """Which farm this is."""
+    """Identity of the farm."""
     gossip: GossipView
-    """The node's place in gossip."""
+    """Gossip of the node."""
     raft: RaftView
     """The node's replica of the log."""
     verdict: VerdictView = NO_VERDICT
-    """How the farm is, in one line."""
+    """The verdict."""
     members: tuple[MemberView, ...] = ()
-    """The members that gossip knows, in order of their names."""
+    """The members in gossip, in order of their names."""
     publishing: tuple[PublishingView, ...] = ()
-    """What is published, for each master."""
+    """The publication of each master."""
     reports: tuple[ReportView, ...] = ()
-    """The latest application entry of each server."""
+    """The latest report of each server."""
     weights: WeightsView = WeightsView()
-    """What operators and the pipeline add to the reports."""
+    """Exclusions and factors of operators and the pipeline."""
     removed: tuple[int, ...] = ()
-    """The Raft ids of servers that an operator took out of the farm."""
+    """Raft ids of servers removed by an operator."""
     alarms: tuple[AlarmView, ...] = ()
     """The active alarms, the gravest first."""
     events: tuple[EventView, ...] = ()
-    """The recent past, oldest first."""
+    """The recent events, oldest first."""
     counters: Mapping[str, int] = {}
-    """What the node has counted since the process started."""
+    """Counters of the node since the process started."""
 
 
 @dataclass(frozen=True, slots=True)
