@@ -8,7 +8,7 @@ from trio.testing import MockClock
 from bridge.cli.printing import RepeatLimit
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from bridge.node.raft.refused_connections import TOLD_AGAIN_S, RefusedConnections
+from bridge.node.raft.refused_connections import REPORT_EVERY_S, RefusedConnections
 from consensus.protocols.garlic_farm.node.metrics import Incident, Metrics
 from consensus.protocols.garlic_farm.wire.errors import Fault
 
@@ -77,7 +77,7 @@ async def test_a_server_that_is_down_is_told_once_by_name_and_then_with_a_count(
         refused.incident(failure)
         await trio.sleep(10)
     assert [event.data["text"] for event in trace.recent(100)] == ["link to node-2: connection refused"]
-    await trio.sleep(TOLD_AGAIN_S)
+    await trio.sleep(REPORT_EVERY_S)
     refused.incident(failure)
     assert trace.recent(1)[0].data["times"] == 30
     refused.connected("127.0.0.1:7669")

@@ -1,12 +1,12 @@
-"""The farm's state on this node: committed entries are decoded and applied, and their changes reported to listeners.
+"""The farm's state on this node: it decodes and applies committed entries, and reports changes to listeners.
 
     committed entries ──▶ decode, verify ──▶ Farm.apply ──▶ changes ──▶ trace, `on_change`
-                                        ├──▶ LogTime, LogTimeIndex  └──▶ callers that wait for news
+                                        ├──▶ LogTime, LogTimeIndex  └──▶ callers that wait for `news`
                                         └──▶ `on_foreign`
 
-The state is rebuilt at each start, from a snapshot and the log after it. Changes by entries of earlier runs of the node
-write no events: they are old, and would carry the time of this start. The indexes of configurations are kept for the
-transport; there is one for each election.
+The state is rebuilt at each start, from a snapshot and the log after it. Entries of earlier runs do not write events,
+because such events would carry the time of this start. The indexes of configurations are kept for the transport. The
+log has one configuration for each election.
 """
 
 from array import array
@@ -65,7 +65,7 @@ def _ignore(_: object) -> None:
 
 
 class AppliedState:
-    """Applies committed entries in order (`apply`), and answers queries about their result."""
+    """Applies committed entries in order (`apply`), and replies to queries about their result."""
 
     def __init__(
         self,
@@ -81,9 +81,9 @@ class AppliedState:
     ) -> None:
         """Start with an empty log.
 
-        `on_change` receives every change, also by entries of earlier runs. `on_entry_without_effect` and `on_foreign`
-        receive only entries that are committed now; foreign ones mean nothing to the state machine. `name_of` returns
-        the name of a server for the events.
+        `on_change` receives every change, including changes by entries of earlier runs. `on_entry_without_effect` and
+        `on_foreign` receive only entries committed in this run; the state machine ignores foreign entries. `name_of`
+        returns the name of a server for the events.
         """
         self._farm = Farm(log_time_base_ms, founders=founders)
         self.entries = EntryReader(cluster_id)
@@ -101,9 +101,9 @@ class AppliedState:
         self._news = trio.Event()
         self._history_ends: Index = 0
         self.last_for_readers: Index = 0
-        """Index of the last entry that is for readers (`is_for_readers`).
+        """Index of the last entry for readers (`is_for_readers`).
 
-        After a snapshot is restored, the index of its end: of older entries it is not known without reading them.
+        After a snapshot is restored, the index of its end: older entries would have to be read to find theirs.
         """
         self._refusals: dict[Index, str] = {}
         self.records: Counter[EntryCounter | NoEffect] = Counter(dict.fromkeys((*EntryCounter, *NoEffect), 0))
@@ -115,11 +115,11 @@ class AppliedState:
 
     @property
     def state(self) -> FarmState:
-        """What all servers agree on after the last applied entry."""
+        """The state that all servers share after the last applied entry."""
         return self._farm.state
 
     def is_copy(self, index: Index, data: bytes) -> bool:
-        """Whether the entry at `index` was committed and did not count: a copy, or a request out of time or order."""
+        """Return True if the committed entry at `index` did not count: a copy, or a request out of time or order."""
         if self.state.kafka.is_skipped(index):
             return True
         if b"zmq:" not in data and b"\\" not in data:
@@ -132,39 +132,39 @@ class AppliedState:
         return first is not None and first != index
 
     def is_for_readers(self, index: Index, data: bytes, record: Record | None) -> bool:
-        """Return True if the entry at `index`, a command, means something to readers of the log.
+        """Return True if the entry at `index`, a command, is for readers of the log.
 
-        Copies do not, nor do entries that keep the state of producers and consumer groups. `record` is None if the
-        bytes show that the entry is of no kind of the farm's.
+        Copies and entries with the state of producers and consumer groups are not for readers. `record` is None if the
+        bytes show that the entry does not have a kind of the farm.
         """
         return bool(data) and not isinstance(record, KafkaRecord) and not self.is_copy(index, data)
 
     def configuration_before(self, index: Index) -> Index:
-        """Index of the last configuration before `index`; 0 if there is none, or it is too long ago."""
+        """Return the index of the last configuration before `index`; 0 if none is kept."""
         place = bisect_right(self._configuration_indexes, index - 1)
         return self._configuration_indexes[place - 1] if place else 0
 
     def refusal_of(self, index: Index) -> str | None:
-        """Why the entry at `index` changed nothing; None if it had its effect, or that is long ago."""
+        """Return the reason why the entry at `index` changed nothing; None if it had its effect, or is too old."""
         return self._refusals.get(index)
 
     def history_ends_at(self, index: Index) -> None:
-        """The log of an earlier life reaches up to `index`."""
+        """Treat entries up to `index` as entries of earlier runs."""
         self._history_ends = index
 
     async def news(self) -> None:
-        """Returns when something has been applied since the call."""
+        """Wait until something is applied after the call."""
         await self._news.wait()
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
-        """See `StateMachine.apply`."""
+        """Apply committed entries; see `StateMachine.apply`."""
         for index, entry in enumerate(entries, first):
             self._apply(index, entry)
         self._news.set()
         self._news = trio.Event()
 
     def snapshot(self) -> Iterator[bytes]:
-        """The state of this moment: what is immutable as it is, what grows as a copy."""
+        """Encode the present state: immutable parts are referenced, growing parts are copied."""
         return encode_farm(
             FarmSnapshot(
                 self.state,
@@ -178,7 +178,7 @@ class AppliedState:
         )
 
     async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
-        """Become what `snapshot` gave after the entry at `last`. Like a replayed log it is no news."""
+        """Restore the state that `snapshot` returned after the entry at `last`, without events, like a replayed log."""
         snapshot = await decode_farm(state)
         if snapshot.farm.level > SUPPORTED_LEVEL:
             raise UnsupportedLevelError(snapshot.farm.level, "")
@@ -193,32 +193,32 @@ class AppliedState:
         self._news = trio.Event()
 
     def date_ms(self) -> int:
-        """Log time while it moves, since it follows the clocks of a majority; otherwise this machine's clock."""
+        """Return log time while it follows the clocks of a majority; otherwise this machine's clock."""
         return self.log_time.paced(now_ms()) if self.quorum.moved else clock_ms()
 
     def request_of(self, command: bytes) -> RequestId | None:
-        """The request that an entry names, as the table of sessions calls it: those of each author are its own."""
+        """Return the request in an entry as the session table names it: ids are scoped to their author."""
         return self._farm.session_of(self.entries.read_submitted(command)) if _may_name_request(command) else None
 
     def request_named_in(self, command: bytes) -> RequestId | None:
-        """The request as the entry itself names it, whatever its author."""
+        """Return the request that the entry itself names, regardless of its author."""
         request = request_of(decode(command)) if _may_name_request(command) else None
         return None if request is None else parse_request_id(request)
 
     def update_in(self, command: bytes) -> Update | None:
-        """The update by ØMQ Raft that an entry is; None if it is none."""
+        """Return the update by ØMQ Raft in an entry; None if the entry is not one."""
         return self._farm.update_of(self.entries.read_submitted(command)) if _may_name_request(command) else None
 
     def was_executed(self, request: RequestId) -> bool:
-        """Whether the farm remembers this request."""
+        """Return True if the session table contains this request."""
         return self._farm.sessions.was_executed(request)
 
     def judge_clocks(self, server_id: int) -> ClockJudgment | None:
-        """The clocks beside the majority time, as this server, `server_id`, sees them by its machine's clock."""
+        """Compare the clocks with the majority time, as server `server_id` measures them by its machine's clock."""
         return self.log_time.judge(now_ms(), clock_ms(), server_id, self.state.clocks)
 
     def keep_from(self) -> Index:
-        """Entries before this are older than seven days of log time."""
+        """Return the first index to keep: older entries are more than seven days of log time old."""
         return self.moments.last_until(self.state.log_time_ms - RETENTION_MS)
 
     def _apply(self, index: Index, entry: Entry) -> None:
@@ -271,7 +271,7 @@ class AppliedState:
             self._on_change(change)
 
     def _with_names(self, data: dict[str, Scalar]) -> dict[str, Scalar]:
-        """The facts, and the names of the servers whose Raft ids are among them, as far as they are known."""
+        """Return the facts with the known names of the servers whose Raft ids are in them."""
         named = dict(data)
         for number, name in (("server", "name"), ("previous", "previousName")):
             server_id = data.get(number)
@@ -300,12 +300,12 @@ class AppliedState:
 
 
 def _may_name_request(command: bytes) -> bool:
-    """Only what names one, or hides it behind an escape, is worth decoding."""
+    """Return True if the entry can name a request: only the member itself or an escape justifies decoding."""
     return b'"request"' in command or b"\\" in command
 
 
 def majorities_of(configuration: Configuration) -> tuple[tuple[int, ...], ...]:
-    """The sets of voters of which each must agree by a majority of its own, as the state machine keeps them."""
+    """Return the sets of voters that must each agree by a majority, as the state machine stores them."""
     return tuple(tuple(sorted(map(integer_id, each))) for each in configuration.majorities)
 
 

@@ -1,13 +1,13 @@
-"""What clients of an endpoint may have committed, by the entry that they submit.
+"""Permissions of endpoint clients, by the entry that they submit.
 
-    submit       entries of applications, and entries that carry a proof of their own
+    submit       entries of applications, and entries with their own proof
     weights      the pipeline's factors │ they act on the farm: this node signs them, as it does for an operator
-    operator     everything else that acts on the farm and that `garlicfarm submit` takes
+    operator     all other entries that act on the farm and that `garlicfarm submit` accepts
 
-A scope permits its own kind of entry and no other, like the scopes of client keys (`bridge.core.membership.authors`).
-The endpoints know their clients by keys, passwords or certificates; this node vouches for them.
+A scope permits only its own kind of entry, like the scopes of client keys (`bridge.core.membership.authors`). Endpoints
+identify their clients by keys, passwords or certificates; this node vouches for them.
 
-A module of its own, because the endpoints for ØMQ and for Kafka do not know each other.
+A module of its own, because the endpoints for ØMQ and Kafka do not import each other.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from bridge.wire.log.proof import ends_like_proof
 
 
 class CommitScope(Enum):
-    """What a client of an endpoint may have committed."""
+    """A permission of an endpoint client."""
 
     SUBMIT = "submit"
     WEIGHTS = "weights"
@@ -27,7 +27,7 @@ class CommitScope(Enum):
 
 
 def needed_scope(entry: bytes) -> CommitScope:
-    """The scope for an entry that a client submits."""
+    """Return the scope that a client needs to submit the entry."""
     if ends_like_proof(entry):
         return CommitScope.SUBMIT  # the farm judges it by the author that the proof names
     match decode(entry):
@@ -40,7 +40,7 @@ def needed_scope(entry: bytes) -> CommitScope:
 
 
 def scopes_in(words: Sequence[str]) -> frozenset[CommitScope]:
-    """The scopes that a line of an endpoint's file names; raises `ValueError` with the word that is none."""
+    """Return the scopes in a line of an endpoint's file; raise `ValueError` with the first unknown word."""
     known = [each.value for each in CommitScope]
     unknown = next((each for each in words if each not in known), None)
     if unknown is not None:

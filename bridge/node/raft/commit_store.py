@@ -1,10 +1,12 @@
-"""How far the log is known to be committed, noted beside it for readers of a stopped node's directory.
+"""A file with a lower bound of the commit index, for readers of a stopped node's directory.
 
-Raft keeps no commit index on disk, and rightly: a server learns it anew from its leader. But a reader of a stopped
-node's directory cannot ask a leader, and the newest entries in a log may never have been committed. So the node notes,
-now and then and when it stops, how far it had applied. A note that is behind only hides entries; one that is ahead
-cannot exist, because what was committed stays so. Hence it needs no order with the log's own writes, and its writer may
-be left behind: it is a thread, for the two syncs of a note are as slow as the disk.
+Raft does not store its commit index: a server receives it again from its leader. A reader of a stopped node's directory
+cannot query a leader, and the newest entries of a log may be uncommitted. So the node writes the index of its last
+applied entry periodically and when it stops.
+
+An outdated file only hides entries. An index beyond the commit index is impossible, because committed entries stay
+committed. So the file and the log may be written in any order, and a slow write may be abandoned. It runs in a thread,
+because its two syncs are as slow as the disk.
 """
 
 import json
@@ -19,18 +21,18 @@ from consensus.storage import replace_file
 FILE_NAME = "committed.json"
 NOTE_PERIOD_SECONDS = 30.0
 END_SECONDS = 1.0
-"""How long the end of a node waits for its last note."""
+"""Longest time that the end of a node waits for its last note."""
 
 
 def write_commit_index(state_dir: Path, index: int) -> None:
-    """Notes that entries up to `index` are committed. Raises OSError; ValueError for what the reader would refuse."""
+    """Store that entries up to `index` are committed. Raise OSError, or ValueError for an index out of range."""
     if not 0 <= index <= MAX_NUMBER:
         raise ValueError(f"no entry has the index {index}")
     replace_file(state_dir / FILE_NAME, json.dumps({"committed": index}).encode() + b"\n")
 
 
 def read_commit_index(state_dir: Path) -> int | None:
-    """The index that is noted in the directory; None if none is."""
+    """Return the commit index in the directory's file; None without a valid file."""
     try:
         found = json.loads((state_dir / FILE_NAME).read_bytes())["committed"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -39,9 +41,9 @@ def read_commit_index(state_dir: Path) -> int | None:
 
 
 async def keep_commit_index(state_dir: Path, applied: Callable[[], int]) -> None:
-    """Note what `applied` returns, every half minute and at the end. A full disk only leaves an older note.
+    """Write the result of `applied` every half minute and at the end. A full disk only leaves an older file.
 
-    A disk that hangs delays nothing but the next note, and the end by `END_SECONDS` at most.
+    A hanging disk delays only the next write, and the end by at most `END_SECONDS`.
     """
     noted = 0
     try:

@@ -1,13 +1,13 @@
-"""How this node's servers listen and connect, out of the settings: certificate, transport, users, handshake.
+"""Connections between servers, made from the settings: certificate, transport, users, handshake.
 
     settings ──▶ TlsConnector (pins, or an authority)  ──▶ dialer(identity, role) ──▶ links, client, introductions
             └──▶ I2pConnector (proxy)                  ──▶ listen: TLS, or plain on loopback for the router's tunnel
 
-Every handshake proves this node's identity, by the directory that also judges the other side's (`farm_peers`).
-Introductions are made in no server's name: they are signed themselves, and serve before there is a farm.
+Every handshake proves this node's identity, by the directory that also checks the other side's identity (`farm_peers`).
+Introductions do not name a server: they are signed themselves, and work before the farm exists.
 
-What the settings and their files say is read first (`load_transport`), and what is unusable is said then, in words,
-before this node says anything to others. `Connecting` is made when there are keys to show and a gateway to ask.
+`load_transport` reads the settings and their files first. It reports unusable ones before this node sends anything.
+`Connecting` is made after the keys and the gateway.
 """
 
 import os
@@ -62,7 +62,7 @@ PROVEN_ENTRY_US, OPAQUE_ENTRY_US = 500, 20
 
 @dataclass(frozen=True, slots=True)
 class HandshakeWords:
-    """What a handshake says of this node beyond its identity, and what the other side's says of its own."""
+    """Extra data of handshakes: `introduced` adds this node's, `met` receives the other side's."""
 
     introduced: Callable[[Identity], Identity] = lambda identity: identity
     met: Callable[[Identity], None] = lambda _: None
@@ -70,24 +70,27 @@ class HandshakeWords:
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """What the settings and their files say of the way between servers, read once at the start."""
+    """The transport between servers, read from the settings and their files once at the start."""
 
     connector: Connector
     certificate: NodeCertificate | None
-    """None where I2P encrypts."""
+    """The certificate of this node; None if I2P encrypts."""
     signed: bool
-    """By an authority, in whose name other servers believe it."""
+    """True if an authority that other servers accept has signed the certificate."""
     users: UserFiles
     shares: DescriptorShares
 
     @property
     def fingerprint(self) -> bytes | None:
-        """Of the certificate that others may pin."""
+        """The fingerprint of the certificate that others may pin; None without a certificate."""
         return None if self.certificate is None else self.certificate.fingerprint
 
 
 def load_transport(settings: NodeConfiguration) -> Transport:
-    """Raises CertificateError, UsersError and DescriptorError, before this node says or opens anything."""
+    """Load the transport, before this node sends or opens anything.
+
+    Raise CertificateError, UsersError or DescriptorError for unusable files and limits.
+    """
     consensus = settings.consensus
     shares, users = descriptor_shares(), read_files(consensus.users_file, consensus.logins_file)
     if settings.proxy is not None:
@@ -107,11 +110,11 @@ def load_transport(settings: NodeConfiguration) -> Transport:
 
 @asynccontextmanager
 async def bound_port(bind: Address) -> AsyncIterator[Sequence[trio.SocketListener]]:
-    """The Raft port, bound before this node sends anything; NodeStopped if the address cannot be had.
+    """Bind the Raft port before this node sends anything; raise NodeStopped if the address is unavailable.
 
-    AddressNotHereError if this machine does not have it.
+    Raise AddressNotHereError if this machine does not have the address.
 
-    A node that cannot listen must end before gossip counts a start of it and shows other members a node that dies.
+    A node that cannot listen must stop before gossip counts its start. Otherwise other members would see it die.
     """
     try:
         listeners = await trio.open_tcp_listeners(bind.port, host=bind.host)
@@ -129,7 +132,7 @@ async def bound_port(bind: Address) -> AsyncIterator[Sequence[trio.SocketListene
 
 
 class Connecting:
-    """One node's way to other servers, and theirs to it. It listens from `listen` on."""
+    """The connections between this node and other servers, in both directions. `listen` starts to accept them."""
 
     def __init__(
         self,
@@ -142,7 +145,7 @@ class Connecting:
         metrics: Metrics,
         words: HandshakeWords,
     ) -> None:
-        """`handler` answers others in the name of `identity`."""
+        """Reply to other servers with `handler`, under the identity that `identity` returns."""
         self.transport = transport
         self._peers = peers
         self._identity = identity
@@ -176,7 +179,7 @@ class Connecting:
         )
 
     async def watch(self, alarms: Alarms) -> None:
-        """Look after the files of users and the dates of a signed certificate, until cancelled."""
+        """Monitor the files of users and the dates of a signed certificate, until cancelled."""
         transport = self.transport
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._users.watch, alarms)
@@ -184,15 +187,15 @@ class Connecting:
                 nursery.start_soon(watch_certificate, transport.certificate, alarms)
 
     def introducer(self) -> Dialer:
-        """Makes the connections that serve introductions alone, and are made in no server's name."""
+        """Return a dialer for introductions only, whose connections do not name a server."""
         return self.dialer(lambda: Identity(self._identity().cluster_id), ConnectionRole.CLIENT)
 
     def client(self, cluster_id: str) -> Dialer:
-        """Calls servers of that cluster as a client."""
+        """Return a dialer that calls servers of that cluster as a client."""
         return self.dialer(lambda: Identity(cluster_id), ConnectionRole.CLIENT)
 
     def dialer(self, identity: Callable[[], Identity], role: ConnectionRole) -> Dialer:
-        """Connects in the name of `identity`, to say what `role` may say."""
+        """Return a dialer that connects under `identity` and sends only the messages of `role`."""
         caller = Initiator(
             self._cluster,
             self._users.credentials,
@@ -205,23 +208,23 @@ class Connecting:
         return Dialer(caller, transport=self.transport.connector, timeout_s=self._dial_s, on_identity=self._words.met)
 
     async def listen(self, nursery: trio.Nursery, bind: Address, bound: Sequence[trio.SocketListener]) -> int:
-        """Accept connections on the `bound_port` of `bind` as long as the nursery lives; returns the port."""
+        """Accept connections on the `bound_port` of `bind` while the nursery lives; return the port."""
         certificate, server = self.transport.certificate, self._server
         if certificate is None:
             return int(await nursery.start(server.listen_plain, bind.host, bind.port, self._i2p_name, bound))
         return int(await nursery.start(server.listen, bind.host, bind.port, certificate, bound))
 
     def end_connections(self) -> None:
-        """Have every peer that is connected to this node show the present credentials."""
+        """Require every connected peer to prove the present credentials again."""
         self._server.places.end_established()
 
     def end_refused(self, refused: Callable[[ProvenPeer], bool]) -> None:
-        """End the connections of those who may not speak any more."""
+        """End the connections of peers that `refused` selects."""
         self._server.places.end_proven(refused)
 
 
 def _cost_us(entry: bytes) -> int:
-    """What an entry costs each server: a signature is verified where it is waited for, and where it is applied."""
+    """Return the cost of an entry for each server: a signature is verified before proposal and at application."""
     return PROVEN_ENTRY_US if ends_like_proof(entry) else OPAQUE_ENTRY_US
 
 

@@ -1,12 +1,13 @@
-"""Signs what this node submits: every entry with an effect on the farm carries its author's proof.
+"""Signatures of this node's entries: every entry with an effect on the farm carries its author's proof.
 
-    entry ──▶ next number of this node ──▶ `bridge.wire.log.proof.sign_entry` ──▶ submitted, and resubmitted, as it is
+    entry ──▶ next number of this node ──▶ `bridge.wire.log.proof.sign_entry` ──▶ submitted and resubmitted unchanged
 
-Numbers rise over all lives of the node without a file: the first one of a life is the machine's clock in milliseconds,
-and each further one is one more than the one before, unless the farm has applied a higher one of this node. So a clock
-that was set back costs nothing, and one that was set ahead only makes the next numbers high. Within a life the clock
-has no say: the farm tells so many *numbers* below the highest apart (`bridge.core.membership.authors`), and an entry
-that another one overtakes, however long it takes, must be among them.
+Numbers rise over all runs of the node without a file. The first number of a run is the machine's clock in milliseconds.
+Each further one is the previous number plus one, or one more than the highest number of this node that the farm has
+applied. So a clock set back does no harm, and a clock set ahead only raises the next numbers.
+
+Within a run the clock does not matter. The farm accepts an overtaken entry only if its *number* is within a window
+below the highest one (`bridge.core.membership.authors`), regardless of its delay.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from gossip.wire import node_id_of
 
 
 class EntrySigner:
-    """The signer of one node: `sign` for its own entries, `sign_for_operator` for those of users with access to it."""
+    """The signer of one node: `sign` for its own entries, `sign_for_operator` for entries of its operators."""
 
     def __init__(
         self,
@@ -40,23 +41,23 @@ class EntrySigner:
         self.node_id = node_id_of(key.public_key().public_bytes_raw())
 
     def sign(self, entry: bytes) -> bytes:
-        """The entry with this node's proof; ValueError if it is too large to carry one."""
+        """Return the entry with this node's proof; raise ValueError if it is too large for a proof."""
         applied = self._applied_state.state.numbers.get(self.node_id, AuthorNumbers()).highest
         following = self._last + 1 if self._last else self._clock_ms()
         self._last = max(following, applied + 1)
         return sign_entry(entry, self._key, self._cluster_id, self._last)
 
     def vouch(self, entry: bytes) -> bytes:
-        """A foreign entry with this node's proof, for what it names; ValueError as above.
+        """Return a foreign entry with this node's proof; raise ValueError as above.
 
-        The farm does not ask for the number of such an entry, so it takes none that another entry could need.
+        The farm does not check the number of such an entry, so the entry does not use up a number.
         """
         return sign_entry(entry, self._key, self._cluster_id, max(1, self._last))
 
     def sign_for_operator(self, entry: bytes) -> bytes:
-        """What an operator of this node submits, in the node's name; ValueError as above.
+        """Return an operator's entry, signed in this node's name; raise ValueError as above.
 
-        What has no effect on the farm, and what another key has signed, is returned unchanged.
+        Entries without effect on the farm and entries signed by another key are returned unchanged.
         """
         if ends_like_proof(entry):
             return entry

@@ -1,13 +1,13 @@
-"""What this version cannot take of the farm's log, refused before it is stored.
+"""Checks that reject unsupported content of the farm's log before it is stored.
 
     append, log pack   an entry of a feature level that this version lacks (`bridge.core.log.feature_level`)
-    snapshot           of a farm at such a level, one that this version cannot read, or with figures that no log gives
-                       (`bridge.core.state.bounds`)
+    snapshot           at an unsupported feature level, unreadable for this version, or with figures that no log
+                       produces (`bridge.core.state.bounds`)
 
-A node that stored such a thing would stop at it, after each start again. A node that refuses it lags behind and says
-so (`notices`): it goes on where it is as soon as the version is there.
+A node that stored such content would stop at it after every start. A node that rejects it lags behind and reports this
+(`notices`). It continues from its present entry when the missing version is installed.
 
-A module of its own: these checks are made before entries are stored, on bytes alone; the replica stores and applies.
+A module of its own: these checks read bytes alone, before entries are stored; the replica stores and applies.
 """
 
 from collections.abc import Iterator
@@ -25,15 +25,15 @@ from consensus.sessions import SessionTableError
 
 
 def objection_to_entries(entries: tuple[Entry, ...]) -> str | None:
-    """The first level that this version lacks, in words.
+    """Return the text of an error for the first level that this version lacks.
 
-    One without a proof has no effect in any version, so it is stored like any other entry: refused, it would only keep
-    its follower behind. Whether a proof holds is not asked here, since that may follow from entries before it.
+    A level entry without a proof has no effect in any version, so it is stored like other entries: rejecting it would
+    only stop its follower. The proof itself is not verified here, since its validity may follow from earlier entries.
     """
     for entry in entries:
         if entry.kind != COMMAND or not ends_like_proof(entry.data):
             continue
-        # Only what names a level, or hides it behind an escape, is worth decoding.
+        # Only the member itself or an escape justifies decoding.
         if b'"level"' in entry.data or b"\\" in entry.data:
             record = decode(entry.data)
             if isinstance(record, Level) and record.number > SUPPORTED_LEVEL:
@@ -42,7 +42,7 @@ def objection_to_entries(entries: tuple[Entry, ...]) -> str | None:
 
 
 def objection_to_snapshot(chunks: Iterator[bytes]) -> str | None:
-    """Why a farm's snapshot cannot be restored here, in words."""
+    """Return the reason why a farm's snapshot cannot be restored here; None if it can be."""
     try:
         snapshot = decode_farm_at_once(chunks)
         if snapshot.farm.level > SUPPORTED_LEVEL:

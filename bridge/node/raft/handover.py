@@ -1,6 +1,6 @@
-"""Handing leadership over, for an operator and before a clean stop.
+"""Leadership transfer, for an operator and before a clean stop.
 
-Only the leader can hand leadership over. What came of it is told in words that say who leads now and what to do next.
+Only the leader can transfer leadership. The text of a failure names the present leader and the next step.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from bridge.node.raft.replica import Replica
 from consensus import ServerBusyError, ServerId, ServerStoppedError, TransferOutcome, integer_id
 
 STOP_PATIENCE_SECONDS = 2.0
-"""A stop waits no longer than this for a successor: without one the others elect one by themselves."""
+"""Longest time that a stop waits for a successor: without one the others elect a leader on their own."""
 REMOVAL_PATIENCE_SECONDS = 10.0
 REMOVAL_POLL_SECONDS = 0.1
 
@@ -39,11 +39,11 @@ EXPLAINED = {
         "this node no longer leads, and does not know another leader yet; `garlicfarm status` shows the leader"
     ),
 }
-"""What came of a transfer that did not end as it was meant to."""
+"""Texts of failed transfers, by outcome."""
 
 
 async def hand_over(replica: Replica, voters: Sequence[VoterView], to: str | None) -> str:
-    """Hand leadership to the voter of that name or Raft id, or to the most caught up; the leader's name."""
+    """Transfer leadership to the named voter, or to the most caught up one; return the new leader's name."""
     target = None if to is None else voter_named(voters, to)
     try:
         ended = await replica.server.transfer_leadership(target)
@@ -56,14 +56,14 @@ async def hand_over(replica: Replica, voters: Sequence[VoterView], to: str | Non
 
 
 def refused_transfer(outcome: TransferOutcome, leader: str) -> Refused:
-    """Why it did not come to a handover, for operators; `leader` leads now."""
+    """Return the error that explains a failed handover to operators; `leader` leads now."""
     return Refused(409, f"transfer-{outcome.value}", EXPLAINED[outcome].format(leader=leader))
 
 
 async def hand_over_before_stop(
     replica: Replica, name_of: Callable[[int], str | None] = lambda _: None
 ) -> dict[str, Scalar] | None:
-    """If this server leads, let another one lead; who does now and in which term, for the trace, if one does."""
+    """Transfer leadership if this server leads; return the successor and its term for the trace, if any."""
     if not replica.leads:
         return None
     with trio.move_on_after(STOP_PATIENCE_SECONDS), suppress(ServerBusyError, ServerStoppedError):
@@ -79,9 +79,9 @@ async def hand_over_before_stop(
 
 
 async def until_removed(replica: Replica, expect: int) -> bool:
-    """Wait a moment, after the announcement, until the leader has removed this server; return True if it has.
+    """Wait a moment after the announcement until the leader has removed this server; return True if it has.
 
-    The leader does not if too few voters would stay, and what it cannot do is not waited for.
+    The leader does not remove it if too few voters would stay; then do not wait.
     """
     with trio.move_on_after(REMOVAL_PATIENCE_SECONDS):
         while not _is_removed(replica):
@@ -99,7 +99,7 @@ def _is_removed(replica: Replica) -> bool:
 
 
 def voter_named(voters: Sequence[VoterView], wanted: str) -> ServerId:
-    """The voter of that name or Raft id; `Refused` says which there are."""
+    """Return the voter of that name or Raft id; raise `Refused` with the list of voters."""
     for voter in voters:
         if wanted in (voter.name, str(voter.raft_id)):
             return voter.raft_id
@@ -108,5 +108,5 @@ def voter_named(voters: Sequence[VoterView], wanted: str) -> ServerId:
 
 
 def name_of_voter(voters: Sequence[VoterView], raft_id: int) -> str:
-    """What operators call it."""
+    """Return the label that operators use for a voter."""
     return server_label(raft_id, next((voter.name for voter in voters if voter.raft_id == raft_id), None))

@@ -1,13 +1,13 @@
-"""An operator's order to hand leadership over, given to any node.
+"""An operator's order to transfer leadership, given to any node.
 
-    a follower is asked ──▶ {"handover": …}, with this node's proof ──▶ committed ──▶ the leader of that term
+    order at a follower ──▶ {"handover": …}, with this node's proof ──▶ committed ──▶ the leader of that term
         └── waits until another server leads ◀─────────── transfer ◀── signed by a member or an operator's key?
 
-Only the leader can hand over: it brings its successor up to date and holds what is submitted meanwhile. So an order
-that reaches another node goes through the log, like every other order of an operator. It changes nothing in the farm's
-state (`bridge.wire.log.handover_entries`).
+Only the leader can transfer leadership: it brings its successor up to date and holds proposals until then. So another
+node sends the order through the log, like every other order of an operator. The order does not change the farm's state
+(`bridge.wire.log.handover_entries`).
 
-A member that orders this gains nothing that it lacks: it could as well campaign in a later term.
+A member does not gain power from this: it could campaign in a later term as well.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,16 +27,16 @@ from bridge.wire.log.handover_entries import Handover, handover_entry, handover_
 from consensus import ServerBusyError, ServerStoppedError, TransferOutcome, integer_id
 
 ORDERS_WAITING = 4
-"""More than one in a term would be answered by the same handover."""
+"""Orders that wait for the leader's transfer. It serves all orders of a term."""
 LEAST_PATIENCE_S = 5.0
 
 
 async def order_handover(
     replica: Replica, signer: EntrySigner, voters: Sequence[VoterView], to: str | None, election_timeout_ms: int
 ) -> str:
-    """Hand leadership to the voter of that name or Raft id, whichever server leads; the name of the new leader.
+    """Transfer leadership to the named voter, regardless of the present leader; return the new leader's name.
 
-    `Refused` says why it did not come to that.
+    Raise `Refused` with the reason if the transfer fails.
     """
     role = replica.server.role
     if replica.leads or role.leader is None:
@@ -71,7 +71,7 @@ class HandoverOrders:
         self._orders, self._waiting = trio.open_memory_channel[Handover](ORDERS_WAITING)
 
     def committed(self, entry: ProvenRecord, admitted: Mapping[int, Admitted], clients: Mapping[bytes, Client]) -> None:
-        """An entry was committed now."""
+        """Queue the order in a newly committed entry, if its author may give it."""
         order = handover_in(entry.data)
         if order is None or entry.author is None or not _may_order(entry.author, admitted, clients):
             return
@@ -81,7 +81,7 @@ class HandoverOrders:
             self._trace.append("handover-ordered", {"outcome": "another one is under way"})
 
     async def run(self, replica: Replica) -> None:
-        """Carry the orders out, until cancelled."""
+        """Carry out the orders, until cancelled."""
         async for order in self._waiting:
             if not replica.leads or replica.server.role.term != order.term:
                 continue

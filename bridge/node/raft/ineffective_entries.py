@@ -1,13 +1,13 @@
-"""An alarm while entries arrive that have no effect on the farm.
+"""An alarm for entries that arrive without any effect on the farm.
 
     entry without effect ──▶ event `entry-without-effect`, a counter for its reason   (`bridge.node.raft.applied_state`)
     20 within a minute   ──▶ alarm `entries-without-effect`, until ten minutes without any
 
-Single ones are ordinary: a server repeats an entry whose fate it did not hear, a program submits without a key. Many of
-them mean that a client that can connect tries to speak for the farm, or that a program of the operator's has the wrong
-key. The text has reasons and authors and no numbers, so that it does not change, and is not reported again, with each.
+A few are normal: a server repeats an entry after a lost reply, a program submits without a key. Many of them mean that
+a connected client tries to act on the farm, or that an operator's program has the wrong key. The text has reasons and
+authors but no numbers. So it does not change with each entry, and is not reported again.
 
-A module of its own: entries without effect come from the state machine, the notices beside it from the Raft server.
+A module of its own: the state machine reports these entries, the Raft server reports the events in `notices`.
 """
 
 from collections import OrderedDict, deque
@@ -23,11 +23,11 @@ WITHIN_S = 60.0
 QUIET_AFTER_S = 600.0
 LOOK_EVERY_S = 5.0
 CAUSES_MAX = 8
-"""Causes that are remembered for the text; the longest unheard is forgotten first."""
+"""Causes kept for the text; the least recent one is dropped first."""
 
 
 class IneffectiveEntries:
-    """`record` each such entry; the alarm ends while `run` runs."""
+    """Sets the alarm in `record`, once per entry; `run` clears it."""
 
     def __init__(self, alarms: Alarms) -> None:
         self._alarms = alarms
@@ -51,7 +51,7 @@ class IneffectiveEntries:
             self._alarms.set(ENTRIES_WITHOUT_EFFECT, text)
 
     async def run(self) -> None:
-        """Ends the alarm after a time of quiet, until cancelled."""
+        """Clear the alarm after a period without such entries, until cancelled."""
         while True:
             await trio.sleep(LOOK_EVERY_S)
             if self._times and trio.current_time() - self._times[-1] > QUIET_AFTER_S:

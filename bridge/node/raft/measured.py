@@ -1,9 +1,9 @@
-"""A disk and a state machine whose work is timed; they do nothing else than those behind them.
+"""Wrappers that measure the time of a disk and of a state machine.
 
-The server knows neither: it is given these in their place (`open_replica`). So what is measured is what the server
-waits for, threads and turns of the event loop included.
+The server does not distinguish them from the wrapped objects (`open_replica`). So they measure the full wait of the
+server, including threads and turns of the event loop.
 
-A module of its own: what measures is kept apart from what is measured.
+A module of its own: measurement is separate from the measured code.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -15,20 +15,20 @@ from consensus.storage import DiskOperation, DiskReader, ServerDisk, StorageRead
 
 
 class MeasuredDisk:
-    """A `ServerDisk`."""
+    """A `ServerDisk` that measures the disk operations of another one."""
 
     def __init__(self, disk: ServerDisk, durations: Histogram) -> None:
         self._disk = disk
         self._durations = durations
 
     async def perform_all(self, operations: Sequence[DiskOperation], start: int = 0) -> None:
-        """See `ServerDisk.perform_all`."""
+        """Delegate to `ServerDisk.perform_all` and measure it."""
         began_s = trio.current_time()
         await self._disk.perform_all(operations, start)
         self._durations.observe(trio.current_time() - began_s)
 
     def begin(self, operations: Sequence[DiskOperation], ended: Callable[[Exception | None], None]) -> None:
-        """See `ServerDisk.begin`."""
+        """Delegate to `ServerDisk.begin` and measure the time until success."""
         began_s = trio.current_time()
 
         def timed(error: Exception | None) -> None:
@@ -39,27 +39,27 @@ class MeasuredDisk:
         self._disk.begin(operations, timed)
 
     async def ask(self, question: Callable[[DiskReader], StorageReadResult]) -> StorageReadResult:
-        """See `ServerDisk.ask`."""
+        """Delegate to `ServerDisk.ask`."""
         return await self._disk.ask(question)
 
 
 class MeasuredStateMachine:
-    """A `StateMachine`."""
+    """A `StateMachine` that measures `apply` of another one."""
 
     def __init__(self, machine: StateMachine, durations: Histogram) -> None:
         self._machine = machine
         self._durations = durations
 
     async def apply(self, first: Index, entries: tuple[Entry, ...]) -> None:
-        """See `StateMachine.apply`."""
+        """Delegate to `StateMachine.apply` and measure it."""
         began_s = trio.current_time()
         await self._machine.apply(first, entries)
         self._durations.observe(trio.current_time() - began_s)
 
     def snapshot(self) -> Iterator[bytes] | AsyncIterator[bytes]:
-        """See `StateMachine.snapshot`."""
+        """Delegate to `StateMachine.snapshot`."""
         return self._machine.snapshot()
 
     async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
-        """See `StateMachine.restore`."""
+        """Delegate to `StateMachine.restore`."""
         await self._machine.restore(last, state)

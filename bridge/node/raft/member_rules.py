@@ -1,13 +1,12 @@
-"""Which servers may become members, and which may be removed, by the Garlic Farm protocol's own messages in a farm.
+"""Rules for members that join or leave by messages of the Garlic Farm protocol.
 
-    AddServerRequest     the log has given out the id and has not removed it, there is room among the voters, and it is
-                         known where the node listens
-    RemoveServerRequest  enough voters remain, and the server does not answer: it left, or is dead
+    AddServerRequest     the log has assigned the id and has not removed it, there is room among the voters, and the
+                         address of the node is known
+    RemoveServerRequest  enough voters remain, and the server does not reply: it left, or is dead
 
-Any holder of the farm key can send these messages, so they must not be a way around what the reconciler and the log
-decide: a server under an id that the log has not given out could not be told from any other, and a farm that shrank
-below its size has lost what its founders agreed on. The leader would add a living server again immediately; only an
-operator can remove it, by a log entry.
+Any holder of the farm key can send these messages, so they must not bypass the decisions of the reconciler and the log.
+A server with an unassigned id could not be distinguished from any other. A farm below its size has lost the agreement
+of its founders. The leader would add a live server again immediately. Only an operator can remove it, by a log entry.
 """
 
 from collections.abc import Callable, Collection
@@ -22,7 +21,7 @@ from consensus.protocols.garlic_farm import MembershipOptions, PeerAddress
 
 @dataclass(frozen=True, slots=True)
 class FarmMemberRules:
-    """The rules of one farm; `expect` and `voters_max` as in its settings, `removed` as in its log."""
+    """The rules of one farm; `expect` and `voters_max` are settings, `removed` comes from the log."""
 
     resolve: Callable[[ServerId], PeerAddress | None]
     describe: Callable[[], RaftDescription]
@@ -32,7 +31,7 @@ class FarmMemberRules:
     answered_within_ms: int
 
     def may_add(self, server: Server) -> PeerAddress | str:
-        """Where the newcomer listens, or why it cannot be a voter."""
+        """Return the address of the new server, or the reason why it cannot be a voter."""
         ceiling = max(self.voters_max, self.expect)
         if server.server_id in self.removed():
             return "the log has removed it from the farm, or its identity (`garlicfarm help servers`)"
@@ -50,7 +49,7 @@ class FarmMemberRules:
         return address
 
     def may_remove(self, server: ServerId, configuration: Configuration) -> str | None:
-        """None if it is gone and enough voters remain."""
+        """Return None if the server does not reply and enough voters remain; otherwise the reason."""
         if len(configuration.voter_ids - {server}) < self.expect:
             return f"a farm of {self.expect} needs another voter as a replacement first"
         answers = (
@@ -71,7 +70,7 @@ def farm_member_rules(
     profile: Profile,
     voters_max: int,
 ) -> FarmMemberRules:
-    """The rules as this node's log and server give them at each moment."""
+    """Return the rules, which read this node's log and server at each call."""
 
     def removed() -> frozenset[int]:
         outlawed = (server_id for server_id, each in applied_state.state.admitted.items() if not each.is_member)
@@ -88,6 +87,6 @@ def farm_member_rules(
 
 
 def member_request_tuning(profile: Profile) -> MembershipOptions:
-    """How long an invitation and a farewell may take on these links."""
+    """Return the longest times of an invitation and of a departure on these links."""
     reply_s = profile.links.reply_timeout_s
     return MembershipOptions(invitation_s=5 + 5 * reply_s, leave_s=reply_s)

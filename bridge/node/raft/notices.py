@@ -1,7 +1,7 @@
-"""What the Raft server tells of itself, as events of the trace and alarms: roles, members, a full disk, bad content.
+"""Notices of the Raft server as events and alarms: roles, members, a full disk, rejected content.
 
-The alarm about content that was rejected (`farm_content`) stands until the node has been sent none for a while. The
-others end when the server says so.
+The alarm about rejected content (`farm_content`) stays active until the node has not received any for a while. The
+server ends the other alarms.
 """
 
 from collections.abc import Callable
@@ -25,34 +25,34 @@ from consensus import (
 )
 
 QUIET_AFTER_S = 120.0
-"""Longer than a leader waits between two tries."""
+"""Seconds; longer than a leader waits between two attempts."""
 LOOK_EVERY_S = 5.0
 
 
 class RaftNotices:
-    """Of one server. `name_of` knows servers by their Raft ids; `run` it for the alarm about content to end."""
+    """The notices of one server. `name_of` maps Raft ids to names; `run` clears the alarm about content."""
 
     def __init__(
         self, trace: EventLog, alarms: Alarms, name_of: Callable[[int], str | None], take_overs: Histogram | None = None
     ) -> None:
-        """`take_overs`: where the times without a leader are noted."""
+        """Record the times without a leader in `take_overs`."""
         self._trace = trace
         self._alarms = alarms
         self.name_of = name_of
         self._last_s = 0.0
-        """When content was last rejected."""
+        """Time of the last rejected content."""
         self._leaderless_since_ms: int | None = now_ms()
         self._take_overs = take_overs or Histogram()
         self._has_followed = False
-        """The time until the first leader is that of the start, and of no take-over."""
+        """False until the first leader: the time until then belongs to the start and is not a take-over."""
 
     @property
     def leaderless_ms(self) -> int | None:
-        """For how long this server has known no leader; None while it knows one."""
+        """Milliseconds without a known leader; None while the server knows one."""
         return None if self._leaderless_since_ms is None else now_ms() - self._leaderless_since_ms
 
     def observe(self, notice: Notice) -> None:
-        """The server tells of itself."""
+        """Append the events of a notice, and set or clear its alarm."""
         match notice:
             case RoleChanged(role, term, leader):
                 self._note_leader(known=leader is not None)
@@ -106,7 +106,7 @@ class RaftNotices:
         )
 
     async def run(self) -> None:
-        """Clear the alarm when it has been quiet, until cancelled."""
+        """Clear the alarm after a period without rejected content, until cancelled."""
         while True:
             await trio.sleep(LOOK_EVERY_S)
             if trio.current_time() > self._last_s + QUIET_AFTER_S:

@@ -1,14 +1,14 @@
-"""Refused connections, told to the operator: an event and a counter each, and an alarm as long as it goes on.
+"""Events, counters and alarms for refused connections.
 
-    this node is refused, or refuses a server that it called ──▶ `refused-by-peers`  until that server lets it in
-    this node refuses a peer that calls it                   ──▶ `peers-refused`     until ten minutes of quiet
+    a server refuses this node ──▶ alarm `refused-by-peers`  until that server accepts it
+    this node refuses a caller ──▶ alarm `peers-refused`     until ten minutes without refusals
 
-Both sides see it, because each alone may not be looked at: the refused one has the wrong password or clock or
-version more often than not, and the refusing one should know which peer calls. What any machine on the network can
-cause without knowing anything (other paths, rubbish, silence) is counted and told as an event, and is no alarm.
+Both sides report a refusal, because the operator may check only one of them. The refused node usually has the wrong
+password, clock or version; the refusing node should name the caller. Any machine on the network can cause some failures
+without a secret (wrong paths, invalid bytes, timeouts). They are counted and reported as events, without an alarm.
 
-*Told once.* A server that is down is called again every few seconds, and each failure is the same news. The first one
-is an event; the others are counted, and told with their count every ten minutes, and when the server is reached again.
+*One report.* A server that does not run is called again every few seconds, with the same failure. The first failure is
+an event. The others are counted; their count is reported every ten minutes and when the connection is restored.
 """
 
 import re
@@ -30,9 +30,9 @@ Value = TypeVar("Value")
 QUIET_AFTER_S = 600.0
 MOMENT_S = 30.0
 LOOK_EVERY_S = 5.0
-TOLD_MAX = 4
+SHOWN_MAX = 4
 REMEMBERED_MAX = 64
-TOLD_AGAIN_S = 600.0
+REPORT_EVERY_S = 600.0
 _SERVER = re.compile(r"\bserver ([1-9][0-9]{0,9})\b")
 
 _DO_WHERE_REFUSED = {
@@ -94,26 +94,26 @@ _DO_WHERE_REFUSING = {
 
 @dataclass(slots=True)
 class _Repeated:
-    """One kind of refusal of one peer."""
+    """The repeated refusals of one kind by one peer."""
 
     what: str
-    """What failed, as its text begins: `link to node-2`."""
-    told_s: float
+    """The failed action, as the text begins: `link to node-2`."""
+    reported_s: float
     before: int = 0
-    """Failures before it was told last."""
-    untold: int = 0
+    """Failures before the last report."""
+    unreported: int = 0
 
     @property
     def failures(self) -> int:
-        """All of them."""
-        return self.before + 1 + self.untold
+        """The number of all failures."""
+        return self.before + 1 + self.unreported
 
 
 class RefusedConnections:
-    """What the metrics report goes to the trace, and what an operator should act on to the alarms."""
+    """Writes incidents of the metrics to the trace, and sets alarms if an operator can remedy them."""
 
     def __init__(self, trace: EventLog, alarms: Alarms, name_of: Callable[[int], str | None] = lambda _: None) -> None:
-        """`name_of` returns the name of a server, which replaces its Raft id in texts."""
+        """Replace Raft ids in texts by the names that `name_of` returns."""
         self._name_of = name_of
         self._repeated: OrderedDict[tuple[bool, str, Fault], _Repeated] = OrderedDict()
         self._trace = trace
@@ -122,9 +122,9 @@ class RefusedConnections:
         self._peers: OrderedDict[tuple[str, Fault], tuple[Incident, float]] = OrderedDict()
 
     def incident(self, incident: Incident) -> None:
-        """A connection was refused."""
+        """Report a refused connection."""
         incident = replace(incident, text=_SERVER.sub(self._named, incident.text))
-        self._tell(incident)
+        self._report(incident)
         if incident.ours and incident.fault in _DO_WHERE_REFUSED:
             _remember(self._by_peers, incident.peer, incident)
         elif not incident.ours and incident.fault in _DO_WHERE_REFUSING:
@@ -134,11 +134,11 @@ class RefusedConnections:
         self._show()
 
     def connected(self, peer: str) -> None:
-        """That server has let this node in, or a peer from there was let in.
+        """Clear the refusals of a peer after a successful connection in either direction.
 
-        Members learn of new keys one after the other, so a member may show a wrong password just before the right one.
+        Members receive new keys one by one, so a member may send a wrong password just before the right one.
         """
-        self._tell_restored(peer)
+        self._report_restored(peer)
         self._by_peers.pop(peer, None)
         refused = self._peers.get((peer, Fault.WRONG_CREDENTIALS))
         if refused is not None and trio.current_time() - refused[1] < MOMENT_S:
@@ -148,7 +148,7 @@ class RefusedConnections:
     def _named(self, found: re.Match[str]) -> str:
         return self._name_of(int(found[1])) or found[0]
 
-    def _tell(self, incident: Incident) -> None:
+    def _report(self, incident: Incident) -> None:
         kind = "connection-failed" if incident.ours else "connection-refused"
         facts: dict[str, Scalar] = {"reason": incident.fault.value, "text": incident.text}
         if incident.fault is Fault.REFUSED_CHANGE:
@@ -156,11 +156,11 @@ class RefusedConnections:
             return
         key, now_s = (incident.ours, incident.peer, incident.fault), trio.current_time()
         known = self._repeated.get(key)
-        if known is not None and now_s - known.told_s < TOLD_AGAIN_S:
-            known.untold += 1
+        if known is not None and now_s - known.reported_s < REPORT_EVERY_S:
+            known.unreported += 1
             return
         if known is not None:
-            facts["times"] = known.untold + 1
+            facts["times"] = known.unreported + 1
         _remember(
             self._repeated,
             key,
@@ -168,14 +168,14 @@ class RefusedConnections:
         )
         self._trace.append(kind, facts)
 
-    def _tell_restored(self, peer: str) -> None:
+    def _report_restored(self, peer: str) -> None:
         over = [self._repeated.pop(key) for key in list(self._repeated) if key[0] and key[1] == peer]
         failures = sum(each.failures for each in over)
         if failures > 1:
             self._trace.append("connection-restored", {"text": f"{over[-1].what} is there again", "failures": failures})
 
     async def run(self) -> None:
-        """Forget what is long past, until cancelled."""
+        """Drop old refusals, until cancelled."""
         while True:
             await trio.sleep(LOOK_EVERY_S)
             oldest = trio.current_time() - QUIET_AFTER_S
@@ -191,7 +191,7 @@ class RefusedConnections:
         if not incidents:
             self._alarms.clear(alarm)
             return
-        latest = incidents[-TOLD_MAX:]
+        latest = incidents[-SHOWN_MAX:]
         more = len(incidents) - len(latest)
         text = "; ".join([*(each.text for each in latest), *([f"and {more} more"] if more else [])])
         self._alarms.set(alarm, text, "; ".join(dict.fromkeys(actions[each.fault] for each in latest)))

@@ -1,14 +1,14 @@
-"""This node's Raft server with all that it needs: storage, core, transport out and in, and a client to the leader.
+"""This node's Raft server with its storage, core, transport in both directions, and a client to the leader.
 
     GarlicFarmServer (accepts) ──▶ RequestGateway ──▶ ConsensusServer ◀── PeerLinks (dials)
                                                     │
                                    submit ──────────┴──▶ this server, if it leads; else GarlicFarmClient to the leader
 
-Raft ids are bound to node ids by the founding and by admissions in the log, so the address and the certificate of a
-server are those that its node announces, signed, in its gossip metadata. Both sides of a connection prove their
-identity in the handshake (`farm_peers`): a holder of the farm's key alone speaks as no server and answers as none.
+The founding and admissions in the log bind Raft ids to node ids. So a server's address and certificate come from the
+signed gossip metadata of its node. Both sides of a connection prove their identity in the handshake (`farm_peers`). The
+farm key alone does not allow a holder to act as a server.
 
-`storage_note` keeps a lost storage from a second life under the same Raft id.
+`storage_note` prevents a second run under the same Raft id after the storage is lost.
 """
 
 import logging
@@ -90,9 +90,9 @@ NO_ANSWER = "no answer in time: the entry may be committed or not; look into the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSettings:
-    """What a replica is made of. `endpoint_of` tells where a founder listens, as far as gossip knows.
+    """The settings of a replica. `endpoint_of` returns a founder's endpoint, if gossip knows it.
 
-    `node_id_of` tells whose Raft id it is, of those that the log does not tell (yet).
+    `node_id_of` returns the node of a Raft id that the log does not (yet) name.
     """
 
     state_dir: Path
@@ -103,18 +103,18 @@ class ReplicaSettings:
     node_id_of: Callable[[int], bytes | None]
     cluster: str
     dialer: Callable[[Callable[[], Identity], ConnectionRole], Dialer]
-    """Makes connections in the name and role that it is given."""
+    """Makes connections under the given identity and role."""
     profile: Profile
     segment_bytes: int
     voters_max: int
     endpoint_of: Callable[[bytes], str | None]
     address_of: Callable[[bytes], PeerAddress | None]
     had_storage: bool = False
-    """Whether the node knows by something else than its storage, and the note of it, that it had one."""
+    """True if another source than the storage and its note shows that the node had a storage."""
 
 
 class Replica:
-    """The running parts. Made by `open_replica`."""
+    """The running parts, made by `open_replica`."""
 
     def __init__(
         self,
@@ -133,35 +133,35 @@ class Replica:
         self.server = server
         self.members = members
         self.identity = identity
-        """What it says of itself in handshakes."""
+        """The identity of this server in handshakes."""
         self.clients = ClientRequests(server, server_id, sessioned)
         self.links = links
         self.server_id = server_id
         self.alone = False
-        """It is the only voter: there is no other server to ask for the leader."""
+        """True if this server is the only voter, so no other server can name a leader."""
         self._client = client
         self._role_changed = trio.Event()
 
     @property
     def leads(self) -> bool:
-        """Whether this server is the leader, as far as it knows."""
+        """True if this server is the leader, to its knowledge."""
         return self.server.role.role is Role.LEADER
 
     def has_stored(self) -> bool:
-        """Whether this server's storage holds an entry, a snapshot or a vote, so that it can serve no other Raft id."""
+        """Return True if the storage has an entry, a snapshot or a vote, so that it cannot serve another Raft id."""
         raft = self.server.describe().raft
         return raft.last.index > 0 or raft.voted_for is not None
 
     def group(self) -> frozenset[int]:
-        """The Raft ids of the group in effect, as far as this server knows."""
+        """Return the Raft ids of the group in effect, to this server's knowledge."""
         return frozenset(map(integer_id, self.server.describe().raft.configuration.member_ids))
 
     def connected(self) -> frozenset[int]:
-        """The Raft ids of the servers that this one has a connection to."""
+        """Return the Raft ids of the servers that this server is connected to."""
         return frozenset(integer_id(link.peer) for link in self.links.describe() if link.connected)
 
     async def role_changes(self) -> None:
-        """Returns when another server leads, or this one, or none any more."""
+        """Wait until the role or the known leader changes."""
         await self._role_changed.wait()
 
     def on_notice(self, notice: Notice) -> None:
@@ -176,7 +176,7 @@ class Replica:
                 pass
 
     def voters_are(self, configuration: Configuration) -> None:
-        """The configuration in effect names these voters from here on."""
+        """Set the voters from the configuration in effect."""
         others = sorted(map(integer_id, configuration.voter_ids - {self.server_id}))
         self.alone = not others
         if self._client is not None:
@@ -187,14 +187,14 @@ class Replica:
         return None if self.alone else self._client
 
     async def submit(self, command: bytes, *, repeat_unknown: bool = False) -> SubmitAnswer:
-        """Have one entry committed, wherever the leader is; see `submit_all`."""
+        """Have one entry committed, through the leader; see `submit_all`."""
         return await self.submit_all((command,), repeat_unknown=repeat_unknown)
 
     async def submit_all(self, commands: tuple[bytes, ...], *, repeat_unknown: bool = False) -> SubmitAnswer:
-        """Have entries committed, adjacent and in order, wherever the leader is; the index is the last one's.
+        """Have entries committed, adjacent and in order, through the leader; return the index of the last one.
 
-        With `repeat_unknown` entries of unknown fate are submitted again: only for entries that may be there twice.
-        What the leader alone writes is refused here too: it goes to the server directly, from those who make it.
+        With `repeat_unknown` entries of unknown fate are submitted again; this is only for entries that tolerate
+        copies. Entries reserved for the leader are refused here too: their authors pass them to the server directly.
         """
         if any(map(is_leaders_own, commands)):
             return SubmitAnswer(outcome=SubmitOutcome.REFUSED, reason=LEADERS_OWN_TEXT)
@@ -213,12 +213,12 @@ class Replica:
                 break
             await trio.sleep(SUBMIT_RETRY_SECONDS)
         if doubtful and answer.outcome not in {SubmitOutcome.COMMITTED, SubmitOutcome.EXPIRED}:
-            # Of an earlier try a copy may be committed: only what never can be is refused.
+            # A copy of an earlier attempt may be committed: only entries that can never commit are refused.
             return replace(answer, outcome=SubmitOutcome.UNKNOWN)
         return answer
 
     async def read_barrier(self) -> Index:
-        """Wait until this node has applied everything acknowledged before the call. Raises what `refusals` lists."""
+        """Wait until this node has applied all entries acknowledged before the call. Raise the errors in `refusals`."""
         return await read_barrier_anywhere(self.server, self._others, patience_s=self.patience.submit_s)
 
     async def _submit_once(
@@ -249,21 +249,21 @@ class Replica:
 
 
 class RequestGateway:
-    """What stands behind the listener: asks the replica that this node has at that moment, or refuses."""
+    """The handler of the listener: passes requests to the present replica of this node, or refuses them."""
 
     def __init__(self, replica: Callable[[], Replica | None], is_out: Callable[[int], bool]) -> None:
-        """`is_out`: whether the log has thrown a server out. What comes under its id is refused."""
+        """Refuse requests under the ids of expelled servers: `is_out` returns True for them."""
         self._replica = replica
         self._is_out = is_out
 
     @property
     def identity(self) -> Identity:
-        """What this node says of itself in handshakes."""
+        """The identity of this node in handshakes."""
         replica = self._replica()
         return Identity() if replica is None else replica.identity
 
     def request(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> Cancel:
-        """A peer's request."""
+        """Pass on a peer's request."""
         replica = self._started()
         if self._is_out(integer_id(sender)):
             raise GarlicFarmError(
@@ -272,7 +272,7 @@ class RequestGateway:
         return ask_server(replica.server, sender, request, answered)
 
     def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> Cancel:
-        """A client's entries; without any, only who leads."""
+        """Pass on a client's entries; without entries, return only the leader."""
         replica = self._replica()
         if replica is None:
             return _no_leader_known(answered)
@@ -281,12 +281,12 @@ class RequestGateway:
         return replica.clients.client_request(commands, answered)
 
     def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> Cancel:
-        """Up to where a client's log must be applied for a linearizable read."""
+        """Return the index that a client must apply for a linearizable read."""
         replica = self._replica()
         return _no_leader_known(answered) if replica is None else replica.clients.read_index(answered)
 
     def membership_request(self, request: MembershipRequest, answered: Callable[[WireReply | None], None]) -> Cancel:
-        """A server is to come or go."""
+        """Pass on the request of a server to join or leave."""
         return self._started().members.membership_request(request, answered)
 
     def _started(self) -> Replica:
@@ -302,8 +302,8 @@ def _no_leader_known(answered: Callable[[ClientAnswer | None], None]) -> Cancel:
 
 
 def is_leaders_own(command: bytes) -> bool:
-    """Whether an entry would move log time or change who belongs to the farm: a client must not."""
-    # Only what names it, or hides it behind an escape, is worth decoding.
+    """Return True if an entry would move log time or change the farm's members: clients must not submit it."""
+    # Only the member itself or an escape justifies decoding.
     suspicious = any(word in command for word in _LEADERS_WORDS)
     return suspicious and isinstance(decode(command), LeadersRecord)
 
@@ -316,7 +316,7 @@ async def open_replica(
     durations: Durations,
     observe: Callable[[Notice], None],
 ) -> AsyncIterator[Replica]:
-    """Run this node's Raft server while the block lasts. Raises `StorageError`, with the remedy."""
+    """Run this node's Raft server while the block lasts. Raise `StorageError`, with the remedy."""
     profile, server_id = settings.profile, settings.server_id
     identity = Identity(settings.founding.cluster_id.hex(), server_id, profile.raft.lease_promise_ms)
     resolve = _resolver(
@@ -343,7 +343,7 @@ async def open_replica(
         client = GarlicFarmClient(asking, resolve, [server_id], random=Random(), options=profile.client)
         rules = farm_member_rules(applied_state, server, resolve, settings.founding, profile, settings.voters_max)
         requests = MemberRequests(server, server_id, links, rules, metrics, member_request_tuning(profile))
-        members = Members(Joining(server, server_id, _told_to_leave), requests)
+        members = Members(Joining(server, server_id, _log_removal), requests)
         replica = Replica(
             server, links, client, server_id, applied_state, members, identity, profile.patience, durations.commit
         )
@@ -413,12 +413,12 @@ def _resolver(
     return resolve
 
 
-def _told_to_leave(leader: ServerId) -> None:
+def _log_removal(leader: ServerId) -> None:
     LOG.warning("server %s, which leads, is about to remove this server from the group", leader)
 
 
 def _first_configuration(settings: ReplicaSettings) -> Configuration:
-    """What the founders agreed on. Endpoints are for people: peers are found by what they announce."""
+    """Return the configuration of the founders. Its endpoints are for people: gossip has the addresses of peers."""
     return Configuration(
         tuple(
             Server(number, settings.endpoint_of(node_id) or UNKNOWN_ENDPOINT)

@@ -1,10 +1,4 @@
-"""The note of a node that its Raft storage exists, and for which Raft id it was created.
-
-A server is its storage: its votes and the entries that it acknowledged. The note is a file next to the formation file.
-A founder whose storage is lost does not start again with an empty one: under the same Raft id it would vote a second
-time in a term, and acknowledged entries would be lost. A storage that holds an entry or a vote serves no second Raft
-id, because its one vote and its one copy would count as two.
-"""
+"""A note that this node has a Raft storage, with the Raft id of that storage."""
 
 import re
 from pathlib import Path
@@ -37,7 +31,7 @@ class StorageNote:
             )
 
     def record(self, server_id: int, recovery: Recovery) -> None:
-        """Write that the storage is of `server_id`; raises `StorageError` if it is of another server."""
+        """Write that the storage belongs to `server_id`; raise `StorageError` if it belongs to another server."""
         noted = self._noted_id()
         if noted == server_id:
             return
@@ -51,7 +45,7 @@ class StorageNote:
         replace_file(self._file, STORAGE_NOTE_TEXT + b"Raft id %d\n" % server_id)
 
     def _noted_id(self) -> int | None:
-        """Return the Raft id in the note; None if there is no note, or no id in it."""
+        """Return the Raft id in the note; None without a note or an id in it."""
         try:
             with self._file.open("rb") as file:
                 found = _NOTED_ID.search(file.read(_LIMIT_BYTES))

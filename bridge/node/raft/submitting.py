@@ -1,21 +1,20 @@
-"""Entries that others have this node submit, applied once each although a leader may fail while they are under way.
+"""Submission of entries for clients: each is applied once, although a leader may fail during the submission.
 
-    entry ─▶ names a request? else give it the next number of this node ─▶ signed, if it acts on the farm
+    entry ─▶ names a request? else add the next number of this node ─▶ signed, if it acts on the farm
           ─▶ replica, repeated while its fate is unknown ─▶ committed ─▶ applied here
-                                          ├─▶ the table tells where its first copy stands │ expired
-                                          └─▶ the applied state tells why it changed nothing, if it had no effect
+                                          ├─▶ session table: position of the first copy │ expired
+                                          └─▶ applied state: reason why it changed nothing, if it had no effect
 
-A submission of which it is not known whether it was committed is submitted again, the same bytes. That may leave
-several copies in the log; all but the first have no effect, and the answer gives the place of the first. A caller that
-names the request itself may also repeat it through another node, for as long as the farm remembers it.
+A submission of unknown fate is submitted again with the same bytes. That may leave several copies in the log. Only the
+first copy has an effect, and the reply contains its position. A caller that names the request may also repeat it
+through another node, until the farm drops the request.
 
-The number is put in front of the members of the entry, which is otherwise left as it is. A user with access to this
-node may act on the farm through it, so what acts on the farm and carries no proof is then signed in the name of this
-node; what ends in a proof is submitted unchanged, and what means nothing to the farm is not signed. An entry into which
-no number can be put (it is too large, or nested beyond what the farm reads) is submitted as it is and never repeated.
+The number becomes the first member of the entry, which is otherwise unchanged. A user with access to this node may act
+on the farm through it. So this node signs entries that act on the farm and have no proof. Other entries are submitted
+unchanged. An entry without room for a number (too large, or nested too deeply) is submitted once and never repeated.
 
-An update by ØMQ Raft has a reqid of its client's in place of a number (`bridge.core.state.reqids`). It is submitted
-likewise; the answer gives the place of the first copy, whichever node submitted that.
+An update by ØMQ Raft has its client's reqid instead of a number (`bridge.core.state.reqids`). Its reply contains the
+position of the first copy, regardless of the node that submitted that copy.
 """
 
 import json
@@ -59,14 +58,14 @@ EXPIRED = (
 
 @dataclass(frozen=True, slots=True)
 class SubmittedUpdate:
-    """An update by ØMQ Raft as it goes into the log, and how the farm's state will know it."""
+    """An update by ØMQ Raft as an entry of the log, and as the farm's state identifies it."""
 
     entry: bytes
     update: Update
 
 
 class Submitting:
-    """`name` is this node's, unique to this life of it."""
+    """Submits entries; `name` identifies one run of this node."""
 
     def __init__(self, replica: Replica, applied_state: AppliedState, signer: EntrySigner, name: str) -> None:
         self._replica = replica
@@ -75,7 +74,7 @@ class Submitting:
         self._numbers = RequestNumbers(name, self._open_session, SESSION_LIMITS)
 
     async def submit(self, entry: bytes, named: RequestId | None = None) -> SubmitAnswer:
-        """Have one JSON object committed, and applied at most once under `named`, or under the request it names."""
+        """Have one JSON object committed, and applied at most once under `named` or the request that it names."""
         if is_leaders_own(entry):
             return _refused(LEADERS_OWN_TEXT)
         own = self._applied_state.request_named_in(entry)
@@ -96,10 +95,10 @@ class Submitting:
         return await self._submit_numbered(entry)
 
     def prepare(self, entry: bytes, reqid: bytes) -> SubmittedUpdate | None:
-        """The entry with its reqid, and with this node's proof if it acts on the farm.
+        """Return the entry with its reqid, and with this node's proof if it acts on the farm.
 
-        None if that cannot be put in: it is too large or too nested, names another request, or carries a proof and does
-        not name this one.
+        Return None if the reqid cannot be added: the entry is too large or too nested, names another request, or
+        carries a proof and does not name this request.
         """
         named = request_text(reqid)
         if request_of(decode(entry)) != named:
@@ -114,7 +113,7 @@ class Submitting:
         return None if update is None or update.reqid != reqid else SubmittedUpdate(entry, update)
 
     async def submit_update(self, update: SubmittedUpdate) -> SubmitAnswer:
-        """Have it committed, and applied at most once under its reqid."""
+        """Have the update committed, and applied at most once under its reqid."""
         answer = await self._replica.submit(update.entry, repeat_unknown=True)
         if answer.outcome is not SubmitOutcome.COMMITTED or answer.index is None:
             return answer
@@ -126,7 +125,7 @@ class Submitting:
                 return replace(answer, index=first)
             if reqids.is_skipped(answer.index):
                 return SubmitAnswer(outcome=SubmitOutcome.EXPIRED, reason=EXPIRED)
-            return answer  # it was applied, and a full table has forgotten it since
+            return answer  # applied, and since then dropped from a full table
         return SubmitAnswer(outcome=SubmitOutcome.UNKNOWN)
 
     async def _submit_numbered(self, entry: bytes) -> SubmitAnswer:
@@ -166,7 +165,7 @@ class Submitting:
         return SubmitAnswer(outcome=SubmitOutcome.UNKNOWN, reason=f"{reason} is not known", request=str(request))
 
     async def _submit_once(self, entry: bytes) -> SubmitAnswer:
-        """What names no request is not repeated; if it would act on the farm, the answer says whether it did."""
+        """Submit an entry without a request once; if it would act on the farm, report in the reply if it did."""
         answer = await self._replica.submit(entry)
         if answer.outcome is SubmitOutcome.COMMITTED and answer.index is not None and ends_like_proof(entry):
             with trio.move_on_after(self._replica.patience.apply_s), suppress(ServerStoppedError):
@@ -198,7 +197,7 @@ def _refused(reason: str) -> SubmitAnswer:
 
 
 def entry_refusal(entry: bytes) -> str | None:
-    """Why no client may submit this, in words; None if it may be submitted."""
+    """Return the reason why no client may submit this entry; None if clients may."""
     if len(entry) > ENTRY_LIMIT_BYTES:
         return f"the entry has {len(entry)} bytes, at most {ENTRY_LIMIT_BYTES} are accepted"
     try:
@@ -223,7 +222,7 @@ def _kind_refusal(entry: bytes, record: Record) -> str | None:
 
 
 def _malformed(named: tuple[str, ...], reason: str) -> str:
-    """An object that names a kind of the farm's and is none: in the log it would look like an order, and be none."""
+    """Return the refusal of an object with a reserved member that is not a valid entry: it would not have an effect."""
     commands = "; ".join(dict.fromkeys(_COMMAND_FOR[kind] for kind in named if kind in _COMMAND_FOR))
     forms = " or ".join(_FORM_OF[kind] for kind in named if kind in _FORM_OF)
     instead = f". Use {commands}" if commands else ""
@@ -235,7 +234,7 @@ def _malformed(named: tuple[str, ...], reason: str) -> str:
 
 
 def sealed(entry: bytes, request: RequestId | str) -> bytes:
-    """The JSON object with the member `request` in front; otherwise byte for byte the same."""
+    """Return the JSON object with the member `request` in front; the other bytes are unchanged."""
     head, brace, members = entry.partition(b"{")
     member = b'"request":' + json.dumps(str(request)).encode()
     return head + brace + member + (b"," if members.strip() != b"}" else b"") + members

@@ -1,12 +1,12 @@
-"""Who may connect to this server, and what this node shows to others: the farm key's credentials, or files.
+"""Credentials of connections between servers: those of the farm key, or those in files.
 
-    users_file     user:password               which users may connect here, instead of holders of the farm key
-    logins_file    host:port user:password     what the server at that address wants to see
+    users_file     user:password               users that may connect here, instead of holders of the farm key
+    logins_file    host:port user:password     credentials for the server at that address
 
-The farm key's credentials are the cluster's: every server shows and accepts the same. With files each server has its
-own users, so a password taken from one server opens only what it was made for. A file is read when it has changed, so
-a user is added or refused without a restart; one that cannot be read any more leaves what was read before in force,
-with an alarm. Both hold passwords: mode 0600, lines beginning with `#` are comments.
+The farm key's credentials belong to the cluster: every server sends and accepts the same. With files each server has
+its own users, so a password from one server does not open another. A changed file is read again, so an operator can add
+or remove users without a restart. If a file becomes unreadable, its previous content stays in force and an alarm is
+set. Both files contain passwords: mode 0600; lines that begin with `#` are comments.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,33 +28,33 @@ USERS_LIMIT = 1_024
 
 
 class UsersError(Exception):
-    """A file of users or a password file cannot be used; the text says why and what to do."""
+    """A file of users or a password file is unusable; the text contains the reason and the remedy."""
 
 
 class Users:
-    """The credentials of one node's servers. `files` is what `read_files` found at the start."""
+    """The credentials of one node's servers. `files` is the result of `read_files` at the start."""
 
     def __init__(self, farm_keys: FarmKeys, files: "UserFiles") -> None:
         self._farm_keys = farm_keys
         self._files = files
 
     def credentials(self) -> tuple[Credentials, ...]:
-        """What any other server of the farm is shown."""
+        """Return the credentials for any other server of the farm."""
         return self._farm_keys.credentials()
 
     def login(self, address: str) -> Credentials | None:
-        """What the server at `host:port` is shown instead."""
+        """Return the credentials that replace the farm's for the server at `host:port`; None without such a line."""
         return self._files.logins.get(address)
 
     def password_of(self, user: str) -> str | None:
-        """What a user must prove to know; None for a stranger."""
+        """Return the password that a user must prove; None for an unknown user."""
         if self._files.users is None:
             return self._farm_keys.password_of(user)
         known = self._files.users.get(user)
         return None if known is None else known.password
 
     async def watch(self, alarms: Alarms) -> None:
-        """Take over changed files, until cancelled."""
+        """Read changed files, until cancelled."""
         if self._files.paths == (None, None):
             return
         while True:
@@ -62,7 +62,7 @@ class Users:
             await self.look(alarms)
 
     async def look(self, alarms: Alarms) -> None:
-        """Read the files again."""
+        """Read the files again; set or clear the alarm."""
         try:
             self._files = await trio.to_thread.run_sync(read_files, *self._files.paths)
         except UsersError as error:
@@ -73,16 +73,16 @@ class Users:
 
 @dataclass(frozen=True, slots=True)
 class UserFiles:
-    """The users that are accepted, None where the farm key's are; and what is shown, by `host:port`."""
+    """The accepted users, None for the farm key's users; and the credentials to send, by `host:port`."""
 
     users: Mapping[str, Credentials] | None
     logins: Mapping[str, Credentials]
     paths: tuple[Path | None, Path | None]
-    """The files of users and of logins."""
+    """Paths of the files of users and of logins."""
 
 
 def read_files(users_file: Path | None = None, logins_file: Path | None = None) -> UserFiles:
-    """Read the files that are named; raises UsersError."""
+    """Read the given files; raise UsersError."""
     users = logins = None
     if users_file is not None:
         found = [_credentials(users_file, number, line) for number, line in _lines(users_file)]
@@ -115,7 +115,7 @@ def _credentials(path: Path, number: int, pair: str) -> Credentials:
 
 
 def read_password(path: Path) -> str:
-    """The one line of a password file; raises UsersError."""
+    """Return the one line of a password file; raise UsersError."""
     return _ascii(path, key_files.read_password)
 
 
