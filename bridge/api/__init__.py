@@ -1,1 +1,1 @@
-"""What operators and programs see of a node: views, requests and answers, and their JSON."""
+"""Views, requests and responses of a node, for operators and programs, and their JSON."""

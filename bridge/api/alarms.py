@@ -9,8 +9,8 @@ The part of the node that raises an alarm adds the text: names, addresses, numbe
 depends on the situation; otherwise the remedy is shown. One text in each raising module and a second one in the
 reference would drift apart.
 
-The order of declaration is the order of display, the gravest first: in the order of their kinds `no-healthy-leaf`, a
-symptom, would come before `no-quorum`, its cause. Warnings without a rank are in alphabetical order.
+The order of declaration is the order of display, the most severe first: in the order of their kinds `no-healthy-leaf`,
+a symptom, would come before `no-quorum`, its cause. Warnings without a rank are in alphabetical order.
 """
 
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ class AlarmType:
 
 
 ALARMS: Final[dict[str, AlarmType]] = {}
-"""By kind, the gravest first."""
+"""By kind, the most severe first."""
 
 
 def _declare(severity: Severity, kind: str, happened: str, remedy: str, *, delay_periods: int = 0) -> AlarmType:
@@ -373,12 +373,12 @@ ZMQ_UPDATES: Final = _warning(
 
 
 def alarm_severity(kind: str) -> Severity:
-    """Return the severity of an alarm; a kind that is unknown here, as of a later version, is a warning."""
+    """Return the severity of an alarm; an unknown kind, as of a later version, is a warning."""
     return ALARMS[kind].severity if kind in ALARMS else Severity.WARNING
 
 
 def by_gravity(alarms: Iterable[AlarmView]) -> tuple[AlarmView, ...]:
-    """Return the alarms with their severities, the gravest first, as every surface shows them."""
+    """Return the alarms with their severities, the most severe first, as every surface shows them."""
     rank = {kind: place for place, kind in enumerate(ALARMS)}
     known = (replace(each, severity=alarm_severity(each.kind)) for each in alarms)
     return tuple(sorted(known, key=lambda each: (rank.get(each.kind, len(rank)), each.kind)))

@@ -1,9 +1,9 @@
-"""Builds the view of the farm out of what each part of the node says about itself.
+"""Build the view of the farm from the descriptions of each part of the node.
 
     gossip's description, metadata ──▶ members, gossip          Raft's description ──▶ raft
     the state of the farm          ──▶ publishing, reports      the node itself    ──▶ node, alarms, events
 
-Pure, so that what an operator sees is tested without a terminal or a farm.
+Pure code: tests check the operator's view without a terminal or a farm.
 """
 
 from collections.abc import Callable, Mapping
@@ -70,25 +70,25 @@ class ServerLink:
 
 @dataclass(frozen=True, slots=True)
 class SeenAlone:
-    """What a node without a quorum makes of the farm by itself; by master destination."""
+    """The farm as a node without a quorum computes it alone; by master destination."""
 
     state: FarmState
-    """The last state, with this node's own health and with every server that it does not reach taken as silent."""
+    """The last state, with this node's own health and with every unreachable server marked as unresponsive."""
     acting: Mapping[str, int | None]
-    """The Raft id of the server that publishes it meanwhile; None: no server that is reached can."""
+    """The Raft id of the server that publishes it until then; None if no reachable server can."""
     signed: Mapping[str, PlannedPublication]
-    """What this node's own router took last."""
+    """The last structures that this node's own router accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmInputs:
-    """What a server of the farm has: its log, and the state after the entries that it has applied."""
+    """The log of a server of the farm, and the state after its applied entries."""
 
     state: FarmState
     tuning: FarmTuning
     pace: Pace
     log_time_ms: int
-    """By this node's reckoning, between clock entries as well."""
+    """Log time as this node computes it, also between clock entries."""
     raft: RaftDescription
     first_index: int
     applied_index: int
@@ -96,32 +96,32 @@ class FarmInputs:
     links: tuple[ServerLink, ...] = ()
     """This node's connections to the other servers, in order of their ids."""
     lease_set_files: Mapping[str, str] = field(default_factory=dict)
-    """Of each master destination: where this node's router keeps its structure."""
+    """By master destination, the path at which this node's router keeps its structure."""
     counters: Mapping[str, int] = field(default_factory=dict)
     election_timeout_ms: int = 0
     leaderless_ms: int | None = None
-    """For how long this server has known no leader."""
+    """Milliseconds for which this server has had no known leader."""
     alone: SeenAlone | None = None
-    """While there is no quorum."""
+    """Set while there is not a quorum."""
     stands_still: bool = False
     """No clock entry was committed for several reporting periods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewInputs:
-    """All that a view is built of."""
+    """All inputs of a view."""
 
     taken_at_ms: int
     node: NodeView
     farm: FarmIdentity
     endpoint: str
-    """Where this node's own Raft server listens."""
+    """The address of this node's own Raft server."""
     gossip: GossipDescription
     gossip_counters: Mapping[str, int]
     other_farms: tuple[OtherFarm, ...] = ()
-    """The senders under another farm's key that were heard within a minute."""
+    """Senders of gossip under another farm's key within the last minute."""
     metadata_of: Callable[[NodeId], NodeMetadata | None]
-    """What a member has told of itself; None if it cannot be read."""
+    """Metadata of a member by its NodeId; None if it cannot be read."""
     log: FarmInputs | None
     """None if this node is not a server of a farm."""
     address_of: Callable[[str], str]
@@ -132,14 +132,14 @@ class ViewInputs:
 
 
 def build_view(inputs: ViewInputs) -> FarmView:
-    """The whole view."""
+    """Return the whole view."""
     names: dict[int | None, str] = {
         metadata.raft_id: metadata.name
         for member in inputs.gossip.members
         if (metadata := inputs.metadata_of(member.node_id)) is not None and metadata.raft_id is not None
     }
     if inputs.log is not None:
-        # What the log has recorded holds, whatever a member says of itself.
+        # # The recorded names have precedence over the metadata of a member.
         admitted = inputs.log.state.admitted
         names.update((server_id, each.name) for server_id, each in admitted.items() if each.name is not None)
     if inputs.node.raft_id is not None:
@@ -175,7 +175,7 @@ def build_view(inputs: ViewInputs) -> FarmView:
 
 
 def _gone(inputs: ViewInputs) -> frozenset[int]:
-    """The servers that gossip holds for dead, or that have left, by Raft id."""
+    """Return the Raft ids of the servers that gossip marks dead or left."""
     if inputs.log is None:
         return frozenset()
     gone = {each.node_id for each in inputs.gossip.members if each.status in {Status.DEAD, Status.LEFT}}
@@ -216,14 +216,14 @@ def _members(inputs: ViewInputs) -> tuple[MemberView, ...]:
         )
         for member in gossip.members
     )
-    # By name, then by id: two sorts by a text that is there take less memory than one by pairs made for it.
+    # # By name, then by id: two sorts by an existing text take less memory than one by pairs made for it.
     members.sort(key=attrgetter("node_id"))
     members.sort(key=attrgetter("name"))
     return tuple(members)
 
 
 def _server_roles(log: FarmInputs) -> dict[bytes, ServerRole]:
-    """What each admitted identity is in the Raft group."""
+    """Return the role in the Raft group of each admitted identity."""
     configuration = log.raft.configuration
     roles = dict.fromkeys(configuration.learner_ids, ServerRole.LEARNER) | dict.fromkeys(
         configuration.voter_ids, ServerRole.VOTER
@@ -250,9 +250,9 @@ def _member(
     evicted: bool,
 ) -> MemberView:
     node_id = member.node_id.hex()
-    # As elsewhere in the view: a node that was renamed has one name until the log has recorded the new one.
+    # # As elsewhere in the view: a renamed node has one name until the log has recorded the new one.
     name = recorded_name or (node_id if metadata is None else metadata.name)
-    # The last round trip of a member that is dead or has left is not a figure of this moment.
+    # # The last round trip of a member that is dead or has left is not a current figure.
     gone = member.status in {Status.DEAD, Status.LEFT}
     return MemberView(
         node_id=node_id,
@@ -277,7 +277,7 @@ def _member(
 
 
 def _address(address: Address, endpoint: str | None) -> str | None:
-    """Where it listens for gossip; None for one that is reached by an I2P name, and gossips nowhere."""
+    """Return the gossip address of a member; None if it is reached by an I2P name and does not gossip."""
     if endpoint is not None and endpoint.rpartition(":")[0].endswith(".i2p"):
         return None
     return f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
@@ -299,7 +299,7 @@ def _no_raft() -> RaftView:
 
 
 class _FarmPart:
-    """What the log says, in the words of the view. Names of servers go by Raft id."""
+    """The log's part of the view. Names of servers go by Raft id."""
 
     def __init__(
         self,
@@ -312,7 +312,7 @@ class _FarmPart:
         self._address_of = address_of
         self.state = farm.state
         self._seen = farm.state if farm.alone is None else farm.alone.state
-        """What publishing rests on at the moment."""
+        """The state that publishing uses at the moment."""
         self._owners = {
             leaf.destination: server_label(server_id, names.get(server_id))
             for server_id, server in sorted(self._seen.servers.items())
@@ -320,7 +320,7 @@ class _FarmPart:
         }
 
     def raft(self) -> RaftView:
-        """How Raft stands."""
+        """Return the view of the Raft replica."""
         farm, raft, names = self._farm, self._farm.raft, self._names
         endpoints = {server.server_id: server.endpoint for server in raft.configuration.servers}
         leader = None if raft.leader is None else integer_id(raft.leader)
@@ -370,7 +370,7 @@ class _FarmPart:
         )
 
     def publishing(self, gone: AbstractSet[int]) -> tuple[PublishingView, ...]:
-        """Each master destination: who publishes it, and what. `gone`: the servers that do not live."""
+        """Return the view of each master destination. `gone` has the dead servers and those that left."""
         return tuple(self._master(*each, gone) for each in sorted(self._seen.masters.items()))
 
     def _master(self, destination: str, master: MasterState, gone: AbstractSet[int]) -> PublishingView:
@@ -428,7 +428,7 @@ class _FarmPart:
         )
 
     def _published(self, destination: str, master: MasterState) -> tuple[Publication | None, tuple[LeafEntry, ...]]:
-        """The last publication that this node knows of: the log's, or without a quorum its own if that is later."""
+        """Return the last known publication: the log's, or without a quorum this node's own if it is later."""
         accepted, alone = master.publication, self._farm.alone
         signed = None if alone is None else alone.signed.get(destination)
         if signed is not None and (accepted is None or signed.publication.published_s >= accepted.published_s):
@@ -438,7 +438,7 @@ class _FarmPart:
         return accepted, lease_set_entries(self._seen, destination, accepted.published_s, self._farm.pace) or ()
 
     def reports(self) -> tuple[ReportView, ...]:
-        """The latest report of each server."""
+        """Return the latest report of each server."""
         scores: dict[int, Candidate] = {}
         for destination in self.state.masters:
             for candidate in candidates_of(self.state, destination, self._farm.tuning):
@@ -477,7 +477,7 @@ class _FarmPart:
         )
 
     def weights(self) -> WeightsView:
-        """What operators and the pipeline said, as it counts at this log time."""
+        """Return the weights of operators and of the pipeline, as they count at this log time."""
         weights, log_time_ms = self.state.weights, self._farm.log_time_ms
         owners = {hash_of(destination): owner for destination, owner in self._owners.items()}
         return WeightsView(
@@ -502,12 +502,12 @@ class _FarmPart:
 
 
 def fault_names(leaf: LeafStatus) -> tuple[str, ...] | UnsetType:
-    """The conditions that do not hold, as a report writes them."""
+    """Return the names of the faults of a leaf, as a report writes them."""
     return tuple(each.value for each in leaf.faults) or UNSET
 
 
 def _publish_failures(state: FarmState, master: str) -> dict[int, str]:
-    """By server, why its router did not take the last structure."""
+    """Return, by server, the reason why its router did not accept the last structure."""
     parts = {server.report.server_id: server.report.part_in(master) for server in state.serving(master)}
     return {
         server_id: part.publish_failure
@@ -536,7 +536,7 @@ def _reason_alone(acting: int | None, publication: Publication | None) -> str:
 
 
 def address_of_hash(destination_hash: str) -> str:
-    """The address of what has this hash in base32."""
+    """Return the base32 address of the destination with this hash."""
     return f"{destination_hash}.b32.i2p"
 
 

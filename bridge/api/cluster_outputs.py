@@ -1,7 +1,7 @@
-"""What `zmq-raft` and `kraft` print with `--json`: commands for clusters that are no farm (`docs/reference/json.md`).
+"""JSON output of `zmq-raft` and `kraft`, commands for clusters other than farms (`docs/reference/json.md`).
 
-Both kinds replicate a plain log for other programs, so what they tell is of members and entries, and nothing of it is
-of routers. No key and no password is in any of these documents.
+Both kinds replicate a plain log for other programs. These documents describe members and entries, not routers. They
+contain neither keys nor passwords.
 """
 
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ class ZmqRaftPeerView(Record, frozen=True):
     id: str
     """Its id."""
     url: str
-    """Where its ROUTER socket is."""
+    """The address of its ROUTER socket."""
     role: str | None = None
-    """`leader` or `follower`, as it says itself; null if it does not answer."""
+    """`leader` or `follower`, as it reports; null if it does not answer."""
     term: int | None = None
     """Its term."""
     first_index: int | None = None
-    """The first entry of its log that is not compacted."""
+    """The first entry of its log, after compaction."""
     last_index: int | None = None
     """The last entry of its log."""
     commit_index: int | None = None
@@ -32,7 +32,7 @@ class ZmqRaftPeerView(Record, frozen=True):
     applied_index: int | None = None
     """The last entry that its state machine has applied."""
     snapshot_bytes: int | None = None
-    """How large its snapshot is."""
+    """The size of its snapshot."""
     prune_index: int | None = None
     """Up to here a snapshot may replace its entries."""
 
@@ -43,7 +43,7 @@ class ZmqRaftStatusOutput(Document, frozen=True):
     leader: str | None
     """The id of the leader; null while none is known."""
     peers: tuple[ZmqRaftPeerView, ...]
-    """The members; while they change, those before and after."""
+    """The members; during a change, the old and the new ones."""
 
 
 class ZmqRaftMemberView(Record, frozen=True):
@@ -52,32 +52,32 @@ class ZmqRaftMemberView(Record, frozen=True):
     id: str
     """Its id."""
     url: str
-    """Where its ROUTER socket is."""
+    """The address of its ROUTER socket."""
 
 
 class ZmqRaftServeOutput(Document, frozen=True, omit_defaults=True):
-    """`zmq-raft serve`, one on each line: something that happened on the peer. What does not belong to it is left out.
+    """`zmq-raft serve`, one on each line: an event on the peer. Keys without a value for the event are left out.
 
     `event` is `serving`, `role`, `members`, `compacted`, `compaction-failed`, `rejected`, `disk-full`, `disk-writable`
     or `stopped`.
     """
 
     event: str
-    """What happened."""
+    """The kind of the event."""
     peer: str
     """The id of the peer."""
     time_ms: int
     """By the machine's clock, milliseconds since the epoch."""
     text: str
-    """The same in words."""
+    """The event as text."""
     url: str | None = None
-    """Where the peer listens (`serving`)."""
+    """The address at which the peer listens (`serving`)."""
     broadcast_url: str | None = None
-    """What clients are told of its PUB socket (`serving`)."""
+    """The address of its PUB socket that clients receive (`serving`)."""
     log_entries: int | None = None
-    """How many entries are behind the snapshot (`serving`)."""
+    """The number of entries after the snapshot (`serving`)."""
     log_bytes: int | None = None
-    """How many bytes these have on disk (`serving`)."""
+    """The size of these entries on disk (`serving`)."""
     role: str | None = None
     """`leader`, `candidate` or `follower` (`role`)."""
     term: int | None = None
@@ -85,13 +85,13 @@ class ZmqRaftServeOutput(Document, frozen=True, omit_defaults=True):
     leader: str | None = None
     """The id of the leader, if it is known (`role`)."""
     members: tuple[ZmqRaftMemberView, ...] | None = None
-    """The members (`members`); while they change, those before and after."""
+    """The members (`members`); during a change, the old and the new ones."""
     joining: tuple[ZmqRaftMemberView, ...] | None = None
     """Servers that get the log and are not members yet (`members`, on the leader)."""
     index: int | None = None
-    """The last entry that the snapshot stands for (`compacted`)."""
+    """The last entry that the snapshot covers (`compacted`)."""
     snapshot_bytes: int | None = None
-    """How large the snapshot is (`compacted`)."""
+    """The size of the snapshot (`compacted`)."""
 
 
 class ZmqRaftConfigOutput(Document, frozen=True):
@@ -100,16 +100,16 @@ class ZmqRaftConfigOutput(Document, frozen=True):
     leader: str | None
     """The id of the leader; null while none is known, and after a change."""
     members: tuple[ZmqRaftMemberView, ...]
-    """The members; while they change, those before and after."""
+    """The members; during a change, the old and the new ones."""
     index: int | None
-    """Of the entry that changed them; null if they were only shown."""
+    """The index of the entry that changed them; null if they were only shown."""
 
 
 class ZmqRaftUpdateOutput(Document, frozen=True):
     """`zmq-raft update`, one on each line."""
 
     index: int
-    """Where the update is in the log."""
+    """The index of the update in the log."""
     request_id: str
     """The id of its request, 24 hexadecimal digits."""
 
@@ -120,19 +120,19 @@ class ZmqRaftEntryView(Record, frozen=True):
     index: int
     """Its place in the log, from 1 on."""
     term: int
-    """The term in which its leader appended it."""
+    """The term of the leader that appended it."""
     kind: str
     """`state`, `config` or `checkpoint`."""
     request_id: str
     """The id of the request that caused it, 24 hexadecimal digits; zeros if none did."""
     value: str | UnsetType = UNSET
-    """What it says, if that is text in UTF-8; of a configuration and a checkpoint as JSON."""
+    """Its content, if it is text in UTF-8; JSON for a configuration or a checkpoint."""
     base64: bytes | UnsetType = UNSET
-    """What it says, if it is not, in base64."""
+    """Its content in base64, if it is not text."""
 
     @classmethod
     def of(cls, index: int, term: int, kind: str, request_id: str, data: bytes) -> Self:
-        """An entry of these bytes."""
+        """Return an entry of these bytes."""
         try:
             return cls(index, term, kind, request_id, value=data.decode())
         except UnicodeDecodeError:
@@ -140,16 +140,16 @@ class ZmqRaftEntryView(Record, frozen=True):
 
 
 class ZmqRaftSnapshotView(Record, frozen=True):
-    """`zmq-raft log` and `follow`, where the log is compacted: a part of the snapshot that stands for its entries."""
+    """`zmq-raft log` and `follow`, if the log is compacted: a part of the snapshot that covers the removed entries."""
 
     last_index: int
-    """The last entry that it stands for."""
+    """The last entry that it covers."""
     last_term: int
     """The term of that entry."""
     offset: int
-    """Where in the snapshot this part begins. At 0 a snapshot begins anew."""
+    """Offset of this part in the snapshot. A part at 0 begins a snapshot."""
     total_bytes: int
-    """How large the snapshot is."""
+    """The size of the snapshot."""
     base64: bytes
     """The part, in base64."""
 
@@ -173,19 +173,19 @@ class KraftReplicaView(Record, frozen=True):
     id: int
     """Its node.id."""
     directory_id: str
-    """The id of its directory; `AAAAAAAAAAAAAAAAAAAAAA` where the voters are in the settings and have none."""
+    """The id of its directory; `AAAAAAAAAAAAAAAAAAAAAA` if the settings list the voters, without ids of directories."""
     status: str
-    """`Leader`, `Follower` or `Observer`, as Kafka's tool has it."""
+    """`Leader`, `Follower` or `Observer`, as in Kafka's tool."""
     log_end_offset: int
-    """Where its next record will be."""
+    """The offset of its next record."""
     lag: int
-    """How many records of the leader's log it lacks."""
+    """The number of records of the leader's log that it lacks."""
     last_fetch_ms: int | None
-    """When it asked the leader last, milliseconds since the epoch; null: not yet."""
+    """The time of its last fetch from the leader, milliseconds since the epoch; null: not yet."""
     last_caught_up_ms: int | None
-    """When it had all of the leader's log last, milliseconds since the epoch; null: not yet."""
+    """The last time when it had all of the leader's log, milliseconds since the epoch; null: not yet."""
     listeners: tuple[str, ...]
-    """Where it listens, as NAME://HOST:PORT, if the leader tells it."""
+    """Its listeners, as NAME://HOST:PORT, if the leader reports them."""
 
 
 class KraftDescribeOutput(Document, frozen=True):
@@ -200,9 +200,9 @@ class KraftDescribeOutput(Document, frozen=True):
     high_watermark: int
     """Records below this offset are committed."""
     max_follower_lag: int
-    """How many records the voter lacks that is furthest behind."""
+    """The lag in records of the slowest voter."""
     max_follower_lag_ms: int | None
-    """For how long that voter has lacked some, in milliseconds; null: not known."""
+    """Milliseconds for which that voter has lagged; null: not known."""
     replicas: tuple[KraftReplicaView, ...]
     """The leader, the followers, the observers."""
 
@@ -213,39 +213,39 @@ class KraftVoterView(Record, frozen=True):
     id: int
     """Its node.id."""
     address: str
-    """Where the other servers reach it."""
+    """The address at which the other servers reach it."""
 
 
 class KraftServeOutput(Document, frozen=True, omit_defaults=True):
-    """`kraft serve`, one on each line: something that happened on the server. What does not belong to it is left out.
+    """`kraft serve`, one on each line: an event on the server. Keys without a value for the event are left out.
 
     `event` is `serving`, `role`, `voters`, `rejected`, `address-refused`, `disk-full`, `disk-writable` or `stopped`.
     """
 
     event: str
-    """What happened."""
+    """The kind of the event."""
     node_id: int
     """The server's id."""
     time_ms: int
     """By the machine's clock, milliseconds since the epoch."""
     text: str
-    """The same in words."""
+    """The event as text."""
     address: str | None = None
-    """Where the server listens (`serving`), or the advertised address that is not recorded (`address-refused`)."""
+    """The address at which the server listens (`serving`), or the unrecorded advertised address (`address-refused`)."""
     cluster: str | None = None
     """The quorum's id (`serving`)."""
     directory_id: str | None = None
-    """The id of the server's directory, where the log names the voters (`serving`)."""
+    """The id of the server's directory, if the log names the voters (`serving`)."""
     log_end_offset: int | None = None
-    """Where the next record of its log will be (`serving`)."""
+    """The offset of the next record of its log (`serving`)."""
     log_bytes: int | None = None
-    """How many bytes are behind the snapshot on disk (`serving`)."""
+    """The size on disk of the log after the snapshot (`serving`)."""
     metrics_port: int | None = None
-    """Where Prometheus is answered, if it is (`serving`)."""
+    """The port of the metrics for Prometheus, if there is one (`serving`)."""
     role: str | None = None
     """`leader`, `candidate` or `follower` (`role`)."""
     epoch: int | None = None
-    """The leader's epoch, or the one that the candidate asks for (`role`)."""
+    """The epoch of the leader or of the candidate (`role`)."""
     leader_id: int | None = None
     """The node.id of the leader, if it is known (`role`)."""
     voters: tuple[KraftVoterView, ...] | None = None
@@ -264,16 +264,16 @@ class KraftChangeOutput(Document, frozen=True):
 
 
 class KraftRecordView(Record, frozen=True):
-    """`kraft log`, one on each line: a committed record. Of key and value each has a text, or base64 if it is none."""
+    """`kraft log`, one on each line: a committed record. Key and value are text, or otherwise base64."""
 
     offset: int
     """Its place in the log, from 0 on."""
     epoch: int
     """The epoch of the leader that appended it."""
     timestamp_ms: int
-    """As its writer has it, milliseconds since the epoch."""
+    """The writer's timestamp, milliseconds since the epoch."""
     record: str
-    """`Data`, or what it is to the protocol: `LeaderChange`, `KRaftVersion`, `KRaftVoters`, …"""
+    """`Data`, or the kind of a control record: `LeaderChange`, `KRaftVersion`, `KRaftVoters`, …"""
     key: str | UnsetType | None = UNSET
     """The key, if it is null or text in UTF-8."""
     key_base64: bytes | UnsetType = UNSET
@@ -283,7 +283,7 @@ class KraftRecordView(Record, frozen=True):
     value_base64: bytes | UnsetType = UNSET
     """The value otherwise."""
     headers: Mapping[str, bytes | None] | UnsetType = UNSET
-    """The headers in base64, if there are any; of several with one name the last."""
+    """The headers in base64, if there are any; of several with one name, the last one."""
 
     @classmethod
     def of(
@@ -295,10 +295,10 @@ class KraftRecordView(Record, frozen=True):
         content: tuple[bytes | None, bytes | None],
         headers: Mapping[str, bytes | None],
     ) -> Self:
-        """A record with this key and value."""
+        """Return a record with this key and value."""
         (key, key_base64), (value, value_base64) = map(_text_or_bytes, content)
-        told = headers or UNSET
-        return cls(offset, epoch, timestamp_ms, record, key, key_base64, value, value_base64, told)
+        headers_or_unset = headers or UNSET
+        return cls(offset, epoch, timestamp_ms, record, key, key_base64, value, value_base64, headers_or_unset)
 
 
 def _text_or_bytes(data: bytes | None) -> tuple[str | UnsetType | None, bytes | UnsetType]:
@@ -309,7 +309,7 @@ def _text_or_bytes(data: bytes | None) -> tuple[str | UnsetType | None, bytes | 
 
 
 class KraftLogStartView(Record, frozen=True):
-    """`kraft log`, where the log is compacted: it goes on at this offset, and a snapshot stands for what was before."""
+    """`kraft log`, if the log is compacted: the log continues at this offset, and a snapshot covers earlier records."""
 
     log_start_offset: int
     """The first offset that follows."""

@@ -1,15 +1,15 @@
-"""Where gossip (UDP) and Raft (TCP) disagree about a server: one of the two ways between the nodes is blocked.
+"""Disagreement of gossip (UDP) and Raft (TCP) about a server: one of the two ways between the nodes is blocked.
 
-    gossip                  Raft and the log                            what it is
+    gossip                  Raft and the log                            conclusion
     dead, or not received   answers the leader, is the leader, or has   UDP is blocked: `udp_blocked`
-                            reported since gossip gave it up
+                            reported since gossip marked it dead
     alive                   does not answer the leader                  down for the quorum (`bridge.api.verdict`)
-    alive                   answers, and has not reported lately        its entries do not arrive: `not_reporting`
+    alive                   answers, and its last report is too old     its entries do not arrive: `not_reporting`
 
-A process that has just ended looks like the first row for a moment: gossip gives it up within seconds, and its last
-answer is not much older. So the verdict of gossip must have stood for `patience_ms`, while the answer is newer than an
-election timeout. Without this comparison the verdict follows one source after the other, and advises operators of a
-healthy farm to start its servers again.
+A process that has just ended looks like the first row for a moment: gossip marks it dead within seconds, and its last
+answer is not much older. So the verdict of gossip must be at least `patience_ms` old, while the answer is newer than an
+election timeout. Without this comparison the verdict would follow one source after the other. It would advise operators
+of a healthy farm to start its servers again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,26 +19,26 @@ from bridge.api.view import MemberView, NodeView, RaftRole, RaftView, ReportView
 from bridge.core.formation.member import MemberStatus
 
 UDP_PATIENCE_MS: Final = 10_000
-"""Gossip takes about half of it to give a member up, and a node that starts to hear of the others."""
+"""Gossip needs about half of this to mark a member dead, and a new node to discover the others."""
 REPORT_MARGIN_MS: Final = 5_000
 """A report was made before it was applied, and log time may make a step."""
 _SERVERS: Final = frozenset({ServerRole.VOTER, ServerRole.LEARNER})
 
 
 def server_members(members: Iterable[MemberView]) -> dict[int, MemberView]:
-    """The members that are servers of the group, by Raft id."""
+    """Return the members that are servers of the group, by Raft id."""
     return {each.raft_id: each for each in members if each.raft_id is not None and each.server_role in _SERVERS}
 
 
 def patience_ms(raft: RaftView) -> int:
-    """How long gossip's verdict must have stood: a leader that ended is followed until an election timeout is over."""
+    """Return the least age of gossip's verdict: servers follow an ended leader until an election timeout is over."""
     return max(UDP_PATIENCE_MS, 2 * raft.election_timeout_ms)
 
 
 def udp_blocked(
     node: NodeView, raft: RaftView, members: Sequence[MemberView], reports: Sequence[ReportView], for_ms: int
 ) -> frozenset[int]:
-    """The servers that gossip has given up for `for_ms`, although they answer by Raft. Empty where there is no UDP."""
+    """Return the servers that gossip has marked dead for `for_ms`, although they answer by Raft. Empty without UDP."""
     own = next((each for each in members if each.is_self), None)
     if own is None or own.address is None or raft.role is RaftRole.NONE:
         return frozenset()
@@ -60,7 +60,7 @@ def udp_blocked(
 def not_reporting(
     node: NodeView, raft: RaftView, members: Sequence[MemberView], reports: Sequence[ReportView]
 ) -> frozenset[int]:
-    """The servers that gossip holds for alive, that Raft does not miss, and whose last report is too old."""
+    """Return the servers that gossip marks alive, that answer by Raft, and whose last report is too old."""
     alive = {
         raft_id
         for raft_id, each in server_members(members).items()
@@ -72,7 +72,7 @@ def not_reporting(
 
 
 def _answering(raft: RaftView) -> frozenset[int]:
-    """The servers whose answers this node has: as the leader those of its followers, as a follower its leader."""
+    """Return the servers that answer this node: for a leader its followers, for a follower its leader."""
     recent = {
         each.raft_id
         for each in raft.followers
@@ -82,7 +82,7 @@ def _answering(raft: RaftView) -> frozenset[int]:
 
 
 def _silent_ms(member: MemberView | None, node: NodeView) -> int | None:
-    """For how long gossip has given a server up; None if it has not."""
+    """Return the milliseconds since gossip marked a server dead; None if it did not."""
     if member is None:
         return node.uptime_ms
     return member.status_age_ms if member.status is MemberStatus.DEAD else None

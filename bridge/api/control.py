@@ -1,8 +1,8 @@
-"""What the control endpoint answers: leader and voters, keys, identities, how a submission ended.
+"""Responses of the control endpoint: leader and voters, keys, identities, results of submissions.
 
-The node makes these documents, `bridge.api.json` turns them into bytes and back, and the command line and the terminal
-view use them, so that both ends of the control socket speak about the same things. What is read page by page has
-modules of its own (`bridge.api.log`, `bridge.api.trace`), and so has the view.
+The node makes these documents, `bridge.api.json` encodes and decodes them, and the command line and the terminal view
+use them. So both ends of the control socket use the same types. Paged documents and the view have their own modules
+(`bridge.api.log`, `bridge.api.trace`, `bridge.api.view`).
 """
 
 from enum import Enum
@@ -14,7 +14,7 @@ from bridge.api.json import Document, Record
 from bridge.api.view import VerdictView, VoterView
 
 WAIT_LIMIT_MS = 30_000
-"""How long an answer that would be empty may be held back."""
+"""Longest time for which the node delays an empty response."""
 
 # -- the farm ----------------------------------------------------------------------------------------------------------
 

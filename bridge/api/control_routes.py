@@ -1,12 +1,12 @@
-"""Every request that the control endpoint answers: method, path, types, parameters, and who may send it.
+"""Every request of the control endpoint: method, path, types, parameters, and rights of the sender.
 
     ROUTES ──▶ bridge.node.control.routes   the server: which handler answers, decoding, refusals
            ──▶ bridge.node.control.client   the client: path and types
            ──▶ docs/reference/control-endpoint.md
 
 A handler is registered under its route, and a client names the route that it calls. So a path cannot differ between the
-two sides, and the reference has each route. GET requests change nothing: a token for reading suffices. A POST needs the
-token of an administrator (`docs/reference/control-endpoint.md`, Over TCP).
+two sides, and the reference has each route. GET requests do not change anything: a token for reading suffices. A POST
+needs the token of an administrator (`docs/reference/control-endpoint.md`, Over TCP).
 """
 
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ A = TypeVar("A", bound=Struct)
 
 
 class Access(IntEnum):
-    """The rights of a client; each includes those before it."""
+    """The rights of a client; each includes the lower ones."""
 
     NONE = 0
     READ = 1
@@ -77,14 +77,14 @@ class Route(Generic[A]):
     meaning: str
     """For the table of the reference."""
     answer: type[A]
-    """`Struct` if the answer is no JSON document; `content` names it then."""
+    """`Struct` if the response is not a JSON document; `content` names it then."""
     content: str = ""
     body: type[RequestBody] | None = None
     """The type of the request's body; None if the body is ignored, or is bytes."""
     expected: str = ""
     """The form of the body, for its refusal."""
     empty: bytes = b""
-    """The JSON that an empty body stands for."""
+    """The JSON that replaces an empty body."""
     numbers: Mapping[str, int] = field(default_factory=dict)
     """The parameters of the query, each with its default."""
     status: int = 200
@@ -92,7 +92,7 @@ class Route(Generic[A]):
 
     @property
     def access(self) -> Access:
-        """The rights that the request needs."""
+        """Return the rights that the request needs."""
         return Access.READ if self.method == "GET" else Access.ADMIN
 
 

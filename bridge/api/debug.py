@@ -1,7 +1,7 @@
-"""What a node tells of itself for those who look for a fault in it: settings, versions, a profile, stacks and memory.
+"""Data of a node for fault finding: settings, versions, a profile, stacks and memory.
 
-Names of functions, types and threads only: no value of a variable is in it, and settings name the files of keys and
-passwords, never what is in them.
+It contains names of functions, types and threads, and no values of variables. Settings name the files of keys and
+passwords, never their content.
 """
 
 from collections.abc import Mapping
@@ -11,21 +11,21 @@ from bridge.api.json import Document, Record
 
 
 class SampledStack(Record, frozen=True):
-    """Where the process was when it used its processor time."""
+    """A position of the process while it used processor time."""
 
     frames: tuple[str, ...]
     """`module:function:line`, the outermost first."""
     samples: int
-    """How many samples found it there."""
+    """Number of samples at this position."""
 
 
 class ProcessorProfile(Record, frozen=True):
-    """What the process spent its processor time on; samples are taken by processor time, so waiting has none."""
+    """The distribution of the processor time. Samples are taken by processor time, so waiting does not appear."""
 
     seconds: float
-    """How long it was watched."""
+    """Length of the measurement."""
     processor_s: float
-    """How much processor time the process used meanwhile."""
+    """Processor time that the process used in this time."""
     interval_s: float
     """After so much processor time a sample is taken; the system may take them more rarely."""
     stacks: tuple[SampledStack, ...]
@@ -35,94 +35,94 @@ class ProcessorProfile(Record, frozen=True):
 
 
 class RunningStack(Record, frozen=True):
-    """A thread or a task, and where it is now."""
+    """A thread or a task with its current position."""
 
     name: str
-    """Of the thread; of the task the name of its function."""
+    """Name of the thread, or of the task's function."""
     depth: int
-    """Of a task, how many nurseries it is below the first; 0 of a thread."""
+    """Number of nurseries between a task and the first one; 0 for a thread."""
     frames: tuple[str, ...]
     """`module:function:line`, the outermost first."""
 
 
 class TypeCount(Record, frozen=True):
-    """How many objects of one type there are."""
+    """Number of objects of one type."""
 
     type: str
     """The name of the type, with its module."""
     count: int
-    """How many the collector of garbage knows."""
+    """Number of objects that the garbage collector tracks."""
 
 
 class MemorySnapshot(Record, frozen=True):
-    """What the process holds."""
+    """Memory of the process."""
 
     resident_bytes: int
     """In memory now."""
     shared_bytes: int
-    """Of these, of files that other processes may share: programs and libraries."""
+    """Part of it that belongs to files which other processes may share: programs and libraries."""
     allocated_blocks: int
     """Blocks of memory that Python has allocated."""
     modules: int
-    """Modules that are loaded."""
+    """Number of loaded modules."""
     types: tuple[TypeCount, ...]
     """The types with the most objects."""
 
 
 class DebugAnswer(Document, frozen=True):
-    """What a node tells of itself for those who look for a fault in it."""
+    """Data of a node for fault finding."""
 
     node: str
-    """What operators call the node."""
+    """The name of the node."""
     versions: Mapping[str, str]
-    """Of this project, of Python, of the libraries that are installed, and of the system."""
+    """Versions of this project, of Python, of the installed libraries, and of the system."""
     compiled: bool
-    """Whether modules of this project are compiled, as in the wheel for this platform."""
+    """True if modules of this project are compiled, as in the wheel for this platform."""
     settings: Mapping[str, Any]
     """The node's settings, complete; names of users are replaced, keys and passwords are the names of files."""
     profile: ProcessorProfile
-    """What it spent its time on."""
+    """The distribution of the processor time."""
     threads: tuple[RunningStack, ...]
     """Its threads."""
     tasks: tuple[RunningStack, ...]
     """Its tasks, in the order of their nurseries."""
     memory: MemorySnapshot
-    """What it holds."""
+    """Memory of the process."""
 
 
 class DebugAnswered(Record, frozen=True):
-    """A node of which the file has something."""
+    """A node with data in the file."""
 
     address: str
-    """How it was asked."""
+    """Its address."""
     name: str
-    """What operators call it."""
+    """Its name."""
     directory: str
     """Its directory in the file."""
     missing: tuple[str, ...]
-    """What it refused or did not answer, with the reason."""
+    """Requests that it refused or did not answer, with the reason."""
 
 
 class DebugSilent(Record, frozen=True):
-    """A node, or a member of the farm, of which the file has nothing."""
+    """A node, or a member of the farm, without data in the file."""
 
     address: str | None
-    """How it was asked; null if it was not."""
+    """Its address; null if it was not requested."""
     name: str | None
-    """What operators call it; null if that is not known."""
+    """Its name; null if it is not known."""
     reason: str
-    """Why, in words."""
+    """The reason, as text."""
 
 
 class DebugOutput(Document, frozen=True):
     """`debug`; `summary.json` in the file is the same, with `bytes` 0."""
 
     file: str
-    """The file that was written."""
+    """The path of the file."""
     bytes: int
     """Its size."""
     version: str
-    """Of the command that made it."""
+    """Version of the command that made it."""
     made_at: str
     """When, by this machine's clock, UTC."""
     answered: tuple[DebugAnswered, ...]

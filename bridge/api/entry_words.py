@@ -1,13 +1,13 @@
-"""Entries of the farm's log in words: a type for `--type`, and a line for people.
+"""Entries of the farm's log as text: a type for `--type`, and a line for people.
 
     {"cluster":…,"id":2,"destinations":[…]}   report        node-2: 1 of 1 leaves healthy, router attached
     {"clock":{"time":…,"id":2}}               clock         log time 10:45:27 by node-2
     {"publication":{…}}                       publication   node-2 publishes hakketfo….b32.i2p, second 10:45:17
     {"voters":[…]}                            configuration voters node-1, node-2, node-3
-    {"anything":"else"}                       other         as it stands
+    {"anything":"else"}                       other         unchanged
 
-The types are those of `bridge.core.log.kinds`, and `configuration` and `no-op` of Raft. Names come from
-a view: the log has Raft ids and NodeIds.
+The types are the kinds of `bridge.core.log.kinds`, and `configuration` and `no-op` of Raft. Names come from a view: the
+log has Raft ids and NodeIds.
 """
 
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ _HASH_LETTERS: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class EntryWords:
-    """An entry for people. `by`: the server that it is of, by Raft id; None if it is of no single one."""
+    """An entry for people. `by` is the Raft id of its server; None for an entry without a single server."""
 
     type: str
     by: int | None
@@ -71,21 +71,21 @@ class Names:
         self._nodes = {each.node_id: each.name for each in view.members}
 
     def server(self, raft_id: int) -> str:
-        """What operators call a server."""
+        """Return the name of a server."""
         return server_label(raft_id, self._servers.get(raft_id))
 
     def node(self, node_id: bytes) -> str:
-        """What operators call an identity."""
+        """Return the name of an identity."""
         return self._nodes.get(node_id.hex()) or node_id.hex()
 
     def server_named(self, name: str) -> int | None:
-        """The Raft id of a server by its name or number."""
+        """Return the Raft id of a server by its name or number."""
         found = next((raft_id for raft_id, known in self._servers.items() if known == name), None)
         return int(name) if found is None and name.isdecimal() else found
 
 
 def entry_words(entry: LogEntryView, names: Names) -> EntryWords:
-    """An entry in words."""
+    """Return an entry as text."""
     if entry.kind is not EntryKind.APPLICATION:
         return EntryWords(entry.kind.value, None, _raft_text(entry, names))
     record = decode(entry.data)
@@ -96,15 +96,15 @@ def entry_words(entry: LogEntryView, names: Names) -> EntryWords:
 
 
 def _raft_text(entry: LogEntryView, names: Names) -> str:
-    """What Raft itself writes; as it stands if it comes from a version that writes something else."""
+    """Return the text of an entry by Raft itself; an unknown format of another version is shown unchanged."""
     try:
         named = servers_named(entry)
     except DocumentError:
         return entry.data.decode(errors="backslashreplace")
-    told = {name: ", ".join(_server(each, names) for each in servers) for name, servers in named.items()}
+    texts = {name: ", ".join(_server(each, names) for each in servers) for name, servers in named.items()}
     if entry.kind is EntryKind.NO_OP:
-        return f"{told['leader']} begins to lead" if told else ""
-    return "; ".join(f"{name} {servers}" for name, servers in told.items())
+        return f"{texts['leader']} begins to lead" if texts else ""
+    return "; ".join(f"{name} {servers}" for name, servers in texts.items())
 
 
 def _server(server_id: ServerId, names: Names) -> str:
@@ -174,7 +174,7 @@ def _of_operators(record: OperatorCommand, names: Names) -> str:
 
 
 def _short(master: str) -> str:
-    """The head of a master's address."""
+    """Return the head of a master's address."""
     try:
         address = destination_from_base64(master).address
     except I2pError:

@@ -2,16 +2,16 @@
 
     Change     ──▶ change_event     kind and facts
     TraceEvent ──▶ event_sentence   "node-2 will publish hakketfo….b32.i2p, after node-3"
-               ──▶ event_text       the same behind its kind, as a line of the log has it
-    events of several nodes ──▶ StoryTeller ──▶ each fact once
+               ──▶ event_text       the same after its kind, as in a line of the log
+    events of several nodes ──▶ EventStory ──▶ each fact once
 
-The data of an event are for programs: Raft ids, seconds, addresses. People get names and times of day. A kind without a
-sentence of its own is printed with its facts, so that a new kind is readable before it has one.
+The data of an event are for programs: Raft ids, seconds, addresses. People get names and times of day. A kind that has
+no sentence yet is printed with its facts, so that a new kind is readable.
 
-*One story.* What the log says all servers tell alike, and what gossip says most of them: three nodes tell the same
-thing three times within a second. Two events are the same fact if their sentences are equal and less than
-`SAME_FACT_MS` apart. Comparing data would be stricter and would miss that the leader tells its election and the others
-tell that they follow it.
+*One story.* All servers report changes of the log alike, and most of them report changes in gossip: three nodes report
+the same fact three times within a second. Two events are the same fact if their sentences are equal and less than
+`SAME_FACT_MS` apart. Comparing data would be stricter. It would separate the election that the leader reports from the
+same election as its followers report it.
 """
 
 import re
@@ -55,10 +55,10 @@ SAME_FACT_MS: Final = 15_000
 FACTS_MAX: Final = 4096
 _WARNINGS: Final = frozenset({"alarm-raised", "clock-off", "member-dead"})
 LATEST_S: Final = 253_402_300_799
-"""The last second that a date of four digits can say."""
+"""The last second that a date of four digits can represent."""
 ADDRESS_LETTERS: Final = 12
-TOLD_AS: Final[Mapping[str, str]] = {"leader-followed": "leader-elected"}
-"""The same fact from another's point of view, and the kind that it is shown as."""
+SHOWN_AS: Final[Mapping[str, str]] = {"leader-followed": "leader-elected"}
+"""Kinds that report the same fact from another node's point of view, each with the kind that is shown."""
 _SECOND = re.compile(r"\b(second |after )([1-9][0-9]{9})\b")
 Facts = Mapping[str, Scalar]
 
@@ -70,41 +70,44 @@ def event_text(event: TraceEvent) -> str:
 
 
 def event_sentence(event: TraceEvent) -> str:
-    """What happened, with names and times of day; empty if the kind says it all."""
+    """Return the sentence of an event, with names and times of day; empty if the kind suffices."""
     try:
         return SENTENCES.get(event.kind, _facts_alone)(event.node, event.data)
     except KeyError:
-        return _facts_alone(event.node, event.data)  # Of another version: its facts differ.
+        return _facts_alone(event.node, event.data)  # # Of another version: its facts differ.
 
 
-class StoryTeller:
-    """Tells each fact once, in bounded memory. Feed it the events of all nodes as they come."""
+class EventStory:
+    """Filters events so that each fact appears once, in bounded memory.
+
+    Feed it the events of all nodes as they come.
+    """
 
     def __init__(self) -> None:
-        self._told: OrderedDict[str, int] = OrderedDict()
+        self._reported_ms: OrderedDict[str, int] = OrderedDict()
 
-    def is_news(self, sentence: str, time_ms: int) -> bool:
+    def is_new(self, sentence: str, time_ms: int) -> bool:
         """Return True if this was not reported recently."""
-        last_ms = self._told.get(sentence)
+        last_ms = self._reported_ms.get(sentence)
         if last_ms is not None and abs(time_ms - last_ms) < SAME_FACT_MS:
             return False
-        self._told[sentence] = time_ms
-        self._told.move_to_end(sentence)
-        if len(self._told) > FACTS_MAX:
-            self._told.popitem(last=False)
+        self._reported_ms[sentence] = time_ms
+        self._reported_ms.move_to_end(sentence)
+        if len(self._reported_ms) > FACTS_MAX:
+            self._reported_ms.popitem(last=False)
         return True
 
 
 def story_line(event: TraceEvent) -> str:
-    """A line of the one story: about the farm, or of the node that the event is about."""
-    shown = TOLD_AS.get(event.kind, event.kind)
+    """Return a line of the one story: about the farm, or about the node of the event."""
+    shown = SHOWN_AS.get(event.kind, event.kind)
     sentence = event_sentence(event)
     who = "" if event.kind in OF_THE_FARM else f"{event.node} "
     return f"{who}{shown}{f': {sentence}' if sentence else ''}"
 
 
 def is_warning(event: TraceEvent) -> bool:
-    """Whether an operator may have to do something about it: what failed or was refused, an alarm, a bad verdict."""
+    """Return True if an operator may have to act: a failure, a refusal, an alarm, or a bad verdict."""
     if event.kind == "verdict-changed":
         return event.data.get("severity") != Severity.OK.value
     return event.kind in _WARNINGS or event.kind.endswith(("-failed", "-refused"))
@@ -118,9 +121,9 @@ def _facts_alone(_: str, facts: Facts) -> str:
 
 
 def _server(facts: Facts, key: str = "server", name: str = "name") -> str:
-    said = facts.get(name)
-    if said is not None:
-        return str(said)
+    known = facts.get(name)
+    if known is not None:
+        return str(known)
     return "no server" if facts[key] is None else f"server {facts[key]}"
 
 
@@ -131,7 +134,7 @@ def _clock(second: Scalar) -> str:
 
 
 def _clocks(reason: Scalar) -> str:
-    """The same with a time of day for each second since the epoch."""
+    """Replace each second since the epoch with a time of day."""
     return _SECOND.sub(lambda found: f"{found[1]}{_clock(int(found[2]))}", str(reason))
 
 
@@ -176,19 +179,19 @@ def _connection(_: str, facts: Facts) -> str:
 
 
 def _again(generation: Scalar) -> str:
-    """Nothing at the first start of a node."""
+    """Return a text for each start of a node after the first one."""
     return f", start number {generation}" if isinstance(generation, int) and generation > 1 else ""
 
 
 def _addresses(facts: Facts) -> str:
-    """The addresses that a node has taken, and why."""
+    """Return the addresses that a node has taken, and the reason."""
     gossip = f"; gossip at {facts['gossip']}" if "gossip" in facts else ""
     chosen = f", chosen: {facts['chosen']}" if "chosen" in facts else ""
     return f"{gossip}{chosen}; Raft at {facts['raft']}" if "raft" in facts else ""
 
 
 def _date(second: Scalar) -> str:
-    """For what lies far ahead."""
+    """Return a date, for times far ahead."""
     if not isinstance(second, int) or not 0 <= second <= LATEST_S:
         return str(second)
     return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d}"
@@ -319,13 +322,13 @@ _OF_NODE: Final[Mapping[str, Callable[[str, Facts], str]]] = {
     "keys-replacement-committed": _keys_of_era("new keys of era"),
     "node-stopping": lambda _, facts: "it leaves the farm" if facts["leaving"] else "it stops",
 }
-"""About the node that reports them. Kinds without a sentence of their own are not listed."""
+"""About the node that reports them. A kind without a sentence is not listed."""
 SENTENCES: Final[Mapping[str, Callable[[str, Facts], str]]] = {**_OF_FARM, **_OF_NODE}
 OF_THE_FARM: Final = frozenset(_OF_FARM)
 
 
 def _named(facts: Facts) -> dict[str, Scalar]:
-    """The facts without a number whose name is among them."""
+    """Return the facts without each number whose name is among them."""
     hidden = {number for number, name in (("server", "name"), ("leader", "leaderName")) if facts.get(name)}
     return {key: value for key, value in facts.items() if key not in hidden}
 

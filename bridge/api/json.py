@@ -2,13 +2,13 @@
 
     Record      an object inside a document; keys are the names of its fields in lowerCamelCase
     Document    a whole document: a record that begins with `"schema": 1`
-    RequestBody what a client sends; a key that this version does not know is refused, since it would have no effect
+    RequestBody the body of a client's request; an unknown key is refused, since it would not have an effect
 
 `schema` counts changes that would break a reader: added keys do not raise it, and unknown keys are ignored when a
 document is read. The keys follow from the names of the fields, so renaming a field changes the interface; a test pins
 every key and the order of the keys.
 
-The bytes come from another process, which may run another version: whatever is wrong with them is a `DocumentError`.
+The bytes come from another process, which may run another version: any error in them is a `DocumentError`.
 """
 
 from functools import cache
@@ -26,15 +26,15 @@ class Record(Struct, frozen=True, gc=False, rename="camel"):
 
 
 class Document(Record, frozen=True, tag_field="schema", tag=SCHEMA):
-    """An object of JSON that stands alone: `schema` comes first in it."""
+    """A complete document of JSON: `schema` is its first key."""
 
 
 class RequestBody(Struct, frozen=True, gc=False, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
-    """The body of a request. It has no `schema`, and no key may stand in it that this version does not know."""
+    """The body of a request. It has no `schema`, and a key that this version does not know is refused."""
 
 
 class DocumentError(ValueError):
-    """A document is not what this version understands; nothing was changed by it."""
+    """A document that this version does not understand; it did not change anything."""
 
 
 class _SchemaHead(Struct):
@@ -47,10 +47,10 @@ _HEAD = msgspec.json.Decoder(_SchemaHead)
 
 
 def encode(document: Struct) -> bytes:
-    r"""The document as one line of JSON.
+    r"""Return the document as one line of JSON.
 
-    JSON has no letter for a byte of a file's name that is no text. What is told spells it, `\udcff`, as terminals do.
-    What is asked for would be something else then: of a `RequestBody` it is a `UnicodeEncodeError`.
+    JSON cannot represent a byte of a file's name that is not text. Documents to readers spell it, `\udcff`, as
+    terminals do. In a `RequestBody` it would change the request, so it is a `UnicodeEncodeError`.
     """
     try:
         return _ENCODER.encode(document)
@@ -73,7 +73,7 @@ def _spelled(value: Any) -> Any:
 
 
 def decode(data: bytes, kind: type[S]) -> S:
-    """The document of this kind in `data`; `DocumentError` if it is another one, or of another schema."""
+    """Return the document of this kind in `data`; raise `DocumentError` for another kind or schema."""
     if len(data) > DOCUMENT_LIMIT_BYTES:
         raise DocumentError(f"document of {len(data)} bytes, at most {DOCUMENT_LIMIT_BYTES} are read")
     try:

@@ -1,8 +1,8 @@
-"""What `garlicfarm lease-set show` tells about a Meta LeaseSet2.
+"""The report of `garlicfarm lease-set show` about a Meta LeaseSet2.
 
     file ──▶ read_structure ──▶ bytes ──▶ meta_lease_set.decode ──▶ describe ──▶ LeaseSetReport
 
-Times are seconds since the epoch unless the name says otherwise. `remaining`, `expired` and `acceptable` are as of
+Times are seconds since the epoch unless their name has another unit. `remaining`, `expired` and `acceptable` are as of
 `now_s`. Hashes and keys are hexadecimal. `signature.verified` alone decides the command's exit code.
 """
 
@@ -25,7 +25,7 @@ from bridge.wire.i2p.structures import SIGNATURE_TYPES, address_of
 
 STORE_TYPE_NAMES: Final = {0: "unknown", 1: "LeaseSet", 3: "LeaseSet2", 5: "EncryptedLeaseSet", 7: "MetaLeaseSet"}
 INPUT_LIMIT_BYTES: Final = 4 * STRUCTURE_LIMIT_BYTES
-"""A file of hexadecimal text with blanks between the bytes is three times as long as what it stands for."""
+"""A file of hexadecimal text with blanks between the bytes is three times as long as its bytes."""
 
 _HEX = re.compile(rb"(?:0[xX])?[0-9A-Fa-f\s:]+")
 
@@ -137,9 +137,10 @@ class LeaseSetReport(Document, frozen=True):
 
 
 def read_structure(content: bytes) -> bytes:
-    """The structure's bytes, from a file that holds them as they are or as hexadecimal text.
+    """Return the structure's bytes, from a file of bytes or of hexadecimal text.
 
-    No structure is made of hexadecimal digits and blanks only: its destination ends in a certificate with zero bytes.
+    A structure is never made of hexadecimal digits and blanks only: its destination ends in a certificate with zero
+    bytes.
     """
     if len(content) > INPUT_LIMIT_BYTES:
         raise LeaseSetError(f"the file has {len(content)} bytes, a Meta LeaseSet2 has at most {STRUCTURE_LIMIT_BYTES}")

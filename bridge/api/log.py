@@ -1,10 +1,10 @@
 """Pages of the farm's log (`docs/reference/control-endpoint.md`), read by position like the trace.
 
-An application entry is bytes. Nearly always they are UTF-8 text, and then `value` is that text as it stands; otherwise
-`base64` carries them, as it does a text that would be larger as a string of JSON: each byte of control characters
+An application entry is bytes. Nearly always they are UTF-8 text, and then `value` is that text, unchanged; otherwise
+`base64` carries them. So it does with a text that would be larger as a string of JSON: each byte of control characters
 becomes six there. A page is bounded by the size of its JSON, so that its reader accepts it. Quoting the text, instead
-of embedding the entry's JSON, keeps the bytes exact: what a reader hashes or parses is what the log holds, whatever
-its key order, spacing or duplicate keys.
+of embedding the entry's JSON, keeps the bytes exact. A reader hashes or parses the bytes of the log, with their key
+order, spacing and duplicate keys.
 """
 
 from collections.abc import Iterable
@@ -18,18 +18,18 @@ from consensus import Entry, Server, ServerId, decode_configuration, decode_no_o
 from consensus import EntryKind as CoreEntryKind
 
 SHORT_BYTES: Final = 1024
-"""Entries up to here are readable text whatever they hold, since pages are bounded by the sum."""
+"""Entries up to here are readable text with any content, since pages are bounded by the sum."""
 PAGE_LIMIT_BYTES: Final = DOCUMENT_LIMIT_BYTES // 4
 """Bytes of JSON in a page, unless its first entry alone has more."""
 _ENTRY_BYTES: Final = 256
-"""More than the JSON of an entry has beside the entry itself."""
+"""More than the JSON of an entry has in addition to the entry itself."""
 _TWO_BYTES: Final = b'"\\\b\t\n\f\r'
 _SIX_BYTES: Final = bytes(each for each in range(0x20) if each not in _TWO_BYTES)
 """A string of JSON has this many bytes for each of them."""
 
 
 class EntryKind(Enum):
-    """What a log entry is to its reader."""
+    """Kind of a log entry for its reader."""
 
     APPLICATION = "application"
     CONFIGURATION = "configuration"
@@ -42,9 +42,9 @@ class LogEntryView(Record, frozen=True):
     index: int
     """Its place in the log, from 1 on."""
     term: int
-    """The term in which its leader appended it."""
+    """The term of the leader that appended it."""
     kind: EntryKind
-    """What it is."""
+    """Its kind."""
     log_time_ms: int | None
     """The farm's log time after it was applied, milliseconds since the epoch; null before the first clock entry."""
     value: str | UnsetType = UNSET
@@ -69,21 +69,21 @@ class LogEntryView(Record, frozen=True):
 
     @property
     def json_bytes_max(self) -> int:
-        """No fewer bytes than this entry has as JSON."""
+        """Return an upper bound of the size of this entry as JSON."""
         if self.base64 is UNSET:
             return _ENTRY_BYTES + _string_bytes(self.data)
         return _ENTRY_BYTES + _base64_bytes(self.data)
 
     @property
     def data(self) -> bytes:
-        """The exact bytes of the entry."""
+        """Return the exact bytes of the entry."""
         if isinstance(self.value, str):
             return self.value.encode()
         return b"" if self.base64 is UNSET else self.base64
 
 
 class LogPage(Document, frozen=True):
-    """Committed entries in order, and where the log begins and ends on this node."""
+    """Committed entries in order, and the first and last index of the log on this node."""
 
     first_index: int
     """The first entry that this node's log still holds."""
@@ -92,7 +92,7 @@ class LogPage(Document, frozen=True):
     commit_index: int
     """The last entry that this node can show."""
     next_index: int
-    """Where to read on."""
+    """The index of the next page."""
     entries: tuple[LogEntryView, ...] = ()
     """The entries."""
 
@@ -126,7 +126,7 @@ def _count(data: bytes, of: bytes) -> int:
 
 
 def fitting(entries: Iterable[LogEntryView]) -> tuple[LogEntryView, ...]:
-    """Return the first entry, and those after it that fit in one page with it."""
+    """Return the first entry, and the following ones that fit in one page with it."""
     page: list[LogEntryView] = []
     left = PAGE_LIMIT_BYTES
     for each in entries:
@@ -138,7 +138,7 @@ def fitting(entries: Iterable[LogEntryView]) -> tuple[LogEntryView, ...]:
 
 
 def log_entry(index: int, entry: Entry, log_time_ms: int | None) -> LogEntryView:
-    """A Raft entry as its reader sees it; a configuration becomes JSON text."""
+    """Return a Raft entry as its reader sees it; a configuration becomes JSON text."""
     match entry.kind:
         case CoreEntryKind.COMMAND:
             return LogEntryView.of(index, entry.term, EntryKind.APPLICATION, log_time_ms, entry.data)
@@ -154,15 +154,15 @@ def log_entry(index: int, entry: Entry, log_time_ms: int | None) -> LogEntryView
 
 
 def servers_named(entry: LogEntryView) -> dict[str, tuple[ServerId, ...]]:
-    """The servers in an entry that Raft itself writes, by what they are there: voters, before, learners; or leader.
+    """Return the servers in an entry that Raft itself writes, by role: voters, before, learners; or leader.
 
-    Raises `DocumentError` if the node's version writes something else.
+    Raise `DocumentError` if the node's version uses another format.
     """
     if entry.kind is EntryKind.NO_OP:
         leader = decode(entry.data, _ListedNoOp).leader
         return {} if leader is None else {"leader": (leader,)}
-    told = decode(entry.data, _ListedConfiguration)
-    groups = {"voters": told.voters, "before": told.old_voters, "learners": told.learners}
+    configuration = decode(entry.data, _ListedConfiguration)
+    groups = {"voters": configuration.voters, "before": configuration.old_voters, "learners": configuration.learners}
     return {name: tuple(each.id for each in group) for name, group in groups.items() if group}
 
 

@@ -1,7 +1,7 @@
-"""What commands print with `--json` that is not an answer of the control endpoint (`docs/reference/json.md`).
+"""JSON output of commands that is not a response of the control endpoint (`docs/reference/json.md`).
 
-A command that passes an answer on prints it as it is. Files are told by their paths; no key and no password is in any
-of these documents.
+A command that passes a response on prints it unchanged. Files appear as paths; no key and no password is in any of
+these documents.
 """
 
 from collections.abc import Mapping
@@ -357,11 +357,11 @@ class RecoveryOutput(Document, frozen=True):
     last_index: int
     """Last kept entry."""
     last_term: int
-    """The term in which the new cluster begins."""
+    """The first term of the new cluster."""
     cut: CutView | None
     """The dropped end of the log; null if all entries are kept."""
     log_time_ms: int
-    """The log time at which the new cluster begins, milliseconds since the epoch."""
+    """The first log time of the new cluster, milliseconds since the epoch."""
     routers_refuse_until: int | None
     """Time until which routers may refuse new structures, seconds since the epoch; null if they do not."""
     left_behind: tuple[str, ...]

@@ -1,11 +1,11 @@
-r"""Text from others, made harmless for a terminal and a log file: what cannot be seen is written out.
+r"""Text from others, made harmless for a terminal and a log file: invisible characters are written out.
 
     node, ESC, [2J  ─▶  node\x1b[2J          evil, an override, gnp.exe  ─▶  evil\u202egnp.exe
 
 Names, request ids, versions, reasons and entries come from other machines. A control character in them moves the cursor
-or forges a line, an override turns words around, and what has no width makes two names look alike. Everything that
-Unicode calls other or separator is escaped (control, format, surrogate, private, unassigned; line, paragraph and every
-space but the ordinary one), and beside them the few letters and marks that are drawn as nothing.
+or forges a line, an override turns words around, and a character without width makes two names look alike. So all
+characters that Unicode calls other or separator are escaped (control, format, surrogate, private, unassigned; line,
+paragraph and every space but the ordinary one). The few letters and marks without a visible shape are escaped too.
 
 Every way out escapes at its own end: `bridge.cli.printing` for terminals and logs, `bridge.tui.layout` for the live
 view, `bridge.node.control.metrics` for labels, `pipeline.serve.printing` for the pipeline. JSON stays exact: there
@@ -29,14 +29,14 @@ _BYTE, _SHORT = 0x100, 0x10000
 
 
 def printable(text: str) -> str:
-    """The same text in one line, with an escape for each letter that is not seen."""
+    """Return the text in one line, with an escape for each invisible letter."""
     if text.isprintable() and (text.isascii() or not any(ord(letter) in _INVISIBLE for letter in text)):
         return text
     return "".join(letter if is_printable(letter) else _escape(ord(letter)) for letter in text)
 
 
 def is_printable(letter: str) -> bool:
-    """Whether one letter is drawn as what it is."""
+    """Return True if one letter is drawn as itself."""
     return letter.isprintable() and ord(letter) not in _INVISIBLE
 
 

@@ -1,7 +1,7 @@
-"""What clients send to the control endpoint (`docs/reference/control-endpoint.md`).
+"""Requests to the control endpoint (`docs/reference/control-endpoint.md`).
 
 An operator's command is one of `ExclusionOrder` … `CorrectionOrder` under its name. It is the log's entry in an
-operator's words: addresses in place of hashes and destinations, names in place of Raft ids.
+operator's words: addresses instead of hashes and destinations, names instead of Raft ids.
 """
 
 from typing import Annotated, Final
@@ -21,7 +21,7 @@ class TransferRequest(RequestBody, frozen=True):
     """Hand leadership over."""
 
     to: str | None = None
-    """The name or Raft id of the voter that is to lead; null: the one that lacks least."""
+    """The name or Raft id of the voter that will lead; null: the voter with the most complete log."""
 
 
 class ConfirmClusterRequest(RequestBody, frozen=True):
@@ -53,7 +53,7 @@ class ReplaceKeysRequest(RequestBody, frozen=True):
     """Replace all gossip keys."""
 
     force: bool = False
-    """Also if members would get no key."""
+    """Also if some members would not get a key."""
 
 
 class EventRequest(RequestBody, frozen=True):
@@ -66,14 +66,14 @@ class EventRequest(RequestBody, frozen=True):
 
 
 class QueryRequest(RequestBody, frozen=True):
-    """Ask all nodes."""
+    """Send a query to all nodes."""
 
     name: str
     """1 to 32 printable characters; every node answers `ping` and `version`."""
     payload: str = ""
     """At most 512 bytes in UTF-8."""
     timeout_ms: Annotated[int, Meta(ge=1, le=QUERY_TIMEOUT_LIMIT_MS)] = QUERY_TIMEOUT_MS
-    """How long to wait for answers, milliseconds."""
+    """Time to wait for answers, milliseconds."""
 
 
 # -- operators' commands -----------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class CostOrder(RequestBody, frozen=True):
 
 
 class ForceOrder(RequestBody, frozen=True):
-    """Publish a master anew."""
+    """Publish a master again."""
 
     master: str
     """The address of the master."""
@@ -117,13 +117,13 @@ class ClientOrder(RequestBody, frozen=True):
     """Admit a client key, or remove it."""
 
     name: str
-    """What the farm calls it."""
+    """Its name in the farm."""
     admitted: bool
     """Admit it."""
     key: str | None = None
     """Its public half, in base64; only to admit it."""
     scopes: tuple[Scope, ...] = ()
-    """What it may do; only to admit it."""
+    """Its rights; only to admit it."""
 
 
 class CorrectionOrder(RequestBody, frozen=True):
@@ -141,7 +141,7 @@ class CommandRequest(RequestBody, frozen=True):
     cost: CostOrder | UnsetType = UNSET
     """Make a leaf dearer or cheaper."""
     force: ForceOrder | UnsetType = UNSET
-    """Publish a master anew."""
+    """Publish a master again."""
     removal: RemovalOrder | UnsetType = UNSET
     """Remove a server from the group, or allow it to join again."""
     client: ClientOrder | UnsetType = UNSET
@@ -155,11 +155,11 @@ class CommandRequest(RequestBody, frozen=True):
 
     @property
     def kind(self) -> str:
-        """Which command it is."""
+        """Return the key of the command."""
         return next(each.name for each in fields(self) if getattr(self, each.name) is not UNSET)
 
     @property
     def order(self) -> Order:
-        """What it orders."""
+        """Return the order of the command."""
         order: Order = getattr(self, self.kind)
         return order

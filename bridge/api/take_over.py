@@ -28,7 +28,7 @@ class Step(Record, frozen=True):
     what: str
     """The kind of the step."""
     detail: str
-    """The event in words."""
+    """The event as text."""
 
 
 class TakeOver(Record, frozen=True):
@@ -44,10 +44,10 @@ def changes_take_over(events: Iterable[TraceEvent]) -> bool:
 
 
 def last_take_over(events: Sequence[TraceEvent]) -> tuple[Step, ...]:
-    """From the first suspicion to the publication: the last time that leader or publisher changed, step by step.
+    """Return the steps of the last change of leader or publisher, from the first suspicion to the publication.
 
-    Returns the recorded steps in the order of their time; empty if there was no change. Steps before a publication
-    that ended before the change belong to an earlier take-over.
+    The steps are in the order of their time; empty without a change. Steps before a publication that ended before the
+    change belong to an earlier take-over.
     """
     ordered = sorted(events, key=lambda event: event.time_ms)
     core = [event for event in ordered if event.kind in _STEPS]
@@ -90,7 +90,7 @@ _OVER: Final = (PUBLISHED, ACCEPTED)
 _LEADS_TO_A_STRUCTURE: Final = frozenset({"dead", "publisher chosen"})
 """A change of the leader alone publishes nothing: a structure of that time has another reason."""
 _LAST_COUNTS: Final = frozenset({"publisher-chosen"})
-"""While reports grow stale and come in again, several servers are chosen one after the other."""
+"""While reports become stale and return, several servers are chosen one after another."""
 
 
 def _step(event: TraceEvent, what: str) -> Step:

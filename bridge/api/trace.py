@@ -1,12 +1,12 @@
-"""The trace of a node: what happened, the same at `/v1/events` and in a line of a file.
+"""The trace of a node: its events, the same at `/v1/events` and in a line of a file.
 
     {"cursor": 17, "timeMs": …, "logTimeMs": … or null, "kind": "leader-elected", "node": "node-2", "data": {…}}
 
 `kind` is a lower-case word joined by `-`; `data` holds facts only (text, numbers, booleans, null), so that each is a
 column for the pipeline. The part of the node that records an event chooses its keys; they are not renamed here.
 
-A reader asks by position, never by session: it says from where it wants to go on, and a page says where the next one
-begins. A slow reader therefore costs the node nothing; what it misses of the bounded trace is counted in `lost`.
+A reader requests a position; there are no sessions. A page gives the position of the next page. A slow reader therefore
+costs the node nothing; `lost` counts its missed events of the bounded trace.
 """
 
 from collections.abc import Mapping

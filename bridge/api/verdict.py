@@ -1,24 +1,24 @@
-"""The verdict: how the farm is, in one line, as one function of the view (`docs/reference/verdicts.md`).
+"""The verdict: the health of the farm in one line, as one function of the view (`docs/reference/verdicts.md`).
 
-    FarmView ──▶ concerns_of ──▶ every concern, gravest first ──▶ alarms
+    FarmView ──▶ concerns_of ──▶ every concern, most severe first ──▶ alarms
                                       └─ the first one ─▶ verdict_of ──▶ `status`, `top`, `up`, /healthz, /readyz,
                                                                          metrics, exit status, log
 
-A concern is what a rule finds. The rules stand in the order of their precedence: a rule that comes later describes what
-does not matter as long as an earlier one applies (who may be lost does not matter without a quorum). A farm in which no
-rule finds anything is healthy, so there is always exactly one verdict.
+A concern is the finding of a rule. The rules are in the order of their precedence: a later rule does not matter while
+an earlier one applies (the tolerated failures do not matter without a quorum). A farm without a finding is healthy, so
+there is always exactly one verdict.
 
-*Who is down.* Gossip's word counts for a server's process, and on the leader Raft's contact for its part in a majority:
-a server whose Raft port is cut off is alive to gossip and of no use to the quorum. A server that gossip has given up
-and that Raft reaches is not down: UDP is blocked (`bridge.api.contact`). Only identities that the log has admitted
-count as servers; what a member says of itself does not make it one.
+*Servers that are down.* Gossip decides whether a server's process is up. On the leader, Raft contact decides whether
+the server counts toward the majority. A server whose Raft port is blocked is alive to gossip, and useless to the
+quorum. A server that Raft reaches is up even if gossip marked it dead: UDP is blocked (`bridge.api.contact`). Only
+identities that the log has admitted count as servers, regardless of a member's metadata.
 
-*What may be lost* is how many servers may fail, whichever they are, without the farm losing its quorum, its last
-server that can publish, or its last healthy leaf. Counting votes alone would be simpler, and wrong for a farm of three
-voters of which one holds the signing key.
+*Tolerated failures* (`can_lose`): the number of servers that may fail, in any combination, before the farm loses its
+quorum, its last server that can publish, or its last healthy leaf. Counting votes alone would be simpler, and wrong for
+a farm of three voters if only one holds the signing key.
 
-The texts name servers, never numbers of them alone, and hold no running figures: a text changes only when the facts do,
-so that each change is worth an event.
+The texts name servers, not only their number, and hold no running figures: a text changes only when the facts do, so
+that each change is worth an event.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,8 +62,8 @@ from bridge.core.membership.admission import server_label
 from bridge.core.publishing.candidates import Inability
 
 PATIENCE_ELECTIONS = 3
-"""After so many of the shortest election timeouts without a leader, and without an answer of a follower, a server is
-cut off: one timeout may go by, and two candidates may have split a vote."""
+"""A server is isolated after so many of the shortest election timeouts without a leader and without an answer of a
+follower: one timeout may pass, and two candidates may have split a vote."""
 WAITING_ALARMS = (KEY_RETIRED.kind, FORMATION.kind, NOT_ADMITTED.kind, ISOLATED.kind)
 """Alarms about a wait, the first cause first: with a wrong key no message arrives that formation could use."""
 _EVICTED = "evicted"
@@ -103,13 +103,13 @@ _VERBS: Mapping[str, str] = {A_PUBLISHER: "can publish", A_HEALTHY_LEAF: "has a 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a kind of verdict says, whatever its text."""
+    """Meaning of a kind of verdict, for any text."""
 
     severity: Severity
     is_ready: bool
     """`/readyz` answers 200."""
     alarm: AlarmType | None
-    """The alarm that stands as long as the concern does."""
+    """The alarm that is active as long as the concern exists."""
     text: str
     """For the table of the reference."""
 
@@ -177,7 +177,7 @@ MEANINGS: Mapping[VerdictKind, Meaning] = {
 }
 """In the order of precedence."""
 EXIT_STATUS: Mapping[Severity, int] = {Severity.OK: 0, Severity.WARNING: 3, Severity.CRITICAL: 4}
-"""Of `garlicfarm status`. 1 and 2 are every command's own: refused, and wrong usage."""
+"""Exit status of `garlicfarm status` by severity. Every command uses 1 (refused) and 2 (wrong usage)."""
 
 
 OF_VERDICTS = tuple(each.alarm for each in MEANINGS.values() if each.alarm is not None)
@@ -185,12 +185,12 @@ OF_VERDICTS = tuple(each.alarm for each in MEANINGS.values() if each.alarm is no
 GRAVE_ALARMS = frozenset(
     kind for kind, each in ALARMS.items() if each.severity is Severity.CRITICAL and each not in OF_VERDICTS
 )
-"""Concerns of the node itself. Each of them keeps the node from its work."""
+"""Concerns of the node itself. Each of them prevents the node's work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Concern:
-    """What one rule has found."""
+    """The finding of one rule."""
 
     kind: VerdictKind
     text: str
@@ -200,11 +200,11 @@ class Concern:
 
 
 def verdict_of(view: FarmView) -> VerdictView:
-    """How the farm is, as the node of this view sees it."""
+    """Return the verdict on the farm, as the node of this view sees it."""
     facts = _Facts(view)
     concern = _concerns(facts)[0]
     meaning = MEANINGS[concern.kind]
-    # What passes by itself is nothing to act upon.
+    # # Transient conditions need no action.
     severity = Severity.WARNING if concern.advice == NOTHING_TO_DO else Severity.CRITICAL
     return VerdictView(
         kind=concern.kind,
@@ -218,14 +218,15 @@ def verdict_of(view: FarmView) -> VerdictView:
 
 
 def concerns_of(view: FarmView) -> tuple[Concern, ...]:
-    """All that the rules find, gravest first; that the farm is healthy, if they find nothing."""
+    """Return the findings of all rules, most severe first; if there are none, that the farm is healthy."""
     return _concerns(_Facts(view))
 
 
 def loss_of_each(view: FarmView) -> Mapping[int, str]:
-    """Of each server of the Raft group, by Raft id, what the farm would lack without it; empty: it may be lost.
+    """Map each Raft id to the farm's loss if that server fails; an empty string if it can fail safely.
 
-    The same facts count as for the verdict: the quorum, the last server that can publish, the last healthy leaf.
+    For a server that is down, the text is the reason. The same facts count as for the verdict: the quorum, the last
+    server that can publish, the last healthy leaf.
     """
     facts = _Facts(view)
     losses: dict[int, str] = {}
@@ -245,7 +246,7 @@ def loss_of_each(view: FarmView) -> Mapping[int, str]:
 
 
 class _Facts:
-    """What the rules ask of a view, computed once."""
+    """Inputs of the rules, computed once from a view."""
 
     def __init__(self, view: FarmView) -> None:
         self.view = view
@@ -268,16 +269,16 @@ class _Facts:
 
     @property
     def down_text(self) -> str:
-        """`node-2 down, node-3 left`."""
+        """Return `node-2 down, node-3 left`."""
         return ", ".join(f"{name} {why}" for name, why in self.down.values())
 
     def names(self, raft_ids: AbstractSet[int]) -> str:
-        """`node-2 and node-3`: what operators call these servers."""
+        """Return `node-2 and node-3`: the names of these servers."""
         servers = (*self.view.raft.voters, *self.view.raft.learners)
         return _listed([name_of(each) for each in servers if each.raft_id in raft_ids])
 
     def _silent_followers(self) -> frozenset[int]:
-        """On the leader: servers that do not answer it."""
+        """Return the servers that do not answer the leader; empty on other nodes."""
         limit_ms = PATIENCE_ELECTIONS * self.view.raft.election_timeout_ms
         return frozenset(
             each.raft_id
@@ -286,7 +287,7 @@ class _Facts:
         )
 
     def _down(self) -> dict[int, tuple[str, str]]:
-        """By Raft id: the name, and what it is."""
+        """Return the servers that are down: Raft id to name and reason."""
         found: dict[int, tuple[str, str]] = {}
         raft = self.view.raft
         answering = {
@@ -294,7 +295,7 @@ class _Facts:
             for each in raft.followers
             if each.last_contact_ms is not None and each.raft_id not in self._silent
         }
-        # A follower whose UDP is blocked altogether learns by gossip only that nothing arrives.
+        # # If a follower's UDP is blocked completely, its gossip shows only that nothing arrives.
         is_deaf = bool(self.udp_blocked) and not self.others_alive and raft.role is not RaftRole.LEADER
         for server in (*raft.voters, *raft.learners):
             if is_deaf and not server.evicted:
@@ -320,13 +321,13 @@ class _Facts:
                 return "does not answer the leader" if server.raft_id in self._silent else None
 
     def _margin(self) -> int:
-        """How many more voters than a majority are up; negative without a majority."""
+        """Return the number of running voters above a majority; negative without a majority."""
         raft = self.view.raft
         majorities: Sequence[Sequence[int]] = raft.majorities or ([each.raft_id for each in raft.voters],)
         return min(sum(each not in self.down for each in voters) - (len(voters) // 2 + 1) for voters in majorities)
 
     def _losable(self) -> tuple[int, str]:
-        """How many servers may be lost, and what besides the quorum limits it."""
+        """Return the number of servers that may fail, and the limit other than the quorum."""
         can_lose, limit = max(0, self.margin), ""
         for names, what in self.needed():
             if len(names) - 1 < can_lose:
@@ -335,7 +336,10 @@ class _Facts:
         return can_lose, limit
 
     def needed(self) -> Iterator[tuple[set[str], str]]:
-        """Of each thing that at least one server must have, the names of those that have it, and what it is."""
+        """Yield each necessity of the farm with the names of the servers that have it.
+
+        At least one server must have each of them.
+        """
         for each in self.view.publishing:
             able = {
                 server_label(standing.raft_id, standing.name)
@@ -347,7 +351,7 @@ class _Facts:
 
     @property
     def quorum_is_lost(self) -> bool:
-        """Nothing can be committed, as far as this node can tell."""
+        """Return True if nothing can be committed, as this node sees it."""
         raft = self.view.raft
         if raft.stands_still:
             return True
@@ -365,21 +369,21 @@ def _stopping(facts: _Facts) -> Concern | None:
 
 
 def _foreign_key(facts: _Facts) -> Concern | None:
-    """This node reaches no member, or has no farm, and hears another key: its own key file may be the wrong one."""
-    return None if facts.is_server and facts.others_alive else _foreign_key_heard(facts)
+    """Report another key if this node reaches no member, or has no farm: its own key file may be the wrong one."""
+    return None if facts.is_server and facts.others_alive else _foreign_key_concern(facts)
 
 
-def _foreign_key_beside(facts: _Facts) -> Concern | None:
-    """A server is missing, and another key is heard: it may be that server."""
-    return _foreign_key_heard(facts) if facts.is_server and facts.others_alive and facts.down else None
+def _foreign_key_and_down(facts: _Facts) -> Concern | None:
+    """Report another key while a server is missing: the sender may be that server."""
+    return _foreign_key_concern(facts) if facts.is_server and facts.others_alive and facts.down else None
 
 
-def _foreign_key_heard(facts: _Facts) -> Concern | None:
+def _foreign_key_concern(facts: _Facts) -> Concern | None:
     view = facts.view
-    heard = view.gossip.other_farms
-    if not heard:
+    senders = view.gossip.other_farms
+    if not senders:
         return None
-    sources = _listed([f"{each.address} (label {each.label})" for each in heard])
+    sources = _listed([f"{each.address} (label {each.label})" for each in senders])
     waits = "" if facts.is_server else f"; waiting for {_missing(view)}"
     text = f"Gossip arrives under another farm key: is the key file the same? Received from {sources}{waits}"
     action = f"{FOREIGN_KEY.remedy}. This node's label is {view.farm.label}"
@@ -427,13 +431,13 @@ def _no_quorum(facts: _Facts) -> Concern | None:
     text = f"No quorum: {_published_meanwhile(view)}{down}"
     lost = next((each for each in view.alarms if each.kind == ADDRESS_GONE.kind), None)
     if lost is not None:
-        # The others may be well: advice to start or replace them would do harm.
+        # # The others may be healthy: advice to start or replace them would do harm.
         return Concern(VerdictKind.NO_QUORUM, f"{text}; {lost.text}", lost.action, NO_QUORUM)
     return Concern(VerdictKind.NO_QUORUM, text, NO_QUORUM.remedy, NO_QUORUM)
 
 
 def _published_meanwhile(view: FarmView) -> str:
-    """What clients find while nothing can be committed."""
+    """Return the state of the publications while nothing can be committed."""
     alone = [each for each in view.publishing if each.without_quorum and each.publisher_id is not None]
     if alone:
         return f"publishing from {_listed(sorted({_publisher(each) for each in alone}))} alone"
@@ -469,7 +473,7 @@ def _not_published(facts: _Facts) -> Concern | None:
 
 def _not_published_master(each: PublishingView) -> tuple[str, str] | None:
     if each.publisher_id is None and any(standing.inability is None for standing in each.standings):
-        # After `recover` or a restart of the log, the choice of before is void; the next entry makes one.
+        # # After `recover` or a restart of the log, the earlier choice is void; the next entry makes one.
         return None if _holds(each) else ("Not published yet: the farm is about to choose a publisher", NOTHING_TO_DO)
     if each.publisher_id is None:
         reasons = sorted({standing.inability for standing in each.standings if standing.inability is not None})
@@ -478,8 +482,8 @@ def _not_published_master(each: PublishingView) -> tuple[str, str] | None:
             why = _WHY_NOT.get(reasons[0], reasons[0])
         else:
             why = ", ".join(f"{server_label(every.raft_id, every.name)}: {every.inability}" for every in each.standings)
-        said = "No server can publish the next structure" if _holds(each) else "Not published"
-        return f"{said}: {why or 'no server names this master'}", advice or "see `garlicfarm status`"
+        failure = "No server can publish the next structure" if _holds(each) else "Not published"
+        return f"{failure}: {why or 'no server names this master'}", advice or "see `garlicfarm status`"
     fails = any(bool(every.failure) for every in each.standings if every.raft_id == each.publisher_id)
     if fails and not _holds(each):
         return f"Not published: the router of {_publisher(each)} does not accept the structure", _FAILING_ACTION
@@ -503,7 +507,7 @@ def _no_healthy_leaf(facts: _Facts) -> Concern | None:
 
 
 def _degraded(facts: _Facts) -> Concern | None:
-    """Without a quorum the servers that are down are named with that."""
+    """Return None without a quorum: that verdict already lists the servers that are down."""
     if not facts.is_server or facts.quorum_is_lost:
         return None
     troubles = list(_troubles(facts))
@@ -525,7 +529,7 @@ def _degraded(facts: _Facts) -> Concern | None:
 
 
 def _udp_blocked(facts: _Facts) -> Concern | None:
-    """Gossip has given servers up that Raft reaches."""
+    """Report servers that gossip marked dead and that Raft reaches."""
     if not facts.udp_blocked:
         return None
     names, view = facts.names(facts.udp_blocked), facts.view
@@ -548,7 +552,7 @@ def _udp_blocked(facts: _Facts) -> Concern | None:
 
 
 def _not_reporting(facts: _Facts) -> Concern | None:
-    """Gossip and Raft reach servers whose reports are missing."""
+    """Report servers that gossip and Raft reach and whose reports are missing."""
     if not facts.not_reporting or facts.quorum_is_lost:
         return None
     names = facts.names(facts.not_reporting)
@@ -557,7 +561,7 @@ def _not_reporting(facts: _Facts) -> Concern | None:
 
 
 def _down_action(facts: _Facts) -> str:
-    """With a remedy that the farm accepts: it removes no voter while it has no more voters than `expect`."""
+    """Return a remedy that the farm accepts: it does not remove a voter while it has at most `expect` voters."""
     view = facts.view
     servers = {each.raft_id for each in view.raft.voters}
     gone = [(raft_id, name) for raft_id, (name, why) in facts.down.items() if why != _EVICTED]
@@ -570,14 +574,14 @@ def _down_action(facts: _Facts) -> str:
 
 
 def _unhealthy_entries(facts: _Facts) -> list[MetaEntryView]:
-    """Published leaves that are not healthy although their server is up."""
+    """Return the published leaves that are unhealthy although their server is up."""
     down = {name for name, _ in facts.down.values()}
     published = (entry for each in facts.view.publishing for entry in each.entries)
     return [entry for entry in published if not entry.healthy and entry.name not in down]
 
 
 def _unhealthy_text(entries: Sequence[MetaEntryView]) -> str:
-    """`node-1 (no router answers) and node-2`: the servers of these leaves, each with its faults."""
+    """Return `node-1 (no router answers) and node-2`: the servers of these leaves, each with its faults."""
     faults: dict[str, set[str]] = {}
     for entry in entries:
         faults.setdefault(entry.name or entry.destination, set()).update(entry.faults or ())
@@ -630,7 +634,7 @@ _RULES: tuple[Callable[[_Facts], Concern | None], ...] = (
     _degraded,
     _udp_blocked,
     _not_reporting,
-    _foreign_key_beside,
+    _foreign_key_and_down,
 )
 
 
@@ -640,7 +644,7 @@ def _concerns(facts: _Facts) -> tuple[Concern, ...]:
 
 
 def name_of(server: VoterView) -> str:
-    """What operators call a server of the configuration."""
+    """Return the name of a server of the configuration."""
     return server_label(server.raft_id, server.name)
 
 
@@ -649,7 +653,7 @@ def _publisher(each: PublishingView) -> str:
 
 
 def _holds(each: PublishingView) -> bool:
-    """A structure of this master was published and has not ended."""
+    """Return True if a structure of this master was published and has not ended."""
     return each.published_s is not None and (each.seconds_to_expiry or 0) > 0
 
 

@@ -1,15 +1,15 @@
-"""The view: what one node knows of the farm at one moment.
+"""The view: one node's knowledge of the farm at one moment.
 
     gossip's description ─┐
     Raft's description   ─┼─▶ build_view ─▶ FarmView ─▶ control endpoint ─▶ terminal view, `--json`, metrics
     the farm's state     ─┘
 
-Every operator surface shows a `FarmView` and nothing else, so that two surfaces cannot disagree and nothing is computed
+Every operator surface shows a `FarmView` and nothing else. So two surfaces cannot disagree, and nothing is computed
 twice. It is plain data: identifiers are text (node ids in hexadecimal, destinations as `….b32.i2p`), times carry their
-unit in the name, and what is not known is null, never a made-up figure. Nothing in it is secret.
+unit in the name, and unknown values are null, never a made-up figure. Nothing in it is secret.
 
-Three clocks occur and are kept apart: `taken_at_ms` and the times of events are by the node's own clock (milliseconds
-since the epoch), `log_time_ms` is the farm's agreed time, and ages and round-trip times are durations.
+There are three kinds of time: `taken_at_ms` and the times of events use the node's own clock (milliseconds since the
+epoch), `log_time_ms` is the farm's agreed time, and ages and round-trip times are durations.
 
 Counters are objects of names and values, ordered by name; a name is lower-case words joined by `_`, the same word that
 the metric of that counter has.
@@ -547,7 +547,7 @@ class FarmView(Document, frozen=True):
     removed: tuple[int, ...] = ()
     """Raft ids of servers removed by an operator."""
     alarms: tuple[AlarmView, ...] = ()
-    """The active alarms, the gravest first."""
+    """The active alarms, the most severe first."""
     events: tuple[EventView, ...] = ()
     """The recent events, oldest first."""
     counters: Mapping[str, int] = {}
@@ -562,20 +562,20 @@ class ProcessView:
     pid: int | None
     running: bool
     detail: str
-    """How it ended, or nothing while it runs."""
+    """The end of the process, or empty while it runs."""
     view: FarmView | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFarmView:
-    """What `garlicfarm up` shows: every process that it started."""
+    """The processes that `garlicfarm up` started."""
 
     taken_at_ms: int
     state_directory: str
     processes: tuple[ProcessView, ...]
     notice: str = ""
     program: str = "garlicfarm"
-    """How the reader's shell calls this program."""
+    """The command that starts this program in the reader's shell."""
 
 
 def counted_members(view: FarmView) -> tuple[MemberView, ...]:
@@ -584,7 +584,7 @@ def counted_members(view: FarmView) -> tuple[MemberView, ...]:
 
 
 def best_view(farm: LocalFarmView) -> FarmView | None:
-    """The view to show for a whole local farm: the leader's of the highest term, else that with the longest log."""
+    """Return the view for a whole local farm: the leader's of the highest term, else the one with the longest log."""
     views = [process.view for process in farm.processes if process.running and process.view is not None]
     if not views:
         return None

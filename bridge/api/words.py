@@ -1,15 +1,15 @@
 """Words that several surfaces share: figures, the health of a leaf, the voters that hold back the level.
 
-*Figures* are short and of known width.
+*Figures* are short and have a known width.
 
-*A leaf* is healthy while three conditions hold (`bridge.core.log.records.LeafFault`). A report names those that do not;
-the report of an older version names none. A leaf whose server is down or has not reported lately is unhealthy without a
-fault of its own.
+*A leaf* is healthy while three conditions hold (`bridge.core.log.records.LeafFault`). A report names the failed
+conditions; a report of an older version does not. A leaf is also unhealthy, without a fault, if its server is down or
+its last report is too old.
 
 *The feature level.* Each voter announces the level that it supports in its signed description, and the level rises only
-if all of them support more. So a voter that is not upgraded yet, or pretends not to be, keeps what a new level brings
-from the farm. Each node sees that immediately; the alarm `feature-level` waits for hours, since every upgrade looks so
-for a while.
+if all of them support more. So a voter that runs an old version, or pretends to, keeps what a new level brings from the
+farm. Each node sees that immediately; the alarm `feature-level` waits for hours, since every upgrade looks so for a
+while.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ MINUTE_MS = 60 * SECOND_MS
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 LATEST_MS = 253_402_300_799_000
-"""The last second that a date of four digits can say."""
+"""The last second that a date of four digits can represent."""
 B32_SUFFIX = ".b32.i2p"
 FAULT_WORDS: Mapping[str, str] = {
     LeafFault.ROUTER.value: "no router answers",
@@ -50,12 +50,12 @@ def health_text(faults: Iterable[str] | UnsetType, *, healthy: bool) -> str:
 
 
 def faults_text(faults: Iterable[str] | UnsetType) -> str:
-    """The conditions that do not hold, in their fixed order; empty if none is known."""
+    """Return the failed conditions, in their fixed order; empty if none is known."""
     return " and ".join(_in_order(FAULT_WORDS, faults))
 
 
 def fault_actions(faults: Iterable[str]) -> str:
-    """The remedy of each fault."""
+    """Return the remedy of each fault."""
     return "; ".join(_in_order(_ACTIONS, faults))
 
 
@@ -65,7 +65,7 @@ def _in_order(texts: Mapping[str, str], faults: Iterable[str] | UnsetType) -> li
 
 
 def level_words(view: FarmView) -> str | None:
-    """Return `4; node-3 announces no higher one`, or the level alone; None while this node has no log."""
+    """Return `4; node-3 announces no higher one`, or the level alone; None without a log on this node."""
     level = view.farm.level
     if level is None:
         return None
@@ -76,7 +76,7 @@ def level_words(view: FarmView) -> str | None:
 
 
 def voters_at_level(view: FarmView) -> tuple[str, ...]:
-    """Return the names of the voters that keep the level below that of the asked node."""
+    """Return the names of the voters that keep the level below the level of this node."""
     level = view.farm.level
     supported = next((each.level for each in view.members if each.is_self), None)
     if level is None or supported is None or supported <= level:
@@ -86,7 +86,7 @@ def voters_at_level(view: FarmView) -> tuple[str, ...]:
 
 
 def duration(milliseconds: float) -> str:
-    """A length of time in its two leading units; negative when it lies behind."""
+    """Return a length of time in its two leading units; a past time is negative."""
     if milliseconds < 0:
         return f"-{duration(-milliseconds)}"
     whole = int(milliseconds)
@@ -103,7 +103,7 @@ def duration(milliseconds: float) -> str:
 
 
 def milliseconds_text(value: float | None) -> str:
-    """A round-trip time, with no digit more than was measured: gossip counts in whole milliseconds."""
+    """Return a round-trip time with the measured digits only: gossip counts in whole milliseconds."""
     if value is None:
         return "-"
     if value == 0:
@@ -113,7 +113,7 @@ def milliseconds_text(value: float | None) -> str:
 
 
 def clock_text(time_ms: int, *, dated: bool = False) -> str:
-    """A moment in UTC."""
+    """Return a moment in UTC."""
     if not 0 <= time_ms <= LATEST_MS:
         return str(time_ms)
     moment = datetime.fromtimestamp(time_ms / SECOND_MS, UTC)
@@ -121,26 +121,26 @@ def clock_text(time_ms: int, *, dated: bool = False) -> str:
 
 
 def short_address(address: str, letters: int = 12) -> str:
-    """A destination's address, recognizable but short."""
+    """Return a destination's address, recognizable but short."""
     head = address.removesuffix(B32_SUFFIX)
     return address if len(head) <= letters else f"{head[:letters]}…{B32_SUFFIX}"
 
 
 def known(value: object) -> str:
-    """A value, or a dash for what is unknown."""
+    """Return a value as text, or a dash for None."""
     return "-" if value is None else str(value)
 
 
 def by_name(members: tuple[MemberView, ...]) -> list[MemberView]:
-    """Members in a stable order, in which node-10 follows node-9; evicted identities are last."""
+    """Return members in a stable order, in which node-10 follows node-9; evicted identities are last."""
     return sorted(members, key=lambda member: (member.evicted, len(member.name), member.name, member.node_id))
 
 
 def incarnation_text(member: MemberView) -> str:
-    """The generation and the number of a member's incarnation."""
+    """Return the generation and the number of a member's incarnation."""
     return f"{member.generation}.{member.number}"
 
 
 def rtt_text(member: MemberView) -> str:
-    """The last round trip to a member; `self` for the node that measures."""
+    """Return the last round trip to a member; `self` for the measuring node."""
     return "self" if member.is_self else milliseconds_text(member.rtt_ms)

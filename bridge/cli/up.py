@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 import trio
 
-from bridge.api.events import StoryTeller, event_sentence, story_line
+from bridge.api.events import EventStory, event_sentence, story_line
 from bridge.cli.failure import fail, reasons
 from bridge.cli.options import directory_path
 from bridge.cli.printing import drawing_refusal, echo, written_apart
@@ -218,9 +218,9 @@ def _program() -> str:
 
 
 async def _print_events(watch: LocalWatch) -> None:
-    story = StoryTeller()
+    story = EventStory()
     async for event in watch.events:
-        if not story.is_news(event_sentence(event) or f"{event.node} {event.kind}", event.time_ms):
+        if not story.is_new(event_sentence(event) or f"{event.node} {event.kind}", event.time_ms):
             continue
         at = datetime.fromtimestamp(event.time_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
         echo(f"{at} {story_line(event)}")

@@ -21,7 +21,7 @@ from rich.console import Group
 from rich.text import Text
 
 from bridge.api.alarms import by_gravity
-from bridge.api.events import StoryTeller, event_sentence, story_line
+from bridge.api.events import EventStory, event_sentence, story_line
 from bridge.api.printable import printable
 from bridge.api.take_over import Step, last_take_over
 from bridge.api.view import SHOWN, AlarmView, FarmView, LocalFarmView, MemberView, ReportView
@@ -432,11 +432,11 @@ def _recent(seen: Seen, wanted: str, canvas: Canvas, *, whole: bool = False) -> 
 
     `whole`: in as many lines as that takes; otherwise each in one.
     """
-    story = StoryTeller()
+    story = EventStory()
     told = [
         (each.time_ms, story_line(each))
         for each in seen.history.events
-        if story.is_news(event_sentence(each) or f"{each.node} {each.kind}", each.time_ms)
+        if story.is_new(event_sentence(each) or f"{each.node} {each.kind}", each.time_ms)
     ]
     if not told and seen.farm is not None:
         told = [

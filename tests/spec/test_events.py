@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bridge.api import events
-from bridge.api.events import FACTS_MAX, OF_THE_FARM, SAME_FACT_MS, StoryTeller, event_sentence, event_text, story_line
+from bridge.api.events import FACTS_MAX, OF_THE_FARM, SAME_FACT_MS, EventStory, event_sentence, event_text, story_line
 from bridge.api.trace import Scalar, TraceEvent
 
 MASTER = "hakketfo3r2mqy5vdo4n6t5gqzc3b2e7xkfp4nq6lw2a5s7d3yue.b32.i2p"
@@ -100,27 +100,27 @@ def test_the_facts_of_another_version_are_told_as_they_are() -> None:
 
 
 def test_an_election_is_one_fact_whether_the_leader_tells_it_or_a_follower() -> None:
-    story = StoryTeller()
+    story = EventStory()
     told = [
         event("leader-followed", "node-3", 10, term=4, leader=1, leaderName="node-1"),
         event("leader-elected", "node-1", 0, term=4),
         event("leader-followed", "node-2", 20, term=4, leader=1, leaderName="node-1"),
     ]
-    lines = [story_line(each) for each in told if story.is_news(event_sentence(each), each.time_ms)]
+    lines = [story_line(each) for each in told if story.is_new(event_sentence(each), each.time_ms)]
     assert lines == ["leader-elected: node-1 leads in term 4"]
 
 
 def test_what_comes_again_later_is_told_again() -> None:
-    story = StoryTeller()
+    story = EventStory()
     times_ms = [0, 5, SAME_FACT_MS - 1, SAME_FACT_MS + 1, 3 * SAME_FACT_MS]
-    assert [story.is_news("node-2 is dead", each) for each in times_ms] == [True, False, False, True, True]
+    assert [story.is_new("node-2 is dead", each) for each in times_ms] == [True, False, False, True, True]
 
 
 def test_what_was_told_is_remembered_in_bounded_memory() -> None:
-    story = StoryTeller()
+    story = EventStory()
     for number in range(3 * FACTS_MAX):
-        assert story.is_news(f"fact {number}", number)
-    assert len(story._told) == FACTS_MAX
+        assert story.is_new(f"fact {number}", number)
+    assert len(story._reported_ms) == FACTS_MAX
 
 
 def test_a_line_of_one_node_names_it_and_one_of_the_farm_does_not() -> None:

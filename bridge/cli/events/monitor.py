@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 import click
 import trio
 
-from bridge.api.events import StoryTeller, event_sentence, story_line
+from bridge.api.events import EventStory, event_sentence, story_line
 from bridge.api.json import DocumentError
 from bridge.api.trace import TraceEvent
 from bridge.api.words import clock_text
@@ -57,7 +57,7 @@ class _Printer:
         self._unheard = nodes
         self._known: set[str] = set()
         self._as_json = as_json
-        self._story = StoryTeller()
+        self._story = EventStory()
 
     def began(self, known: Collection[str]) -> None:
         """One node more is watched, which has had events of these kinds; a kind that none had may be a typing error."""
@@ -75,7 +75,7 @@ class _Printer:
                 continue
             if self._as_json:
                 print_json_line(event)
-            elif self._story.is_news(event_sentence(event) or f"{event.node} {event.kind}", event.time_ms):
+            elif self._story.is_new(event_sentence(event) or f"{event.node} {event.kind}", event.time_ms):
                 echo(f"{clock_text(event.time_ms)} {story_line(event)}")
         sys.stdout.flush()
 
