@@ -153,7 +153,7 @@ MEANINGS: Mapping[VerdictKind, Meaning] = {
         is_ready=False,
         alarm=NOT_PUBLISHED,
         text="a master does not have a valid structure, or no server can publish the next one; the text has the"
-        " reason. A warning until the first structure is published",
+        " reason. A warning while the first structure is about to be published",
     ),
     VerdictKind.NO_HEALTHY_LEAF: Meaning(
         Severity.CRITICAL,

@@ -67,7 +67,7 @@ class _Wanted:
 @click.option(
     "--tail",
     type=click.IntRange(0, TAIL_MOST),
-    help="Print this number of entries before the end of the log; filters apply first.",
+    help="Begin with this number of entries at the end of the log, counted after the filters.",
 )
 @click.option(
     "--type",

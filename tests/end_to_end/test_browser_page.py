@@ -87,7 +87,7 @@ def test_the_page_beside_a_silent_node_is_not_live(*, answered: bool) -> None:
     ran = subprocess.run(
         arguments, capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "TZ": "UTC"}
     )
-    old = "the node does not answer; what is shown is old"
+    old = "the node does not answer; the page shows old data"
     hangs = "the node does not answer; is it stopped or overloaded?"
     first, later = f"not live since 10:00:00: {old}", f"not live since 10:00:06: {old}"
     assert json.loads(ran.stdout) == (["live", first, "live", later, 1] if answered else ["", hangs, hangs, 1])

@@ -51,7 +51,7 @@ _ONE_OF_THREE = (
     metavar="FILE",
     help="Like --add-scram, from a file with one user on each line; - is standard input.",
 )
-@click.option("--ignore-formatted", "-g", is_flag=True, help="Do not change a formatted directory.")
+@click.option("--ignore-formatted", "-g", is_flag=True, help="Accept a formatted directory, and do not change it.")
 @json_option
 def format_command(
     *, config: Path, changes: tuple[str, ...], ignore_formatted: bool, as_json: bool, **asked: Any

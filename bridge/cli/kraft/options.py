@@ -121,7 +121,7 @@ _OPTIONS = (
     click.option(
         "--bootstrap-server",
         metavar="HOST:PORT",
-        help="Servers that accept clients, such as a farm's Kafka listener or Kafka's brokers.",
+        help="Addresses of servers that accept clients, such as a farm's Kafka listener or Kafka's brokers.",
     ),
     click.option(
         "--bootstrap-controller",

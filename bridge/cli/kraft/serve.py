@@ -178,7 +178,7 @@ class VoterReporter(Lines):
     "--kafka-metadata",
     is_flag=True,
     help="Run together with Kafka's controllers: the log is their metadata. They stop at a record that they cannot"
-    " read, so the server rejects other records.",
+    " read, so this server accepts metadata records only.",
 )
 @click.option("--allow-network", is_flag=True, help="Permit an open listener that is not on loopback.")
 @json_option

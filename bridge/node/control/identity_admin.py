@@ -322,7 +322,7 @@ class IdentityAdmin:
                     break
                 await trio.sleep(VOTE_AGAIN_S)
         why = "no majority answers" if ended is None or ended.refusal is None else ended.refusal.value
-        text = f"server {server_id} could not be made a nonvoter: {why}. No node was evicted; try again"
+        text = f"the group could not remove the vote of server {server_id}: {why}. No node was evicted; try again"
         raise Refused(503, "not-evicted", text)
 
     def _target(self, state: FarmState, wanted: str) -> tuple[bytes, int | None]:

@@ -22,12 +22,12 @@ REMOVAL_POLL_SECONDS = 0.1
 
 
 EXPLAINED = {
-    TransferOutcome.NOT_LEADER: "only the leader can hand leadership over, and this node does not lead. The leader is"
-    " {leader}: run the command there",
+    TransferOutcome.NOT_LEADER: "only the leader can hand leadership over, and this node does not lead. Run the"
+    " command at the leader ({leader})",
     TransferOutcome.ANOTHER_UNDER_WAY: "another handover of leadership runs; check again in a moment",
     TransferOutcome.TO_ITSELF: "{leader} already leads",
     TransferOutcome.NOT_A_VOTER: "this server is not a voter; `garlicfarm status` lists the voters",
-    TransferOutcome.NO_VOTER: "leadership needs another voter to go to; `garlicfarm status` lists the voters",
+    TransferOutcome.NO_VOTER: "no other voter can get leadership; `garlicfarm status` lists the voters",
     TransferOutcome.TIMED_OUT: (
         "the other node was not caught up, or not reachable, within an election timeout; this node still leads"
     ),
@@ -49,7 +49,7 @@ async def hand_over(replica: Replica, voters: Sequence[VoterView], to: str | Non
         ended = await replica.server.transfer_leadership(target)
     except (ServerBusyError, ServerStoppedError) as error:
         raise Refused(503, "busy", f"this node cannot do it now: {error}; try again in a moment") from error
-    leader = "no known server" if ended.leader is None else name_of_voter(voters, integer_id(ended.leader))
+    leader = "unknown" if ended.leader is None else name_of_voter(voters, integer_id(ended.leader))
     if ended.outcome is TransferOutcome.DONE:
         return leader
     raise refused_transfer(ended.outcome, leader)

@@ -153,8 +153,8 @@ class NodeConfiguration:
     founders: Annotated[
         frozenset[bytes],
         Setting(
-            "node ids (16 hexadecimal digits each) of the nodes that may create the farm, from `expect` to one less"
-            " than twice as many; it overrides the list in the key file, and applies until the farm is created",
+            "node ids (16 hexadecimal digits each) of the nodes that may create the farm: at least `expect`, and"
+            " fewer than twice `expect`; it overrides the list in the key file, and applies until the farm is created",
             maximum=2 * EXPECT_MAX - 1,
             parse=_node_id,
             show=bytes.hex,
