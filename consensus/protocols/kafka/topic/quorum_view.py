@@ -12,23 +12,24 @@ If the leader is not among the brokers, a server answers by what it knows: the l
 itself. Of all others it says that their end is not known (-1), and of the leader that its log is at least as long as
 its own. While no leader is known it answers NOT_LEADER_OR_FOLLOWER, and the tool asks again.
 
-The administrators of a quorum that is Kafka's own ask its controllers (`admin_service`), which knows more.
+For a KRaft quorum `admin_service` makes the `QuorumView`: only the leader describes replicas.
 
 *Times.* Kafka's leader keeps when it last heard of a replica, by the machine's clock; ours keeps a monotonic clock and
 tells how long ago that was. `ReplicaTimes` makes times of ages, which in an epoch never go back, as Kafka's do not: the
 two clocks are not read in the same instant, and the machine's may be put back.
 
-A module of its own, because it serves logs that are no quorum of Kafka's.
+A separate module, because a farm and a KRaft quorum both use it.
 """
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
+from uuid import UUID
 
 from consensus.protocols.kafka.connections.service import AskElsewhereError, Caller, ServedApi, Service
 from consensus.protocols.kafka.wire import messages_admin as admin
 from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
-from consensus.protocols.kafka.wire.limits import NO_REPLICA, PARTITION, TOPIC_NAME
+from consensus.protocols.kafka.wire.limits import NO_REPLICA, PARTITION, TOPIC_NAME, ZERO_UUID
 
 _UNKNOWN: Final = -1
 K = TypeVar("K", bound=Hashable)
@@ -44,6 +45,7 @@ class ReplicaView:
     caught_up_ago_ms: int | None = None
     listeners: tuple[tuple[str, str, int], ...] = ()
     """Name, host and port of each."""
+    directory_id: UUID = ZERO_UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,10 @@ class QuorumView:
     high_watermark: int
     voters: tuple[ReplicaView, ...]
     observers: tuple[ReplicaView, ...]
+    topic: str = TOPIC_NAME
+    """The name of the log."""
+    refusal: str = ""
+    """The reason for a refusal to describe the replicas; empty: no refusal."""
 
 
 class ReplicaTimes(Generic[K]):
@@ -90,7 +96,7 @@ class QuorumViewService(Service):
 
     def __init__(self, describe: Callable[[], QuorumView], unix_ms: Callable[[], int]) -> None:
         self._describe = describe
-        self._times: ReplicaTimes[int] = ReplicaTimes(unix_ms)
+        self._times: ReplicaTimes[tuple[int, UUID]] = ReplicaTimes(unix_ms)
 
     def apis(self) -> Mapping[int, ServedApi]:
         """DescribeQuorum."""
@@ -101,46 +107,53 @@ class QuorumViewService(Service):
     ) -> admin.DescribeQuorumResponse:
         """Leader, epoch, high watermark, and how far each replica is. Raises `AskElsewhereError`."""
         del caller
-        if [topic.topic_name for topic in request.topics] != [TOPIC_NAME]:
-            return admin.DescribeQuorumResponse(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topics=())
         quorum = self._describe()
+        if [topic.topic_name for topic in request.topics] != [quorum.topic]:
+            return admin.DescribeQuorumResponse(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topics=())
         if quorum.leader_is_listed and quorum.leader_id != quorum.node_id:
             raise AskElsewhereError(f"server {quorum.leader_id} leads")
-        topic = admin.DescribeQuorumResponseTopic(topic_name=TOPIC_NAME, partitions=(self._partition(quorum),))
+        topic = admin.DescribeQuorumResponseTopic(topic_name=quorum.topic, partitions=(self._partition(quorum),))
         nodes = tuple(_node(replica) for replica in quorum.voters)
         return admin.DescribeQuorumResponse(topics=(topic,), nodes=nodes)
 
     def _partition(self, quorum: QuorumView) -> admin.DescribeQuorumResponsePartition:
-        if quorum.leader_id is None:
+        leader_id, refusal = quorum.leader_id, quorum.refusal
+        if leader_id is None:
+            leader_id, refusal = NO_REPLICA, refusal or "no leader is known now"
+        if refusal:
             return admin.DescribeQuorumResponsePartition(
                 partition_index=PARTITION,
                 error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                error_message="no leader is known now",
-                leader_id=NO_REPLICA,
+                error_message=refusal,
+                leader_id=leader_id,
                 leader_epoch=quorum.leader_epoch,
                 high_watermark=_UNKNOWN,
                 current_voters=(),
                 observers=(),
             )
         replicas = (*quorum.voters, *quorum.observers)
-        ages = {replica.node_id: (replica.heard_ago_ms, replica.caught_up_ago_ms) for replica in replicas}
+        ages = {(each.node_id, each.directory_id): (each.heard_ago_ms, each.caught_up_ago_ms) for each in replicas}
         times = self._times.tell(quorum.leader_epoch, ages)
         return admin.DescribeQuorumResponsePartition(
             partition_index=PARTITION,
-            leader_id=quorum.leader_id,
+            leader_id=leader_id,
             leader_epoch=quorum.leader_epoch,
             high_watermark=quorum.high_watermark,
-            current_voters=tuple(_row(each, times[each.node_id]) for each in quorum.voters),
-            observers=tuple(_row(each, times[each.node_id]) for each in quorum.observers),
+            current_voters=tuple(_row(each, times) for each in quorum.voters),
+            observers=tuple(_row(each, times) for each in quorum.observers),
         )
 
 
-def _row(replica: ReplicaView, times: tuple[int, int]) -> admin.DescribeQuorumResponseReplica:
+def _row(
+    replica: ReplicaView, times: Mapping[tuple[int, UUID], tuple[int, int]]
+) -> admin.DescribeQuorumResponseReplica:
+    heard, caught_up = times[replica.node_id, replica.directory_id]
     return admin.DescribeQuorumResponseReplica(
         replica_id=replica.node_id,
+        replica_directory_id=replica.directory_id,
         log_end_offset=_UNKNOWN if replica.log_end_offset is None else replica.log_end_offset,
-        last_fetch_timestamp=times[0],
-        last_caught_up_timestamp=times[1],
+        last_fetch_timestamp=heard,
+        last_caught_up_timestamp=caught_up,
     )
 
 

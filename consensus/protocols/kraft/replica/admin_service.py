@@ -17,7 +17,7 @@ active one. It asks again at once, twenty times a second and more, and writes a 
 while (`registration_pause_s`). Each caller has a connection of its own for this.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 import trio
@@ -27,10 +27,10 @@ from consensus.core.model import Configuration, ReplicaKey, Server
 from consensus.core.status import FollowerProgress
 from consensus.protocols.kafka.connections.connection import DialOptions, KafkaConnectionError, connect
 from consensus.protocols.kafka.connections.service import Caller, ServedApi
-from consensus.protocols.kafka.topic.quorum_view import ReplicaTimes
+from consensus.protocols.kafka.topic.quorum_view import QuorumView, QuorumViewService, ReplicaView
 from consensus.protocols.kafka.wire import messages_admin as admin
 from consensus.protocols.kafka.wire.apis import VERSIONS, ApiKey, ErrorCode
-from consensus.protocols.kafka.wire.limits import PARTITION, ZERO_UUID, KafkaWireError
+from consensus.protocols.kafka.wire.limits import ZERO_UUID, KafkaWireError
 from consensus.protocols.kraft.replica.identification import VoterMatch, identify
 from consensus.protocols.kraft.replica.quorum_names import QuorumNames, host_port
 from consensus.protocols.kraft.replica.quorum_service import AnsweringLeader
@@ -56,6 +56,10 @@ _CODES: Final[Mapping[ChangeRefusal, ErrorCode]] = {
 }
 """All others may go away by themselves: REQUEST_TIMED_OUT, after which Kafka's clients ask again."""
 
+_Progress = tuple[int | None, int | None, int | None]
+"""The end of the log of a replica, and its ages in `ReplicaView`."""
+_UNKNOWN: Final[_Progress] = (None, None, None)
+
 Outcome = tuple[ErrorCode, str | None]
 """An error code, and the reason in words if the response has room for it."""
 
@@ -79,7 +83,7 @@ class AdminService:
         self._server = server
         self._names = names
         self._cluster_id = cluster_id
-        self._times: ReplicaTimes[ReplicaKey] = ReplicaTimes(unix_ms)
+        self._view = QuorumViewService(self._quorum, unix_ms)
         self._leader_head = leader_head
         self._connection = connection
         self._is_dynamic = is_dynamic
@@ -91,7 +95,7 @@ class AdminService:
         """See `Service.apis`."""
         answers: dict[ApiKey, Callable[[Any, Caller], Awaitable[Any]]] = {
             ApiKey.DESCRIBE_CLUSTER: self._describe_cluster,
-            ApiKey.DESCRIBE_QUORUM: self._describe_quorum,
+            ApiKey.DESCRIBE_QUORUM: self._view.describe_quorum,
             ApiKey.ADD_RAFT_VOTER: self._add_voter,
             ApiKey.REMOVE_RAFT_VOTER: self._remove_voter,
             ApiKey.UPDATE_RAFT_VOTER: self._update_voter,
@@ -130,44 +134,29 @@ class AdminService:
             ),
         )
 
-    async def _describe_quorum(
-        self, request: admin.DescribeQuorumRequest, _caller: Caller
-    ) -> admin.DescribeQuorumResponse:
-        if [topic.topic_name for topic in request.topics] != [self._names.topic().name]:
-            return admin.DescribeQuorumResponse(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topics=())
-        partition = self._partition()
-        topic = admin.DescribeQuorumResponseTopic(topic_name=self._names.topic().name, partitions=(partition,))
-        nodes = tuple(_node(server) for server in self._server.describe().raft.configuration.voters)
-        return admin.DescribeQuorumResponse(topics=(topic,), nodes=nodes)
-
-    def _partition(self) -> admin.DescribeQuorumResponsePartition:
+    def _quorum(self) -> QuorumView:
         raft, role = self._server.describe().raft, self._server.role
-        leader_id = -1 if role.leader is None else replica(role.leader).id
-        if role.role is not Role.LEADER:
-            return admin.DescribeQuorumResponsePartition(
-                partition_index=PARTITION,
-                error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                error_message="another server leads, or none does now",
-                leader_id=leader_id,
-                leader_epoch=role.term,
-                high_watermark=-1,
-                current_voters=(),
-                observers=(),
-            )
         own = replica(raft.server_id)
-        ages: dict[ReplicaKey, tuple[int | None, int | None]] = {own: (0, 0)}
-        ages |= {replica(each.server_id): (each.contact_ms, each.caught_up_ms) for each in raft.followers}
-        times = self._times.tell(raft.term, ages)
-        ends = {replica(each.server_id): _end(each) for each in raft.followers} | {own: raft.last.index}
-        rows = {key: _row(key, end, times[key]) for key, end in ends.items()}
-        voters = raft.configuration.voter_ids
-        return admin.DescribeQuorumResponsePartition(
-            partition_index=PARTITION,
-            leader_id=leader_id,
+        found = {replica(each.server_id): _progress(each) for each in raft.followers}
+        found[own] = (raft.last.index, 0, 0)
+        voters = {replica(server.server_id): _listeners(server) for server in raft.configuration.voters}
+
+        def views(keys: Iterable[ReplicaKey]) -> tuple[ReplicaView, ...]:
+            return tuple(
+                ReplicaView(key.id, *found.get(key, _UNKNOWN), voters.get(key, ()), uuid_of(key.directory))
+                for key in sorted(keys)
+            )
+
+        return QuorumView(
+            node_id=own.id,
+            leader_id=None if role.leader is None else replica(role.leader).id,
+            leader_is_listed=False,
             leader_epoch=role.term,
             high_watermark=self._answering.now().high_watermark(raft.term, raft.commit_index),
-            current_voters=tuple(row for key, row in sorted(rows.items()) if key in voters),
-            observers=tuple(row for key, row in sorted(rows.items()) if key not in voters),
+            voters=views(voters),
+            observers=views(found.keys() - voters.keys()),
+            topic=self._names.topic().name,
+            refusal="" if role.role is Role.LEADER else "another server leads, or none does now",
         )
 
     async def _add_voter(self, request: admin.AddRaftVoterRequest, caller: Caller) -> admin.AddRaftVoterResponse:
@@ -323,18 +312,9 @@ def _outcome(resolved: ConfigurationResolved) -> Outcome:
     return code, f"the voters stay as they are: {resolved.refusal.value}"
 
 
-def _end(follower: FollowerProgress) -> int:
-    return -1 if follower.contact_ms is None else follower.match
-
-
-def _row(key: ReplicaKey, log_end_offset: int, times: tuple[int, int]) -> admin.DescribeQuorumResponseReplica:
-    return admin.DescribeQuorumResponseReplica(
-        replica_id=key.id,
-        replica_directory_id=uuid_of(key.directory),
-        log_end_offset=log_end_offset,
-        last_fetch_timestamp=times[0],
-        last_caught_up_timestamp=times[1],
-    )
+def _progress(follower: FollowerProgress) -> _Progress:
+    end = None if follower.contact_ms is None else follower.match
+    return end, follower.contact_ms, follower.caught_up_ms
 
 
 def _objection(voters: tuple[Server, ...]) -> Outcome | None:
@@ -346,14 +326,6 @@ def _objection(voters: tuple[Server, ...]) -> Outcome | None:
     return None
 
 
-def _node(server: Server) -> admin.DescribeQuorumResponseNode:
+def _listeners(server: Server) -> tuple[tuple[str, str, int], ...]:
     named = server.listeners or (("CONTROLLER", server.endpoint),)
-    found = [(name, host_port(endpoint)) for name, endpoint in named]
-    return admin.DescribeQuorumResponseNode(
-        node_id=replica(server.server_id).id,
-        listeners=tuple(
-            admin.DescribeQuorumResponseListener(name=name, host=where[0], port=where[1])
-            for name, where in found
-            if where is not None
-        ),
-    )
+    return tuple((name, *place) for name, endpoint in named if (place := host_port(endpoint)) is not None)
