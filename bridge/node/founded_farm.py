@@ -304,7 +304,7 @@ def _reconciling(node: JoinedNode, known: KnownFarm, replica: Replica, signer: E
         replica=replica,
         signer=signer,
         member_directory=node.member_directory,
-        announce=node.own_metadata.tell,
+        announce=node.own_metadata.announce_admissions,
         trace=local.trace,
         alarms=local.alarms,
     )

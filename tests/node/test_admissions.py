@@ -63,7 +63,7 @@ class Told:
     state: FarmState = field(default_factory=lambda: FarmState(0, admitted=of_founders(FOUNDING.founders)))
     something_new: trio.Event = field(default_factory=trio.Event)
 
-    def admissions_told(self, node_id: bytes, cluster_id: bytes) -> list[tuple[FarmMember, int]]:
+    def announced_admissions(self, node_id: bytes, cluster_id: bytes) -> list[tuple[FarmMember, int]]:
         """What members say."""
         assert (node_id, cluster_id) in {(C, FOUNDING.cluster_id), (A, FOUNDING.cluster_id)}
         return [(listed(teller), raft_id) for teller, raft_id in self.words]
@@ -277,7 +277,7 @@ async def test_a_node_that_lapsed_and_was_admitted_again_does_not_fall_back_as_i
 ) -> None:
     # Given a node that was admitted as server 5, never came alive, and is told now that it is server 9
     notes, told = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told()
-    await notes.told_by_member(9)
+    await notes.store_announced(9)
     first, second = admitted(5, 1, unseen_since_ms=10), admitted(9, 1, unseen_since_ms=90)
     # When it replays the log: the first admission, its lapse, the second, and that it came alive by it
     seen = await pass_through(
@@ -299,12 +299,12 @@ async def test_a_node_that_lapsed_and_was_admitted_again_does_not_fall_back_as_i
 async def test_a_lapsed_admission_that_was_noted_gives_way_to_the_one_after_it(tmp_path: Path) -> None:
     # Given a node that has seen its first admission, and shows it
     notes, told = AdmissionStore(tmp_path, FOUNDING, C, founded=False), Told()
-    await notes.told_by_member(5)
+    await notes.store_announced(5)
     first, second = admitted(5, 1, unseen_since_ms=10), admitted(9, 1)
     assert await pass_through(notes, told, {5: first}) == [5]
     assert notes.chain == (first.entry,)
     # When it is told another id, then it shows nothing of the first
-    await notes.told_by_member(9)
+    await notes.store_announced(9)
     assert not notes.chain
     # And when it comes alive under the second, the log's word is kept, whatever it replays after a restart
     assert await pass_through(notes, told, {8: Admitted(D), 9: second}) == [9]

@@ -191,7 +191,7 @@ async def test_a_newcomer_measures_ids_by_its_own(tmp_path: Path) -> None:
     peers = FarmPeers(NodeIdentity.of(key_of(44)), KnownFarm(FOUNDING, notes, cast("AppliedState", Log())))
     leader = claim(999, 77, admission(77, 999, by=NUMBERS[1]))
     assert peers.judge(leader) is not None
-    await notes.told_by_member(1000)
+    await notes.store_announced(1000)
     assert peers.judge(leader) is None
 
 

@@ -1,1 +1,1 @@
-"""The other nodes: how this node learns of them, and which of them belong to its farm."""
+"""The other nodes: discovery of members, and the check of their membership in the farm."""

@@ -1,20 +1,18 @@
-"""Follows the addresses of this machine while the node runs: a lease brings another one, a cable is moved.
+"""Follows changes of this machine's addresses while the node runs, for example after a new lease.
 
-    every 3 s   addresses of the interfaces that are up ──▶ all that this node uses are there: nothing to do
-                                                        └─▶ one is missing, twice in a row:
-                  chosen by default   another one can be chosen ──▶ AddressChangedError: the node begins anew with it
-                                      none                      ──▶ alarm `address-gone`, until one comes
-                  named by settings                             ──▶ alarm `address-gone`, until it returns
+    every 3 s   addresses of active interfaces ──▶ all addresses in use are present: no change
+                                               └─▶ one is missing, twice in a row:
+                  chosen by default   another one can be chosen ──▶ AddressChangedError: the node restarts with it
+                                      none                      ──▶ alarm `address-gone`, until one appears
+                  set in the settings                           ──▶ alarm `address-gone`, until it returns
 
-A node whose address is gone has no connection left, in any protocol. So it ends all its parts and starts them again
-within the process, with the new address in each place of the settings that had the old one. To rebind one socket after
-the other is the other way: gossip, Raft, the control endpoint, ØMQ and Kafka would each need a way to move, and a
-forgotten part would stay behind without a word. The next generation of the node carries the new address; members accept
-it as after any restart.
+A node whose address is gone loses all connections, in every protocol. So it ends all its parts and starts them again
+within the process, with the new address in each place of the old one. Moving single sockets instead would need code in
+gossip, Raft, the control endpoint, ØMQ and Kafka. A missed part would keep the old address without an error. The next
+generation of the node announces the new address; members accept it as after any restart.
 
 An address in the settings file is not followed: the operator, or a router that forwards a port, may rely on it. If the
-node moved and the file names the old address elsewhere, the next start would fail. That is the alarm
-`address-outdated`.
+node moved and another setting still has the old address, the next start would fail: alarm `address-outdated`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -42,7 +40,7 @@ from gossip.node import LanInterface, endpoint
 
 LOOK_EVERY_S: Final = 3.0
 LOOKS: Final = 2
-"""A lease that is renewed may take its address away for a moment."""
+"""A renewed lease may remove its address for a moment."""
 WAIT_ACTION: Final = "restore the network of this machine: this node uses its new address without a restart"
 
 Value = TypeVar("Value")
@@ -61,7 +59,7 @@ class AddressChangedError(Exception):
 
 
 class AddressWatch:
-    """Of one node. `written`: the configuration as the operator wrote it, before the node moved for the first time."""
+    """The watch of one node. `written` is the operator's configuration, before the node moved for the first time."""
 
     def __init__(
         self,
@@ -75,18 +73,18 @@ class AddressWatch:
         self._alarms = alarms
         self._network = network or Network()
         self._used: Mapping[str, Address] | None = None
-        """By setting; None before the first look."""
+        """Addresses by setting; None before the first look."""
         self._missed = 0
 
     async def run(self) -> None:
-        """Look until cancelled; raises `AddressChangedError`."""
+        """Look until cancelled; raise `AddressChangedError`."""
         while True:
-            with suppress(OSError):  # Without a descriptor to ask by, the addresses are looked at the next time.
+            with suppress(OSError):  # Without a descriptor for the query, the next look reads the addresses.
                 self.look(await trio.to_thread.run_sync(self._network.interfaces))
             await trio.sleep(LOOK_EVERY_S)
 
     def look(self, interfaces: Sequence[LanInterface]) -> None:
-        """Compare the addresses of this moment with those that the node uses."""
+        """Compare the present addresses with the addresses that the node uses."""
         present = {each.host for each in interfaces if each.is_up and each.host}
         if self._used is None:
             self._used = self._own(present)
@@ -99,7 +97,7 @@ class AddressWatch:
             self._follow(gone, interfaces)
 
     def _own(self, present: Collection[str]) -> dict[str, Address]:
-        """The addresses in use that are this machine's; one that a router forwards is not."""
+        """Return the addresses in use that this machine has; a forwarded address is not one of them."""
         chosen = None if self._configuration.gossip is None else self._configuration.gossip.chosen
         own = {*present} if chosen is None else {*present, chosen.host}
         return {
@@ -154,19 +152,19 @@ class AddressWatch:
         if not old:
             self._alarms.clear(ADDRESS_OUTDATED)
             return
-        told = "; ".join(
+        changed = "; ".join(
             f"{setting} = {endpoint(address)}, and this node uses {endpoint(now[setting])}"
             for setting, address in sorted(old.items())
             if setting in now
         )
         self._alarms.set(
             ADDRESS_OUTDATED,
-            f"this machine has another address than the configuration names: {told}",
+            f"this machine has another address than the configuration names: {changed}",
         )
 
 
 def chosen_anew(configuration: NodeConfiguration, network: Network | None = None) -> NodeConfiguration:
-    """The configuration of a node that moved, with the address that this machine has now, if it may use it."""
+    """Return the configuration of a moved node with this machine's present address, if the node may use it."""
     chosen = None if configuration.gossip is None else configuration.gossip.chosen
     if chosen is None:
         return configuration
@@ -178,12 +176,12 @@ def chosen_anew(configuration: NodeConfiguration, network: Network | None = None
 
 
 def _may_follow(old: ChosenAddress, new: ChosenAddress) -> bool:
-    """Return False for a way out of the LAN: the node would stay there when the LAN comes back."""
+    """Return False for a change from a LAN to another network: the node would stay there when the LAN returns."""
     return reach_of(new.interface) is Reach.LAN or reach_of(old.interface) is not Reach.LAN
 
 
 def addresses_of(configuration: NodeConfiguration) -> dict[str, Address]:
-    """Where this node listens, and what it tells others of that, by setting."""
+    """Return this node's own and announced addresses, by setting."""
     gossip, consensus, control = configuration.gossip, configuration.consensus, configuration.control
     zmq, kafka = configuration.zmq, configuration.kafka
     found: dict[str, Address | None] = {
@@ -201,14 +199,14 @@ def addresses_of(configuration: NodeConfiguration) -> dict[str, Address]:
 
 
 def named_settings(configuration: NodeConfiguration) -> set[str]:
-    """Those of `addresses_of` that the operator has written; the others follow from the default of `gossip.bind`."""
+    """Return the settings of `addresses_of` that the operator wrote; others follow from the default `gossip.bind`."""
     gossip = configuration.gossip
     derived = {"gossip.bind", *configuration.consensus.derived} if gossip is not None and gossip.chosen else set()
     return addresses_of(configuration).keys() - derived
 
 
 def moved(configuration: NodeConfiguration, new: ChosenAddress) -> NodeConfiguration:
-    """The configuration with another host in each place of the chosen one; ValueError if none was chosen."""
+    """Replace the chosen host everywhere in the configuration; raise ValueError if none was chosen."""
     gossip = configuration.gossip
     if gossip is None or gossip.chosen is None:
         raise ValueError("the operator has named the address of this node")

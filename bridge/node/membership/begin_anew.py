@@ -1,17 +1,17 @@
-"""A node that begins anew within its process, with other settings: its name is taken, or its address has changed.
+"""Restarts a node within its process with other settings, because its name is taken or its address has changed.
 
-    remembered name ──▶ live(settings, written) ──▶ returns: the node has ended
-                              ▲             └─▶ NameTakenError      note the other name, and take it
-                              │             └─▶ AddressChangedError take the settings with the other address
-                              │             └─▶ AddressNotHereError only after a change: wait, and look again
+    stored name     ──▶ live(settings, written) ──▶ returns: the node has ended
+                              ▲             └─▶ NameTakenError      store the other name and use it
+                              │             └─▶ AddressChangedError use the settings with the other address
+                              │             └─▶ AddressNotHereError only after a change: wait, then look again
                               └── other settings ──┘
 
-To change a part that runs is the other way: each of gossip, Raft, the control endpoint, ØMQ and Kafka would need a way
-to move, and a forgotten part would keep the old name or address. Both may change at the same time. Then the other
-settings have both changes. A new address may not be there yet when the node listens on it (IPv6 looks for duplicates
-first), or not any more. A node that cannot listen on an address that the operator wrote ends, and its text names it.
+Changing running parts instead would need code for a change in gossip, Raft, the control endpoint, ØMQ and Kafka. A
+missed part would keep the old name or address. Name and address may change at the same time; then the other settings
+have both changes. A new address may be unavailable when the node listens (IPv6 first checks for duplicates). A node
+that cannot listen on an address that the operator wrote ends with an error that contains the address.
 
-A module of its own: the composition root decides nothing, and the name and the address are two subjects.
+A module of its own: the composition root makes no decisions, and name and address are two subjects.
 """
 
 import logging
@@ -32,11 +32,11 @@ LOG = logging.getLogger("garlicfarm")
 RETRY_FIRST_S: Final = 0.25
 
 Live = Callable[[NodeConfiguration, NodeConfiguration], Awaitable[None]]
-"""Runs a node with the first settings until it ends; the second ones are those before any address changed."""
+"""Runs a node with the first settings until it ends; the second ones are the settings before any address change."""
 
 
 async def live_and_begin_anew(configuration: NodeConfiguration, live: Live, begins: Callable[[], None]) -> None:
-    """Run `live` until it returns. `begins` is called before each further life."""
+    """Run `live` until it returns. `begins` is called before each further run."""
     written = configuration = await trio.to_thread.run_sync(remembered_name, configuration)
     has_moved = False
     pauses = Backoff(RETRY_FIRST_S, LOOK_EVERY_S)
@@ -68,7 +68,7 @@ async def live_and_begin_anew(configuration: NodeConfiguration, live: Live, begi
 
 
 def _leaves_of(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """The exceptions in a group and in the groups within it."""
+    """Yield the exceptions in a group and in its subgroups."""
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
             yield from _leaves_of(error)

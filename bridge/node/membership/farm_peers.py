@@ -1,33 +1,29 @@
-"""Which connecting peers belong to this farm: the directory that the handshakes of the Raft port ask.
+"""The directory of peers for handshakes of the Raft port: it accepts or refuses their claims.
 
-    key of the proof ──▶ NodeId ──▶ evicted or retired?                   refused, whatever else it shows
-                               ├──▶ the founding, the log, admissions.json: the Raft id is bound to another identity?
-                               └──▶ a server that the log has removed and that is out of the group?     no server's role
+    key of the proof ──▶ NodeId ──▶ evicted or retired?              refused, regardless of other proofs
+                               ├──▶ founding, log, admissions.json: is the Raft id bound to another identity?
+                               └──▶ a removed server outside the group?   refused in the role of a server
 
-A copied key file is an invitation to ask: a holder may connect as a client and introduce itself. A Raft id needs the
-identity to which the founding or an admission in the log has bound it. Before this node knows its farm it believes no
-peer; a claim is then answered by "not yet", and its peers try again.
+A holder of a copied key file may only connect as a client and introduce itself. A Raft id needs the identity in the
+founding or in an admission of the log. Before this node knows its farm it accepts no claims; it replies "not yet", and
+its peers try again.
 
-This node's log may be behind, as a newcomer's empty one is. So a Raft id that it does not tell of is believed if the
-handshake brings the signed admissions that lead from a founder to that identity (`admission_chain`). What the log says
-of an id or an identity goes before.
+This node's log may be incomplete. So it accepts an unknown Raft id if the handshake brings the signed admissions from a
+founder to that identity (`admission_chain`). The log's data on an id or identity takes precedence.
 
-*A member can sign an admission and never submit it.* This node cannot tell such a server from a newcomer. Therefore a
-chain is accepted only for what the committed log of a leader could hold: an id at most `IDS_AHEAD_MAX` above the
-highest known one, one identity for each signer and id, and no signature of an evicted, retired or removed server,
-since the log with its removal has all that it admitted before. Connections and bytes of such a peer count on its signer
-(`voucher_of`) until the log names the peer. So a member gets a second share of places, however many servers it invents.
+*A member can sign an admission and never submit it.* Such a server looks like a new one. Therefore a chain must fit the
+committed log of a leader. Its id is at most `IDS_AHEAD_MAX` above the highest known one. A signer has one identity for
+each id, and was not evicted, retired or removed. Until the log has the peer, its connections and bytes count on its
+signer (`voucher_of`). So a member gets only one more share of places, even if it invents many servers.
 
-A server that an operator has removed speaks as a server as long as the group still needs it: it votes until another one
-is in its place, and what it alone has in its log has to reach the others. An evicted server does not.
+A removed server acts as a server while the group needs it: its vote and its entries are needed until it is replaced. An
+evicted server does not.
 
-*An accepted peer is judged again* by the same rules whenever the log changes what they depend on. A connection lasts
-for weeks, and what was shown at its beginning may be worth nothing by now: the log has given the id to another
-identity, the admission has lapsed, or its signer was evicted.
+*An accepted peer is judged again* when the log changes the grounds of the verdict. During a long connection the log may
+give the id to another identity, the admission may lapse, or its signer may be evicted.
 
-*While the log is replayed* `admissions.json` names evicted members before the log names the members that they had
-admitted. The latter are believed all the same: `AdmissionStore` writes both into one file in one write, so a file that
-names an identity as out also names every member that the log had admitted before. Such a member needs no chain.
+*During replay* `admissions.json` lists evicted members before the log contains the members that they admitted. The
+latter are accepted: `AdmissionStore` writes both in one step, so the file also lists every such member.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -44,28 +40,30 @@ from gossip.node import NodeIdentity
 from gossip.wire import node_id_of
 
 IDS_AHEAD_MAX = 256
-"""How far above the highest known Raft id an id may be that a chain of admissions proves. Each reporting period gives
-out one id at most, so a node may miss two hours of admissions that all lapse again."""
+"""Limit for the distance of an id proven by a chain of admissions from the highest known Raft id.
+
+Each reporting period assigns at most one id, so a node may miss two hours of admissions that all lapse again.
+"""
 UNNAMED_OF_SIGNER_MAX = 64
-"""Ids of one signer for which this node remembers the identity: as many as a farm has servers."""
+"""Limit for the stored ids of one signer: the number of servers of a farm."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFarm:
-    """What this node knows of who belongs, once it knows its farm."""
+    """This node's data on members, after it knows its farm."""
 
     founding: Founding
     admissions: AdmissionStore
     applied_state: AppliedState
     group: Callable[[], Collection[int]] = tuple
-    """The Raft ids of the configuration in effect; none before the server runs."""
+    """The Raft ids of the configuration in effect; empty before the server runs."""
 
     def is_lapsed(self, server_id: int) -> bool:
-        """Whether the log gave this Raft id out, and its identity never came alive."""
+        """Return True if the log assigned this Raft id, and its identity never came alive."""
         return is_lapsed(self.applied_state.state.admitted, server_id)
 
     def holder_of(self, server_id: int) -> Admitted | None:
-        """Whose Raft id it is: by the log, else by what was noted of it before the log was replayed."""
+        """Return the identity with this Raft id: from the log, or from the file before the log is replayed."""
         admitted = self.applied_state.state.admitted.get(server_id)
         if admitted is None:
             node_id = self.admissions.node_id_of(server_id)
@@ -73,7 +71,7 @@ class KnownFarm:
         return admitted
 
     def raft_id_of(self, node_id: bytes) -> int | None:
-        """Which Raft id an identity has, as far as this node knows."""
+        """Return the Raft id of an identity, if this node knows it."""
         known = raft_id_of(self.applied_state.state.admitted, node_id)
         if known is not None:
             return known
@@ -95,10 +93,10 @@ class KnownFarm:
         return each is not None and not each.is_member
 
     def may_tell_keys(self, node_id: bytes) -> bool:
-        """Whether what this identity says of the gossip keys counts: the farm admitted it.
+        """Return True if this identity may announce gossip keys: the farm admitted it.
 
-        What is on disk of the farm counts until the log has been replayed. Otherwise a copied key could tell keys to
-        every node that restarts, which would pass them on under its own signature.
+        The farm's data on disk counts until the log is replayed. Otherwise a copied key could announce keys to every
+        restarting node, which would pass them on under its own signature.
         """
         if node_id in self.admissions.out:
             return False
@@ -110,29 +108,29 @@ class KnownFarm:
         return noted is not None and not self.is_lapsed(noted)
 
     def is_removed(self, server_id: int) -> bool:
-        """Whether an operator has removed this server, and the group does not need it any more."""
+        """Return True if an operator has removed this server, and the group does not need it any more."""
         return server_id in self.applied_state.state.removed and server_id not in self.group()
 
     def highest_id(self) -> int:
-        """The highest Raft id that this node knows to be given out; an empty log tells those of the founders."""
+        """Return the highest Raft id known to be assigned; with an empty log, the highest of the founders."""
         return max((*self.applied_state.state.admitted, *self.group()), default=0)
 
     def grounds(self) -> tuple[object, ...]:
-        """All that verdicts rest on and that changes: equal grounds, equal verdicts."""
+        """Return the changing data that verdicts depend on: equal grounds, equal verdicts."""
         state = self.applied_state.state
         table = frozenset((number, each.node_id, each.key, each.standing) for number, each in state.admitted.items())
         return table, self.admissions.out, frozenset(number for number in state.removed if self.is_removed(number))
 
 
 class _Vouched:
-    """Which identity each signer has admitted under each Raft id that the log of this node has not reached."""
+    """Identities that each signer has admitted under Raft ids beyond this node's log."""
 
     def __init__(self) -> None:
         self._of: dict[bytes, dict[int, bytes]] = {}
-        """By signer, the ids in the order in which they were last shown."""
+        """Identities by signer and id; the least recently shown id is first."""
 
     def take(self, signer: bytes, server_id: int, node_id: bytes) -> bool:
-        """Note an admission; False if the signer has admitted another identity under this id."""
+        """Store an admission; return False if the signer has admitted another identity under this id."""
         ids = self._of.setdefault(signer, {})
         if ids.get(server_id, node_id) != node_id:
             return False
@@ -143,20 +141,20 @@ class _Vouched:
         return True
 
     def signer_of(self, server_id: int, node_id: bytes) -> bytes | None:
-        """The identity that has admitted this one; None if none did."""
+        """Return the identity that has admitted this one, or None."""
         return next((signer for signer, ids in self._of.items() if ids.get(server_id) == node_id), None)
 
     def drop_up_to(self, highest: int) -> None:
-        """Drop the ids that the log has reached: it says itself whose they are."""
+        """Drop the ids that the log has reached: it contains their identities."""
         kept = {signer: {at: each for at, each in ids.items() if at > highest} for signer, ids in self._of.items()}
         self._of = {signer: ids for signer, ids in kept.items() if ids}
 
 
 class FarmPeers:
-    """The directory of one node. `farm` is None for as long as the node does not know its farm."""
+    """The directory of one node; `farm` is None until the node knows its farm."""
 
     def __init__(self, identity: NodeIdentity, farm: KnownFarm | None) -> None:
-        """`farm`: what this node remembers of it."""
+        """Start with the stored data of the farm, if any."""
         self._identity = identity
         self._public_key = identity.key.public_key().public_bytes_raw()
         self._vouched = _Vouched()
@@ -164,19 +162,19 @@ class FarmPeers:
 
     @property
     def public_key(self) -> bytes:
-        """Of this node's identity."""
+        """The public key of this node's identity."""
         return self._public_key
 
     def sign(self, data: bytes) -> bytes:
-        """By this node's identity."""
+        """Sign data with this node's identity key."""
         return self._identity.key.sign(data)
 
     def admissions(self) -> tuple[bytes, ...]:
-        """What shows this node's identity to who has not heard of it."""
+        """Return the proof of this node's admission for peers that lack it."""
         return () if self.farm is None else self.farm.admissions.chain
 
     def judge(self, claim: Claim) -> Refusal | None:
-        """What is against this claim; the sentence says who, and why."""
+        """Return the objection to this claim, with the identity and the reason; None if it is accepted."""
         farm, node_id = self.farm, node_id_of(claim.public_key)
         if farm is None:
             if claim.server_id is None:
@@ -191,9 +189,9 @@ class FarmPeers:
         return _judged(farm, self._vouched, claim, node_id, claim.server_id)
 
     def voucher_of(self, claim: Claim) -> bytes | None:
-        """The identity that answers for an accepted claim; None if this node knows whose id it is, or none is claimed.
+        """Return the identity that vouches for an accepted claim; None without a claimed id, or if its holder is known.
 
-        The log names a newcomer soon, and from then on the newcomer answers for itself.
+        The log soon contains the new server, and from then on its connections count on itself.
         """
         if self.farm is None or claim.server_id is None or self.farm.holder_of(claim.server_id) is not None:
             return None
@@ -204,10 +202,9 @@ class FarmPeers:
         return self.farm is not None and self.farm.expulsion(node_id) is not None
 
     def may_tell_keys(self, node_id: bytes) -> bool:
-        """Whether what this identity says of the gossip keys counts.
+        """Return True if this identity may announce gossip keys.
 
-        Before a node knows its farm no node is admitted: an identity that signs may be a founder-to-be, and is
-        believed.
+        Before a node knows its farm, no node is admitted: a signing identity may become a founder, and is accepted.
         """
         return self.farm is None or self.farm.may_tell_keys(node_id)
 
@@ -220,7 +217,7 @@ class FarmPeers:
         grounds: tuple[object, ...] = ()
         refused: dict[Claim, bool] = {}
         while True:
-            # News come with every entry, and a chain costs up to sixteen signatures: verdicts stand with their grounds.
+            # Each entry wakes this task, and a chain costs up to sixteen signatures: equal grounds keep their verdicts.
             before = refused if grounds == (now := farm.grounds()) else {}
             grounds, refused = now, {}
             end_connections(partial(self._is_refused, before, refused))
@@ -262,7 +259,7 @@ def _judged(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, se
 
 
 def _flaw_of(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, server_id: int) -> str | None:
-    """Why a peer that the log does not name is not believed by what it shows either."""
+    """Return the flaw in the proofs of a peer that the log does not contain; None if they are valid."""
     own_id = farm.raft_id_of(node_id)
     if own_id is not None:
         return f"that identity has the Raft id {own_id}"
@@ -277,7 +274,7 @@ def _flaw_of(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, s
         return flaw
     highest = farm.highest_id()
     if server_id > highest + IDS_AHEAD_MAX:
-        # A newcomer's log is empty, but a member has told it its own id.
+        # The log of a new node is empty, but a member has sent it its own id.
         highest = max(highest, farm.admissions.own_id or 0)
     if server_id > highest + IDS_AHEAD_MAX:
         return (
@@ -292,7 +289,7 @@ def _flaw_of(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, s
 
 
 def _is_void(farm: KnownFarm, author: bytes) -> bool:
-    """Whether the log of this node has all admissions of this identity that count: it is out, or was removed."""
+    """Return True if this node's log has all valid admissions by this identity: it is out, or was removed."""
     server_id = farm.raft_id_of(author)
     return farm.expulsion(author) is not None or (server_id is not None and farm.is_removed(server_id))
 

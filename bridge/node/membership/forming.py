@@ -1,10 +1,10 @@
-"""The shell around formation: gossip's members in, promises to disk, notices out, and the farm when it is created.
+"""The shell of formation: reads gossip's members, writes promises to disk, announces notices and the created farm.
 
     members (gossip) ──▶ Formation.step ──▶ Persist ──▶ formation.json, fsynced ──▶ Persisted ──▶ …
                                        ├──▶ Advertise ──▶ this node's gossip metadata
                                        └──▶ Founded | KnowsCluster ──▶ `until_settled` returns
 
-The file lies beside the identity key: they live and die together, which the safety argument of `formation` needs.
+The file is in the same directory as the identity key: the safety argument of `formation` needs both or neither.
 """
 
 import time
@@ -50,17 +50,17 @@ from consensus.storage import replace_file
 
 FILE_NAME = "formation.json"
 RECOVERY_FILE_NAME = "formation.recovering.json"
-"""What `recover` is about to make of the file. While it is there, the log beside it is not to be relied on."""
+"""The new formation file while `recover` writes it. While it exists, the log in the directory is unreliable."""
 IGNORED_NOTED_MAX = 64
-"""So many members get an event of the trace, once each: one with the farm key can tell of any number of foundings."""
+"""Limit for members with an event of the trace, once each: a holder of the farm key can invent foundings."""
 
 
 class UnusableFormationError(Exception):
-    """The formation file cannot be used; the text says what to do."""
+    """The formation file is unusable; the text contains the remedy."""
 
 
 def load_formation(state_dir: Path, node_id: bytes) -> FormationState:
-    """What the node `node_id` remembers of formation; raises UnusableFormationError."""
+    """Load the formation state of the node `node_id`; raise UnusableFormationError."""
     path = state_dir / FILE_NAME
     if (state_dir / RECOVERY_FILE_NAME).exists():
         raise UnusableFormationError(
@@ -79,7 +79,7 @@ def load_formation(state_dir: Path, node_id: bytes) -> FormationState:
             f"{path} cannot be used ({error}): it has this node's promise, and the node must not promise again."
             " Restore the file, or give the node a new state directory and another name: it then joins as a new node",
         ) from error
-    # An endorsement is no promise: its set need not contain this node.
+    # An endorsement is not a promise: its set need not contain this node.
     own = [each.founders for each in (state.promise, state.founding, *state.withdrawn) if each is not None]
     if not all(node_id in founders for founders in own):
         raise UnusableFormationError(
@@ -92,7 +92,7 @@ def load_formation(state_dir: Path, node_id: bytes) -> FormationState:
 
 @dataclass(slots=True)
 class _Request:
-    """What an operator asks for, and what became of it."""
+    """An operator's request and its result."""
 
     event: WithdrawRequested | ConfirmRequested
     done: trio.Event = field(default_factory=trio.Event)
@@ -100,7 +100,7 @@ class _Request:
 
 
 class Forming:
-    """One node's formation at work. `run` it once; `members_changed` may be called at any time."""
+    """The running formation of one node. `run` it once; `members_changed` may be called at any time."""
 
     def __init__(
         self,
@@ -116,7 +116,11 @@ class Forming:
         founders: frozenset[bytes] | None = None,
         tuning: FormationTuning | None = None,
     ) -> None:
-        """`cluster_id`: of the farm key file, if any; `founders`: the nodes that may create the farm, None for all."""
+        """Start from the durable state.
+
+        `cluster_id` comes from the farm key file, if any; `founders` are the nodes that may create the farm, None for
+        all.
+        """
         self._path = state_dir / FILE_NAME
         self._core = Formation(
             node_id, expect, durable, SystemRandom(), cluster_id=cluster_id, founders=founders, tuning=tuning
@@ -125,7 +129,7 @@ class Forming:
         self._ignored: dict[bytes, bytes] = {}
         self._noted: set[bytes] = set()
         self.ignored_count = 0
-        """How often a member told of a founding that this node does not believe."""
+        """The number of foundings announced by members that this node ignores."""
         self._advertise = advertise
         self._alarms = alarms
         self._members: tuple[FarmMember, ...] | None = None
@@ -133,11 +137,11 @@ class Forming:
         self._work = trio.Event()
         self._settled = trio.Event()
         self.outcome: Founded | KnowsCluster | None = None
-        """What has come of it; None while it goes on."""
+        """The result of formation; None while it runs."""
 
     @property
     def phase(self) -> FormationPhase:
-        """Where this node stands, by what is durable."""
+        """The phase of this node, by its durable state."""
         return self._core.phase
 
     @property
@@ -146,19 +150,19 @@ class Forming:
         return self._core.waiting_for
 
     def members_changed(self, members: tuple[FarmMember, ...]) -> None:
-        """The picture of the other members is now this; only the last one counts."""
+        """Replace the view of the other members; only the last call counts."""
         self._members = members
         self._work.set()
 
     async def withdraw(self) -> str | None:
-        """An operator takes this node's promise back; a text tells why that is not possible (any more)."""
-        return await self._ask(WithdrawRequested())
+        """Withdraw this node's promise for an operator; return the reason if that is impossible."""
+        return await self._request(WithdrawRequested())
 
     async def confirm(self, cluster_id: bytes) -> str | None:
-        """An operator says that a cluster is this node's farm; durable when this returns, or a text tells why not."""
-        return await self._ask(ConfirmRequested(cluster_id))
+        """Confirm an operator's choice of this node's farm; return when durable, or with the reason if not."""
+        return await self._request(ConfirmRequested(cluster_id))
 
-    async def _ask(self, event: WithdrawRequested | ConfirmRequested) -> str | None:
+    async def _request(self, event: WithdrawRequested | ConfirmRequested) -> str | None:
         request = _Request(event)
         self._requests.append(request)
         self._work.set()
@@ -167,22 +171,22 @@ class Forming:
 
     @property
     def founding(self) -> Founding | None:
-        """Of the farm that this node belongs to, or is to belong to."""
+        """The founding of this node's present or future farm."""
         return None if self.outcome is None else self.outcome.founding
 
     @property
     def cluster_id(self) -> bytes | None:
-        """Of that farm."""
+        """The cluster id of that farm."""
         return None if self.outcome is None else self.outcome.founding.cluster_id
 
     async def until_settled(self) -> Founded | KnowsCluster:
-        """Return once the farm is created, with this node as a founder or without it."""
+        """Wait until the farm is created, with this node as a founder or without it."""
         while self.outcome is None:
             await self._settled.wait()
         return self.outcome
 
     async def run(self) -> None:
-        """Works until cancelled, or until a promise cannot be kept on disk (UnusableFormationError)."""
+        """Work until cancelled; raise UnusableFormationError if a promise cannot be written."""
         await self._step(Started())
         while True:
             deadline = self._core.deadline
@@ -200,9 +204,9 @@ class Forming:
                 await self._step(MembersChanged(members))
 
     async def _step(self, event: Event) -> list[str]:
-        """Returns why an operator's request is refused, if this step was one and refused it."""
+        """Carry out one event; return the reasons for a refused operator's request."""
         effects = self._core.step(event, _now_ms(), time.time_ns() // 1_000_000)
-        # What a finished write leads to comes behind what was said before it: the last notice must be the latest.
+        # Effects of a finished write follow earlier effects: the last notice must be the latest.
         for effect in effects:
             effects += await self._carry_out(effect)
         self._count_ignored()
@@ -213,17 +217,17 @@ class Forming:
         return [effect.text for effect in effects if isinstance(effect, FormationRefused)]
 
     def _count_ignored(self) -> None:
-        told = {node_id: founding.cluster_id for node_id, founding in self._core.ignored.items()}
-        for node_id, cluster_id in told.items():
+        ignored = {node_id: founding.cluster_id for node_id, founding in self._core.ignored.items()}
+        for node_id, cluster_id in ignored.items():
             if self._ignored.get(node_id) != cluster_id:
                 self.ignored_count += 1
                 if len(self._noted) < IGNORED_NOTED_MAX and node_id not in self._noted:
                     self._noted.add(node_id)
                     self._trace.append("founding-ignored", {"id": node_id.hex(), "cluster": cluster_id.hex()})
-        self._ignored = told
+        self._ignored = ignored
 
     async def _carry_out(self, effect: Effect) -> list[Effect]:
-        """Returns what follows from it."""
+        """Carry out one effect; return its consequences."""
         match effect:
             case Persist(number, state):
                 await self._keep(state)
@@ -234,7 +238,7 @@ class Forming:
                 self.outcome = effect
                 self._settled.set()
             case Alarm() | FormationRefused():
-                pass  # What stands is read from the core after each step; a refusal is the answer to its asker.
+                pass  # Active alarms are read from the core after each step; a refusal is the reply to its request.
             case _:
                 assert_never(effect)
         return []

@@ -1,15 +1,15 @@
-"""Compares the clocks of the nodes before there is a log that does it: the alarm `clock` during the founding.
+"""Compares the clocks of nodes before the log does: the alarm `clock` during the founding.
 
-    every few seconds   query `clock` ──▶ each node's answer: its clock ──▶ offsets to this node's clock
+    every few seconds   query `clock` ──▶ each node's reply: its clock ──▶ offsets to this node's clock
                         a majority differs from this node's clock      ──▶ alarm here, at the node that is wrong
                         no majority agrees (always so with two nodes)  ──▶ alarm at each
 
 A board without a battery starts in 1970. A farm can be created with such a clock: log time follows a majority, and
-comes right with the clocks. But nothing is published before, and no alarm would name the cause until reports are in the
-log. Clocks in signed metadata would be the other way; they would be out of date as soon as a clock is set.
+becomes right with the clocks. But until then nothing is published, and without this alarm the cause would be reported
+only after reports are in the log. Clocks in signed metadata would be outdated after a clock is set.
 
-An answer carries the farm's key and no signature (`bridge.node.membership.user_messages`), so it decides nothing but an
-alarm. Once the farm is created, the log judges clocks by signed reports (`bridge.node.tasks.timekeeping`).
+A reply carries the farm's key and no signature (`bridge.node.membership.user_messages`), so it only affects an alarm.
+After the farm is created, the log compares clocks by signed reports (`bridge.node.tasks.timekeeping`).
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ async def watch_founding_clocks(
     has_farm: Callable[[], bool],
     clock: Callable[[], int] = clock_ms,
 ) -> None:
-    """Query and judge until the log does it. Returns immediately where there is no gossip."""
+    """Query and compare clocks until the farm exists. Return immediately without gossip."""
     if not isinstance(provider, Group):
         return
     while not has_farm():
@@ -57,7 +57,7 @@ async def watch_founding_clocks(
 
 
 async def _offsets(group: Group, directory: MemberDirectory, clock: Callable[[], int]) -> dict[str, int]:
-    """By name, how far the clock of each node that answers is ahead of this one's."""
+    """Return by name the milliseconds that the clock of each replying node is ahead of this one's."""
     found: dict[str, int] = {}
     with suppress(BusyError):
         async with group.query(CLOCK_QUERY, b"", ANSWER_S) as answers:

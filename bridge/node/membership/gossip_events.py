@@ -1,20 +1,20 @@
-"""What gossip tells this node, passed on to the parts that it concerns.
+"""Passes events of gossip on to the parts of this node.
 
     a member's status or metadata ──▶ member directory, trace, formation
-    an alarm of gossip            ──▶ the alarms; of an identity conflict: the end of this node
-    a key offered                 ──▶ identities
+    an alarm of gossip            ──▶ the alarms; an identity conflict ends this node
+    an offered key                ──▶ identities
 
-An identity conflict (another live process has this identity) ends the node at once, without handing anything over:
-until one of the two is gone, neither may vote in the name of both. So does news of a later generation of this node: it
-has forgotten what it voted in that. If events were lost, this node compares the directory with gossip's members, and
-ends if an identity conflict has halted gossip.
+An identity conflict (another live process has this identity) ends the node immediately, without a handover: until one
+of the two stops, any vote is forbidden. A later generation of this node also ends it: this node lacks the votes of that
+generation. If events were lost, this node compares the directory with gossip's members, and ends if gossip has halted.
 
-*Before a server that has voted in an earlier run votes again* it checks for conflicts (`wait_for_conflicts`). A state
-directory can be a clone of one that runs elsewhere, or older than the last run of its own identity, and the files
-cannot tell: a clone of a whole disk has the same inodes. Gossip finds both out within a few periods of the first
-contact and ends the node. A Raft server that was started at once would have voted meanwhile, and two processes of one
-voter can elect two leaders. So a server with a storage waits until gossip has a peer, and then for some periods
-more. Without any peer it does not wait for ever: a farm whose gossip is cut off still has its Raft port.
+*A server that voted in an earlier run checks for conflicts before it votes again* (`wait_for_conflicts`). A state
+directory can be a clone of a running one, or older than the last run of the same identity. The files cannot show this:
+a clone of a disk has the same inodes. Gossip discovers both within a few periods of the first contact, and ends the
+node. A Raft server started earlier could vote before, and two processes of one voter can elect two leaders.
+
+So a server with a storage waits until gossip has a peer, and then for some periods more. Without any peer the wait is
+bounded: a farm without gossip connections still has its Raft port.
 """
 
 from collections.abc import Awaitable, Callable
@@ -63,23 +63,23 @@ _FORGOTTEN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GossipEvents:
-    """`follow` them for as long as the node lives."""
+    """The events of one node; `follow` runs while the node lives."""
 
     agent: MembershipProvider
     member_directory: MemberDirectory
     forming: Forming
     offered: Callable[[KeyOffered], Awaitable[None]]
-    """What becomes of an offered key."""
+    """Handles an offered key."""
     farm_keys: FarmKeys
     user_messages: UserMessages
     trace: EventLog
     alarms: Alarms
     detections: Histogram = field(default_factory=Histogram)
-    """From the suspicion of a member to its death."""
+    """Seconds from the suspicion of a member to its death."""
     _suspected_s: dict[NodeId, float] = field(default_factory=dict)
 
     async def follow(self) -> None:
-        """Until cancelled; raises NodeStopped at an identity conflict."""
+        """Handle events until cancelled; raise NodeStopped at an identity conflict."""
         agent, member_directory = self.agent, self.member_directory
         member_directory.refresh()
         events = agent.events()
@@ -88,7 +88,7 @@ class GossipEvents:
             await self._take(numbered.event)
             lost += numbered.lost
             if events.has_more and not lost:
-                continue  # what follows looks at all members: once for all that has happened
+                continue  # the code below reads all members once, after the last event
             if lost and agent.describe().core.halted:
                 raise NodeStopped(_HALTED)
             members, peers = agent.counts
@@ -112,8 +112,8 @@ class GossipEvents:
                 self._heed(event)
             case KeyOffered():
                 await self.offered(event)
-            case KeyringUpdateRefused(teller, source):
-                facts = {"id": teller.hex(), "from": f"{source.host}:{source.port}"}
+            case KeyringUpdateRefused(sender, source):
+                facts = {"id": sender.hex(), "from": f"{source.host}:{source.port}"}
                 self.trace.append("key-news-refused", {**facts, "reason": "its teller is not admitted"})
             case UserEventReceived(user_event):
                 self.user_messages.event_received(user_event)
@@ -121,7 +121,7 @@ class GossipEvents:
                 self.user_messages.query_received(query)
 
     def _time_detection(self, node_id: NodeId, status: Status) -> None:
-        """Only members that are suspected now are remembered, and no more of them than gossip knows."""
+        """Measure the time from suspicion to death. Only suspects are stored, so gossip bounds their number."""
         since_s = self._suspected_s.pop(node_id, None)
         if status is Status.SUSPECT:
             self._suspected_s[node_id] = trio.current_time()
@@ -143,7 +143,7 @@ class GossipEvents:
 
 
 async def sample_round_trips(provider: MembershipProvider, durations: Histogram) -> None:
-    """Note the round trips to this node's peers every 10 seconds, until cancelled."""
+    """Record the round trips to this node's peers every 10 seconds, until cancelled."""
     while True:
         await trio.sleep(SAMPLE_EVERY_S)
         for member in provider.describe().core.members:
@@ -154,7 +154,7 @@ async def sample_round_trips(provider: MembershipProvider, durations: Histogram)
 async def wait_for_conflicts(
     provider: MembershipProvider, member_directory: MemberDirectory, settings: NodeConfiguration
 ) -> None:
-    """Returns when no conflicting instance has answered, or no peer is there; at once before the first storage."""
+    """Wait until a conflicting instance would have replied; return immediately before the first storage."""
     if settings.gossip is None or not await trio.Path(settings.state_dir / STORAGE_NOTE).exists():
         return
     period_s = gossip_options(settings.gossip).gossip_period_ms / 1000

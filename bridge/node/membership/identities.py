@@ -1,21 +1,21 @@
-"""What a node does about identities while it runs: its own standing, and the keys of an era.
+"""Handles identities while a node runs: its own eviction, and the keys of an era.
 
-    log: this node is retired or evicted ─────▶ it stops, and says why
-    log: an era of keys begins ───────────────▶ its own box opened ─▶ gossip and Raft port change keys at once
-    gossip: a member refuses our key, and offers the new one ─▶ enough members vouch for it ─▶ likewise
-    gossip: a node comes with an old key ─────▶ an admitted identity is offered the new one, sealed for it
+    log: this node is retired or evicted ────────▶ it stops with the reason
+    log: an era of keys begins ──────────────────▶ its own box opened ─▶ gossip and Raft port change keys
+    gossip: a member refuses this node's key and offers another ─▶ enough members vouch for it ─▶ the same
+    gossip: a node sends with an old key ────────▶ an admitted identity is offered the new one, sealed for it
 
-*A node that was offline while the keys were replaced* has only old ones, which open nothing. If the leader can reach
-it, it gets the log over its own Raft port, whose certificate its peers know, and in it its box. If not, it knocks at
-the members that it remembers; each answers with the new key sealed for it, signed. One such answer proves nothing: the
-node that was evicted since is in the old log as a member, and could make a key of its own look like the farm's. So a
-key counts only when a majority of the other voters that this node knows, and two of them at least, vouch for the same
-one. Where that cannot be, the operator brings the key file, which is the way that always works
-(`docs/how-to/stolen-node.md`).
+*A node that was offline while the keys were replaced* has only invalid keys. If the leader can reach it, it receives
+the log, and its box, over its own Raft port, whose certificate its peers know. Otherwise it contacts its stored
+members; each replies with the new key sealed for it, signed.
 
-*Connections.* The Raft port asks for credentials when a connection begins. So when an era begins, all that were
-accepted or made before are ended a moment later, and the members of the farm connect again. Over I2P no era begins
-by itself, since no gossip carries keys: there an eviction ends them.
+One such reply proves nothing: an evicted node is a member in the old log, and could offer its own key. So a key counts
+only if a majority of the other known voters, and at least two, vouch for the same one. If that is impossible, the
+operator brings the key file (`docs/how-to/stolen-node.md`).
+
+*Connections.* The Raft port checks credentials at the start of a connection. So shortly after an era begins, all older
+connections are closed, and members connect again. Over I2P no era begins automatically, since gossip carries the keys:
+there an eviction closes the connections.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ from consensus import integer_id
 from gossip import ClockBound, Group, KeyOffered, Keyring
 
 OFFERS_MAX: Final = 8
-"""Keys for which some members vouch, but not enough."""
+"""Offered keys with too few vouching members."""
 END_CONNECTIONS_AFTER_S: Final = 2.0
 
 
@@ -49,14 +49,14 @@ class Identities:
 
     node_id: bytes
     group: Group | None
-    """None where no gossip carries keys."""
+    """The gossip group; None without gossip."""
     farm_keys: FarmKeys
     known: KnownFarm
     replica: Replica
     halt: Callable[[str], None]
-    """Ends this node for the reason that it is given."""
+    """Ends this node for the given reason."""
     end_connections: Callable[[], None]
-    """Ends those to the Raft port, and this node's own to others."""
+    """Ends connections to the Raft port, and this node's own to others."""
     trace: EventLog
     alarms: Alarms
     _offers: dict[EraKey, set[bytes]] = field(default_factory=dict, init=False)
@@ -64,7 +64,7 @@ class Identities:
     """The evicted identities whose connections have ended, or never began."""
 
     def __post_init__(self) -> None:
-        """Begin with the identities that are known to be out."""
+        """Start with the identities already known to be out."""
         self._evicted = set(self.known.admissions.out)
 
     @property
@@ -72,7 +72,7 @@ class Identities:
         return self.known.applied_state.state
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Work until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 if self._is_out():
@@ -81,7 +81,8 @@ class Identities:
                     nursery.start_soon(_after_a_moment, self.end_connections)
                 await self.known.applied_state.news()
 
-    # -- this node's own standing --------------------------------------------------------------------------------------
+    # -- this node's own status
+    # -----------------------------------------------------------------------------------------
 
     def _is_out(self) -> bool:
         reason = out_refusal(self._state.admitted, self.node_id)
@@ -92,19 +93,19 @@ class Identities:
     # -- the keys of an era --------------------------------------------------------------------------------------------
 
     def _keys(self) -> tuple[Group, Keyring] | None:
-        """The group and its keys, where it has any."""
+        """Return the group and its keys, if it has any."""
         group = self.group
         keyring = None if group is None else group.keyring
         return None if group is None or keyring is None else (group, keyring)
 
     async def _follow_era(self) -> bool:
-        """Whether an era has begun."""
+        """Begin the log's era if it is new; return True if an era has begun."""
         keys, rekeying = self._keys(), self._state.rekeying
         if keys is None or rekeying.era <= keys[1].era:
             return False
         group, keyring = keys
         if not rekeying.boxes:
-            # No node has a new key: the log caught up with the eras of the keyrings, or a hostile leader named an era.
+            # No node has a new key: the log caught up with the eras of the keyrings, or a hostile leader set an era.
             return False
         box = rekeying.boxes.get(self.node_id.hex(), b"")
         try:
@@ -118,7 +119,7 @@ class Identities:
         return True
 
     def _has_evictions(self) -> bool:
-        """Whether this is news, and no era tells it."""
+        """Return True after new evictions without gossip: there no era ends the connections."""
         evicted = {each.node_id for each in self._state.admitted.values() if each.standing is Standing.EVICTED}
         news = evicted - self._evicted
         self._evicted |= news
@@ -127,17 +128,18 @@ class Identities:
     async def _begin_era(self, group: Group, keyring: Keyring, content: EraKey) -> None:
         if content.era <= keyring.era:
             return
-        # The time of use is the word of one server. The era begins whatever it is; members that replace it merge.
+        # One server sets the time of use. The era begins regardless of it; members that replace it merge.
         latest = ClockBound(clock_ms()).at(0)
         await group.change_keyring(keyring.rekeyed(content.key, content.era, content.used_at, latest))
         self._offers.clear()
         self.alarms.clear(KEY_RETIRED)
         self.trace.append("keys-replaced", {"era": content.era})
 
-    # -- those who were away -------------------------------------------------------------------------------------------
+    # -- nodes that were offline
+    # ----------------------------------------------------------------------------------------
 
     def offer_to(self, node_id: bytes, public_key: bytes) -> bytes:
-        """What a node with a retired key is told: the key of now, if the log says that it is a member."""
+        """Return the present key, sealed, for a node with a retired key, if the log has it as a member."""
         keys, admitted = self._keys(), self._state.admitted
         known = raft_id_of(admitted, node_id)
         if keys is None or keys[1].era == 0 or known is None or not admitted[known].is_member:
@@ -148,7 +150,7 @@ class Identities:
         return sign_offer(box, node_id, label, group.identity.key)
 
     async def offered(self, event: KeyOffered) -> None:
-        """A member refuses this node's key and offers another one."""
+        """Handle a member's offer of another key, after it refused this node's."""
         keys = self._keys()
         if keys is None:
             return
@@ -180,7 +182,7 @@ class Identities:
                 await self._begin_era(group, keyring, content)
 
     def _other_voters(self) -> frozenset[bytes]:
-        """Identities of the voters, by all that this node knows."""
+        """Return the identities of the voters, by all data of this node."""
         admitted = self._state.admitted
         voters = set()
         for server_id in map(integer_id, self.replica.server.describe().raft.configuration.voter_ids):
@@ -192,6 +194,6 @@ class Identities:
 
 
 async def _after_a_moment(end_connections: Callable[[], None]) -> None:
-    # Not at once: the others, too, first have to hear of the new keys, over connections that are open.
+    # Delayed: the others first have to receive the new keys, over open connections.
     await trio.sleep(END_CONNECTIONS_AFTER_S)
     end_connections()

@@ -1,14 +1,14 @@
 """Membership without gossip: servers introduce themselves in the handshakes of the Garlic Farm protocol.
 
-    seeds, and who is known ──▶ a connection now and then, and at once when there is news ──▶ X-Garlic-Introduction
-    Raft's own connections, both ways ────────────────────────────────────────────────────▶ the same header
+    seeds and known members ──▶ a connection periodically, and after changes ──▶ X-Garlic-Introduction
+    Raft's own connections, both ways ─────────────────────────────────────────▶ the same header
 
-With `transport = "i2p"` nothing but the Garlic Farm protocol passes between servers. What gossip would tell travels in
-its handshake, behind the password: each side's signed description (name, endpoint, what it says of formation, which
-newcomers are admitted) and those that it has of others. A connection that is made only for that is closed again after
-the 101. Who is alive follows from these and from Raft's connections (`bridge.core.membership.connection_membership`).
+With `transport = "i2p"` servers exchange only the Garlic Farm protocol. Its handshake carries the data of gossip, after
+the password: each side's signed description (name, endpoint, formation, admitted new nodes) and its copies of others. A
+connection made only for that is closed after the 101. Liveness follows from introductions and from Raft's connections
+(`bridge.core.membership.connection_membership`).
 
-To the rest of the node this stands in gossip's place (`membership_provider`). It changes no keys, and sends no queries.
+For the rest of the node this replaces gossip (`membership_provider`). It does not change keys or send queries.
 """
 
 import base64
@@ -52,7 +52,7 @@ BREATH_S = 0.1
 
 
 class IntroductionDrop(CountedDrop):
-    """Introductions that changed nothing."""
+    """Introductions without effect."""
 
     LEFT_OUT = "introduction_left_out", "introductions of other members while the list of members is full"
     REFUSED = "introduction_refused", "introductions that this node does not accept"
@@ -60,20 +60,20 @@ class IntroductionDrop(CountedDrop):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Others:
-    """What the node knows of the others by other ways than introductions."""
+    """The node's data on others from other sources than introductions."""
 
     settled: Callable[[], bool] = lambda: False
-    """Whether there is a farm: until then introductions are hurried."""
+    """Returns True if the farm exists: until then introductions are sent more often."""
     connected: Callable[[], Collection[NodeId]] = tuple
-    """The members with which a Raft connection stands."""
+    """The members with an open Raft connection."""
     addresses: Callable[[], Iterable[PeerAddress]] = tuple
-    """Where the known members listen."""
+    """Addresses of the known members."""
     avoided: Callable[[], Iterable[PeerAddress]] = tuple
-    """Where evicted members listen: they are not called, though they may be seeds."""
+    """Addresses of evicted members: they are not called, even if they are seeds."""
 
 
 class Introductions:
-    """The introductions of one node. `run` it once; everything that is not async returns at once."""
+    """The introductions of one node. `run` it once; methods that are not async do not block."""
 
     def __init__(
         self,
@@ -97,61 +97,62 @@ class Introductions:
         self._period_s, self._hurried_s = period_s, hurried_s
         self._ring: EventRing[GroupEvent] = EventRing(EVENTS_LIMIT)
         self._changed = trio.Event()
-        self._heard, self._said, self._refused = 0, 0, 0
+        self._received, self._sent, self._refused = 0, 0, 0
         self._adopting: int | None = None
-        """The generation that this node has to rise above, since others know it."""
+        """The generation that this node has to exceed, since others know it."""
         self._leaving, self._departed = trio.Event(), trio.Event()
 
-    # -- in gossip's place ---------------------------------------------------------------------------------------------
+    # -- replacement of gossip
+    # ------------------------------------------------------------------------------------------
 
     @property
     def public_key(self) -> bytes:
-        """Of its identity."""
+        """The public key of its identity."""
         return self._signer.key.public_key().public_bytes_raw()
 
     @property
     def identity_key(self) -> Ed25519PrivateKey:
-        """With which this node signs. Secret."""
+        """The secret key that signs for this node."""
         return self._signer.key
 
     @property
     def node_id(self) -> NodeId:
-        """This node's name."""
+        """This node's id."""
         return self._core.own.node_id
 
     @property
     def generation(self) -> int:
-        """The number of this life."""
+        """The number of this run."""
         return self._keeper.current
 
     @property
     def keyring(self) -> Keyring | None:
-        """None: the farm key file alone counts."""
+        """Always None: only the farm key file counts."""
         return None
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many others are known, and how many are alive."""
+        """The numbers of known and of live other nodes."""
         return self._core.counts
 
     def members(self) -> tuple[Member, ...]:
-        """Every other server that has introduced itself."""
+        """Return every other server that has introduced itself."""
         return self._core.members()
 
     def events(self, after: int = 0) -> Reader[GroupEvent]:
-        """Changes and alarms after a cursor, and then every one as it happens."""
+        """Return a reader of changes and alarms after a cursor."""
         return self._ring.after(after)
 
     def set_metadata(self, metadata: bytes) -> None:
-        """Say something else about this node from now on, and say it soon."""
+        """Replace this node's metadata, and announce it soon."""
         if metadata != self._core.own.metadata:
             self._core.say(metadata)
-            self._tell()
+            self._announce()
 
     def describe(self) -> GroupDescription:
-        """The picture, in gossip's words."""
+        """Return the state and the counters in the types of gossip."""
         core = self._core
-        counted = {"introductions_sent": self._said, "introductions_heard": self._heard}
+        counted = {"introductions_sent": self._sent, "introductions_heard": self._received}
         dropped: dict[CountedDrop, int] = {
             IntroductionDrop.REFUSED: self._refused,
             IntroductionDrop.LEFT_OUT: core.left_out,
@@ -177,18 +178,18 @@ class Introductions:
     # -- in the handshakes ---------------------------------------------------------------------------------------------
 
     def introduced(self, identity: Identity) -> Identity:
-        """The identity with what this node has to say of itself and of others."""
-        self._said += 1
+        """Return the identity with the signed descriptions of this node and of others."""
+        self._sent += 1
         purpose = SignatureUse.LEAVING if self._core.leaving else SignatureUse.PRESENCE
         others = self._core.alive()
         if len(others) >= INTRODUCTIONS_MAX:
-            # In a large farm others each time, so that no member is left out for ever.
+            # A large farm chooses others at random, so that every member is sent eventually.
             others = tuple(self._random.sample(others, INTRODUCTIONS_MAX - 1))
-        told = [self._signer.signed_info(self._core.own, purpose), *others]
-        return replace(identity, introductions=tuple(_word(info) for info in told))
+        sent = [self._signer.signed_info(self._core.own, purpose), *others]
+        return replace(identity, introductions=tuple(_encoded(info) for info in sent))
 
     def met(self, peer: Identity) -> None:
-        """A server has said something of itself and of others."""
+        """Handle the descriptions that a server sent of itself and of others."""
         for number, info in enumerate(introductions_in(peer)):
             if info is None:
                 self._refused += 1
@@ -198,14 +199,15 @@ class Introductions:
             if not present and not leaving:
                 self._refused += 1
                 continue
-            self._heard += 1
+            self._received += 1
             for consequence in self._core.hear(info, now_ms(), first_hand=number == 0, leaving=leaving):
                 self._publish(consequence)
 
-    # -- at work -------------------------------------------------------------------------------------------------------
+    # -- tasks
+    # ----------------------------------------------------------------------------------------------------------
 
     async def run(self, dialer: Dialer, others: Others) -> None:
-        """Introduce this node to its seeds and to whom it knows, until cancelled; then the events end."""
+        """Introduce this node to its seeds and known members, until cancelled; then the events end."""
         visited: set[PeerAddress] = set()
         try:
             async with trio.open_nursery() as nursery:
@@ -238,16 +240,16 @@ class Introductions:
         self._departed.set()
 
     def _contacts(self, others: Others) -> set[PeerAddress]:
-        # The same list of seeds may have been given to all nodes.
+        # All nodes may have the same list of seeds.
         return {*self._seeds, *others.addresses()} - {self._advertised, *others.avoided()}
 
     async def _visit(self, dialer: Dialer, others: Others, address: PeerAddress, visited: set[PeerAddress]) -> None:
-        """Introduce this node at one address, as long as it is a seed or a member's."""
+        """Introduce this node at one address while it belongs to a seed or a member."""
         while address in self._contacts(others):
-            said = self._core.own.incarnation
+            announced = self._core.own.incarnation
             await self._introduce(dialer, address)
             with trio.move_on_after(self._period_s if others.settled() else self._hurried_s):
-                if said == self._core.own.incarnation:
+                if announced == self._core.own.incarnation:
                     await self._changed.wait()
             await trio.sleep(BREATH_S)
         visited.discard(address)
@@ -266,7 +268,7 @@ class Introductions:
         self._adopting = None
         await self._keeper.adopt(generation, self._publish)
         self._core.adopt(generation)
-        self._tell()
+        self._announce()
 
     def _publish(self, event: Consequence) -> None:
         match event:
@@ -275,22 +277,22 @@ class Introductions:
             case MembershipChanged() | Alarm():
                 self._ring.append(event)
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
 
 
 def introductions_in(peer: Identity) -> list[NodeInfo | None]:
-    """What a peer says, as far as it can be read; whether it was signed is another question."""
-    return [_info(word) for word in peer.introductions]
+    """Return a peer's descriptions, None for unreadable ones; signatures are not verified here."""
+    return [_info(encoded) for encoded in peer.introductions]
 
 
-def _word(info: NodeInfo) -> str:
+def _encoded(info: NodeInfo) -> str:
     return base64.urlsafe_b64encode(encode_node_info(info)).decode().rstrip("=")
 
 
-def _info(word: str) -> NodeInfo | None:
+def _info(encoded: str) -> NodeInfo | None:
     try:
-        return decode_node_info(base64.urlsafe_b64decode(word + "=" * (-len(word) % 4)))
+        return decode_node_info(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
     except (binascii.Error, ValueError, DatagramError):
         return None

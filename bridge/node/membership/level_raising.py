@@ -1,12 +1,12 @@
-"""The farm's feature level: this node raises it as the leader, and raises an alarm if it stays where it is.
+"""Raises the farm's feature level as the leader, and sets an alarm if the level stays low.
 
     this node leads, every voter supports more ──▶ {"level": …}, one step at a time
     the level stays for `PATIENCE_S`           ──▶ alarm `feature-level`, on each node that supports more
 
-Each voter announces its own level, so a hostile one can announce an old one and keep what a new level brings from the
-farm. A voter that is not upgraded yet looks the same, so only time tells them apart: an upgrade of all nodes takes
-minutes to hours, and `garlicfarm doctor` names the voters from the first moment. If no voter holds the level back, the
-leader does. So each node looks, and not the leader alone.
+Each voter announces its own level, so a hostile voter can announce an old one and withhold a new level from the farm. A
+voter without the upgrade looks the same, so only time distinguishes them. An upgrade of all nodes takes minutes to
+hours, and `garlicfarm doctor` lists the voters immediately. If no voter withholds the level, the leader does. So each
+node checks, not only the leader.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ PATIENCE_S: Final = 6 * 3600.0
 
 
 class LevelRaising:
-    """Of one node, while it is a server of a farm. `run` it once."""
+    """The level raising of one node, while it is a server of a farm. `run` it once."""
 
     def __init__(
         self,
@@ -84,9 +84,9 @@ class LevelRaising:
 
 
 def announced_levels(replica: Replica, state: FarmState, directory: MemberDirectory) -> dict[int, int | None]:
-    """Return the level that each voter announces, by Raft id; None for a voter whose announcement is not known.
+    """Return the level that each voter announces, by Raft id; None for a voter without a known announcement.
 
-    An announcement is that of the identity that the log has admitted under the id: any other member may name the id.
+    Only the announcement of the admitted identity counts: any other member may claim the same id.
     """
     levels = {each.node_id: each.metadata.feature_level for each in directory.members()}
     group = replica.server.describe().raft

@@ -1,14 +1,14 @@
-"""What nodes say of themselves in their signed metadata: names, addresses and ids of the members, and of this node.
+"""Signed metadata of nodes: names, addresses and ids of the members, and of this node.
 
-    gossip's members ──▶ MemberDirectory ──▶ who has which name, Raft id, endpoint, certificate
+    gossip's members ──▶ MemberDirectory ──▶ name, Raft id, endpoint, certificate of each
 
     Forming (notice) ──┐
     Replica (Raft id) ─┼──▶ OwnMetadata ──▶ NodeMetadata, signed by gossip
     Reconciling ───────┘    (admissions, while this node leads)
 
-Metadata is decoded once for each incarnation of a member. A member whose metadata cannot be read is known to gossip but
-not to the farm: it is counted, and left out here. Each change of this node's own metadata is announced as a whole, so
-no part can overwrite what another one said.
+Metadata is decoded once for each incarnation of a member. A member with unreadable metadata is known to gossip but not
+to the farm: it is counted and omitted here. Each change of this node's own metadata announces all of it, so no part can
+overwrite the data of another.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,7 +29,7 @@ Admissions = tuple[tuple[bytes, int], ...]
 
 
 class MemberDirectory:
-    """The members. `learn` takes over one change, `refresh` everything."""
+    """The members. `learn` applies one change, `refresh` reads all members."""
 
     def __init__(
         self,
@@ -38,24 +38,24 @@ class MemberDirectory:
         members: Callable[[], Iterable[Member]],
         now_s: Callable[[], float] = monotonic,
     ) -> None:
-        """`members` tells what gossip knows now."""
+        """Start empty; `members` returns gossip's present members."""
         self._own_id = own_id
         self._own_name = own_name
         self._members = members
         self._listed: dict[bytes, FarmMember] = {}
         self._unreadable: dict[bytes, bytes] = {}
         self._suspected_s: dict[bytes, float] = {}
-        """When each suspect became one."""
+        """Times of the first suspicion, in seconds, by suspected member."""
         self._now_s = now_s
         self.unreadable = 0
         self._news = trio.Event()
 
     def __len__(self) -> int:
-        """Members that gossip knew when they were last looked at, readable or not."""
+        """Return the number of members at the last look, readable or not."""
         return len(self._listed) + len(self._unreadable)
 
     def refresh(self) -> None:
-        """Take over what gossip knows now, and forget whom it has forgotten."""
+        """Read gossip's present members, and drop members that gossip has dropped."""
         present = set()
         for member in self._members():
             present.add(member.node_id)
@@ -63,19 +63,19 @@ class MemberDirectory:
         for known in (self._listed, self._unreadable, self._suspected_s):
             for gone in known.keys() - present:
                 del known[gone]
-        self._tell()
+        self._notify()
 
     def learn(self, info: NodeInfo, status: Status, *, equivocates: bool = False) -> None:
-        """Take over what gossip says of one member: a whole refresh for each would cost the square of their number."""
+        """Apply gossip's data on one member: a full refresh for each change would cost the square of their number."""
         self._take(info, status, equivocates=equivocates)
-        self._tell()
+        self._notify()
 
     async def news(self) -> None:
-        """Returns when something has been taken over since the call."""
+        """Wait until something is read after the call."""
         await self._news.wait()
 
-    def admissions_told(self, node_id: bytes, cluster_id: bytes) -> list[tuple[FarmMember, int]]:
-        """Who of those that count themselves to that cluster announces which Raft id for `node_id`."""
+    def announced_admissions(self, node_id: bytes, cluster_id: bytes) -> list[tuple[FarmMember, int]]:
+        """Return the members of that cluster that announce a Raft id for `node_id`, each with the id."""
         return [
             (each, raft_id)
             for each in self._listed.values()
@@ -85,11 +85,11 @@ class MemberDirectory:
         ]
 
     def members(self) -> tuple[FarmMember, ...]:
-        """Every other member whose metadata can be read, dead ones as well."""
+        """Return every other member with readable metadata, including dead ones."""
         return tuple(self._listed.values())
 
     def reachable(self) -> frozenset[bytes]:
-        """The other members that gossip has not given up."""
+        """Return the other members that gossip has not marked dead."""
         return frozenset(node_id for node_id, each in self._listed.items() if each.reachable)
 
     def is_heard(self, node_id: bytes, within_s: float) -> bool:
@@ -101,40 +101,40 @@ class MemberDirectory:
         return now_s - self._suspected_s.get(node_id, now_s) < within_s
 
     def of_cluster(self, cluster: str) -> tuple[FarmMember, ...]:
-        """The members that call their farm so."""
+        """Return the members whose metadata has this cluster label."""
         return tuple(each for each in self._listed.values() if each.metadata.cluster == cluster)
 
     def metadata_of(self, node_id: NodeId) -> NodeMetadata | None:
-        """What another member tells of itself; None if it is not known, or cannot be read."""
+        """Return another member's metadata; None if it is unknown or unreadable."""
         known = self._listed.get(node_id)
         return None if known is None else known.metadata
 
     def name_of_server(self, server_id: int) -> str | None:
-        """What the member that announces this Raft id calls itself."""
+        """Return the name of the member that announces this Raft id."""
         names = (each.metadata.name for each in self._listed.values() if each.metadata.raft_id == server_id)
         return next(names, None)
 
     def name_of(self, node_id: NodeId) -> str:
-        """What operators call the node."""
+        """Return the name of the node for operators."""
         if node_id == self._own_id:
             return self._own_name
         known = self._listed.get(node_id)
         return node_id.hex() if known is None else known.metadata.name
 
     def endpoint_of(self, node_id: bytes) -> str | None:
-        """Where its Raft server listens."""
+        """Return the endpoint of its Raft server."""
         known = self._listed.get(NodeId(node_id))
         return None if known is None else known.metadata.endpoint
 
     def address_of(self, node_id: bytes) -> PeerAddress | None:
-        """How to connect to its Raft server, and which certificate it must show, if it has one."""
+        """Return the address of its Raft server, with the certificate that it must show, if any."""
         known = self._listed.get(NodeId(node_id))
         if known is None or known.metadata.endpoint is None:
             return None
         host, port = parse_endpoint(known.metadata.endpoint.removeprefix("tcp://"))
         return PeerAddress(host, port, known.metadata.fingerprint)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._news.set()
         self._news = trio.Event()
 
@@ -147,7 +147,7 @@ class MemberDirectory:
         known = self._listed.get(node_id)
         if known is not None and known.signed == signed:
             if (known.status, known.equivocates) != (status, equivocates) or known.signed is not signed:
-                # The description that gossip has now: what it had before must not be kept alive by this one.
+                # Keep gossip's present description: the previous one must not stay in memory through this one.
                 self._listed[node_id] = FarmMember(
                     node_id, status, known.metadata, info.credential, signed, equivocates
                 )
@@ -166,7 +166,7 @@ class MemberDirectory:
 
 
 def first_metadata(cluster: str, name: str, endpoint: str, fingerprint: bytes | None) -> NodeMetadata:
-    """What a node says when it starts."""
+    """Return the metadata of a starting node."""
     return NodeMetadata(
         cluster=cluster,
         name=name,
@@ -178,27 +178,27 @@ def first_metadata(cluster: str, name: str, endpoint: str, fingerprint: bytes | 
 
 
 def metadata_bytes(metadata: NodeMetadata) -> bytes:
-    """The same for gossip, with as many admissions as there is room for."""
+    """Encode metadata for gossip, with as many admissions as fit."""
     return encode_metadata(fitting_admissions(metadata))
 
 
 class OwnMetadata:
-    """What this node says of itself now."""
+    """This node's present metadata."""
 
     def __init__(self, first: NodeMetadata, announce: Callable[[bytes], None]) -> None:
-        """`announce` has been told `first`, and is told every change."""
+        """Start with `first`, which `announce` has already received; it receives every change."""
         self.now = first
         self._announce = announce
 
     def notice_changed(self, notice: FormationNotice) -> None:
-        """Formation has got further."""
+        """Announce another phase of formation."""
         self._change(replace(self.now, notice=notice))
 
     def server_runs(self, raft_id: int) -> None:
-        """This node's Raft server runs, under this id."""
+        """Announce that this node's Raft server runs under this id."""
         self._change(replace(self.now, raft_id=raft_id, role=RoleHint.VOTER))
 
-    def tell(self, admissions: Admissions) -> None:
+    def announce_admissions(self, admissions: Admissions) -> None:
         """Announce their Raft ids to admitted nodes."""
         if admissions != self.now.admissions:
             self._change(replace(self.now, admissions=admissions))

@@ -1,4 +1,4 @@
-"""The other nodes, as the rest of the node sees them: by gossip, or by introductions where there is no gossip.
+"""Membership for the rest of the node: by gossip, or by introductions without gossip.
 
 transport = "tls"  ──▶ gossip.Group
 transport = "i2p"  ──▶ bridge.node.membership.introductions.Introductions
@@ -30,65 +30,65 @@ from gossip.wire import Signer
 
 
 class MembershipProvider(Protocol):
-    """Membership, whatever brings it. What is not async returns at once."""
+    """Membership, regardless of its source. Methods that are not async do not block."""
 
     def events(self, after: int = 0) -> Reader[GroupEvent]:
-        """Changes and alarms after a cursor, and then every one as it happens."""
+        """Return a reader of changes and alarms after a cursor."""
 
     @property
     def node_id(self) -> NodeId:
-        """This node's name."""
+        """This node's id."""
 
     @property
     def public_key(self) -> bytes:
-        """Of its identity."""
+        """The public key of its identity."""
 
     @property
     def identity_key(self) -> Ed25519PrivateKey:
-        """With which this node signs. Secret."""
+        """The secret key that signs for this node."""
 
     @property
     def generation(self) -> int:
-        """The number of this life."""
+        """The number of this run."""
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many others are known, and with how many this node is in touch."""
+        """The numbers of known other nodes and of nodes in contact."""
 
     @property
     def keyring(self) -> Keyring | None:
-        """The group's keys, where they can change while it runs."""
+        """The group's keys; None if they cannot change at run time."""
 
     def members(self) -> tuple[Member, ...]:
-        """Every other node."""
+        """Return every other node."""
 
     def describe(self) -> GroupDescription:
-        """The picture and the counters."""
+        """Return the state and the counters."""
 
     def set_metadata(self, metadata: bytes) -> None:
-        """Say something else about this node from now on."""
+        """Replace this node's metadata."""
 
     async def leave(self) -> None:
-        """Tell the others that this node goes."""
+        """Announce to the others that this node leaves."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupKeys:
-    """What gossip asks the farm about its keys."""
+    """The farm's callbacks for gossip's keys."""
 
     key_ring: Keyring
-    """Of the farm key file."""
+    """The keys of the farm key file."""
     offer_keys: Callable[[NodeId, bytes], bytes]
-    """What to say to a node that comes with a retired key (NodeId, public key)."""
+    """Returns the reply to a node with a retired key (NodeId, public key)."""
     may_tell_keys: Callable[[NodeId], bool]
-    """Whether what this identity says of keys counts."""
+    """Returns True if this identity may announce keys."""
 
 
 @asynccontextmanager
 async def open_membership(
     settings: NodeConfiguration, metadata: bytes, keys: GroupKeys, metrics: Metrics
 ) -> AsyncIterator[MembershipProvider]:
-    """The membership of one node while the block lasts. Introductions are made from `introduce` on."""
+    """Run the membership of one node while the block lasts. `introduce` starts introductions."""
     if settings.gossip is not None:
         chosen = settings.gossip
         async with gossip.open_group(
@@ -114,7 +114,7 @@ async def open_membership(
 
 
 def words_of(provider: MembershipProvider) -> HandshakeWords:
-    """What handshakes carry: introductions where there is no gossip."""
+    """Return the extra data of handshakes: introductions without gossip."""
     if isinstance(provider, Introductions):
         return HandshakeWords(provider.introduced, provider.met)
     return HandshakeWords()
@@ -128,10 +128,10 @@ async def introduce(
     connected: Callable[[], Collection[int]],
     is_out: Callable[[bytes], bool],
 ) -> None:
-    """Where there is no gossip, introduce this node to others until cancelled.
+    """Introduce this node to others until cancelled; return immediately with gossip.
 
-    `settled`: whether the node knows its farm; `connected`: the Raft ids of the servers that it has a connection to;
-    `is_out` returns True for a retired or evicted identity.
+    `settled` returns True if the node knows its farm; `connected` returns the Raft ids of connected servers; `is_out`
+    returns True for a retired or evicted identity.
     """
     if not isinstance(provider, Introductions):
         return
@@ -157,7 +157,7 @@ async def introduce(
 
 
 def gossip_options(settings: GossipSettings) -> gossip.SwimOptions:
-    """The options of its timing. Not all holders of the farm key are trusted: others' verdicts only lead to a probe."""
+    """Return the options for the timing. The farm key does not imply trust: others' verdicts only lead to a probe."""
     timed = gossip.SwimOptions.loopback() if settings.timing is Timing.LOCAL else gossip.SwimOptions.lan()
     return replace(timed, first_hand_verdicts=True)
 
@@ -176,7 +176,7 @@ def _introductions(
     period_s, hurried_s = profile_of(consensus.timing).introduce_s
     own = NodeInfo(
         node_id=identity.node_id,
-        # A description has a numeric address; where others reach this node is in its metadata.
+        # A description has a numeric address; the advertised endpoint is in its metadata.
         address=Address(consensus.bind.host, consensus.bind.port),
         incarnation=Incarnation(generation, 0),
         capacity=DEFAULT_CAPACITY,

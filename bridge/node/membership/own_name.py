@@ -1,16 +1,16 @@
-"""The name of a node that was given none: the host's, with an end of its own where another node has it already.
+"""The name of a node without a configured one: the host's, with a suffix if another node already has it.
 
-Machines are cloned, and then three nodes have the name `vm`. Every view identifies members by name, and a
-name belongs to one identity (`bridge.core.membership.admission`); an operator who follows the advice for a node with
-a new identity would retire the wrong one. So a node whose name is only its host's gives way:
+Machines are cloned, and then three nodes have the name `vm`. Every view identifies members by name, and a name belongs
+to one identity (`bridge.core.membership.admission`). An operator who follows the advice for a node with a new identity
+would retire the wrong one. So a node with the name of its host changes its name:
 
-    another member of the cluster lives under this name, and ── this node's name is recorded in the log: it keeps it
-                                                             ├─ no farm is known, and its id is lower: give way at once
-                                                             └─ a farm is known: give way if it lives on for a while
+    another member of the cluster is alive under it, and ──── this node's name is recorded in the log: keep it
+                                                         ├─ no farm is known, and its id is lower: change now
+                                                         └─ a farm is known: change if it stays alive for a while
 
-A node that gives way takes `HOST-ABCD`, ABCD being the beginning of its own id, notes that in its state directory, and
-begins anew under it. The wait within a farm is for the node that lost its state directory: it comes back under the
-name of its own former identity, which gossip still holds for alive, and there an operator must decide.
+The node takes the name `HOST-ABCD`, ABCD being the beginning of its own id. It stores the name in its state directory
+and restarts under it. The wait within a farm is for a node that lost its state directory. It returns under the name of
+its own previous identity, which gossip still marks alive, and there an operator must decide.
 
 A name that an operator has given is never changed.
 """
@@ -30,12 +30,12 @@ FILE: Final = "name"
 NAME_LIMIT: Final = 32
 END_LETTERS: Final = 4
 LIVES_ON_S: Final = 15.0
-"""Longer than gossip takes to mark an unreachable node dead."""
+"""Seconds; longer than gossip takes to mark an unreachable node dead."""
 LOOK_S: Final = 0.5
 
 
 class NameTakenError(Exception):
-    """Another node has this name; `name` is the one to take."""
+    """Another node has this name; `name` is the name to take."""
 
     def __init__(self, taken: str, name: str) -> None:
         super().__init__(f"another node of this farm is called {taken}: this one is {name} from now on")
@@ -43,7 +43,7 @@ class NameTakenError(Exception):
 
 
 def remembered_name(configuration: NodeConfiguration) -> NodeConfiguration:
-    """The same with the name that this node took in an earlier life, unless an operator has given it one."""
+    """Return the configuration with the name from an earlier run, unless an operator has set one."""
     if not configuration.is_named_by_host:
         return configuration
     try:
@@ -54,13 +54,13 @@ def remembered_name(configuration: NodeConfiguration) -> NodeConfiguration:
 
 
 def own_end(name: str, node_id: bytes) -> str:
-    """The name with this node's own end."""
+    """Return the name with this node's own suffix."""
     end = f"-{node_id.hex()[:END_LETTERS]}"
     return name[: NAME_LIMIT - len(end)] + end
 
 
 def note_name(state_dir: Path, name: str) -> None:
-    """Take it in the next lives as well."""
+    """Store the name for the next runs."""
     (state_dir / FILE).write_text(f"{name}\n", encoding="ascii")
 
 
@@ -72,9 +72,9 @@ async def watch_name(
     is_recorded: Callable[[], bool],
     knows_farm: Callable[[], bool],
 ) -> None:
-    """Returns when the name is this node's for good; `NameTakenError` if it has to take another one.
+    """Return when the name belongs permanently to this node; raise `NameTakenError` if it must change.
 
-    `is_recorded`: the log has this node's name. `knows_farm`: there is a farm that this node belongs to, or wants to.
+    `is_recorded`: the log has this node's name. `knows_farm`: this node belongs, or will belong, to a farm.
     """
     if not configuration.is_named_by_host:
         return

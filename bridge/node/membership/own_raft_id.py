@@ -1,17 +1,17 @@
-"""The Raft id of a node that is not a founder: how it gets one, and drops a wrong one.
+"""The Raft id of a node that is not a founder: the node receives one, and drops a wrong one.
 
-    gossip: "NodeId … is server 4" ──▶ does a member say so? ──▶ admissions.json ("told") ──▶ the Raft server may start
-    the log: an admission of this identity ──────────────────▶ the same file ("servers"), which counts before "told"
+    gossip: "NodeId … is server 4" ──▶ sent by a member? ──▶ admissions.json ("told") ──▶ the Raft server may start
+    the log: an admission of this identity ───────────────▶ the same file ("servers"), which counts before "told"
 
-The Raft id is in the log, which the node does not get before its server runs under that id. So the leader tells it in
-its signed description. Every holder of the farm key can sign a description, so a word counts only if a server of the
-farm says it. A founder's signature is enough: the founding names its identity. Any other member is called at its Raft
-port first; there it has to prove its Raft id by the signed admissions that lead to a founder (`farm_peers`).
+The Raft id is in the log, which the node receives only after its server runs under that id. So the leader announces it
+in its signed description. Every holder of the farm key can sign a description, so a notice counts only if a server of
+the farm sends it. A founder's signature is enough: the founding contains its identity. Any other member is called at
+its Raft port first, and must prove its Raft id by the signed admissions from a founder (`farm_peers`).
 
-Such a proof cannot tell who was evicted since: an evicted member can still tell a newcomer a wrong id. That costs time
-and nothing else, because under a wrong id no server of the farm calls this node or hears it. While its server has
-stored nothing, the node looks for another proven word, and starts its server anew under that; each time it waits twice
-as long. Once there is a log, the log alone counts, and a storage with anything in it serves no second id (`replica`).
+Such a proof does not show later evictions: an evicted member can still announce a wrong id. That only costs time,
+because under a wrong id no server of the farm exchanges messages with this node. While its server has stored nothing,
+the node looks for another proven notice and restarts its server under that id. It waits twice as long each time. With a
+log, the log alone counts, and a storage with any entry never serves a second id (`replica`).
 """
 
 from collections.abc import Callable
@@ -31,20 +31,20 @@ from consensus.protocols.garlic_farm import Dialed, GarlicFarmError, PeerAddress
 from gossip.wire import node_id_of
 
 RETRY_S = 5.0
-"""As long as a call may take on a LAN: more often, a liar's words would keep the node busy calling."""
+"""Seconds, as long as a call may take on a LAN: false notices must not keep the node busy with calls."""
 PAUSE_LIMIT_S = 600.0
-TELLERS_MAX = 64
-"""So many are called in a row of tries, chosen at random among those who tell an id."""
+ANNOUNCERS_MAX = 64
+"""Limit for calls in one round, chosen at random among the members that announce an id."""
 CALLS_MAX = 8
 
-Word = tuple[FarmMember, int]
+Notice = tuple[FarmMember, int]
 
 
 class Calls(Protocol):
-    """What opens a connection to a server and has it prove who it is."""
+    """Opens connections to servers and verifies their identity."""
 
     async def dial(self, address: PeerAddress, expected: int | None = None) -> Dialed:
-        """Raises GarlicFarmError."""
+        """Connect; raise GarlicFarmError."""
 
 
 class OwnRaftId:
@@ -58,7 +58,7 @@ class OwnRaftId:
         is_out: Callable[[bytes], bool],
         alarms: Alarms,
     ) -> None:
-        """`is_out` returns True for an identity known to be retired or evicted."""
+        """Start the search; `is_out` returns True for an identity known to be retired or evicted."""
         self._notes = farm.admissions
         self._founding = farm.founding
         self._member_directory = member_directory
@@ -70,7 +70,7 @@ class OwnRaftId:
         self._pause_s = self._backoff.next_s()
 
     async def until_known(self) -> int:
-        """This node's Raft id, as soon as a member tells it; on disk when this returns."""
+        """Return this node's Raft id after a member announces it; it is on disk on return."""
         while (own_id := self._notes.own_id) is None:
             node_id = self._notes.node_id.hex()
             self._alarms.set(
@@ -78,11 +78,11 @@ class OwnRaftId:
                 f"this node ({node_id}) has found its farm, and is not admitted to it",
                 f"at the node that leads: `garlicfarm node approve {node_id}`",
             )
-            words = self._words(None)
-            word = await self._proven(words)
-            if word is not None:
-                await self._notes.told_by_member(word)
-            elif words:
+            notices = self._notices(None)
+            notice = await self._proven(notices)
+            if notice is not None:
+                await self._notes.store_announced(notice)
+            elif notices:
                 await trio.sleep(RETRY_S)
             else:
                 await self._member_directory.news()
@@ -92,57 +92,57 @@ class OwnRaftId:
     async def until_corrected(
         self, server_id: int, applied_state: AppliedState, has_stored: Callable[[], bool] = lambda: False
     ) -> None:
-        """Returns when this node has another Raft id than the one under which its server runs; that is on disk then.
+        """Wait until the stored Raft id differs from the id of the running server.
 
-        `has_stored` tells whether that server has an entry or a vote in its storage.
+        `has_stored` returns True if that server has an entry or a vote in its storage.
         """
         while self._notes.own_id == server_id:
             if has_stored() or self._has_log(applied_state):
                 await applied_state.news()
                 continue
             await trio.sleep(self._pause_s)
-            word = await self._proven(self._words(server_id))
-            # The log may have come while members were called.
-            if word is not None and not has_stored() and not self._has_log(applied_state):
+            notice = await self._proven(self._notices(server_id))
+            # The log may have arrived during the calls.
+            if notice is not None and not has_stored() and not self._has_log(applied_state):
                 self._pause_s = self._backoff.next_s()
-                await self._notes.told_by_member(word)
+                await self._notes.store_announced(notice)
 
     def _has_log(self, applied_state: AppliedState) -> bool:
         return applied_state.state.applied_index > 0 or self._notes.raft_id_of(self._notes.node_id) is not None
 
-    def _words(self, besides: int | None) -> list[Word]:
-        """Which member tells which id, other than `besides`; ids that belong to another identity are left out."""
+    def _notices(self, besides: int | None) -> list[Notice]:
+        """Return members with their announced ids, except `besides` and ids that belong to another identity."""
         if not self._notes.may_be_server:
             return []
-        told = self._member_directory.admissions_told(self._notes.node_id, self._founding.cluster_id)
+        announced = self._member_directory.announced_admissions(self._notes.node_id, self._founding.cluster_id)
         return [
-            (teller, raft_id)
-            for teller, raft_id in told
-            if raft_id != besides and self._notes.node_id_of(raft_id) is None and not self._is_out(teller.node_id)
+            (announcer, raft_id)
+            for announcer, raft_id in announced
+            if raft_id != besides and self._notes.node_id_of(raft_id) is None and not self._is_out(announcer.node_id)
         ]
 
-    async def _proven(self, words: list[Word]) -> int | None:
-        """The id that a server of the farm tells; None if none of them is one that answers."""
-        for teller, raft_id in words:
-            if teller.node_id in self._founding.founders:
+    async def _proven(self, notices: list[Notice]) -> int | None:
+        """Return the id that a replying server of the farm announces; None without such a server."""
+        for announcer, raft_id in notices:
+            if announcer.node_id in self._founding.founders:
                 return raft_id
         found: list[int] = []
         limit = trio.CapacityLimiter(CALLS_MAX)
         async with trio.open_nursery() as nursery:
 
-            async def call(teller: FarmMember, raft_id: int) -> None:
+            async def call(announcer: FarmMember, raft_id: int) -> None:
                 async with limit:
-                    if await self._is_server(teller):
+                    if await self._is_server(announcer):
                         found.append(raft_id)
                         nursery.cancel_scope.cancel()
 
-            for word in self._random.sample(words, min(len(words), TELLERS_MAX)):
-                nursery.start_soon(call, *word)
+            for notice in self._random.sample(notices, min(len(notices), ANNOUNCERS_MAX)):
+                nursery.start_soon(call, *notice)
         return found[0] if found else None
 
-    async def _is_server(self, teller: FarmMember) -> bool:
-        """Whether who told this proves at its Raft port to be a server of the farm."""
-        address, raft_id = self._member_directory.address_of(teller.node_id), teller.metadata.raft_id
+    async def _is_server(self, announcer: FarmMember) -> bool:
+        """Return True if the announcing member proves at its Raft port that it is a server of the farm."""
+        address, raft_id = self._member_directory.address_of(announcer.node_id), announcer.metadata.raft_id
         if address is None or raft_id is None:
             return False
         try:
@@ -150,4 +150,4 @@ class OwnRaftId:
         except GarlicFarmError:
             return False
         await trio.aclose_forcefully(dialed.stream)
-        return dialed.proven is not None and node_id_of(dialed.proven.public_key) == teller.node_id
+        return dialed.proven is not None and node_id_of(dialed.proven.public_key) == announcer.node_id

@@ -1,11 +1,11 @@
-"""The leader keeps the group: it looks at gossip, log and Raft once a second, and carries out one proposal at a time.
+"""The leader's care of the group: it reads gossip, log and Raft twice a second, and makes one proposal at a time.
 
     members, applied state, server.describe() ─▶ Reconciler.decide ──▶ Admit ─────────────▶ an entry of the log
-                                                           └──▶ the others ────────▶ change_configuration
-    admitted, alive, not started yet ──▶ told by this node's gossip metadata
+                                                           └──▶ other proposals ───▶ change_configuration
+    admitted, alive, not started yet ──▶ announced in this node's gossip metadata
 
-A change may take long, since a newcomer first gets the whole log. Meanwhile the leader goes on looking: it knows that a
-server flaps only if it watches it. In every term that this node leads it begins anew.
+A change may take long, since a new server first receives the whole log. The leader continues to look until then,
+because only a continuous watch shows that a server flaps. It starts from scratch in every term that it leads.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ from consensus import (
     now_ms,
 )
 
-ASKING_NAMED_MAX = 8
+WAITING_NAMED_MAX = 8
 LOOK_INTERVAL_SECONDS = 0.5
 CAUGHT_UP_ENTRIES = 256
 PASSING = frozenset(
@@ -68,7 +68,7 @@ PASSING = frozenset(
         ChangeRefusal.LEADERSHIP_LOST,
     }
 )
-"""Refusals that say nothing about the server in question."""
+"""Refusals that do not depend on the server in question."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Reconciling:
     settings: ReconcileSettings
     answered_within_ms: int
     own: FarmMember
-    """This node, as the log is to know it."""
+    """This node, as the log will record it."""
     cluster: str
     known: KnownFarm
     replica: Replica
@@ -91,11 +91,11 @@ class Reconciling:
     waits: tuple[str, ...] = ()
     """Conditions that the leader waits for; empty on every other node."""
     losing_vote: frozenset[int] = frozenset()
-    """Servers that are being evicted: as a learner that is caught up and well each would get its vote back."""
+    """Servers under eviction: as a caught-up learner in contact each would get its vote back."""
     _busy: bool = field(default=False, init=False)
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Work until cancelled."""
         reconciler, term = Reconciler(self.settings), -1
         async with trio.open_nursery() as nursery:
             while True:
@@ -114,16 +114,16 @@ class Reconciling:
         self.alarms.clear(ADMISSION)
         self.alarms.clear(WAITING_FOR_APPROVAL)
 
-    def _tell_of(self, asking: tuple[FarmMember, ...]) -> None:
-        """Newcomers wait for an operator. The longest waiting are named, so that a crowd does not hide them."""
-        if not asking:
+    def _report_waiting(self, waiting: tuple[FarmMember, ...]) -> None:
+        """Report nodes that wait for an operator. The longest waiting are named, so that others cannot hide them."""
+        if not waiting:
             self.alarms.clear(WAITING_FOR_APPROVAL)
             return
-        named = [f"{each.name} ({each.node_id.hex()})" for each in asking[:ASKING_NAMED_MAX]]
-        more = len(asking) - len(named)
+        named = [f"{each.name} ({each.node_id.hex()})" for each in waiting[:WAITING_NAMED_MAX]]
+        more = len(waiting) - len(named)
         text = f"not admitted, and waiting for you: {', '.join(named)}{f', and {more} more' if more else ''}"
         action = (
-            f"if it is your node: `garlicfarm node approve {asking[0].node_id.hex()}` here; otherwise a stranger has"
+            f"if it is your node: `garlicfarm node approve {waiting[0].node_id.hex()}` here; otherwise a stranger has"
             " a copy of the key file: `garlicfarm keys replace`"
         )
         self.alarms.set(WAITING_FOR_APPROVAL, text, action)
@@ -147,7 +147,7 @@ class Reconciling:
             self.alarms.set(ADMISSION, "; ".join(decision.refused))
         else:
             self.alarms.clear(ADMISSION)
-        self._tell_of(decision.asking)
+        self._report_waiting(decision.asking)
         alive: dict[bytes, int | None] = {each.node_id: each.metadata.raft_id for each in listed if each.reachable}
         self.announce(not_started(admitted, group.members, alive, ADMISSIONS_LIMIT))
         under_way = self._busy or raft.change is not None or raft.configuration.is_joint
@@ -156,11 +156,11 @@ class Reconciling:
             nursery.start_soon(self._carry_out, reconciler, decision.proposal)
 
     def _members_of_farm(self, listed: Sequence[FarmMember]) -> tuple[FarmMember, ...]:
-        """Members that say that they know this very farm, and this node, which is to be in the log as well."""
+        """Return the members that know this farm, and this node, which the log records, too."""
         same = (
             each
             for each in listed
-            if (told := each.notice.founding) is not None and told.cluster_id == self.known.founding.cluster_id
+            if (founding := each.notice.founding) is not None and founding.cluster_id == self.known.founding.cluster_id
         )
         return (self.own, *same)
 
@@ -174,14 +174,14 @@ class Reconciling:
             self.trace.append("reconcile-failed", {**self._facts(proposal), "reason": failure})
 
     def _facts(self, proposal: Proposal) -> dict[str, Scalar]:
-        """What is proposed, with the name of the server that it is about."""
-        words = _words(proposal)
-        server_id = words.get("server")
+        """Return the facts of a proposal, with the name of its server."""
+        facts = _step_facts(proposal)
+        server_id = facts.get("server")
         known = self.known.applied_state.state.admitted.get(server_id) if isinstance(server_id, int) else None
-        return words if known is None or not known.name else {**words, "name": known.name}
+        return facts if known is None or not known.name else {**facts, "name": known.name}
 
     async def _do(self, proposal: Proposal) -> str | None:
-        """Why it failed, if for a reason that lies in the proposal."""
+        """Carry out a proposal; return the reason of a failure that lies in the proposal."""
         self.trace.append("reconcile-proposed", self._facts(proposal))
         server = self.replica.server
         match proposal:
@@ -230,7 +230,7 @@ class Reconciling:
 
 
 def settings_of(consensus: ConsensusSettings, expect: int, period_ms: int) -> ReconcileSettings:
-    """What an operator has set, with a settling time that fits to it."""
+    """Return the operator's settings, with a settling time that fits them."""
     return ReconcileSettings(
         expect,
         voters_max=consensus.voters_max,
@@ -242,7 +242,7 @@ def settings_of(consensus: ConsensusSettings, expect: int, period_ms: int) -> Re
 
 
 def group_of(raft: RaftDescription, answered_within_ms: int) -> Group:
-    """The group as its leader's core describes it."""
+    """Return the group as its leader's core describes it."""
     answering = {
         integer_id(each.server_id): each.match
         for each in raft.followers
@@ -260,7 +260,7 @@ def group_of(raft: RaftDescription, answered_within_ms: int) -> Group:
     )
 
 
-def _words(proposal: Proposal) -> dict[str, Scalar]:
+def _step_facts(proposal: Proposal) -> dict[str, Scalar]:
     match proposal:
         case Admit(node_id, name, _):
             return {"step": "admit", "name": name, "id": node_id.hex()}

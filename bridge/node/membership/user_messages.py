@@ -1,16 +1,16 @@
 """User events and queries: small messages that operators send to all nodes by gossip, as in serf.
 
     garlicfarm event ─▶ this node ══ gossip ══▶ every other node ─▶ its trace (`user-event`) ─▶ `garlicfarm events`
-    garlicfarm query ─▶ this node ══ gossip ══▶ every other node ─▶ its answer ─▶ this node, until all have answered
-                                                                                  or the time is over
+    garlicfarm query ─▶ this node ══ gossip ══▶ every other node ─▶ its reply ─▶ this node, until all have replied
+                                                                                 or the timeout
 
-A node answers the queries `ping` (with its name), `version`, `rtt` (with the round-trip times that it measures) and
-`clock` (with its clock, for nodes that create a farm; these queries leave no trace). A query of another name is not
-answered; the trace of each node shows it (`query`), as it shows those that were answered.
+A node replies to the queries `ping` (with its name), `version`, `rtt` (with its measured round-trip times) and `clock`
+(with its clock, for nodes that create a farm, without an event in the trace). It does not reply to other queries. The
+trace of each node shows them (`query`), as it shows answered ones.
 
-Gossip carries a message with the farm's key and without its sender's signature, so nothing may depend on who it claims
-to come from: a message changes nothing on a node but its trace. Likewise an answer counts only in the name of a member
-that this node knows. An event or a query has a name of at most 32 printable characters and at most 512 bytes.
+Gossip carries a message with the farm's key and without its sender's signature, so the claimed sender is not
+trustworthy. A message only changes the trace of a node. A reply counts only for a known member. An event or a query has
+a name of at most 32 printable characters and at most 512 bytes.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -28,11 +28,11 @@ from bridge.node.membership.membership_provider import MembershipProvider
 from gossip import BusyError, Group, NodeId, Query, UserEvent
 
 RESERVED_PREFIX: Final = "gossip:"
-"""Names of messages that gossip itself sends."""
+"""Prefix of names of messages that gossip itself sends."""
 
 
 class UserMessages:
-    """The messages of one node's operators, and of the others."""
+    """The messages of one node's operators and of other nodes."""
 
     def __init__(
         self,
@@ -42,17 +42,18 @@ class UserMessages:
         answers: Mapping[str, Callable[[], str]],
         quiet: Collection[str] = (),
     ) -> None:
-        """`answers`: what makes this node's answer to which query. `quiet`: those that nodes send by themselves."""
+        """Set the functions that make replies by query, and the `quiet` queries that nodes send themselves."""
         self._quiet = quiet
         self._provider = provider
         self._member_directory = member_directory
         self._trace = trace
         self._answers = answers
 
-    # -- what this node's operators send -------------------------------------------------------------------------------
+    # -- messages of this node's operators
+    # -------------------------------------------------------------------------------
 
     def send(self, name: str, payload: str) -> None:
-        """Send a user event to all nodes; `Refused` says why it cannot be sent."""
+        """Send a user event to all nodes; raise `Refused` with the reason if it cannot be sent."""
         group, body = self._group(name), payload.encode()
         try:
             group.send_event(name, body)
@@ -61,7 +62,7 @@ class UserMessages:
         self._note_event(name, body, group.node_id)
 
     async def ask(self, name: str, payload: str, timeout_s: float) -> QueryAnswer:
-        """Ask all nodes; returns when every node that runs has answered, or after the timeout."""
+        """Send a query; return when every running node has replied, or after the timeout."""
         group, body = self._group(name), payload.encode()
         found = {group.node_id: own} if (own := self._answer(name)) is not None else {}
         directory = self._member_directory
@@ -90,14 +91,15 @@ class UserMessages:
             raise Refused(400, "bad-request", f"names that begin with {RESERVED_PREFIX} are for gossip itself")
         return self._provider
 
-    # -- what others send ----------------------------------------------------------------------------------------------
+    # -- messages of other nodes
+    # -----------------------------------------------------------------------------------------
 
     def event_received(self, event: UserEvent) -> None:
-        """Note a user event of another node in the trace."""
+        """Append another node's user event to the trace."""
         self._note_event(event.name, event.body, event.message_id.origin)
 
     def query_received(self, query: Query) -> None:
-        """Answer a query of another node, if this node knows an answer; note it in the trace."""
+        """Reply to a query of another node if this node supports it; append it to the trace."""
         answer = self._answer(query.name)
         if answer is not None and isinstance(self._provider, Group):
             try:
@@ -122,7 +124,7 @@ class UserMessages:
 
 
 def _text(body: bytes) -> str:
-    """At most 512 bytes as one printable line."""
+    """Return at most 512 bytes as one printable line."""
     return printable(body.decode(errors="backslashreplace"))
 
 
