@@ -1,19 +1,18 @@
-"""One node: the composition root, where the parts are made and joined, and nothing is decided.
+"""One node: the composition root, which makes and connects the parts and makes no decisions.
 
     LocalNode      settings, keys, router, trace, alarms                       from the start
-      └▶ JoinedNode    membership, members, formation, handshakes              once others can hear this node
+      └▶ JoinedNode    membership, members, formation, handshakes              when others can discover this node
            └▶ FoundedFarm   replica, applied state, tasks                      while it is a server of a farm
     CurrentFarm ◀── listener, control endpoint, gossip: is there a FoundedFarm now?
 
-A node that discovers an existing farm waits until the leader announces its admission, and under
-which Raft id; then it is a server like the founders, of which the leader makes a learner, and a voter if there is room.
+A node that discovers an existing farm waits until the leader announces its admission and Raft id. Then it is a server
+like the founders: the leader makes it a learner, and a voter if there is room. A node whose address or name changes
+restarts within the process, with other settings (`begin_anew`).
 
-A node whose address or name changes begins anew within the process, with other settings (`begin_anew`).
-
-The node ends when it is told to (signal, `leave`, or its parent's pipe closing), and when going on would be wrong:
-another process lives with its identity, its storage is damaged, a task failed. Then the last line of its log says why.
-The first signal lets it hand over what it does for the farm, a second one does not. However it ends, its process has
-`CLOSE_SECONDS` for closing what is open: a disk that hangs would keep it for ever.
+The node ends on request (signal, `leave`, or its parent's pipe closing), and on errors: another process uses its
+identity, its storage is damaged, a task failed. Then the last line of its log has the reason. The first signal permits
+a handover, a second one does not. In each case the process has `CLOSE_SECONDS` to close its files and connections, even
+if a disk hangs.
 """
 
 import os
@@ -41,16 +40,16 @@ from bridge.node.settings.configuration import NodeConfiguration
 from consensus.storage import PROCESS_STOP_SECONDS
 
 END_SECONDS = 40.0
-"""For what a node does for the farm before it ends: its last report, the handover, and the wait for its removal."""
+"""Limit for a node's last report, handover and wait for its removal."""
 CLOSE_SECONDS = PROCESS_STOP_SECONDS
-"""For closing what is open: longer than the server waits for its disk, so that it can say what hangs."""
+"""Limit for closing: longer than the server waits for its disk, so that the server can report the hanging part."""
 
 EndsWithin = Callable[[float | None], None]
-"""Sets the deadline of the process, in seconds from now; None: it has none."""
+"""Sets the deadline of the process, in seconds from now; None removes it."""
 
 
 def no_deadline(_: float | None) -> None:
-    """Leave it to the caller how long the end of a node may take."""
+    """Leave the time limit for the end of a node to the caller."""
 
 
 class Node:
@@ -59,22 +58,22 @@ class Node:
     def __init__(
         self, configuration: NodeConfiguration, written: NodeConfiguration, ends_within: EndsWithin = no_deadline
     ) -> None:
-        """Read the files that the settings name. `written`: the configuration before this process moved elsewhere."""
+        """Read the files in the settings. `written` is the configuration before this process changed its address."""
         self._local = load_local_node(configuration)
         self._written = written
         self._ends_within = ends_within
         self._current = CurrentFarm()
         self._stop = trio.Event()
         self._unfinished = trio.CancelScope()
-        """What a signal cuts short: the start of the node, later its orderly end."""
+        """The part that a signal cuts short: the start of the node, later its orderly end."""
         self._leaving = False
         self._reason = ""
-        """Why it ends, if by itself."""
+        """The reason of an end that was not requested; empty otherwise."""
 
-    # -- the life of a node --------------------------------------------------------------------------------------------
+    # -- the run of a node ---------------------------------------------------------------------------------------------
 
     async def run(self, *, stop_with_stdin: bool) -> None:
-        """Lives until told to stop. Raises NodeStopped, and what the parts raise when they cannot start."""
+        """Run until stopped. Raise NodeStopped, and errors of parts that cannot start."""
         local, settings = self._local, self._local.configuration
         beginning = await begin(settings)
         transport = await trio.to_thread.run_sync(load_transport, settings)
@@ -181,7 +180,7 @@ class Node:
         self._stop.set()
 
     def _halt(self, reason: str) -> None:
-        """End in order, for a reason that stands in the log."""
+        """End in order, for a reason in the log."""
         self._reason = reason
         self._stop.set()
 
@@ -202,7 +201,7 @@ class Node:
 async def run_node(
     configuration: NodeConfiguration, *, stop_with_stdin: bool = False, ends_within: EndsWithin = no_deadline
 ) -> None:
-    """Runs one node until it is told to stop; see the module."""
+    """Run one node until it is stopped; see the module."""
 
     async def live(settings: NodeConfiguration, written: NodeConfiguration) -> None:
         node = await trio.to_thread.run_sync(Node, settings, written, ends_within)

@@ -37,11 +37,11 @@ class ClientEndpoint(Protocol):
         """The counts since the process started."""
 
     async def serve(self) -> None:
-        """Answer clients until cancelled."""
+        """Serve clients until cancelled."""
 
 
 ClientEndpoints = Mapping[str, ClientEndpoint]
-"""By the name of the table of settings."""
+"""Endpoints by the name of their table of settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Extra:
         return f"install the extra (pip install 'garlicfarm[{self.table}]'), or remove [{self.table}] from the settings"
 
     def missing(self) -> str | None:
-        """Return the name of a package that is not installed; None if all are."""
+        """Return the name of a missing package; None if all are installed."""
         return next((package for module, package in self.packages.items() if find_spec(module) is None), None)
 
 
@@ -67,7 +67,7 @@ KAFKA: Final = Extra("kafka", {"kio": "kio", "cramjam": "cramjam"})
 
 @asynccontextmanager
 async def client_endpoints(local: LocalNode, current: CurrentFarm) -> AsyncIterator[ClientEndpoints]:
-    """Have the endpoints bound while the block lasts. Raises `NodeStopped` and `KeyFileError`."""
+    """Bind the endpoints while the block lasts. Raise `NodeStopped` and `KeyFileError`."""
     found: dict[str, ClientEndpoint] = {}
     async with AsyncExitStack() as stack:
         for extra, settings in ((ZMQ, local.configuration.zmq), (KAFKA, local.configuration.kafka)):
@@ -82,7 +82,7 @@ async def client_endpoints(local: LocalNode, current: CurrentFarm) -> AsyncItera
 
 
 async def serve_clients(endpoints: ClientEndpoints) -> None:
-    """Answer the clients of all until cancelled."""
+    """Serve the clients of all endpoints until cancelled."""
     async with trio.open_nursery() as nursery:
         for each in endpoints.values():
             nursery.start_soon(each.serve)

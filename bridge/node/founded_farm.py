@@ -1,14 +1,14 @@
-"""The farm as one of its servers has it: everything that exists only while this node is a server of a farm.
+"""The farm from the view of one of its servers: all parts that exist only while this node is a server of a farm.
 
     KnownFarm (founding, admissions.json, an empty applied state) ─┐
     JoinedNode ────────────────────────────────────────────────────┴─▶ open_founded_farm ──▶ FoundedFarm
          Replica ──▶ log ──▶ AppliedState ──▶ BackgroundTasks      reports, log time, publishing
-                                         ├──▶ Reconciling          who is a member of the group
+                                         ├──▶ Reconciling          members of the group
                                          └──▶ Identities           evictions, eras of keys, the feature level
 
-A `FoundedFarm` is built whole when the replica runs, and its tasks live as long as the replica does. `CurrentFarm` is
-the one place that says whether there is one: a listener, the control endpoint and gossip ask it at each request. It is
-empty before, and again for a moment when this node turns out to have another Raft id than it was told.
+A `FoundedFarm` is complete when the replica runs, and its tasks live as long as the replica. Only `CurrentFarm` knows
+if there is one: a listener, the control endpoint and gossip read it at each request. It is empty before, and shortly
+when this node gets another Raft id.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -45,13 +45,13 @@ from gossip import Group, KeyOffered
 NO_SERVER = "this node is not a server of a farm yet; see `garlicfarm status`"
 
 
-def _hears_all(_node_id: bytes, _within_s: float) -> bool:
-    """A farm without gossip, as in tests, counts everyone as alive."""
+def _in_contact_with_all(_node_id: bytes, _within_s: float) -> bool:
+    """Return True: a farm without gossip, as in tests, counts every node as alive."""
     return True
 
 
 def _describes_none(_node_id: bytes) -> str | None:
-    """Without descriptions the addresses of the log count."""
+    """Return None: without descriptions the addresses of the log count."""
     return None
 
 
@@ -63,28 +63,28 @@ class FoundedFarm:
     replica: Replica
     signer: EntrySigner
     submitting: Submitting
-    """What others have this node submit."""
+    """Submits entries of clients and operators."""
     background_tasks: BackgroundTasks
     reconciling: Reconciling
     identities: Identities
     level_raising: LevelRaising
     notices: RaftNotices
-    """What the Raft server has told of itself."""
+    """Notices of the Raft server."""
     answered_within_ms: int
-    """A member that answered the leader this recently is well."""
-    hears: Callable[[bytes, float], bool] = _hears_all
-    """Whether gossip has heard of an identity within so many seconds (`MemberDirectory.is_heard`)."""
+    """Milliseconds since the last reply to the leader, up to which a member is healthy."""
+    in_contact: Callable[[bytes, float], bool] = _in_contact_with_all
+    """Returns True if gossip reached an identity within so many seconds (`MemberDirectory.is_in_contact`)."""
     endpoint_of: Callable[[bytes], str | None] = _describes_none
-    """Where the Raft server of an identity listens, by its own description."""
+    """Returns the endpoint of an identity's Raft server, from its own description."""
 
     def is_present(self, server_id: int, within_s: float) -> bool:
-        """Return True if another server was heard within that time, by gossip or as a Raft server.
+        """Return True if another server was reachable within that time, by gossip or as a Raft server.
 
-        Gossip alone would miss a server whose UDP is blocked. Raft alone tells of all others only where this server
-        leads; elsewhere, of the leader.
+        Gossip alone would miss a server whose UDP is blocked. Raft reaches all others only while this server leads;
+        otherwise only the leader.
         """
         admitted = self.state.admitted.get(server_id)
-        if admitted is not None and self.hears(admitted.node_id, within_s):
+        if admitted is not None and self.in_contact(admitted.node_id, within_s):
             return True
         server = self.replica.server
         if server.role.leader is not None and integer_id(server.role.leader) == server_id:
@@ -98,17 +98,17 @@ class FoundedFarm:
 
     @property
     def applied_state(self) -> AppliedState:
-        """What the log adds up to here."""
+        """The result of the log on this node."""
         return self.known.applied_state
 
     @property
     def state(self) -> FarmState:
-        """What all servers agree on after the last entry that this one has applied."""
+        """The state that all servers share after the last entry that this one has applied."""
         return self.known.applied_state.state
 
 
 class CurrentFarm:
-    """The farm of which this node is a server at the moment, if it is."""
+    """The farm that this node serves at the moment, if any."""
 
     def __init__(self, farm: FoundedFarm | None = None) -> None:
         self.farm = farm
@@ -117,7 +117,7 @@ class CurrentFarm:
 
     @contextmanager
     def of(self, farm: FoundedFarm) -> Iterator[None]:
-        """It is this one while the block lasts."""
+        """Set the farm while the block lasts."""
         self.farm = farm
         self._news.set()
         try:
@@ -128,36 +128,36 @@ class CurrentFarm:
             self._end = trio.Event()
 
     def required(self) -> FoundedFarm:
-        """Raises `Refused` for an operator who asks for what only a server of the farm can do."""
+        """Return the farm; raise `Refused` without one, for commands that only a server can carry out."""
         if self.farm is None:
             raise Refused(409, "no-server", NO_SERVER)
         return self.farm
 
     async def founded(self) -> FoundedFarm:
-        """Returns as soon as there is one."""
+        """Wait until there is a farm; return it."""
         while self.farm is None:
             await self._news.wait()
         return self.farm
 
     async def ended(self, farm: FoundedFarm) -> None:
-        """Returns as soon as it is not this one any more."""
+        """Wait until the current farm is not this one any more."""
         while self.farm is farm:
             await self._end.wait()
 
     def replica(self) -> Replica | None:
-        """The Raft server that runs, if one does."""
+        """Return the running Raft server, if any."""
         return None if self.farm is None else self.farm.replica
 
     def connected(self) -> frozenset[int]:
-        """The Raft ids of the servers that this node's server has a connection to."""
+        """Return the Raft ids of the servers that this node's server is connected to."""
         return frozenset() if self.farm is None else self.farm.replica.connected()
 
     def offer_keys(self, node_id: bytes, public_key: bytes) -> bytes:
-        """What a node that comes with a retired key is told."""
+        """Return the reply to a node with a retired key."""
         return b"" if self.farm is None else self.farm.identities.offer_to(node_id, public_key)
 
     async def keys_offered(self, event: KeyOffered) -> None:
-        """A member refuses this node's key and offers another one. Without the farm no offer can be judged."""
+        """Handle a member's offer of another key. Without the farm an offer cannot be judged."""
         if self.farm is not None:
             await self.farm.identities.offered(event)
 
@@ -166,9 +166,9 @@ class CurrentFarm:
 async def open_founded_farm(
     node: JoinedNode, known: KnownFarm, server_id: int, halt: Callable[[str], None]
 ) -> AsyncIterator[FoundedFarm]:
-    """Be the server `server_id` of the farm while the block lasts. StorageError says why it cannot be.
+    """Be the server `server_id` of the farm while the block lasts; raise StorageError if that is impossible.
 
-    `halt` is called with the reason if the log says that this node is not a member of the farm any more.
+    `halt` is called with the reason if the log shows that this node is not a member of the farm any more.
     """
     local, connecting = node.local, node.connecting
     notices = RaftNotices(local.trace, local.alarms, node.name_of_server, node.durations.take_over)
@@ -229,7 +229,7 @@ def _replica_settings(node: JoinedNode, known: KnownFarm, server_id: int) -> Rep
         segment_bytes=consensus.segment_bytes,
         voters_max=consensus.voters_max,
         endpoint_of=_endpoints(node),
-        # A submission that set out for the leader may come home: this server was elected meanwhile.
+        # A submission to the leader may return to this server if it was elected since.
         address_of=lambda node_id: own_address if node_id == own_id else directory.address_of(node_id),
         had_storage=known.admissions.was_server,
     )
@@ -275,7 +275,7 @@ def _founded_farm(
         ),
         notices=notices,
         answered_within_ms=local.profile.answered_within_ms,
-        hears=node.member_directory.is_heard,
+        in_contact=node.member_directory.is_in_contact,
         endpoint_of=_endpoints(node),
     )
 

@@ -1,8 +1,8 @@
-"""One request by httpcore and its whole answer, whose size is bounded while it is read.
+"""One request by httpcore and its complete reply, whose size is bounded during reading.
 
-The length that an answer announces is no bound, and an answer may announce none: what counts is what arrives. Time is
-bounded by the caller, which also closes the connection after an error. It learns of every part that arrives, because a
-page of the log takes half a minute on a link of 1 Mbit/s (`net.transfer_time`).
+The announced length of a reply is not a bound, and a reply may omit it: only received bytes count. The caller bounds
+the time, and closes the connection after an error. It receives the size of every part, because a page of the log takes
+half a minute on a link of 1 Mbit/s (`net.transfer_time`).
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ import trio
 
 
 class AnswerTooLongError(Exception):
-    """The answer is longer than was allowed; the text says how many bytes that is."""
+    """The reply is longer than allowed; the text contains the limit in bytes."""
 
 
 async def exchange(
@@ -25,9 +25,9 @@ async def exchange(
     connect_s: float | None = None,
     arrived: Callable[[int], None] = lambda _: None,
 ) -> tuple[int, bytes]:
-    """Status and body of the answer; `arrived` gets the size of each part.
+    """Return status and body of the reply; `arrived` receives the size of each part.
 
-    Raises `AnswerTooLongError`, and httpcore's errors.
+    Raise `AnswerTooLongError`, and httpcore's errors.
     """
     timeout = {"timeout": {"connect": connect_s}}
     received = bytearray()

@@ -1,10 +1,10 @@
-"""A node that is in touch with others: the parts that it has whether it belongs to a farm or not.
+"""A node in contact with others: its parts with or without a farm.
 
     MembershipProvider ──▶ MemberDirectory ──▶ Forming ──▶ the farm is known
          └── metadata (notice, endpoint, fingerprint, Raft id) ◀──┘
     FarmKeys, FarmPeers, RequestGateway ──▶ Connecting: handshakes, both ways
 
-They are made in one go when membership is open, each out of those before it.
+They are made together when membership is open, each from the previous ones.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection
@@ -48,7 +48,7 @@ from gossip import NodeId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedNode:
-    """Made by `join`."""
+    """The parts, made by `join`."""
 
     local: LocalNode
     provider: MembershipProvider
@@ -66,9 +66,9 @@ class JoinedNode:
     """Returns the name that the log has; before that, the name that the member announces."""
 
     async def introduce(self, connected: Callable[[], Collection[int]]) -> None:
-        """Where there is no gossip, introduce this node to others until cancelled.
+        """Introduce this node to others until cancelled; return immediately with gossip.
 
-        `connected`: the Raft ids of the servers that this node's server has a connection to.
+        `connected` returns the Raft ids of the servers that this node's server is connected to.
         """
         await introduce(
             self.provider,
@@ -80,10 +80,10 @@ class JoinedNode:
         )
 
     async def watch(self, written: NodeConfiguration, farm_state: Callable[[], FarmState | None]) -> None:
-        """Follow the name, the addresses and the clock of this node until cancelled.
+        """Watch the name, the addresses and the clock of this node until cancelled.
 
-        `written`: the configuration as the operator wrote it. `farm_state`: None while this node is no server.
-        Raises `NameTakenError` or `AddressChangedError` if the node has to begin anew.
+        `written` is the operator's configuration. `farm_state` returns None while this node is not a server. Raise
+        `NameTakenError` or `AddressChangedError` if the node must restart with other settings.
         """
         local, own_id, directory = self.local, self.provider.node_id, self.member_directory
 
@@ -114,7 +114,7 @@ async def join(
     gateway: RequestGateway,
     offer_keys: Callable[[NodeId, bytes], bytes],
 ) -> AsyncIterator[JoinedNode]:
-    """Be in touch with others while the block lasts. `gateway` answers those that connect."""
+    """Stay in contact with others while the block lasts. `gateway` handles their connections."""
     metadata = first_metadata(local.farm_key.cluster, local.configuration.name, local.endpoint, transport.fingerprint)
     keys = GroupKeys(local.farm_key.key_ring, offer_keys, peers.may_tell_keys)
 
@@ -165,7 +165,7 @@ async def join(
 
 
 def _answers(name: str, provider: MembershipProvider) -> dict[str, Callable[[], str]]:
-    """What a node answers to queries."""
+    """Return the functions that make this node's replies to queries."""
 
     def round_trips() -> str:
         return write_round_trips(
@@ -203,7 +203,7 @@ def _forming(local: LocalNode, beginning: Beginning, node_id: NodeId, own_metada
 
 
 async def remembered_peers(local: LocalNode, beginning: Beginning) -> FarmPeers:
-    """The peers as this node's farm is known from the first datagram on; raises UnusableFormationError."""
+    """Return the peers, with the farm as stored on disk; raise UnusableFormationError."""
     return FarmPeers(beginning.identity, await _remembered_farm(local, beginning))
 
 
@@ -216,7 +216,10 @@ async def _remembered_farm(local: LocalNode, beginning: Beginning) -> KnownFarm 
 
 
 async def known_farm(local: LocalNode, founding: Founding, node_id: bytes, *, founded: bool) -> KnownFarm:
-    """A farm before this node has its log. `founded`: by this node itself. Raises UnusableFormationError."""
+    """Return a farm before this node has its log. Raise UnusableFormationError.
+
+    `founded`: this node is one of its founders.
+    """
     state_dir = local.configuration.state_dir
     admissions = await trio.to_thread.run_sync(partial(AdmissionStore, state_dir, founding, node_id, founded=founded))
     empty = AppliedState(founding.log_time_base_ms, local.trace, founding.founders, founding.cluster_id)

@@ -1,9 +1,9 @@
-"""What a node is by itself, before it speaks to others: its settings, keys, router, trace and alarms.
+"""The local parts of a node, before it contacts others: its settings, keys, router, trace and alarms.
 
     settings ──▶ LocalNode: farm key, masters, trace, alarms, metrics, router
-                   └──▶ begin ──▶ Beginning: identity and formation, as the state directory remembers them
+                   └──▶ begin ──▶ Beginning: stored identity and formation
 
-Everything that an operator can have set wrongly is found here, before another node hears of this one.
+Wrong settings are reported here, before another node discovers this one.
 """
 
 import logging
@@ -48,11 +48,11 @@ LOG = logging.getLogger("garlicfarm")
 
 @dataclass(frozen=True, slots=True)
 class LocalNode:
-    """Made of the settings alone, by `load_local_node`."""
+    """The parts made from the settings alone, by `load_local_node`."""
 
     configuration: NodeConfiguration
     farm_key: FarmKey
-    """As its file had it at the start."""
+    """The content of its file at the start."""
     masters: Masters
     trace: EventLog
     alarms: Alarms
@@ -63,12 +63,12 @@ class LocalNode:
 
     @property
     def profile(self) -> Profile:
-        """How patient this node is with other servers."""
+        """The timeouts and limits of this node for other servers."""
         return profile_of(self.configuration.consensus.timing)
 
     @property
     def pace(self) -> Pace:
-        """How often a structure is published anew."""
+        """The period of publications."""
         publishing = self.configuration.publishing
         if publishing.pace is PaceSetting.REPORTING_PERIOD:
             return Pace.of_period(publishing.reporting_period_ms)
@@ -76,24 +76,24 @@ class LocalNode:
 
     @property
     def endpoint(self) -> str:
-        """Where other servers reach this one's Raft server."""
+        """The endpoint of this node's Raft server for others."""
         address = self.configuration.consensus.advertise
         host = f"[{address.host}]" if ":" in address.host else address.host
         return f"tcp://{host}:{address.port}"
 
     def structure_files(self) -> dict[str, str]:
-        """Master destination → the file with its structure, where the router keeps it in one."""
+        """Return the file of each master destination whose structure the router keeps in a file."""
         return structure_files(self.router, self.masters.keys)
 
     async def run(self) -> None:
-        """What goes on for as long as the node lives, with or without others."""
+        """Run the local tasks while the node lives, with or without others."""
         async with trio.open_nursery() as nursery:
             for each in (self.lag, self.router, self.ineffective):
                 nursery.start_soon(each.run)
 
 
 def load_local_node(configuration: NodeConfiguration) -> LocalNode:
-    """Raises `KeyFileError` and `MasterError`."""
+    """Load the files of the settings. Raise `KeyFileError` and `MasterError`."""
     farm_key = load_farm_key(configuration.farm_key)
     founders = configuration.founders or farm_key.founders
     if founders:
@@ -120,21 +120,21 @@ def load_local_node(configuration: NodeConfiguration) -> LocalNode:
 def make_router(
     configuration: NodeConfiguration, host: HostSampler, lag: LoopLag, alarms: Alarms, keys: Sequence[HeldKey]
 ) -> "FileRouter | I2cpRouter":
-    """The router that the settings name, not running yet; raises `KeyFileError` where a password cannot be used."""
+    """Make the router of the settings, not running yet; raise `KeyFileError` for an unusable password."""
     settings, leaves = configuration.router, configuration.leaves
     if isinstance(settings, FileRouterSettings):
         return FileRouter(settings.directory, leaves, host, lag, demo=configuration.demo)
     from bridge.node.router.i2cp_router import I2cpRouter  # noqa: PLC0415 - of nodes with a router only, a megabyte
 
     def signing_key_of(master_hash: bytes) -> SigningKey | None:
-        # Asked each time: a renewed key counts at once.
+        # Looked up each time: a renewed key counts immediately.
         return next((held.key for held in keys if held.master_hash == master_hash), None)
 
     return I2cpRouter(settings.access(), leaves, host, lag, alarms, signing_key_of=signing_key_of)
 
 
 def structure_files(router: "FileRouter | I2cpRouter", keys: Sequence[HeldKey]) -> dict[str, str]:
-    """Master destination → the file with its structure, where there is one."""
+    """Return the file of each master destination whose structure is in a file."""
     if not isinstance(router, FileRouter):
         return {}
     paths = {held.master: router.path_of(held.master_hash) for held in keys}
@@ -143,14 +143,14 @@ def structure_files(router: "FileRouter | I2cpRouter", keys: Sequence[HeldKey]) 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What the state directory remembers of earlier lives."""
+    """The stored state of earlier runs."""
 
     identity: NodeIdentity
     formation: FormationState
 
 
 async def begin(configuration: NodeConfiguration) -> Beginning:
-    """Make and check the state directory, and read it; NodeStopped says why this process must not go on."""
+    """Make, check and read the state directory; raise NodeStopped if this process must not run."""
     return await trio.to_thread.run_sync(_begin, configuration)
 
 
@@ -161,21 +161,21 @@ def _begin(configuration: NodeConfiguration) -> Beginning:
     except UntrustedPathError as error:
         raise NodeStopped(str(error)) from error
     if answers(state_dir / SOCKET_NAME):
-        # Asked first: otherwise its ports would be what is found in use, and blamed.
+        # First: otherwise the error would blame its ports, which are in use.
         raise NodeStopped(
             f"a node already runs with the state directory {state_dir}: query it with `garlicfarm status --node"
             f" {state_dir}`, or give this node another state_dir and other ports",
         )
     if isinstance(configuration.router, FileRouterSettings):
         configuration.router.directory.mkdir(parents=True, exist_ok=True)
-    # Before another node hears this process: if a copy spoke first, the original could take itself for the copy.
+    # Before another node discovers this process: if a copy was first, the original could be taken for the copy.
     check_place(state_dir / RAFT_DIRECTORY)
     identity = load_identity(state_dir)
     return Beginning(identity, load_formation(state_dir, identity.node_id))
 
 
 def start_facts(local: LocalNode) -> dict[str, Scalar]:
-    """What the first line of a node's log shows: its process, and the addresses that it has taken."""
+    """Return the facts in the first line of a node's log: its process and its addresses."""
     configuration = local.configuration
     facts: dict[str, Scalar] = {"pid": os.getpid(), "raft": endpoint(configuration.consensus.advertise)}
     if configuration.gossip is not None:

@@ -241,7 +241,7 @@ async def test_a_peer_that_is_not_heard_is_no_broker() -> None:
         assert within_s == PRESENT_S
         return node_id in {admitted[number].node_id for number in heard}
 
-    farm = replace(farm_of(stage), hears=hears)
+    farm = replace(farm_of(stage), in_contact=hears)
     topic = FarmTopic(CurrentFarm(farm), settings, HERE, Producing(CurrentFarm(farm), None, stage.alarms), None)
 
     def brokers() -> list[int]:

@@ -76,11 +76,11 @@ async def test_a_report_that_was_not_taken_is_sent_again() -> None:
     news = ReportNews({"pace": "normal"})
     [part] = rival_report().masters
     report = rival_report()
-    told, configuration = news.told(report)
+    told, configuration = news.unreported(report)
     assert configuration == {"pace": "normal"}
-    assert news.told(report) == (told, configuration), "nothing was committed"
+    assert news.unreported(report) == (told, configuration), "nothing was committed"
     news.committed(told, configuration)
-    assert news.told(report) == (report, None)
+    assert news.unreported(report) == (report, None)
     assert part.last_published_lease_set is None
 
 
@@ -89,7 +89,7 @@ async def test_the_configuration_is_said_at_first_and_once_an_hour() -> None:
     hours = []
     for minute in range(0, 180, 5):
         report = Report("farm", NOW_MS + minute * 60_000, 1, rival_report().router)
-        told, configuration = news.told(report)
+        told, configuration = news.unreported(report)
         if configuration is not None:
             hours.append(minute * 60_000 // CONFIGURATION_EVERY_MS)
         news.committed(told, configuration)

@@ -92,7 +92,7 @@ class MemberDirectory:
         """Return the other members that gossip has not marked dead."""
         return frozenset(node_id for node_id, each in self._listed.items() if each.reachable)
 
-    def is_heard(self, node_id: bytes, within_s: float) -> bool:
+    def is_in_contact(self, node_id: bytes, within_s: float) -> bool:
         """Return True if gossip counts the member as alive, or has not suspected it for longer than `within_s`."""
         known = self._listed.get(node_id)
         if known is None or not known.reachable:

@@ -1,14 +1,14 @@
-"""The background tasks of a node in a farm, for as long as it runs.
+"""The background tasks of a node in a farm, while it runs.
 
-    ReportDuty       once a reporting period, and as soon as there is a leader: this node's application entry
+    ReportDuty       once a reporting period, and after a leader is found: this node's application entry
     TimeDuty         while it leads: log time, at its election and once a period
-    Outage           notices that there is no quorum
-    MeasuringDuty    what its router sees of the others' destinations
-    PublishingDuty   one for each master that it holds a key of; while it is chosen: plan, commit, sign, hand over
+    Outage           detects the loss of the quorum
+    MeasuringDuty    measures the destinations of other nodes with this node's router
+    PublishingDuty   one for each master with a key here; while it is chosen: plan, commit, sign, hand over
 
-Each has loops of its own, so that a slow router delays no clock entry and a lost leader no probe of a leaf. All of them
-submit through the replica, which finds the leader. None of them is the leader's task but the clock: the publisher need
-not lead.
+Each has its own loops, so that a slow router does not delay a clock entry and a lost leader does not delay a probe of a
+leaf. All of them submit through the replica, which finds the leader. Only the clock needs leadership: the publisher
+need not lead.
 """
 
 import trio
@@ -38,21 +38,21 @@ class BackgroundTasks:
 
     @property
     def published(self) -> int:
-        """Structures that the router took in this life of the node."""
+        """The number of structures that the router accepted in this run of the node."""
         return sum(task.published for task in self.publishing)
 
     @property
     def figures_dropped(self) -> int:
-        """Figures of the router outside their ranges, which were left out of reports."""
+        """The number of router figures outside their ranges, which were omitted from reports."""
         return self._reporting.figures_dropped
 
     @property
     def stands_still(self) -> bool:
-        """No clock entry was committed for several reporting periods."""
+        """True if no clock entry was committed for several reporting periods."""
         return self._outage.lasts
 
     def without_quorum(self) -> SeenAlone | None:
-        """What this node makes of the farm by itself while there is no quorum."""
+        """Return this node's own view of the farm while there is no quorum."""
         own = self._reporting.latest
         if own is None or not self._outage.lasts:
             return None
@@ -64,20 +64,20 @@ class BackgroundTasks:
         )
 
     def changed(self, change: Change) -> None:
-        """A committed entry changed the farm's state."""
+        """Handle a change of the farm's state by a committed entry."""
         if isinstance(change, RequestRefused):
             self._reporting.refused(change.request)
         for task in self.publishing:
             task.changed(change)
 
     async def resign(self) -> None:
-        """This node leaves: another one publishes in its place, without its leaves, at once."""
+        """Leave: another node publishes instead of this one immediately, without its leaves."""
         for task in self.publishing:
             task.resign()
         await self._reporting.last_word()
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Work until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._outage.run)
             nursery.start_soon(self._measuring.run)
@@ -88,7 +88,7 @@ class BackgroundTasks:
                 nursery.start_soon(task.run)
 
     async def _follow_leadership(self) -> None:
-        """When another server leads, or this one, its clock entry, or its first report, is due at once."""
+        """Make the clock entry or the first report due immediately when leadership changes."""
         while True:
             await self._replica.role_changes()
             self._time.leadership_changed()

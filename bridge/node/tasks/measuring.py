@@ -1,8 +1,8 @@
-"""A member's task to measure the others: what its router sees of their leaves and of the masters, one after the other.
+"""A member's task to measure the others: its router looks up their leaves and the masters in turn.
 
-A look-up goes through the network and takes seconds, so it is no part of a report: this loop goes round the farm's
-destinations, and each report takes along what was measured since the last one. Every measurement is reported once. A
-router that can measure nothing (a file) is asked and says so, and nothing is reported.
+A look-up goes through the network and takes seconds, so reports do not wait for it. This loop visits the farm's
+destinations, and each report contains the measurements since the previous one. Every measurement is reported once. A
+router without this ability (a file) returns None, and nothing is reported.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ ROUND_SHORTEST_S = 60.0
 
 
 class MeasuringTask:
-    """The loop, and what it found since it was last asked."""
+    """The loop and its measurements since the last `take`."""
 
     def __init__(self, context: TaskContext) -> None:
         self._context = context
@@ -29,11 +29,11 @@ class MeasuringTask:
         self._masters: dict[str, Measurement] = {}
 
     def take(self) -> tuple[tuple[Measurement, ...], tuple[Measurement, ...]]:
-        """What was measured of leaves and of masters; each is given once, and the rest the next time."""
+        """Take the measurements of leaves and of masters; each is returned once, and excess ones the next time."""
         return _taken(self._leaves), _taken(self._masters)
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Work until cancelled."""
         while True:
             began_s = trio.current_time()
             for destination, found in list(self._targets()):

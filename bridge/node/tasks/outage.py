@@ -1,16 +1,15 @@
-"""What this node notices of an outage: that the log stands still, what is known then, and when it is over.
+"""Detection of an outage, the farm's state during it, and its end.
 
-    clock entries applied ──▶ QuorumWatch ──▶ publishing without a quorum, and the verdict, while there are none
-    gossip's members      ──▶ reachable   ──▶ who may publish meanwhile (`bridge.core.publishing.without_quorum`)
-    the log on disk       ──▶ the farm, for a node that was started into the outage
+    clock entries applied ──▶ QuorumWatch ──▶ publishing without a quorum, and the verdict, without new entries
+    gossip's members      ──▶ reachable   ──▶ nodes that may publish then (`bridge.core.publishing.without_quorum`)
+    the log on disk       ──▶ the farm, for a node that was started during the outage
 
-A node that ran when the quorum was lost knows the farm's state. One that starts without a quorum does not: no leader
-tells it which of its entries are committed. For publishing it then takes all of them, applied to a copy of the state:
-what the farm had not committed yet is at worst a report too new. The applied state itself stays as it is.
+A node that ran when the quorum was lost has the farm's state. A node started without a quorum does not: no leader
+reports which of its entries are committed. For publishing it then applies all of them to a copy of the state. An
+uncommitted entry is at worst a report that is too new. The applied state itself does not change.
 
-Once the log moves again, one reporting period is left to the nodes that published meanwhile to report their last
-second; only then this node commits publications of its own, so that they are later. The structures of the outage
-outlive that.
+After the log moves again, nodes that published alone have one reporting period to report their last second. Only then
+this node commits its own publications, so that they are later. The structures of the outage last longer than that.
 """
 
 import math
@@ -31,7 +30,7 @@ READ_BYTES = 1024 * 1024
 
 
 class Outage:
-    """Whether there is one now, and the farm as it was when it began."""
+    """The present outage, if any, and the farm at its beginning."""
 
     def __init__(self, context: TaskContext) -> None:
         self._context = context
@@ -41,23 +40,23 @@ class Outage:
 
     @property
     def holds(self) -> bool:
-        """It was over only a moment ago."""
+        """True shortly after the end of an outage."""
         return trio.current_time() < self._hold_until_s
 
     @property
     def farm(self) -> Farm:
-        """The farm's last state that this node knows of."""
+        """The farm's last state known to this node."""
         return self._context.applied_state.farm if self._copy is None else self._copy
 
     @property
     def log_time_ms(self) -> int:
-        """Log time without a log: this node's reckoning, or its clock if no entry has set that in this life."""
+        """Log time without a log: this node's estimate, or its clock if no entry has set log time in this run."""
         applied_state = self._context.applied_state
         paced_ms = max(self.farm.state.log_time_ms, applied_state.log_time.paced(now_ms()))
         return paced_ms if applied_state.quorum.moved else max(paced_ms, self._context.clock_ms())
 
     def around(self, own: Report) -> LocalObservations:
-        """Whom this node reaches. Only members of the group count: who was removed must not publish for it."""
+        """Return the nodes that this node reaches. Only members count: a removed server must not publish."""
         members = map(integer_id, self._context.replica.server.describe().raft.configuration.member_ids)
         present = self._context.reachable()
         admitted = self.farm.state.admitted
@@ -67,12 +66,12 @@ class Outage:
 
     @property
     def concerns_us(self) -> bool:
-        """This node belongs to the group, as far as it knows: a removed one hears of no clock entries either."""
+        """True if this node belongs to the group, to its knowledge: a removed one receives no clock entries either."""
         raft = self._context.replica.server.describe().raft
         return self._context.replica.server_id in raft.configuration.member_ids
 
     async def run(self) -> None:
-        """Looks, until cancelled."""
+        """Look, until cancelled."""
         while True:
             await self._look()
             await trio.sleep(LOOK_INTERVAL_S)
@@ -91,7 +90,7 @@ class Outage:
         self.lasts = lost
 
     async def _from_disk(self) -> Farm:
-        """What all of this server's log adds up to, committed or not."""
+        """Return the state after all entries of this server's log, including uncommitted ones."""
         applied_state, server = self._context.applied_state, self._context.replica.server
         copy = Farm(applied_state.state.log_time_ms)
         farm = applied_state.farm

@@ -1,8 +1,8 @@
-"""The second that this node published last, of each master, remembered over restarts.
+"""The last second that this node published for each master, kept over restarts.
 
-A structure that was published without a quorum stands in no log. Its publisher reports the second, so that what the
-farm commits next is later; were that forgotten by a restart, clients could go on with the older list until its end. The
-file is written after each hand-over: one that is lost or behind only makes the next second depend on the clock alone.
+A structure published without a quorum is not in a log. Its publisher reports the second, so that the farm's next commit
+is later. If a restart lost it, clients could use the older list until its end. The file is written after each
+hand-over. If the file is lost or outdated, the next second depends on the clock alone.
 """
 
 from contextlib import suppress
@@ -27,9 +27,9 @@ class _PublishedFile(msgspec.Struct):
 
 
 class PublishedStore:
-    """The file, and what it says. Masters are named by the hexadecimal hash of their destination.
+    """The file and its content. Masters are named by the hexadecimal hash of their destination.
 
-    Without a directory it remembers as long as the process lives.
+    Without a directory the content lasts as long as the process.
     """
 
     def __init__(self, state_dir: Path | None) -> None:
@@ -37,13 +37,13 @@ class PublishedStore:
         self._seconds = self._read()
 
     def second(self, master_hash: bytes) -> int:
-        """The last second that was noted; 0 if none was."""
+        """Return the last stored second; 0 without one."""
         return self._seconds.get(master_hash.hex(), 0)
 
     async def note(self, master_hash: bytes, second: int) -> None:
-        """A structure of this second was handed over. Without space on the disk the older note stays.
+        """Store the second of a structure after its hand-over. On a full disk the older note stays.
 
-        A second that no structure can have is not noted: with it, no second of any master would be read again.
+        An impossible second is not stored: with it, the file would not be read again for any master.
         """
         if not 0 <= second < SECOND_LIMIT:
             await trio.lowlevel.checkpoint()

@@ -1,13 +1,13 @@
-"""A member's task to publish one master destination, while it is chosen to.
+"""A member's task to publish one master destination, while it is the chosen publisher.
 
     plan ─▶ commit the plan ─▶ accepted ─▶ sign ─▶ hand over to the router
-    plan without a quorum, while the log stands still  ─▶ sign ─▶ hand over, with an alarm
+    plan without a quorum, while the log does not move ─▶ sign ─▶ hand over, with an alarm
 
-One plan is under way at a time, from its proposal until the router has it: a router that is slow must not make its node
-fill the log with plans. What comes to nothing is tried again with growing pauses, for the same reason.
+One plan at a time is active, from its proposal until the router has it: with a slow router a node must not fill the log
+with plans. For the same reason failed plans are repeated with growing pauses.
 
-A plan that was accepted and then lost (the process died before it signed) leaves no trace on the router; the publisher
-therefore compares what it handed over in this life with what was accepted last, and plans anew if they differ.
+An accepted plan that is lost (the process died before it signed) does not reach the router. The publisher therefore
+compares its last hand-over in this run with the last accepted plan, and plans again if they differ.
 """
 
 import math
@@ -40,25 +40,25 @@ from consensus.net import Backoff
 
 PLAN_INTERVAL_SECONDS = 1.0
 FIRST_PLAN_INTERVAL_SECONDS = 0.2
-"""As long as a master was never published: a farm that was just created is about to be complete."""
+"""Seconds between plans until a master's first publication: a new farm is about to be complete."""
 RETRY_FIRST_S, RETRY_LONGEST_S = 5.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class PublishingAlarms:
-    """What the tasks of all masters share."""
+    """The alarms shared by the tasks of all masters."""
 
     key: SharedAlarm
     unfenced: SharedAlarm
 
 
 def publishing_alarms(alarms: Alarms) -> PublishingAlarms:
-    """The alarms of a node's publishing tasks."""
+    """Return the alarms of a node's publishing tasks."""
     return PublishingAlarms(SharedAlarm(alarms, SIGNING_KEY), SharedAlarm(alarms, PUBLISHING_WITHOUT_QUORUM))
 
 
 class PublishingTask:
-    """The loops of one master. `run` them once; `changed` hears what the state machine did."""
+    """The loops of one master. `run` them once; `changed` receives the changes of the state machine."""
 
     def __init__(self, context: TaskContext, held: HeldKey, outage: Outage, alarms: "PublishingAlarms") -> None:
         self._context = context
@@ -69,7 +69,7 @@ class PublishingTask:
         self._proposed: PlannedPublication | None = None
         """Submitted, and neither accepted nor refused so far."""
         self._accepted: PlannedPublication | None = None
-        """Accepted, and not with the router yet."""
+        """Accepted, and not handed over to the router yet."""
         self._review = trio.Event()
         self._hand_over_due = trio.Event()
         self._handed_over: Publication | None = None
@@ -79,10 +79,10 @@ class PublishingTask:
         self._resigned = False
         self.published = 0
         self.last_published_ms = context.published.second(held.master_hash) * 1000
-        """The second, in milliseconds, of the structure that the router took last, in whichever life of the node."""
+        """Milliseconds: the second of the structure that the router last accepted, in any run of the node."""
         self._last_structure: str | None = None
         self.signed: PlannedPublication | None = None
-        """What the router took last in this life of the node."""
+        """The plan that the router last accepted in this run of the node."""
 
     @property
     def master(self) -> str:
@@ -90,7 +90,7 @@ class PublishingTask:
         return self._held.master
 
     def changed(self, change: Change) -> None:
-        """A committed entry changed the farm's state."""
+        """Handle a change of the farm's state by a committed entry."""
         match change:
             case PublicationAccepted(publication):
                 if self._proposed is not None and self._proposed.publication == publication:
@@ -101,7 +101,7 @@ class PublishingTask:
                     self._proposed = None
                     self._back_off()
             case EntryWithoutEffect("publication", author) if author == self._context.signer.node_id:
-                # Should the farm not take this node's word, each try would still be an entry of its log.
+                # If the farm rejects this node's entries, each attempt would still be an entry of its log.
                 self._back_off()
             case PublisherChanged(master=self.master):
                 self._review.set()
@@ -109,7 +109,7 @@ class PublishingTask:
                 pass
 
     def status(self) -> MetaStatus:
-        """This node's part in publishing the master, as it reports it."""
+        """Return this node's status in publishing the master, for its report."""
         context = self._context
         known = context.applied_state.state.masters.get(self.master)
         obstacle = context.router.publishing_obstacle(self._held.master_hash)
@@ -125,7 +125,7 @@ class PublishingTask:
         )
 
     def _leaves_the_turn(self) -> bool:
-        """Failures in a row, and another server that is able. Without a quorum each node decides for itself."""
+        """Return True after repeated failures if another server is able. Without a quorum each node decides alone."""
         context = self._context
         if self._outage.lasts or not self._turns.is_away(trio.current_time()):
             return False
@@ -134,7 +134,7 @@ class PublishingTask:
         return any(each.inability is None for each in others)
 
     async def review_key(self) -> None:
-        """Take up a renewed key, and have an alarm stand while the one in hand ends soon."""
+        """Read a renewed key, and keep an alarm active while the present one ends soon."""
         now_s = self._context.applied_state.date_ms() // 1000
         held = self._held
         if held.path is not None and await trio.to_thread.run_sync(held.renew, now_s):
@@ -147,15 +147,15 @@ class PublishingTask:
             self._context.router_alarm.set(f"{self._cause}: obstacle", f"this node does not publish: {obstacle}")
 
     def resign(self) -> None:
-        """Publish no more in this life of the node."""
+        """Stop publishing in this run of the node."""
         self._resigned = True
 
     def reported(self, own: Report) -> None:
-        """How this node is by now, whether its report is taken or not."""
+        """Take this node's latest status, even if its report is not accepted."""
         self._own = own
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Work until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._publish)
             nursery.start_soon(self._hand_over)
@@ -164,7 +164,7 @@ class PublishingTask:
 
     async def _publish(self) -> None:
         while True:
-            # Entries of no interest come by the thousand, so it is not they that wake this loop.
+            # Entries arrive by the thousand, so only relevant ones wake this loop.
             self._review = trio.Event()
             with trio.move_on_after(self._plan_interval_s()):
                 await self._review.wait()
@@ -182,7 +182,7 @@ class PublishingTask:
         return FIRST_PLAN_INTERVAL_SECONDS if begins else PLAN_INTERVAL_SECONDS
 
     def _plan_alone(self) -> None:
-        """Without a quorum a plan goes straight to the router; what is under way there comes first."""
+        """Pass a plan directly to the router without a quorum; a plan in progress there comes first."""
         if self._accepted is not None or self._own is None or trio.current_time() < self._not_before_s:
             return
         farm, around, now_ms = self._outage.farm, self._outage.around(self._own), self._outage.log_time_ms
@@ -239,17 +239,17 @@ class PublishingTask:
         if answer.outcome is SubmitOutcome.COMMITTED:
             with trio.move_on_after(self._context.period_s), suppress(ServerStoppedError):
                 await self._context.replica.server.wait_applied(answer.index or 0)
-        # Of unknown fate: should it be committed after all, it is simply not handed over, and planned again.
+        # Its fate is unknown: if it is committed later, it is not handed over, and planned again.
         self._proposed = None
 
     def _back_off(self) -> None:
-        """Each new try is an entry of the log, so tries that come to nothing become rare."""
+        """Delay the next attempt: each one is an entry of the log, so failing attempts become rare."""
         self._not_before_s = trio.current_time() + self._backoff.next_s()
 
     # -- the router ----------------------------------------------------------------------------------------------------
 
     async def _hand_over(self) -> None:
-        """What goes to the router, one thing after the other: it must not stop what it is just beginning."""
+        """Pass plans and stops to the router one by one: a stop must not end a publication that just begins."""
         while True:
             self._hand_over_due = trio.Event()
             if self._accepted is not None:
@@ -287,7 +287,7 @@ class PublishingTask:
         return f"publishing {self._held.key.destination.address}"
 
     def _is_deposed(self) -> bool:
-        """Only once a later publication of another server is accepted: until then ours is the best there is."""
+        """Return True after a later publication of another server is accepted: until then this node's is the best."""
         if self._handed_over is None:
             return False
         known = self._context.applied_state.state.masters.get(self.master)

@@ -1,15 +1,15 @@
-"""When a node that cannot publish through its router gives another one the turn, and when it takes it back.
+"""Gives the turn to another node while this node cannot publish through its router.
 
-    failures in a row < 2             tried again, with the pauses of the publishing task
+    failures in a row < 2             repeated, with the pauses of the publishing task
     2, and another server is able     withdrawn: the report has `publishConfig` off and the failure
-    after 1, 2, 4, … at most 16 min   able again; the first failure withdraws it again, a success forgets all
+    after 1, 2, 4, … at most 16 min   able again; the first failure withdraws it again, a success resets all
 
-The election compares figures of the router's health, and a router in the best of health may refuse each structure. So
-failures must count, or the farm chooses that node for ever. They count through `publishConfig`, which every version of
-the state machine understands: no server decides otherwise because it does not know the member `publishFailure`.
+The election compares figures of the router's health, and a healthy router may refuse each structure. So failures must
+count, or the farm would choose that node permanently. They count through `publishConfig`, which every version of the
+state machine supports: no server decides differently because it lacks the member `publishFailure`.
 
-While no other server is able, withdrawing would gain nothing, and the node goes on trying. The pauses grow, so a farm
-in which all routers refuse passes the turn around less and less often.
+Without another able server a withdrawal would be useless, and the node repeats its attempts. The pauses grow, so a farm
+in which all routers refuse changes its publisher less and less often.
 
 A module of its own: it decides, without I/O or a clock, and the task around it has both.
 """
@@ -24,7 +24,7 @@ AWAY_FIRST_S, AWAY_LONGEST_S = 60.0, 960.0
 
 
 class PublishingTurns:
-    """The failures of one master on this node. Times are the caller's, in seconds."""
+    """The failures of one master on this node. The caller passes times, in seconds."""
 
     def __init__(self) -> None:
         self._backoff = Backoff(AWAY_FIRST_S, AWAY_LONGEST_S)
@@ -34,14 +34,14 @@ class PublishingTurns:
         """The reason of the last attempt, if it failed."""
 
     def failed(self, reason: str, now_s: float) -> None:
-        """An attempt came to nothing."""
+        """Record a failed attempt."""
         self.failure = reason
         self._failures += 1
         if self._failures >= FAILURES_BEFORE and not self.is_away(now_s):
             self._away_until_s = now_s + self._backoff.next_s()
 
     def succeeded(self) -> None:
-        """The router took a structure."""
+        """Reset the failures after the router accepted a structure."""
         self._backoff.reset()
         self._failures, self._away_until_s, self.failure = 0, -math.inf, None
 

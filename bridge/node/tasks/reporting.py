@@ -1,20 +1,19 @@
-"""A member's task to report: its application entry once a period, on a change, and as soon as there is a leader.
+"""A member's task to report: its application entry once a period, on a change, and after a leader is found.
 
-Each report asks the router anew and names itself (`request`), so that one whose fate is unknown can be repeated. A
-report that was not taken within a period is out of date; the next one replaces it. Reports that are not taken still
-tell the publishing tasks how this node is, should they have to act alone. A node that leaves the farm says in a last
-report that it publishes no more and has no leaves: another one takes over, and the structures lose its leaves, at once
-and not when its silence is noticed.
+Each report queries the router and has an id (`request`), so that it can be repeated if its fate is unknown. A report
+that is not committed within a period is outdated; the next one replaces it. Publishing tasks use this node's status
+from uncommitted reports too, if they must act alone. A leaving node reports last that it does not publish and has no
+leaves. So another node publishes, and structures drop its leaves, before its absence is detected.
 
-*What is news in a report:*
+*Content of a report:*
 
-    due at once     a leaf fell ill, recovered, has other faults, came or went; this node became or ceased to be a
-                    master's publisher; what an operator allows it, or the end of its key, changed
-    said once       the structure that was published last, after each publication; the node's configuration, in the
-                    first report of a life and once an hour (the log is kept for days, and readers begin anywhere)
+    due immediately   changes: leaves and their health and faults, this node as publisher of a master, an operator's
+                      permission, the end of its key
+    sent once         the last published structure, after each publication; the node's configuration, in the first
+                      report of a run and once an hour (the log is kept for days, and readers begin anywhere)
 
-Figures such as load move all the time and wait for the next report. What is said once is said again until a report with
-it was committed. With every report it would be most of the log: a structure is larger than all the rest.
+Figures such as load change continuously and wait for the next report. Content that is sent once is repeated until such
+a report is committed. In every report it would dominate the log: a structure is larger than the other content.
 """
 
 import math
@@ -40,15 +39,15 @@ from consensus.sessions import RequestId
 
 LAST_WORD_PATIENCE_S = 2.0
 WITNESS_LAG_MS = 20_000
-"""A clock entry that leaves log time so far behind this node's clock was held back by reports that were too old."""
+"""Lag in milliseconds of a clock entry that was limited by outdated reports."""
 LOOK_SHARE = 0.25
-"""Of a reporting period: how often leaves are looked at between reports."""
+"""Share of a reporting period between looks at leaves."""
 CONFIGURATION_EVERY_MS = 3_600_000
 Gist = tuple[frozenset[tuple[str, bool, tuple[LeafFault, ...]]], frozenset[tuple[str, str, bool, int | None]]]
 
 
 class ReportingTask:
-    """The loop."""
+    """The loop of reports."""
 
     def __init__(self, context: TaskContext, publishing: Sequence[PublishingTask], measuring: MeasuringTask) -> None:
         self._context = context
@@ -60,24 +59,24 @@ class ReportingTask:
         self._leaves = False
         """The node leaves the farm: a report without leaves was its last one."""
         self.figures_dropped = 0
-        """Figures outside their ranges, which were left out of reports."""
+        """Figures outside their ranges, which were omitted from reports."""
         self.latest: Report | None = None
-        """How this node was when it was last looked at, whether the report was sent or not."""
+        """This node's status at the last look, even if the report was not sent."""
         self._leader_known = trio.Event()
         self._news = ReportNews(context.configuration)
 
     def leadership_changed(self) -> None:
-        """Another server leads, or this one: the first report is due at once."""
+        """Make the first report due immediately when another server leads, or this one."""
         if self._context.replica.server.role.leader is not None:
             self._leader_known.set()
 
     def refused(self, request: str) -> None:
-        """The farm has forgotten the session in which an entry was named."""
+        """Start a new session after the farm dropped the session of an entry."""
         if request.startswith(f"{self._context.request_prefix}-"):
             self._session_start = None
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Work until cancelled."""
         self.leadership_changed()
         await self._until_leader_known()
         while True:
@@ -87,18 +86,18 @@ class ReportingTask:
                 return
             with trio.move_on_after(self._context.period_s):
                 await self._send(report)
-            # A little apart from the others, who heard of the leader at the same moment.
+            # At a slightly different time from other nodes, which found the leader at the same moment.
             await self._until_due(started, self._random.uniform(0.9, 1.0), report)
 
     async def last_word(self) -> None:
-        """Tell the farm that this node publishes no more and has no leaves; nothing is reported after that."""
+        """Report that this node does not publish and has no leaves; nothing is reported after that."""
         self._leaves = True
         report = replace(await self._own_report(), request=self._next_request())
         with trio.move_on_after(LAST_WORD_PATIENCE_S):
             await self._send(report)
 
     async def _until_leader_known(self) -> None:
-        """Without a leader the node looks at its router all the same: it may have to publish alone."""
+        """Wait for a leader. Look at the router until then: this node may have to publish alone."""
         with trio.move_on_after(self._context.expected_period_s):
             await self._leader_known.wait()
         while not self._leader_known.is_set():
@@ -107,11 +106,11 @@ class ReportingTask:
                 await self._leader_known.wait()
 
     async def _until_due(self, started: float, share: float, report: Report) -> None:
-        """Sleeps to the next report's time, or until what was said is wrong, or log time needs it.
+        """Sleep until the next report is due, the last one is wrong, or log time needs a report.
 
-        The period may change meanwhile: it is the leader's, and in the log.
+        The period may change during the sleep: the leader sets it in the log.
         """
-        said, seen_ms = gist_of(report.destinations, report.masters), self._context.applied_state.state.log_time_ms
+        reported, seen_ms = gist_of(report.destinations, report.masters), self._context.applied_state.state.log_time_ms
         look_at = started + self._context.period_s * LOOK_SHARE
         while (now := trio.current_time()) < (due_at := started + self._context.period_s * share):
             if (log_time_ms := self._context.applied_state.state.log_time_ms) != seen_ms:
@@ -120,17 +119,17 @@ class ReportingTask:
                 seen_ms = log_time_ms
             if now >= look_at:
                 look_at = now + self._context.period_s * LOOK_SHARE
-                if gist_of((await self._ask_leaves())[0], self._masters()) != said:
+                if gist_of((await self._query_leaves())[0], self._masters()) != reported:
                     return
             else:
                 with trio.CancelScope(deadline=min(due_at, look_at)):
                     await self._context.applied_state.news()
 
     def _is_witness(self) -> bool:
-        """Whether a report would serve now that log time has moved: it still lags, or this node's last date was off.
+        """Return True if a report helps now that log time has moved: it lags, or this node's last date was wrong.
 
-        The reports of a majority bound log time, and they are as old as a period is long. So there is one more of them
-        after each clock entry for as long as that holds log time back.
+        The reports of a majority bound log time, and they are up to a period old. So each node sends one more report
+        after each clock entry while this limits log time.
         """
         context = self._context
         own = context.applied_state.state.servers.get(context.replica.server_id)
@@ -138,24 +137,24 @@ class ReportingTask:
         return lags or (own is not None and own.clock_off)
 
     async def _send(self, report: Report) -> None:
-        told, configuration = self._news.told(report)
+        unreported, configuration = self._news.unreported(report)
         try:
-            entry = self._context.signer.sign(encode(told, config=configuration))
+            entry = self._context.signer.sign(encode(unreported, config=configuration))
         except ValueError as error:
             self._context.trace.append("report-failed", {"reason": str(error)})
         else:
             answer = await self._context.replica.submit(entry, repeat_unknown=True)
             if answer.outcome is SubmitOutcome.COMMITTED:
-                self._news.committed(told, configuration)
+                self._news.committed(unreported, configuration)
 
     async def _own_report(self, *, sent: bool = True) -> Report:
         context = self._context
         for task in self._publishing:
             await task.review_key()
-        status, leaves = await self._ask_router()
+        status, leaves = await self._query_router()
         if self._leaves:
             leaves = ()
-        # What was measured is told once, so it waits for a report that goes out.
+        # Measurements are reported once, so they wait for a report that is sent.
         remote_destinations, remote_metas = self._measuring.take() if sent else ((), ())
         whole = Report(
             cluster=context.cluster,
@@ -178,14 +177,14 @@ class ReportingTask:
         return (*(task.status() for task in self._publishing), *self._context.keyless)
 
     def _next_request(self) -> str:
-        """A number in this node's session, which begins with the first report and whenever the farm forgot it."""
+        """Return the next id in this node's session, which starts with the first report and after each loss."""
         if self._session_start is None:
             self._session_start, self._sequence = self._context.applied_state.state.applied_index, 0
         self._sequence += 1
         return str(RequestId(self._context.request_prefix, self._session_start, self._sequence))
 
-    async def _ask_router(self) -> tuple[RouterStatus, tuple[LeafStatus, ...]]:
-        """How router and leaves are. A router that does not answer is none: the node goes on reporting without it."""
+    async def _query_router(self) -> tuple[RouterStatus, tuple[LeafStatus, ...]]:
+        """Query router and leaves. A router without a reply counts as absent: the node reports without it."""
         context = self._context
         status = RouterStatus(attached=False)
         leaves: tuple[LeafStatus, ...] = ()
@@ -194,15 +193,15 @@ class ReportingTask:
         except RouterError as error:
             failures = [str(error)]
         else:
-            leaves, failures = await self._ask_leaves()
+            leaves, failures = await self._query_leaves()
         if failures:
             context.router_alarm.set("asking", "; ".join(failures))
         else:
             context.router_alarm.clear("asking")
         return status, leaves
 
-    async def _ask_leaves(self) -> tuple[tuple[LeafStatus, ...], list[str]]:
-        """The leaves that could be asked, and why others could not."""
+    async def _query_leaves(self) -> tuple[tuple[LeafStatus, ...], list[str]]:
+        """Return the status of each leaf that replied, and the failures of others."""
         leaves, failures = [], []
         try:
             for leaf_hash, behind in (await self._leaf_hashes()).items():
@@ -216,7 +215,7 @@ class ReportingTask:
         return tuple(leaves), failures
 
     async def _leaf_hashes(self) -> dict[bytes, str | None]:
-        """The leaves of this node, and for each the one master behind which it stands; None: all of them."""
+        """Return this node's leaves, each with its one master; None if it serves all masters."""
         context = self._context
         masters = (*(held.master for held in context.keys), *(each.destination for each in context.keyless))
         if not masters:
@@ -229,7 +228,7 @@ class ReportingTask:
 
 
 def gist_of(leaves: tuple[LeafStatus, ...], masters: tuple[MetaStatus, ...]) -> Gist:
-    """What makes a report due at once when it changes."""
+    """Return the part of a report whose change makes a report due immediately."""
     return (
         frozenset((leaf.destination, leaf.healthy, leaf.faults) for leaf in leaves),
         frozenset(
@@ -239,28 +238,28 @@ def gist_of(leaves: tuple[LeafStatus, ...], masters: tuple[MetaStatus, ...]) -> 
 
 
 class ReportNews:
-    """What one node has said so far. `configuration` is its allow-listed settings, without secrets."""
+    """Content sent so far. `configuration` contains the node's allow-listed settings, without secrets."""
 
     def __init__(self, configuration: Mapping[str, object]) -> None:
         self._configuration = configuration
-        self._configuration_said_ms = -math.inf
-        self._structures_said: dict[str, str | None] = {}
+        self._configuration_sent_ms = -math.inf
+        self._structures_sent: dict[str, str | None] = {}
 
-    def told(self, report: Report) -> tuple[Report, Mapping[str, object] | None]:
-        """The report without what was said already, and the configuration if it is due."""
+    def unreported(self, report: Report) -> tuple[Report, Mapping[str, object] | None]:
+        """Return the report without content that was sent before, and the configuration if it is due."""
         masters = tuple(
             replace(each, last_published_lease_set=None)
-            if each.last_published_lease_set == self._structures_said.get(each.destination)
+            if each.last_published_lease_set == self._structures_sent.get(each.destination)
             else each
             for each in report.masters
         )
-        due = report.date_ms - self._configuration_said_ms >= CONFIGURATION_EVERY_MS
+        due = report.date_ms - self._configuration_sent_ms >= CONFIGURATION_EVERY_MS
         return replace(report, masters=masters), self._configuration if due and self._configuration else None
 
     def committed(self, report: Report, configuration: Mapping[str, object] | None) -> None:
-        """This was said."""
+        """Record committed content."""
         for each in report.masters:
             if each.last_published_lease_set is not None:
-                self._structures_said[each.destination] = each.last_published_lease_set
+                self._structures_sent[each.destination] = each.last_published_lease_set
         if configuration is not None:
-            self._configuration_said_ms = report.date_ms
+            self._configuration_sent_ms = report.date_ms

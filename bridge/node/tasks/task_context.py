@@ -18,7 +18,7 @@ from bridge.node.tasks.published_store import PublishedStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContext:
-    """The parts, and what they are told."""
+    """The shared parts and settings."""
 
     cluster: str
     replica: Replica
@@ -26,33 +26,33 @@ class TaskContext:
     signer: EntrySigner
     router: Router
     keys: tuple[HeldKey, ...]
-    """One for each master destination that this node can sign for."""
+    """One key for each master destination that this node can sign for."""
     keyless: tuple[MetaStatus, ...] = ()
-    """Its part in the masters whose leaves it serves and which it cannot sign for."""
+    """Its status in masters whose leaves it serves without a signing key."""
     pace: Pace
     period_ms: int
-    """The period that this node writes into clock entries while it leads; all follow the leader's."""
+    """Milliseconds between clock entries of this node as leader; all nodes follow the leader's period."""
     election_timeout_ms: int
-    """The shortest that a server of this farm may draw."""
+    """The shortest election timeout of a server of this farm, in milliseconds."""
     published: PublishedStore
     trace: EventLog
     alarms: Alarms
     router_alarm: SharedAlarm
-    """What the router did not do, by who asked for it."""
+    """Failures of the router, by the task that used it."""
     request_prefix: str
-    """NodeId and generation: with the birth of a session and a number behind it, it names a submission for ever."""
+    """NodeId and generation: with a session's start and a number it identifies a submission permanently."""
     reachable: Callable[[], AbstractSet[bytes]]
-    """NodeIds of the other members that gossip does not hold for dead."""
+    """Returns the NodeIds of other members that gossip has not marked dead."""
     configuration: Mapping[str, object] = field(default_factory=dict)
-    """What of its settings the node reports: an allow-list without secrets."""
+    """The settings that the node reports: an allow-list without secrets."""
     clock_ms: Callable[[], int] = clock_ms
 
     @property
     def expected_period_s(self) -> float:
-        """The farm's reporting period, or this node's setting while no entry of this life has told it."""
+        """The farm's reporting period in seconds, or this node's setting until an entry of this run confirms it."""
         return self.period_s if self.applied_state.quorum.moved else self.period_ms / 1000
 
     @property
     def period_s(self) -> float:
-        """The farm's reporting period."""
+        """The farm's reporting period in seconds."""
         return self.applied_state.farm.tuning.period_ms / 1000

@@ -1,14 +1,13 @@
-"""A member's task to keep the farm's time: while it leads it writes log time, and always it watches the clocks.
+"""A member's task to keep the farm's time: as leader it writes log time, and always it watches the clocks.
 
-    leader       a clock entry at its election, once a period, and once more within a period if the reports that have
-                 come since allow a step (`bridge.core.state.log_time`): a farm that was off for long is on time at once
-    every node   once a period: its own clock, and while it leads the others' and log time
+    leader       a clock entry at its election, once a period, and once more within a period if later reports allow a
+                 step (`bridge.core.state.log_time`): so a farm that was off for long is on time immediately
+    every node   once a period: its own clock, and as leader the clocks of others and log time
                  (`bridge.core.farm.clock_alarms`)
 
-An alarm about clocks is raised at the second look in a row, a period later: one report may have been under way for
-long.
+An alarm about clocks needs two looks in a row, a period apart: one report may have been delayed.
 
-How long each entry takes to be committed tells whether elections leave enough time (`bridge.core.farm.broadcast_time`).
+The commit time of each entry shows if the election timeout is long enough (`bridge.core.farm.broadcast_time`).
 """
 
 import trio
@@ -26,11 +25,11 @@ from consensus import Outcome, now_ms
 _CATCH_UP_RATIO = 3
 CLOCK_RETRY_S = 1.0
 STEP_LOOK_S = 1.0
-"""How often a leader looks whether log time can make a step; at least four times in a period."""
+"""Seconds between a leader's checks for a step of log time; at least four times in a period."""
 
 
 class TimekeepingTask:
-    """The loops."""
+    """The loops of timekeeping."""
 
     def __init__(self, context: TaskContext) -> None:
         self._context = context
@@ -39,14 +38,14 @@ class TimekeepingTask:
         self._looked: tuple[int, int] | None = None
         """This machine's time and log time at the last look at the clocks."""
         self._failure: str | None = None
-        """Why no clock entry could be made, the last time."""
+        """The reason of the last failure to make a clock entry."""
 
     def leadership_changed(self) -> None:
-        """Another server leads, or this one."""
+        """Wake the loop when another server leads, or this one."""
         self._led.set()
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Work until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep)
             nursery.start_soon(self._watch)
@@ -69,7 +68,7 @@ class TimekeepingTask:
                 await self._led.wait()
 
     async def _make_a_step(self, look_s: float) -> None:
-        """Write once more when reports allow a step; returns when leadership changes, or never."""
+        """Write once more when reports allow a step; return when leadership changes, or never."""
         stepped = False
         while not self._led.is_set():
             if not stepped and self._context.applied_state.log_time.step_due(*self._own_reading(), *self._bounds()):
@@ -91,7 +90,7 @@ class TimekeepingTask:
         try:
             entry = context.signer.sign(encode(Clock(time_ms, context.replica.server_id, context.period_ms)))
         except ValueError as error:
-            # It is tried again each second, and the reason stays the same for as long.
+            # It is repeated each second, with the same reason.
             if str(error) != self._failure:
                 self._failure = str(error)
                 context.trace.append("clock-failed", {"reason": self._failure})
@@ -135,7 +134,7 @@ class TimekeepingTask:
             if text is None:
                 context.alarms.clear(alarm)
             elif is_old:
-                # Old entries do not raise an alarm; what they no longer show is over all the same.
+                # Old entries do not raise an alarm, but clear an alarm without a cause.
                 context.alarms.restart_delay(alarm)
             else:
                 context.alarms.set(alarm, text, action, period_s=context.expected_period_s)
