@@ -259,7 +259,7 @@ def _named_socket(chosen: Path) -> Path:
         if not chosen.is_dir():
             return chosen
     except PermissionError as error:
-        raise ControlError(f"{chosen} may only be used by the user who runs the node") from error
+        raise ControlError(f"{chosen} may only be used by the node's user") from error
     except OSError as error:
         raise ControlError(f"no node runs at {chosen}: {error.strerror or error}") from error
     sockets = list(_sockets(chosen))

@@ -105,7 +105,7 @@ def _destination(signing_key: Path | None, destination: Destination | None) -> s
 @click.option("--bind", metavar="HOST:PORT", help="Where gossip listens, if the default address is not the right one.")
 @click.option("--signing-key", "keys", type=file_path, multiple=True, help="A signing key of this node.")
 @click.option("--leaf", "leaves", multiple=True, metavar="DESTINATION[=HOST:PORT]", help="A tunnel, and its service.")
-@click.option("--replace", is_flag=True, help="Replace the node.toml that lies in DIRECTORY.")
+@click.option("--replace", is_flag=True, help="Replace the existing node.toml in DIRECTORY.")
 @json_option
 def import_bundle(
     bundle: Path,

@@ -21,7 +21,7 @@ from consensus.storage import access_advice
 REFUSED = 1
 INTERRUPTED = 130
 """The exit code after Ctrl-C, as of a program that SIGINT ends."""
-_OTHER_PLACE = ": do it as a user who may, or name another place"
+_OTHER_PLACE = ": run the command as a user with this right, or name another path"
 _ABOUT_FILES = {
     errno.EACCES: _OTHER_PLACE,
     errno.EPERM: _OTHER_PLACE,

@@ -53,12 +53,12 @@ def leave(node: str | None, *, yes: bool, as_json: bool) -> None:
 def withdraw(node: str | None, *, yes: bool, as_json: bool) -> None:
     """Take back a node's promise to create a farm, when an alarm advises it."""
     name = ask_node(node, _name)
-    confirm(f"{name} takes back what it promised to the other founders. Does an alarm advise it?", yes=yes)
+    confirm(f"{name} withdraws its promise to the other founders. Does an alarm advise it?", yes=yes)
     ask_node(node, ControlClient.withdraw)
     if as_json:
         print_json(WithdrawOutput(withdrawn=True, node=name))
     else:
-        echo(f"{name} has promised nothing now and looks for founders again.")
+        echo(f"{name} has withdrawn its promise and searches for founders again.")
 
 
 @click.command("confirm-cluster")

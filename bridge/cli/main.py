@@ -39,7 +39,7 @@ COMMANDS = {
     "withdraw": LazyCommand("bridge.cli.leave:withdraw", "Take back a node's promise to create a farm."),
     "confirm-cluster": LazyCommand("bridge.cli.leave:confirm_cluster", "Confirm the cluster that a new node joins."),
     "recover": LazyCommand("bridge.cli.recover:recover", "Create a new farm from a survivor when a majority is lost."),
-    "node": LazyCommand("bridge.cli.node:node", "List who belongs to the farm; approve or evict an identity."),
+    "node": LazyCommand("bridge.cli.node:node", "List the identities of the farm; approve or evict one."),
     "backup": LazyCommand("bridge.cli.recover:backup", "Save the replicated state of the farm, without keys."),
     "restore": LazyCommand("bridge.cli.recover:restore", "Make the state directory of a new node from a backup."),
     "config": LazyCommand("bridge.cli.config:config", "Show a configuration; export one for many nodes, import it."),

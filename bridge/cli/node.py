@@ -118,7 +118,10 @@ def evict(which: str, nodes: tuple[str, ...], *, force: bool, yes: bool, as_json
         echo(f"{who} is evicted, and never admitted again. NO KEY WAS REPLACED: {done.keys_not_replaced}.")
         echo("Until then that node can read gossip, and log in to the Raft port as a client.")
     else:
-        echo(f"{who} is evicted. No key was replaced, since without gossip nothing carries keys: until you do it,")
+        echo(
+            f"{who} is evicted. The keys were not replaced, because keys are distributed by gossip only: until you"
+            " replace them by hand,"
+        )
         echo("that node still has the password of the Raft port.")
     if done.votes_still:
         echo("The leader removes its server from the group later: `garlicfarm status` shows the pending condition.")

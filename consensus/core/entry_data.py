@@ -321,7 +321,7 @@ def encode_no_op(no_op: NoOp) -> bytes:
             return head + _ids(len(named)).pack(*named)
         head = _NO_OP.pack(_GENERAL_NO_OP, len(no_op.voters), len(no_op.granted_by))
     except struct.error as error:
-        raise EntryDataError("a no-op names too many servers to be stored, or one whose id is out of range") from error
+        raise EntryDataError("a no-op names too many servers, or a server with an id out of range") from error
     leader = () if no_op.leader is None else (no_op.leader,)
     return head + _COUNT.pack(len(leader)) + b"".join(map(encode_id, (*leader, *named)))
 

@@ -32,7 +32,7 @@ def check_all(replica: Replica, leader: Leader | None) -> None:
     log, snapshot = replica.log, replica.log.snapshot
     covered = snapshot.last.index if snapshot is not None else 0
     _require(log.start.index <= covered, "log begins beyond its snapshot", replica)
-    _require(covered <= replica.applier.applied, "snapshot beyond what is applied", replica)
+    _require(covered <= replica.applier.applied, "snapshot beyond the applied entries", replica)
     _require(snapshot is None or log.matches(snapshot.last), "snapshot of another history", replica)
     for fault in log.faults():
         _require(False, fault, replica)  # noqa: FBT003 - a fault that is reported does not hold

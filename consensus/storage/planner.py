@@ -300,7 +300,7 @@ class RecoveryReport:
     def lines(self) -> list[str]:
         """For an operator: one sentence each."""
         if self.created:
-            return ["a new, empty storage was made"]
+            return ["a new, empty storage was created"]
         found = f"{self.entries} entries in {self.segments} segments, the last at index {self.last.index}"
         said = [f"{found} of term {self.last.term}; every checksum matches"]
         if self.snapshot is not None:
@@ -407,13 +407,12 @@ def check_owner(state: StoredState, owner: Owner) -> None:
         )
     if state.place != owner.place:
         raise ForeignStorageError(
-            "this directory is a copy: it was made in another place (its inode was "
-            f"{state.place}, and is {owner.place}). If the original still runs, both would vote. "
-            f"Use the original, or {again}"
+            f"this directory is a copy: it was created in another place (its inode was {state.place}, and is"
+            f" {owner.place}). If the original still runs, both would vote. Use the original, or {again}"
         )
     if state.generation > owner.generation:
         raise ForeignStorageError(
-            f"this directory was last opened by generation {state.generation} of this node, but this is generation "
-            f"{owner.generation}: the node's own state is older than its log, as after a restored backup. Put the "
-            f"newer state back, or {again}"
+            f"this directory was last opened by generation {state.generation} of this node, but this is generation"
+            f" {owner.generation}: the node's state is older than its log, as after a restored backup. Restore the"
+            f" newer state, or {again}"
         )

@@ -61,14 +61,16 @@ from consensus.storage.records import (
 
 _CHUNK_BYTES = 1024 * 1024
 _REBUILD = (
-    "Stop here is on purpose: entries that this server acknowledged are gone, and guessing could lose them for the "
-    "whole farm. Move the directory away and let the node join again as a new server; the other servers give it the log"
+    "The server stops here on purpose: entries that it acknowledged are missing, and a restart could lose them for"
+    " the whole farm. Move the directory away and let the node join again as a new server; the other servers give it"
+    " the log"
 )
 
 _OTHER_FORMAT = (
-    "Nothing is damaged. Run the version that wrote it, or take the state over: make a backup with that version"
-    " (`garlicfarm backup`), and restore it into a new directory with this one (`garlicfarm restore`); or move the"
-    " directory away and let the node join again as a new server, if the farm's other servers have the log"
+    "The storage is not damaged. Run the version that wrote it, or move the state to this version: make a backup with"
+    " that version (`garlicfarm backup`), and restore it into a new directory with this one (`garlicfarm restore`);"
+    " or move the directory away and let the node join again as a new server, if the farm's other servers have the"
+    " log"
 )
 
 
@@ -127,8 +129,8 @@ class _Scanner:
         self.scan.start = segments[0].previous if segments else covered
         if self.scan.start.index > covered.index:
             raise DamagedStorageError(
-                f"the log begins at index {self.scan.start.index + 1}, but no snapshot covers what came before (the "
-                f"newest one covers {covered.index} entries): a file is missing. {_REBUILD}"
+                f"the log begins at index {self.scan.start.index + 1}, but no snapshot covers the earlier entries (the"
+                f" newest one covers {covered.index} entries): a file is missing. {_REBUILD}"
             )
         for number, segment in enumerate(segments):
             later = segments[number + 1] if number + 1 < len(segments) else None
@@ -182,9 +184,9 @@ class _Scanner:
             raise DamagedStorageError(f"the segment '{file}' cannot be read: {error}. {_REBUILD}") from error
         if header.binding != self._binding:
             raise DamagedStorageError(
-                f"the segment '{file}' was written for another storage (node {header.binding.node_id.hex()}, storage "
-                f"{header.binding.storage_id.hex()}): files of two directories were mixed. Put the right files back, "
-                "or move the directory away and let the node join again as a new server"
+                f"the segment '{file}' was written for another storage (node {header.binding.node_id.hex()}, storage"
+                f" {header.binding.storage_id.hex()}): files of two directories were mixed. Restore the right files,"
+                " or move the directory away and let the node join again as a new server"
             )
         size_bytes = self._reader.size(file)
         if header.previous.index + 1 != _first_in(file) or size_bytes != header.size_bytes:

@@ -173,9 +173,9 @@ def _check_file(reader: DiskReader, file: str, binding: Binding, form: SnapshotF
         raise DamagedStorageError(f"the snapshot '{file}' cannot be read: {error}. {again}") from error
     if owner != binding:
         raise DamagedStorageError(
-            f"the snapshot '{file}' was written for another storage (node {owner.node_id.hex()}, storage "
-            f"{owner.storage_id.hex()}): files of two directories were mixed. Put the right files back, or move the "
-            "directory away and let the node join again as a new server"
+            f"the snapshot '{file}' was written for another storage (node {owner.node_id.hex()}, storage"
+            f" {owner.storage_id.hex()}): files of two directories were mixed. Restore the right files, or move the"
+            " directory away and let the node join again as a new server"
         )
     if form is not None and file_format != form.file_format:
         raise DamagedStorageError(f"the snapshot '{file}' was written by a server of another protocol. {again}")

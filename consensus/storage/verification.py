@@ -193,8 +193,8 @@ def _tell_log(scan: Scan, state: StoredState, result: Verification) -> None:
         result.found.append(f"log: no entry after index {scan.start.index}")
     if scan.torn_bytes:
         result.repairs.append(
-            f"an unfinished write of {scan.torn_bytes} bytes at {scan.torn_at} would be cut at the next start; nothing "
-            "in it was acknowledged"
+            f"an unfinished write of {scan.torn_bytes} bytes at {scan.torn_at} would be cut at the next start; it does"
+            " not contain acknowledged entries"
         )
     if state.truncating_from:
         result.repairs.append(f"a truncation from index {state.truncating_from} on is unfinished; a start finishes it")

@@ -109,7 +109,7 @@ class NamesToFollow:
         """Follow these as well; `ConfigError`, and none of them, if that were too many."""
         new = [name for name in dict.fromkeys(named_seeds(seeds)) if name not in self._given]
         if len(self._given) + len(new) > SEEDS_LIMIT:
-            raise ConfigError(f"more than {SEEDS_LIMIT} seeds by name: none of these were added, a handful is enough")
+            raise ConfigError(f"more than {SEEDS_LIMIT} seeds by name: they were not added, a few seeds are enough")
         self._fixed.update(numeric_seeds(seeds))
         for name in new:
             self._given[name] = ()

@@ -405,7 +405,7 @@ def open_group(
     except (TypeError, ValueError) as error:
         raise ConfigError(str(error)) from error
     if network is not None and not callable(getattr(network, "bind", None)):
-        raise ConfigError(f"network = {network!r:.60}: expected what brings datagrams (a gossip.node.udp.Network)")
+        raise ConfigError(f"network = {network!r:.60}: expected a transport of datagrams (a gossip.node.udp.Network)")
     given_seeds: Any = tuple(seeds) if isinstance(seeds, list) else seeds
     checked = GroupSettings(
         bind=_address(bind),

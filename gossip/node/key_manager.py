@@ -46,8 +46,8 @@ class NotEverywhereError(KeyringError):
     def __init__(self, name: str, step: str, behind: tuple[NodeId, ...]) -> None:
         named = ", ".join(node_id.hex() for node_id in behind[:8])
         super().__init__(
-            f"{len(behind)} members ({named}) have not confirmed that key {name} is {step} and stored, and would be "
-            "cut off: wait until they have (their disks may need repair), let them leave, or force it"
+            f"{len(behind)} members ({named}) have not confirmed that key {name} is {step} and stored, and would lose"
+            " the connection: wait for them (their disks may need repair), make them leave, or use force"
         )
         self.name = name
         self.step = step

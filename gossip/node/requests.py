@@ -125,8 +125,8 @@ class Requests:
         if not (self._answers if is_answer else self._own).add(request, now_ms):
             what = "answers" if is_answer else "user events and queries"
             raise BusyError(
-                f"more than {REQUESTS_PER_SECOND:.0f} {what} per second: gossip is for few and small messages; nothing "
-                "was sent, try again in a moment"
+                f"more than {REQUESTS_PER_SECOND:.0f} {what} per second: gossip is for few and small messages; this"
+                " message was not sent, try again in a moment"
             )
         self._ring_doorbell()
 

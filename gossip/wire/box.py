@@ -62,7 +62,7 @@ def box(plain: bytes, recipient: bytes, label: bytes) -> bytes:
     try:
         shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(x25519_public(recipient)))
     except ValueError as error:
-        raise BoxError("no box can be made for this public key") from error
+        raise BoxError("a box cannot be sealed for this public key") from error
     header = prefix(plain[0], label) + MARK + public
     return header + _cipher(shared, public, recipient).encrypt(_NONCE, plain[1:], header)
 

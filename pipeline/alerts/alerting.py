@@ -225,7 +225,7 @@ class Alerting:
 
     def _report_backlog(self, held_back: frozenset[str]) -> None:
         for farm in sorted(held_back - self._held_back):
-            self._tell(f"alerts of farm {farm} are held back: its batches are full and show what is long past")
+            self._tell(f"alerts of farm {farm} are held back: its batches are full and contain old entries")
         for farm in sorted(self._held_back - held_back):
             self._tell(f"alerts of farm {farm} are not held back any more")
         self._held_back = held_back

@@ -274,7 +274,7 @@ def backfill(
 ) -> None:
     """Make the tables of a part of the log, with both ends, in a directory of their own."""
     if last < first:
-        raise click.UsageError(f"--to {last} lies before --from {first}")
+        raise click.UsageError(f"--to {last} is before --from {first}")
     line = ProgressLine()
     with told_plainly(line), ExitStack() as held:
         source = {

@@ -192,7 +192,7 @@ def _farm(node: str | None) -> Iterator[Finding]:
             _reach(address)
         except BlockingIOError:  # its backlog is full
             yield Finding(
-                "farm", "warning", f"{address} does not answer", "look whether the node is stopped or overloaded"
+                "farm", "warning", f"{address} does not answer", "check whether the node is stopped or overloaded"
             )
         except (OSError, ValueError) as error:
             yield Finding("farm", "warning", f"{address} does not answer: {error}", "start the node, or name another")

@@ -132,7 +132,7 @@ def report(*, html: Path, output: Path, show_destinations: bool, objective: floa
 
         page = make_report(output, datetime.now(UTC), show_destinations=show_destinations, objective_percent=objective)
         html.write_text(page, encoding="utf-8")
-    echo(f"The report is in {html}: one file, nothing in it is loaded from elsewhere.")
+    echo(f"The report is in {html}: one file, without external content.")
 
 
 @click.command()

@@ -346,7 +346,7 @@ class _Page:
             + timeline([self._reign(row) for row in reversed(rows) if row["master"] == master])
             for master in masters[:MASTERS_SHOWN]
         ]
-        few = cut(len(drawn), len(masters), "masters", "those whose publisher changed most often")
+        few = cut(len(drawn), len(masters), "masters", "with the most changes of the publisher")
         return ("".join(drawn) if drawn else nothing()) + few + cut(len(rows), _total(rows), "runs", "the newest")
 
     def _runs(self, table: str) -> list[dict[str, Any]]:

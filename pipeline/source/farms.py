@@ -135,7 +135,7 @@ def _place(name: str, farm: _FarmInFile, path: Path, page_size: int) -> Place:
         raise FarmLogError(f"farms.{name} in {path} begins with {farm.start!r}: use oldest, snapshot or an index")
     if farm.directory is not None and farm.client_key is not None:
         raise FarmLogError(
-            f"farms.{name} in {path} has a client_key, and to a directory nothing is submitted: leave it out"
+            f"farms.{name} in {path} has a client_key, but a directory does not accept factors: leave it out"
         )
     if farm.directory is not None:
         directory = path.absolute().parent / farm.directory

@@ -81,7 +81,7 @@ def test_farm_over_i2p_forms_grows_and_shrinks_through_a_proxy(
         )
         stolen = next(node for node in founders if node is not leading)
         done = three.wait_done("node", "evict", stolen.name, "--yes", at=lambda: three.led_by_another(stolen))
-        assert "No key was replaced" in done.stdout
+        assert "The keys were not replaced" in done.stdout
         assert all(node.name in done.stdout for node in founders)
         assert stolen.ended(START_BOUND_S) == 1
         assert "was evicted, and is never admitted again" in tail(stolen.log_file)

@@ -342,6 +342,6 @@ def test_a_port_that_is_taken_ends_the_server_with_advice(quorum: Quorum) -> Non
         assert server.ended() == 1
         address = quorum.files.address(1)
         assert server.errors() == (
-            f"garlicfarm: cannot listen on {address}: Address already in use. Stop what listens there, or change "
-            "listeners\n"
+            f"garlicfarm: cannot listen on {address}: Address already in use. Stop the program that listens there, or"
+            " change listeners\n"
         )

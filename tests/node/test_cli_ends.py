@@ -157,7 +157,10 @@ def withdraw(directory: Path, node: Node, *arguments: str) -> Result:
 
 def test_a_promise_taken_back_is_confirmed_with_the_nodes_name(tmp_path: Path) -> None:
     result = withdraw(tmp_path, Founder())
-    assert (result.exit_code, result.stdout) == (0, "node-1 has promised nothing now and looks for founders again.\n")
+    assert (result.exit_code, result.stdout) == (
+        0,
+        "node-1 has withdrawn its promise and searches for founders again.\n",
+    )
     result = withdraw(tmp_path, Founder(), "--json")
     assert json.loads(result.stdout) == {"schema": 1, "withdrawn": True, "node": "node-1"}
 

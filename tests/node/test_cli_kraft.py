@@ -160,9 +160,9 @@ def test_each_notice_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         "server 1 is a candidate in epoch 3": RoleChanged(Role.CANDIDATE, 3, None),
         "voters: 1 at 127.0.0.1:1, 2 at 127.0.0.1:2": changed,
         "voters: 2 at 127.0.0.1:2; server 1 is an observer": ConfigurationChanged(Configuration((two,))),
-        "the disk is full: nothing is accepted until there is space again. Free some": DiskFull(full=True),
+        "the disk is full: the server does not accept entries until space is free. Free some": DiskFull(full=True),
         "the disk has space again": DiskFull(full=False),
-        "server 2 sent what cannot be stored: why": ContentRejected(ReplicaKey(2), "why"),
+        "server 2 sent an entry that cannot be stored: why": ContentRejected(ReplicaKey(2), "why"),
     }
     reporter = VoterReporter(1, as_json=False)
     for text, notice in texts.items():

@@ -155,5 +155,5 @@ def test_a_node_of_another_user_is_told_as_that(monkeypatch: pytest.MonkeyPatch)
         raise PermissionError(errno.EACCES, "Permission denied", "/others")
 
     monkeypatch.setattr(Path, "exists", refused)
-    with pytest.raises(ControlError, match="/others may only be used by the user who runs the node"):
+    with pytest.raises(ControlError, match="/others may only be used by the node's user"):
         find_control_socket("/others", {})

@@ -132,7 +132,7 @@ def test_tail_counts_the_entries_that_are_wanted(
 def test_a_kind_of_which_nothing_is_there_is_told(garlicfarm: Callable[..., Result]) -> None:
     result = garlicfarm("events", "--kind", "nonsense")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "Nothing of the kind nonsense among what the node still has.\n"
+    assert result.stderr == "Nothing of the kind nonsense among the stored events of the node.\n"
 
 
 @pytest.mark.usefixtures("logged")

@@ -115,7 +115,7 @@ async def test_a_member_that_relays_the_challenge_of_another_gets_no_login(tmp_p
         assert "an attacker may relay the connection" in str(failure)
         assert middle.passed >= 4, "challenge and answer were relayed"
         assert host.faults == {Fault.UNPROVEN}
-        assert "a claim to be server 1 with a proof that does not hold for this connection" in host.incidents[0].text
+        assert "a claim to be server 1 with a proof that is not valid for this connection" in host.incidents[0].text
         assert was_never_alice(host)
 
 

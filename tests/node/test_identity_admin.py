@@ -187,7 +187,9 @@ async def test_an_eviction_of_which_no_entry_can_be_made_is_answered_with_the_re
     leader = FakeLeader()
     replaced = Rekeying(era=2**53)
     leader.state = replace(leader.state, rekeying=replaced)
-    with pytest.raises(Refused, match="no entry can be made of this: no server would accept this entry") as refused:
+    with pytest.raises(
+        Refused, match="this cannot be written as an entry: no server would accept this entry"
+    ) as refused:
         await asked(leader.admin)
     assert refused.value.status == 409
     assert leader.asked == [("change", {STOLEN})]

@@ -127,5 +127,7 @@ def test_voter_with_a_busy_port_raises_voter_error(tmp_path: Path) -> None:
                 for each in held:
                     await each.aclose()
 
-    with pytest.raises(VoterError, match=r"cannot listen on .*: Address already in use\. Stop what listens there"):
+    with pytest.raises(
+        VoterError, match=r"cannot listen on .*: Address already in use\. Stop the program that listens there"
+    ):
         trio.run(run)

@@ -138,7 +138,7 @@ def test_a_lost_beginning_that_no_snapshot_covers_is_damage(tmp_path: Path) -> N
     segments(path)[0].unlink()
     code, said = look(path)
     assert code == 1
-    assert "no snapshot covers what came before" in said
+    assert "no snapshot covers the earlier entries" in said
 
 
 @pytest.mark.parametrize("place", [10, 4096 + 6, 4096 + 200, -1])

@@ -103,7 +103,7 @@ async def test_what_the_state_machine_refuses_is_refused_with_its_reason(node: A
     asked = {"exclusion": {"hash": LEAF_ADDRESS, "excluded": True}}
     status, code, text = await node.refusal(asked)
     assert (status, code) == (409, "command-refused")
-    assert "nothing would be left to list" in text
+    assert "no leaf would remain" in text
     status, _, text = await node.refusal({"cost": {"hash": LEAF_ADDRESS, "factor": 11}})
     assert (status, text) == (409, "the factor 11 is not within 0.1 to 10")
 

@@ -148,7 +148,7 @@ async def test_nothing_plain_leaves_for_a_network_and_no_name_of_i2p_is_looked_u
     into_i2p = dialer(I2pConnector(HttpProxy(LOOPBACK, 9), Random(3).randbytes))
     for address in (PeerAddress("192.0.2.7", 7669, None), PeerAddress("farm.example.org", 7669, bytes(32))):
         plain = await expect_fault(into_i2p, address)
-        assert (plain.fault, "no name within I2P" in str(plain)) == (Fault.PLAIN_REFUSED, True)
+        assert (plain.fault, "not a name within I2P" in str(plain)) == (Fault.PLAIN_REFUSED, True)
     outside = await expect_fault(dialer(TlsConnector()), BOB_IN_I2P)
     assert (outside.fault, 'transport = "i2p"' in str(outside)) == (Fault.PLAIN_REFUSED, True)
 

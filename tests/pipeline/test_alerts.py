@@ -636,9 +636,7 @@ def test_held_back_farm_is_reported_and_counted(farm: Farm) -> None:
     with alerting(farm, told=told, metrics=metrics) as made:
         made.batch_done({farm.log.cluster_id: long_ago}, is_full=True)
         assert became(lambda: b"garlicfarm_pipeline_alerts_held_back_farms 1.0" in metrics.exposition())
-    assert told == [
-        f"alerts of farm {farm.log.cluster_id} are held back: its batches are full and show what is long past"
-    ]
+    assert told == [f"alerts of farm {farm.log.cluster_id} are held back: its batches are full and contain old entries"]
 
 
 def test_backlog_of_one_farm_holds_back_no_other() -> None:

@@ -371,5 +371,5 @@ def test_the_options_of_one_farm_are_said_in_the_file_when_there_are_several(tmp
         place.reaches(tmp_path / "a.key", lambda _: None)
     assert nodes_of_farms(written(file, one={"nodes": ["https://[::1]:1"], "token_file": "t"}))["one"] is not None
     written(file, one={"directory": "copy", "client_key": "a.key"})
-    with pytest.raises(FarmLogError, match="has a client_key, and to a directory nothing is submitted"):
+    with pytest.raises(FarmLogError, match="has a client_key, but a directory does not accept factors"):
         place.options()

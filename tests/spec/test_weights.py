@@ -77,7 +77,7 @@ def test_an_exclusion_that_would_leave_nothing_to_list_is_refused() -> None:
     log.append(Exclusion(ONE, excluded=True))
     [refused] = log.append(Exclusion(TWO, excluded=True))
     assert isinstance(refused, CommandRefused)
-    assert "nothing would be left" in refused.reason
+    assert "no leaf would remain" in refused.reason
     assert log.farm.state.weights.excluded == (ONE,)
     assert log.leaves.keys() == {"leaf02"}
 

@@ -129,7 +129,7 @@ async def _follow(client: ControlClient, kinds: tuple[str, ...], limit: int, *, 
 
 def _tell_if_empty(page: EventPage, kinds: tuple[str, ...]) -> None:
     if kinds and not page.events:
-        echo(f"Nothing of the kind {', '.join(kinds)} among what the node still has.", err=True)
+        echo(f"Nothing of the kind {', '.join(kinds)} among the stored events of the node.", err=True)
 
 
 def _chosen(page: EventPage, kinds: tuple[str, ...]) -> list[TraceEvent]:

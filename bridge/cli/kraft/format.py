@@ -66,7 +66,7 @@ def format_command(
         settings = protocol.voter_settings(others)
         if ignore_formatted and (settings.log_dir / protocol.META_FILE).exists():
             formatted = protocol.read_directory(settings)
-            echo(f"{settings.log_dir} is formatted already; nothing was changed.", err=True)
+            echo(f"{settings.log_dir} is already formatted; nothing was changed.", err=True)
         else:
             formatted = _format(settings, **asked)
     output = KraftFormatOutput(

@@ -115,7 +115,7 @@ class VoterReporter(Lines):
                 self.disk(notice)
             case ContentRejected(sender, reason):
                 source = f"server {sender.id}" if isinstance(sender, ReplicaKey) else "a server"
-                self.report("rejected", f"{source} sent what cannot be stored: {reason}", alarm=True)
+                self.report("rejected", f"{source} sent an entry that cannot be stored: {reason}", alarm=True)
             case _:
                 assert_never(notice)
 

@@ -44,7 +44,7 @@ class Lines:
     def disk(self, notice: DiskFull) -> None:
         """Report that the disk is full, or that it has space again."""
         if notice.full:
-            text = "the disk is full: nothing is accepted until there is space again. Free some"
+            text = "the disk is full: the server does not accept entries until space is free. Free some"
             self.report("disk-full", text, alarm=True)
         else:
             self.report("disk-writable", "the disk has space again")

@@ -104,7 +104,9 @@ class PeerReporter(Lines):
             case DiskFull():
                 self.disk(notice)
             case ContentRejected(sender, reason):
-                self.report("rejected", f"peer {_text(sender)} sent what cannot be stored: {reason}", alarm=True)
+                self.report(
+                    "rejected", f"peer {_text(sender)} sent an entry that cannot be stored: {reason}", alarm=True
+                )
             case _:
                 assert_never(notice)
 
@@ -180,7 +182,7 @@ class PeerReporter(Lines):
     metavar="MIN-MAX",
     default="200-300",
     show_default=True,
-    help="In milliseconds; the same for all peers. Raise it if leaders change though none was lost, as on a busy"
+    help="In milliseconds; the same for all peers. Raise it if leaders change without a failure, as on a busy"
     " machine. A round trip between peers must take less than half of MIN, or less than 140 if that is more; else"
     " nothing is ever committed.",
 )

@@ -19,7 +19,7 @@ BACK_ACTION = (
     "first make sure that the clocks of the voters are right (`garlicfarm log-time show` lists them); then bring log"
     " time back with `garlicfarm log-time back`; see `garlicfarm help log-time`"
 )
-SILENT_ACTION = "look whether the voters run and report (`garlicfarm farm`); log time moves again with their reports"
+SILENT_ACTION = "check that the voters run and report (`garlicfarm farm`); log time advances again with their reports"
 
 
 def seconds_off(offset_ms: int) -> str:

@@ -88,7 +88,7 @@ def apply_command(  # noqa: PLR0911 - one case per command
     after, chosen = choose_again(replace(state, weights=weights), tuning, at_clock=False, reweighed=reweighed)
     emptied = [name for name, master in state.masters.items() if master.leaves and not after.masters[name].leaves]
     if emptied:
-        reason = f"nothing would be left to list for the master {hash_of(min(emptied))}.b32.i2p"
+        reason = f"no leaf would remain for the master {hash_of(min(emptied))}.b32.i2p"
         return state, [CommandRefused("exclusion", reason)]
     return after, [change, *chosen]
 

@@ -654,5 +654,5 @@ def _refusal(
             f"second {publication.published_s} is not after {unfenced_s}, the second of a publication without a quorum"
         )
     if publication.published_s > latest_s:
-        return f"second {publication.published_s} lies in the future of log time ({latest_s} at most)"
+        return f"second {publication.published_s} is after log time ({latest_s} at most)"
     return None

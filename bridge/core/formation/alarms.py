@@ -173,9 +173,9 @@ def _waiting(situation: Situation, founders: Founders) -> str:
     reasons += [f"{_names(silent)} has not promised yet"] if silent else []
     reasons += [f"{_names(false)} {_EQUIVOCATES}"] if false else []
     return (
-        f"This node promised to create the farm with {_names(others)}, and waits: {' and '.join(reasons)}. Start what"
-        f" is missing. If one of them will not return, run `{WITHDRAW_COMMAND}` on every node that promised this set,"
-        " one at a time."
+        f"This node promised to create the farm with {_names(others)}, and waits: {' and '.join(reasons)}. Start the"
+        f" missing nodes. If one of them will not return, run `{WITHDRAW_COMMAND}` on every node that promised this"
+        " set, one at a time."
     )
 
 
@@ -225,9 +225,9 @@ def list_founders(endorsed: Founding) -> str:
 
 def _older_storage(known: Founding) -> str:
     return (
-        f"This node is a founder of cluster {known.cluster_id.hex()}, but its state directory does not know it: the "
-        "directory is older than the farm, or a copy. Voting from it could undo what was acknowledged. Stop "
-        "garlicfarm, move the state directory away and start it again: it joins with a new identity."
+        f"This node is a founder of cluster {known.cluster_id.hex()}, but its state directory does not know it: the"
+        " directory is older than the farm, or a copy. A vote from it could undo acknowledged entries. Stop"
+        " garlicfarm, move the state directory away and start it again: it joins with a new identity."
     )
 
 

@@ -465,7 +465,7 @@ class Formation:
         """What to do about a founding that all founders endorsed: it may have happened, so it cannot be withdrawn."""
         blocking, endorsed = self.unendorsed_by, self._durable.endorsed
         if self._pending is not None or endorsed is None or not blocking:
-            return "Look again in a moment."
+            return "Check again in a moment."
         names = ", ".join(each.hex() for each in blocking)
         return (
             f"{names} is not a founder and does not confirm them: check again in a moment. If that lasts and it is"
@@ -481,7 +481,7 @@ class Formation:
         elif self._key_file_cluster not in {None, cluster_id}:
             refusal = "the farm key file of this node names another cluster, and the file decides."
         elif self._pending is not None:
-            refusal = "formation has just taken a step that is being written. Look again in a moment."
+            refusal = "formation is writing a step. Try again in a moment."
         elif asked not in heard:
             refusal = f"no member reports cluster {asked}; the members report {', '.join(heard[:4]) or 'none'}."
         if refusal is not None:

@@ -54,7 +54,7 @@ class EntryCounter(CountedReason):
     PUBLICATIONS = "publications", "publications accepted by the log; one for each new structure of a master"
     ADMISSIONS = "admissions", "admissions of identities; one for each node that has joined"
     APPROVALS = "approvals", "approvals of a new identity under a name that another had"
-    EVICTIONS = "evictions", "evictions; if you did not evict a node, find out who did: the entry names its author"
+    EVICTIONS = "evictions", "evictions; if you did not evict a node, see the author in the entry"
     KEY_REPLACEMENTS = "key_replacements", "replacements of all gossip keys"
     LEVELS = "levels", "raisings of the feature level, as the farm is updated"
     EXCLUSIONS = "exclusions", "exclusions of leaves by operators, and their ends"

@@ -195,9 +195,9 @@ def refusal(admitted: Mapping[int, Admitted], node_id: bytes, name: str, *, hold
         )
     if holder is not None and admitted[holder].node_id != node_id:
         return (
-            f"the name {name} belongs to the identity {admitted[holder].node_id.hex()}, and {node_id.hex()} comes under"
-            f" it: if that is the same node with a new identity, `garlicfarm node approve {name}` at the leader;"
-            " otherwise give it another name"
+            f"the name {name} belongs to the identity {admitted[holder].node_id.hex()}, and {node_id.hex()} uses it:"
+            f" if that is the same node with a new identity, `garlicfarm node approve {name}` at the leader; otherwise"
+            " give it another name"
         )
     return _full(admitted, node_id)
 

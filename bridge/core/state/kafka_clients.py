@@ -379,6 +379,6 @@ def _longest_silent(producers: Mapping[int, Producer], crowd: Iterable[int]) -> 
 
 def _no_group(count: int, whose: str) -> str:
     return (
-        f"{count} groups{whose} noted offsets within the last week, and no more can: use one of them, or wait until one"
-        " has noted nothing for a week"
+        f"{count} groups{whose} committed offsets within the last week, the limit: use one of them, or wait until one"
+        " has not committed for a week"
     )

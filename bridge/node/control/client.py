@@ -485,7 +485,7 @@ class _TrustedSocket(httpcore.TrioBackend):
             case ConnectionRefusedError():
                 return f"the node of {self._path} no longer runs; start it again"
             case PermissionError():
-                return f"{self._path} may only be used by the user who runs the node"
+                return f"{self._path} may only be used by the node's user"
             case OSError(strerror=str(reason)):
                 return f"cannot reach a node at {self._path}: {reason}"
             case _:
@@ -537,4 +537,4 @@ def ask(
     try:
         return trio.run(conversation)
     except DocumentError as error:
-        raise ControlError(f"the node at {address} answered what this version does not understand: {error}") from error
+        raise ControlError(f"the node at {address} sent a reply that this version cannot read: {error}") from error

@@ -241,7 +241,7 @@ class FarmAdmin:
         try:
             await replica.read_barrier()
         except NotLeaderError as error:
-            text = "no leader has confirmed in time what is committed; read without `linearizable`, or try again"
+            text = "no leader has confirmed the commit index in time; read without `linearizable`, or try again"
             raise Refused(503, "no-leader", self._no_quorum() or text) from error
         except ServerBusyError as error:
             raise Refused(503, "busy", f"{error}; try again in a moment") from error

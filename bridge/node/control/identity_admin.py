@@ -208,7 +208,9 @@ class IdentityAdmin:
         after = farm.state.admitted
         given = raft_id_of(after, newcomer.node_id)
         if given is None or after[given].name != name:
-            raise Refused(409, "not-approved", "another decision about this name came first: `garlicfarm node list`")
+            raise Refused(
+                409, "not-approved", "another decision about this name was committed first: `garlicfarm node list`"
+            )
         self._trace.append("node-approved", {"name": name, "id": newcomer.node_id.hex(), "server": given})
         retired = RetiredIdentity(replaced.node_id.hex(), holder)
         return NodeApproved(name, newcomer.node_id.hex(), given, retired)
@@ -417,7 +419,7 @@ class IdentityAdmin:
         await self._catch_up_eras(farm)
         await self._commit(farm, KeyReplacement(sealed.era, sealed.boxes))
         if farm.state.rekeying.era != sealed.era:
-            text = "another operator replaced the keys at the same time, and that came first: `garlicfarm keys list`"
+            text = "another operator's replacement of the keys was committed first: `garlicfarm keys list`"
             raise Refused(409, "not-replaced", text)
         names = {each.node_id: each.name or each.node_id.hex() for each in state.admitted.values()}
         away = [names[node_id] for node_id, _ in sealed.boxes if not self._runs(node_id)]
@@ -486,7 +488,7 @@ class IdentityAdmin:
         try:
             entry = farm.signer.sign(encode(record))
         except ValueError as error:
-            raise Refused(409, "no-entry", f"no entry can be made of this: {error}") from error
+            raise Refused(409, "no-entry", f"this cannot be written as an entry: {error}") from error
         try:
             answer = await farm.replica.server.propose((entry,))
             if answer.outcome is not Outcome.COMMITTED or answer.position is None:
@@ -495,7 +497,7 @@ class IdentityAdmin:
             with trio.fail_after(APPLY_PATIENCE_S):
                 await farm.replica.server.wait_applied(answer.position.index)
         except (ServerBusyError, ServerStoppedError, trio.TooSlowError) as error:
-            raise Refused(503, "busy", f"this node cannot do it now: {error}; look again in a moment") from error
+            raise Refused(503, "busy", f"this node cannot do it now: {error}; try again in a moment") from error
 
 
 def _role(server_id: int, configuration: Configuration) -> str:

@@ -207,7 +207,7 @@ def _port_check(
             if running:
                 return Check(name, CheckResult.OK, f"{shown} is used by this node, which is running")
             setting = setting or ("[gossip] bind" if kind is socket.SOCK_DGRAM else "[consensus] bind")
-            action = f"end what uses it, or set another with {setting}"
+            action = f"stop the program that uses it, or set another with {setting}"
             return Check(name, CheckResult.PROBLEM, f"{shown}: {error.strerror or error}", action)
     if running:
         text = f"{shown} is free although this node runs: it uses another address"

@@ -73,7 +73,7 @@ def _members_check(view: FarmView) -> Check:
         if member.raft_id in servers and member.status is not MemberStatus.ALIVE
     ]
     if lost:
-        action = "look whether it runs, and whether UDP (gossip) and TCP (consensus) get through to it"
+        action = "check that it runs, and that UDP (gossip) and TCP (consensus) reach it"
         return Check("members", CheckResult.WARNING, f"not reached: {', '.join(lost)}", action)
     alive = sum(member.status is MemberStatus.ALIVE for member in others)
     return Check("members", CheckResult.OK, f"{alive} other members are reached")

@@ -138,8 +138,8 @@ class AddressWatch:
         self._alarms.set(
             ADDRESS_GONE,
             f"{_lost(host, interfaces)}{has}, and {settings}: this node is not reached there",
-            f"bring the address back to this machine (interface, lease), then nothing else is needed; or write {other}"
-            " into the settings named, and restart this node",
+            f"give the address back to this machine (interface, lease); or write {other} into the settings named, and"
+            " restart this node",
         )
 
     def _show_outdated(self, present: Collection[str]) -> None:

@@ -148,8 +148,8 @@ class AdmissionStore:
             ) from error
         if found.cluster != self._cluster:
             raise UnusableFormationError(
-                f"{self._path} was written in another farm ({found.cluster}) than this node's ({self._cluster}): put"
-                " the state directory back as it was, or give the node a new one",
+                f"{self._path} was written in another farm ({found.cluster}) than this node's ({self._cluster}):"
+                " restore the state directory, or give the node a new one",
             )
         return found
 

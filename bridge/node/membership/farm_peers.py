@@ -279,8 +279,8 @@ def _flaw_of(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, s
     if server_id > highest + IDS_AHEAD_MAX:
         return (
             f"the highest Raft id known here is {highest}, and an admission counts up to {IDS_AHEAD_MAX} above it; if"
-            " this node was away for long, let a server lead that it knows (`garlicfarm transfer --to NODE` at the"
-            " leader) until it has the log"
+            " this node was down for long, let a server lead that this node knows (`garlicfarm transfer --to NODE` at"
+            " the leader) until it has the log"
         )
     vouched.drop_up_to(highest)
     if not vouched.take(signers[-1], server_id, node_id):

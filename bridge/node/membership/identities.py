@@ -111,7 +111,7 @@ class Identities:
         try:
             content = open_key(box, group.identity.key, self.farm_keys.current.label)
         except KeyBoxError as error:
-            why = str(error) if box else "none was sealed for this node, whose public key was not known then"
+            why = str(error) if box else "no key was sealed for this node, because its public key was unknown then"
             text = f"the farm's keys were replaced, but this node lacks the new one: {why}"
             self.alarms.set(KEY_RETIRED, text, self.farm_keys.way_back)
             return False

@@ -102,7 +102,7 @@ class RaftNotices:
         name = None if notice.sender is None else self.name_of(integer_id(notice.sender))
         who = "a server" if notice.sender is None else f"server {notice.sender}{f' ({name})' if name else ''}"
         self._alarms.set(
-            CONTENT_REJECTED, f"{who} sends what this node cannot take, and nothing of it is stored: {notice.reason}"
+            CONTENT_REJECTED, f"{who} sends entries that this node cannot accept, and does not store: {notice.reason}"
         )
 
     async def run(self) -> None:

@@ -84,8 +84,8 @@ UNKNOWN_ENDPOINT = "tcp://unknown.invalid:7669"
 SUBMIT_RETRY_SECONDS = 0.1
 SUBMIT_GRACE_SECONDS = 1.0
 _LEADERS_WORDS = (b"\\", *(b'"%b"' % each.member.encode() for each in KINDS if issubclass(each.record, LeadersRecord)))
-LEADERS_OWN_TEXT = "a client sent a clock entry, or one about who belongs to the farm; only the leader writes those"
-NO_ANSWER = "no answer in time: the entry may be committed or not; look into the log"
+LEADERS_OWN_TEXT = "a client sent a clock entry, or an entry about identities; only the leader writes these entries"
+NO_ANSWER = "no reply in time: the entry may be committed or not; check the log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

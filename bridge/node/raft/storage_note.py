@@ -25,9 +25,9 @@ class StorageNote:
         """Raise `StorageError` if the storage is missing and the note, or `had_storage`, shows that there was one."""
         if (had_storage or self._file.exists()) and not (self.storage / STATE_FILE).exists():
             raise StorageError(
-                f"{self.storage} is gone, and with it what this server voted and acknowledged: as the same server it"
-                " could undo both. Put the directory back as it was, or give this node a new state directory and"
-                " another name: it then joins as a new node",
+                f"{self.storage} is missing, and with it this server's votes and acknowledgments: the same server"
+                " could now undo both. Restore the directory, or give this node a new state directory and another"
+                " name: it then joins as a new node",
             )
 
     def record(self, server_id: int, recovery: Recovery) -> None:
@@ -37,9 +37,9 @@ class StorageNote:
             return
         if noted is not None and (recovery.report.last.index > 0 or recovery.hard_state.voted_for is not None):
             raise StorageError(
-                f"the Raft storage of this node was made as server {noted}, and this node is server {server_id} now:"
-                " one storage never serves two, since its vote and its copy of the log would count twice. Give this"
-                " node a new state directory and another name: it then joins as a new node",
+                f"the Raft storage of this node was created for server {noted}, and this node is server {server_id}"
+                " now: one storage never serves two, since its vote and its copy of the log would count twice. Give"
+                " this node a new state directory and another name: it then joins as a new node",
             )
         # A recovered storage has a note without an id: its server is a founder, and keeps its id permanently.
         replace_file(self._file, STORAGE_NOTE_TEXT + b"Raft id %d\n" % server_id)

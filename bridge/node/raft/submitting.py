@@ -80,7 +80,7 @@ class Submitting:
         own = self._applied_state.request_named_in(entry)
         if named not in {None, own} and (own is not None or ends_like_proof(entry)):
             named_there = "no request" if own is None else f"the request {own}"
-            hint = ": put it in before you sign" if own is None else ""
+            hint = ": add it before you sign" if own is None else ""
             return _refused(f"the entry names {named_there}, not {named}{hint}")
         if named is not None and own is None:
             entry = sealed(entry, named)

@@ -191,7 +191,7 @@ class I2cpConnection:
             with trio.fail_after(ANSWER_TIMEOUT_S):
                 await self._stream.send_all(data)
         except trio.TooSlowError:
-            self._end(f"{self._link} takes nothing more for {ANSWER_TIMEOUT_S:g} s")
+            self._end(f"{self._link} does not accept data for {ANSWER_TIMEOUT_S:g} s")
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             self._end(f"{self._link} closed the connection")
         self._check()

@@ -196,7 +196,7 @@ def _why_not(each: LanInterface) -> str:
     if not each.is_up:
         why = "is down"
     elif _is_special(each.host):
-        why = "is link-local: a machine has it until its lease comes"
+        why = "is link-local: a machine has it until it gets a lease"
     elif reach is Reach.MACHINE:
         why = f"reaches {reach.value} only"
     else:

@@ -90,7 +90,9 @@ def encode_backup(backup: Backup) -> bytes:
     """The bytes of the file; raises `BackupError` for a backup of version 1, and for numbers that nothing reads."""
     head = backup.head
     if head.founding is None:
-        raise BackupError("its farm was made before farms could be verified: keep the backup as it is")
+        raise BackupError(
+            "its farm was created by an old version that could not verify farms: keep the backup as it is"
+        )
     written = _Head(
         node=head.node_id.hex(),
         founding=written_founding(head.founding),

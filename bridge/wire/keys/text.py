@@ -106,4 +106,4 @@ def check_file(file: NamedKeyFile, what: str, public_key: str) -> None:
     if file.version != VERSION:
         raise KeyTextError(f"this {what} has version {file.version}, this garlicfarm reads {VERSION}: update it")
     if file.public_key != public_key or re.fullmatch(NAME, file.name) is None:
-        raise KeyTextError(f"this {what} was changed: its name or a key is not what was written; copy it again")
+        raise KeyTextError(f"this {what} was changed: its name or a key differs from the original; copy it again")

@@ -172,7 +172,7 @@ class I2pConnector:
         if not is_i2p_name(address.host):
             raise GarlicFarmError(
                 Fault.PLAIN_REFUSED,
-                f'{address} is no name within I2P, and with transport = "i2p" nothing is encrypted before I2P does it: '
+                f'{address} is not a name within I2P, and with transport = "i2p" only I2P encrypts: '
                 "that server must advertise its `….b32.i2p` name",
             )
 

@@ -289,7 +289,8 @@ class GarlicFarmServer:
         """
         if not is_loopback(host):
             raise GarlicFarmError(
-                Fault.PLAIN_REFUSED, f"{host} is not a loopback address, and without TLS nothing may listen elsewhere"
+                Fault.PLAIN_REFUSED,
+                f"{host} is not a loopback address, and a server without TLS may listen on loopback only",
             )
 
         async def accept(transport: trio.SocketStream, _: str) -> None:

@@ -84,7 +84,7 @@ def decode_log_pack(data: bytes, limits: MessageLimits = DEFAULT_LIMITS) -> LogP
     entries: list[WireEntry] = []
     for start, end in zip(offsets, ends, strict=True):
         if not first <= start <= end <= first + log_size:
-            raise malformed(f"a log pack's record lies at {start} … {end}, outside {first} … {first + log_size}")
+            raise malformed(f"a record of a log pack is at {start} … {end}, outside {first} … {first + log_size}")
         entries.append(_decode_record(plain[log_start + start - first : log_start + end - first], limits))
     return LogPack(first, tuple(entries))
 

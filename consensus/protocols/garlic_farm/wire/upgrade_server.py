@@ -208,8 +208,8 @@ class UpgradeServer:
         if not proof.holds(transcript):
             return Refusal(
                 Fault.UNPROVEN,
-                f"{claimed} with a proof that does not hold for this connection: it was made for another server, or"
-                " an attacker has changed or relayed it",
+                f"{claimed} with a proof that is not valid for this connection: it was made for another server, or an"
+                " attacker has changed or relayed it",
             )
         if called is not None and called != ours.server_id:
             if ours.server_id is None:

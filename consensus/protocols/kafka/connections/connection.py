@@ -282,7 +282,7 @@ async def connect(host: str, port: int, options: DialOptions | None = None) -> K
             raise KafkaConnectionError(
                 f"{peer} did not answer {late}"
                 if connection is None
-                else f"{peer} takes connections, and answered nothing {late}: is a Kafka listener there?"
+                else f"{peer} accepts connections, and did not reply {late}: is a Kafka listener there?"
             ) from error
         if isinstance(error, ssl.SSLCertVerificationError):
             raise KafkaConnectionError(

@@ -242,7 +242,7 @@ class LogTopic:
         if producer is None:
             raise ProduceRefusedError(
                 ErrorCode.UNKNOWN_PRODUCER_ID,
-                f"producer {batch.producer_id} was given no id here, or wrote nothing for long",
+                f"producer {batch.producer_id} did not get its id here, or has not written for a long time",
             )
         if batch.producer_epoch < producer.epoch:
             raise ProduceRefusedError(ErrorCode.INVALID_PRODUCER_EPOCH, "a later epoch of this producer has written")

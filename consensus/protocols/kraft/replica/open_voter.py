@@ -347,8 +347,8 @@ async def _listening(
             listener = await opened.enter_async_context(open_listener(services, listening))
         except OSError as error:
             raise VoterError(
-                f"cannot listen on {endpoint_text(first.host, first.port)}: {error.strerror or error}. "
-                "Stop what listens there, or change listeners"
+                f"cannot listen on {endpoint_text(first.host, first.port)}: {error.strerror or error}. Stop the"
+                " program that listens there, or change listeners"
             ) from error
         yield listener
 

@@ -399,6 +399,6 @@ def is_url(url: str) -> bool:
 
 def _expired(request_id: bytes) -> RequestExpiredError:
     return RequestExpiredError(
-        f"the request id {request_id.hex()} is too old, or too far in the future, and nothing is committed now; "
-        "compare the clocks, and make a new id if it was never committed before"
+        f"the request id {request_id.hex()} is too old, or too far in the future, so the update is not committed now;"
+        " compare the clocks, and make a new id if it was never committed before"
     )

@@ -156,7 +156,7 @@ class Compaction:
             with trio.move_on_after(_REMOVE_S, shield=True), suppress(OSError):
                 await trio.to_thread.run_sync(partial(self._file.unlink, missing_ok=True), abandon_on_cancel=True)
         if snapshot is None or snapshot.last.index != index:
-            raise CompactionError("the server did not store the snapshot: a newer one came, or its disk is full")
+            raise CompactionError("the server did not store the snapshot: it has a newer one, or its disk is full")
         return Compacted(index, snapshot.size_bytes)
 
     async def _make(self, before: SnapshotDescription | None, index: Index) -> None:

@@ -230,7 +230,7 @@ def _bound(
         )
         return transport, _BroadcastSocket.bound(context, options)
     except OSError as error:
-        advice = "Stop what listens there, or choose another port"
+        advice = "Stop the program that listens there, or choose another port"
         if error.errno == errno.EADDRNOTAVAIL:
             advice = "That address does not belong to this machine: give the peer another address to bind"
         raise PeerError(f"{error.strerror or error}. {advice}") from error
