@@ -1,4 +1,4 @@
-"""One node: the composition root, which makes and connects the parts and makes no decisions.
+"""One node: the composition root, which makes and connects the parts and does not decide anything.
 
     LocalNode      settings, keys, router, trace, alarms                       from the start
       └▶ JoinedNode    membership, members, formation, handshakes              when others can discover this node
@@ -9,7 +9,7 @@ A node that discovers an existing farm waits until the leader announces its admi
 like the founders: the leader makes it a learner, and a voter if there is room. A node whose address or name changes
 restarts within the process, with other settings (`begin_anew`).
 
-The node ends on request (signal, `leave`, or its parent's pipe closing), and on errors: another process uses its
+The node ends on request: a signal, `leave`, or its parent's pipe closing. It ends on errors: another process uses its
 identity, its storage is damaged, a task failed. Then the last line of its log has the reason. The first signal permits
 a handover, a second one does not. In each case the process has `CLOSE_SECONDS` to close its files and connections, even
 if a disk hangs.
@@ -68,7 +68,7 @@ class Node:
         """The part that a signal cuts short: the start of the node, later its orderly end."""
         self._leaving = False
         self._reason = ""
-        """The reason of an end that was not requested; empty otherwise."""
+        """The reason of an unrequested end; empty otherwise."""
 
     # -- the run of a node ---------------------------------------------------------------------------------------------
 

@@ -6,9 +6,9 @@
                                          ├──▶ Reconciling          members of the group
                                          └──▶ Identities           evictions, eras of keys, the feature level
 
-A `FoundedFarm` is complete when the replica runs, and its tasks live as long as the replica. Only `CurrentFarm` knows
-if there is one: a listener, the control endpoint and gossip read it at each request. It is empty before, and shortly
-when this node gets another Raft id.
+A `FoundedFarm` is complete when the replica runs, and its tasks end with the replica. Only `CurrentFarm` has the
+present one, if any: a listener, the control endpoint and gossip read it at each request. It is empty before, and
+shortly when this node gets another Raft id.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -71,7 +71,7 @@ class FoundedFarm:
     notices: RaftNotices
     """Notices of the Raft server."""
     answered_within_ms: int
-    """Milliseconds since the last reply to the leader, up to which a member is healthy."""
+    """A member whose last reply to the leader is at most so many milliseconds old is healthy."""
     in_contact: Callable[[bytes, float], bool] = _in_contact_with_all
     """Returns True if gossip reached an identity within so many seconds (`MemberDirectory.is_in_contact`)."""
     endpoint_of: Callable[[bytes], str | None] = _describes_none

@@ -1,7 +1,7 @@
-"""The checks of `garlicfarm doctor`: each looks at one thing that a node or the pipeline needs of this machine.
+"""The checks of `garlicfarm doctor`: each tests one requirement of a node or the pipeline on this machine.
 
-A check never changes anything: ports are bound and let go, the state directory is judged by a file that is removed at
-once, and the clock is asked, not set.
+A check never changes anything: ports are bound and released, a file in the state directory is removed immediately, and
+the clock is only read.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ from gossip.node import endpoint, known_keyring
 
 PYTHON_LEAST = (3, 11)
 RELEASED_S = 1_760_000_000
-"""A clock before this second (October 2025) cannot be right: this software did not exist."""
+"""Seconds; a clock before this time (October 2025) is wrong: this software did not exist."""
 DISK_PROBLEM_BYTES = 64 * 1024 * 1024
 DISK_WARNING_BYTES = 512 * 1024 * 1024
 JAVA_LEAST = 17
@@ -43,7 +43,7 @@ DO_AS_IT_SAYS = "follow the text; the key exists, and a new key would belong to 
 
 
 def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
-    """Everything that `run` with this configuration, and the pipeline, need."""
+    """Check all requirements of `run` with this configuration, and of the pipeline."""
     checks = [python_check(sys.version_info[:2]), clock_check(int(time.time()), clock_is_synchronized())]
     try:
         configuration = load_configuration(path, overrides)
@@ -68,13 +68,13 @@ def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
     checks.extend(running_checks(state_dir))
     checks.append(disk_check(state_dir))
     if find_spec("pyspark") is not None:
-        # Of the pipeline alone: where it is not installed, a node is as well as it can be.
+        # Only for the pipeline: a node does not need it.
         checks.extend((java_check(java_version()), Check("spark", CheckResult.OK, "installed")))
     return checks
 
 
 def python_check(version: tuple[int, ...]) -> Check:
-    """Python is new enough."""
+    """Check that Python is new enough."""
     text = ".".join(map(str, version))
     if version < PYTHON_LEAST:
         return Check("python", CheckResult.PROBLEM, text, "install Python 3.11 or newer")
@@ -82,7 +82,7 @@ def python_check(version: tuple[int, ...]) -> Check:
 
 
 def clock_is_synchronized() -> bool | None:
-    """Whether the kernel holds its clock for synchronized; None where it cannot be asked."""
+    """Return True if the kernel considers its clock synchronized; None if it does not report this."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         # All zero means "change nothing": the call only reports.
@@ -93,7 +93,7 @@ def clock_is_synchronized() -> bool | None:
 
 
 def clock_check(now_s: int, synchronized: bool | None) -> Check:  # noqa: FBT001 -- a fact of the kernel, not a switch
-    """The clock is plausible and kept right by something."""
+    """Check that the clock is plausible and synchronized."""
     shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now_s))
     if now_s < RELEASED_S:
         return Check("clock", CheckResult.PROBLEM, f"{shown}, which is in the past", "set the clock and switch on NTP")
@@ -111,7 +111,7 @@ def clock_check(now_s: int, synchronized: bool | None) -> Check:  # noqa: FBT001
 
 
 def farm_key_check(path: Path, state_dir: Path) -> Check:
-    """The farm's key can be read, by its owner only, and so can the ring that this node remembers."""
+    """Check that the farm's key is readable by its owner only, and that the stored ring is readable."""
     try:
         farm_key = load_farm_key(path)
     except KeyFileError as error:
@@ -138,7 +138,7 @@ def farm_key_check(path: Path, state_dir: Path) -> Check:
 
 
 def signing_key_check(path: Path | None, now_s: int) -> Check:
-    """The node can sign what it publishes, for some time yet."""
+    """Check that the node can sign its publications for some time."""
     if path is None:
         action = "nothing, if others publish; else give [publishing] signing_key"
         return Check(
@@ -159,7 +159,7 @@ def signing_key_check(path: Path | None, now_s: int) -> Check:
 
 
 def address_check(configuration: NodeConfiguration) -> list[Check]:
-    """The address that the node takes, and why; nothing without gossip."""
+    """Check the node's address and the reason for its choice; nothing without gossip."""
     gossip = configuration.gossip
     if gossip is None:
         return []
@@ -174,7 +174,7 @@ def address_check(configuration: NodeConfiguration) -> list[Check]:
 
 
 def port_checks(configuration: NodeConfiguration) -> list[Check]:
-    """The ports are free, or in use by this very node."""
+    """Check that the ports are free, or in use by this node."""
     running = answers(configuration.state_dir / SOCKET_NAME)
     checks = [_port_check("raft port", configuration.consensus.bind, socket.SOCK_STREAM, running=running)]
     if configuration.gossip is not None:
@@ -217,7 +217,7 @@ def _port_check(
 
 
 def state_directory_check(path: Path) -> Check:
-    """The state directory, or the nearest one above it that exists, can be written, and by its owner alone."""
+    """Check that only the owner can write the state directory, or the nearest existing one above it."""
     existing = _existing(path)
     try:
         check_state_directory(path)
@@ -239,7 +239,7 @@ def state_directory_check(path: Path) -> Check:
 
 
 def disk_check(path: Path) -> Check:
-    """There is room for the log."""
+    """Check that there is room for the log."""
     free = shutil.disk_usage(_existing(path)).free
     text = f"{free // (1024 * 1024)} MiB free for {path}"
     if free < DISK_PROBLEM_BYTES:
@@ -250,18 +250,18 @@ def disk_check(path: Path) -> Check:
 
 
 def _existing(path: Path) -> Path:
-    """Without what may not be looked at: that is told where the state directory is judged."""
+    """Return the nearest accessible directory; the check of the state directory reports inaccessible ones."""
     absolute = path.absolute()
     return next((each for each in (absolute, *absolute.parents) if os.path.isdir(each)), Path("/"))  # noqa: PTH112 - Path.is_dir raises
 
 
 def java_version() -> str | None:
-    """What the Java that Spark would use says of its version; None if there is none."""
+    """Return the version of Spark's Java; None without Java."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is not None:
         try:
-            done = subprocess.run(  # noqa: S603 -- the operator's own Java, asked for its version
+            done = subprocess.run(  # noqa: S603 -- the operator's own Java reports its version
                 [java, "-version"], capture_output=True, text=True, timeout=JAVA_TIMEOUT_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired):
@@ -271,7 +271,7 @@ def java_version() -> str | None:
 
 
 def java_check(version: str | None) -> Check:
-    """There is a Java for the pipeline; nodes need none."""
+    """Check that there is a Java for the pipeline; nodes do not need it."""
     action = "only the pipeline needs it: install Java 17 or 21, or the pipeline's extra (`garlicfarm pipeline doctor`)"
     if version is None:
         return Check("java", CheckResult.WARNING, "none", action)

@@ -1,11 +1,11 @@
-"""What `garlicfarm doctor` sees of this node's leaves: one line each, with the conditions that do not hold.
+"""The checks of this node's leaves in `garlicfarm doctor`: one line each, with the failed conditions.
 
-    router      answered just now, over its real connection
-    lease set   found by a look-up through that connection; one look-up fails now and then, so a second one decides
+    router      replied just now, over its real connection
+    lease set   found by a look-up through that connection; a single look-up may fail, so a second one decides
     service     accepts a connection at the probe's address
 
-A running node measures the same once a minute and reports it. `doctor` looks itself, so that it also serves before the
-first start, and after a change of the router's configuration without a wait.
+A running node measures the same once a minute and reports it. `doctor` measures on its own, so that it also works
+before the first start, and immediately after a change of the router's configuration.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _AT_A_TIME: Final = 4
 
 
 async def leaf_checks(leaves: Sequence[ServedLeaf], connection: I2cpConnection | None) -> list[Check]:
-    """A line for each leaf. `connection` is to the router; None: it does not answer, or there is none."""
+    """Return a line for each leaf. `connection` is to the router; None without a replying router."""
     found: dict[int, Check] = {}
     at_a_time = trio.CapacityLimiter(_AT_A_TIME)
 

@@ -1,7 +1,6 @@
-"""What `garlicfarm doctor` sees of the router: does it answer, does its clock agree, does it tell about itself.
+"""The checks of the router in `garlicfarm doctor`: its replies, its clock and its status interface.
 
-Nothing is published and no session is made: a session for the master destination would take the place of the running
-node's own.
+Nothing is published and no session is made: a session for the master destination would replace the running node's.
 """
 
 from collections.abc import Sequence
@@ -26,9 +25,9 @@ ROUTER, STATUS = "router", "router status"
 def router_checks(
     settings: RouterSettings, signing_keys: Sequence[Path], leaves: Sequence[ServedLeaf] = (), *, demo: bool = False
 ) -> list[Check]:
-    """Everything about the router and the leaves behind it; it is asked over its real connections.
+    """Check the router and its leaves over its real connections.
 
-    In a demonstration a file stands for the router, and nothing is behind the leaves.
+    In a demonstration a file replaces the router, and leaves do not have a service.
     """
     if isinstance(settings, FileRouterSettings):
         action = 'for a real router set [router] kind = "i2cp"; see `garlicfarm help attach-a-router`'
@@ -39,7 +38,7 @@ def router_checks(
         access = settings.access()
     except KeyFileError as error:
         return [Check(ROUTER, CheckResult.PROBLEM, str(error), "write the password into that file, with mode 0600")]
-    checks = trio.run(_ask, access.i2cp, access.control, leaves)
+    checks = trio.run(_query, access.i2cp, access.control, leaves)
     if settings.software is Software.I2PD and any(_is_offline(path) for path in signing_keys):
         text = "i2pd does not open a session for a transient key, so this node cannot publish through it"
         action = "use a Java router, or the master key itself as the signing key (`garlicfarm help signing-keys`)"
@@ -51,10 +50,10 @@ def _is_offline(path: Path) -> bool:
     try:
         return load_signing_key(path).offline is not None
     except KeyFileError:
-        return False  # which is told by the check of the key
+        return False  # the check of the key reports it
 
 
-async def _ask(i2cp: I2cpAccess, control: ControlAccess | None, leaves: Sequence[ServedLeaf]) -> list[Check]:
+async def _query(i2cp: I2cpAccess, control: ControlAccess | None, leaves: Sequence[ServedLeaf]) -> list[Check]:
     try:
         async with open_i2cp(i2cp.link, i2cp.credentials) as (connection, date):
             found, of_leaves = [_clock_check(i2cp, date)], await leaf_checks(leaves, connection)
@@ -67,7 +66,7 @@ async def _ask(i2cp: I2cpAccess, control: ControlAccess | None, leaves: Sequence
 
 
 def _clock_check(access: I2cpAccess, date: RouterDate) -> Check:
-    # i2pd repeats the version that it was asked with, which says nothing of its own.
+    # i2pd repeats the version of the request, which is not its own.
     version = f", I2CP {date.version}" if date.version and access.software is Software.JAVA else ""
     text = f"{access.link} answers{version}; its clock differs by {date.difference_ms / 1000:+.1f} s"
     if abs(date.difference_ms) >= CLOCK_LIMIT_MS:

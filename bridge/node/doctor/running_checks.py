@@ -1,7 +1,7 @@
-"""What `garlicfarm doctor` learns from the node itself, if it runs: the verdict, time, reachable members, alarms.
+"""The checks of the running node in `garlicfarm doctor`: verdict, time, reachable members, alarms.
 
-It asks the node's control socket for the view that `status` shows. It compares the clock with log time, which follows
-the clocks of all servers, so no time server is needed.
+They request the view of `status` from the node's control socket. They compare the clock with log time, which follows
+the clocks of all servers, so a time server is not needed.
 """
 
 from pathlib import Path
@@ -16,12 +16,12 @@ from bridge.node.security.control_socket import SOCKET_NAME, answers
 
 CLOCK_WARNING_MS = 5_000
 CLOCK_PROBLEM_MS = 30_000
-"""A report that is dated further from log time than this keeps its sender from publishing."""
+"""Milliseconds; a report dated further from log time than this prevents its sender from publishing."""
 NTP = "switch on NTP here (for instance: timedatectl set-ntp true), and check the clocks of the other nodes"
 
 
 def running_checks(state_dir: Path) -> list[Check]:
-    """What the node of this state directory says; nothing if none runs."""
+    """Check the running node of this state directory; return nothing without one."""
     socket = state_dir / SOCKET_NAME
     if not answers(socket):
         return []
@@ -37,7 +37,7 @@ async def _picture(client: ControlClient) -> FarmView:
 
 
 def checks_of(view: FarmView) -> list[Check]:
-    """The same out of a picture."""
+    """Return the checks of a view."""
     node = Check("node", CheckResult.OK, f"{view.node.name} runs, version {view.node.version}, {view.node.phase.value}")
     in_farm = view.node.phase in {Phase.FOUNDED, Phase.OBSERVER} and view.raft.log_time_ms is not None
     of_farm = [*_log_time_checks(view), _members_check(view), *_level_checks(view)] if in_farm else []
@@ -80,7 +80,7 @@ def _members_check(view: FarmView) -> Check:
 
 
 def _level_checks(view: FarmView) -> list[Check]:
-    # An upgrade looks so for a while, so this is no warning; the alarm is one.
+    # During an upgrade this is normal, so it is not a warning; the alarm is one.
     text = level_words(view)
     action = "update these voters: `garlicfarm help upgrade`" if voters_at_level(view) else ""
     return [] if text is None else [Check("feature level", CheckResult.OK, text, action)]

@@ -1,4 +1,4 @@
-"""What `doctor` looks at between servers, and towards clients: certificate, files of users, proxy, ØMQ, Kafka."""
+"""The checks of connections to servers and clients: certificate, files of users, proxy, ØMQ, Kafka."""
 
 import socket
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ CONNECT_TIMEOUT_S = 3.0
 
 
 def transport_checks(configuration: NodeConfiguration) -> list[Check]:
-    """What `doctor` says of the way to other servers."""
+    """Check the settings and files for connections to servers and clients."""
     return [
         *_certificate_checks(configuration),
         *_users_checks(configuration),
@@ -77,7 +77,7 @@ def _proxy_checks(configuration: NodeConfiguration) -> Iterator[Check]:
 
 
 def _zmq_checks(configuration: NodeConfiguration) -> Iterator[Check]:
-    """What a ØMQ Raft endpoint needs is there."""
+    """Check the requirements of a ØMQ Raft endpoint."""
     settings = configuration.zmq
     if settings is None:
         return
@@ -95,7 +95,7 @@ def _zmq_checks(configuration: NodeConfiguration) -> Iterator[Check]:
 
 
 def _kafka_checks(configuration: NodeConfiguration) -> Iterator[Check]:
-    """What a Kafka listener needs is there."""
+    """Check the requirements of a Kafka listener."""
     settings = configuration.kafka
     if settings is None:
         return

@@ -1,13 +1,13 @@
-"""The active alarms of a node: raised once, shown until their cause is gone.
+"""The active alarms of a node: set once, shown until their cause is gone.
 
-The kinds with their severities, remedies and delays are declared in `bridge.api.alarms`; the part of the node that
-raises an alarm adds the text. Raising an alarm again with the same text changes nothing; another text replaces the
-first. Each raising and clearing is also an event of the trace, so that past alarms can be read there. If two texts
-differ by a measured figure only (`213 ms`), the second one replaces the first without an event: such a figure changes
-at each look, and would fill the trace and the node's log. The board is bounded by the declared kinds.
+`bridge.api.alarms` declares the kinds with their severities, remedies and delays; the part of the node that sets an
+alarm adds the text. Setting an alarm again with the same text changes nothing; another text replaces the first. Each
+start and end is also an event of the trace, so past alarms can be read there. If two texts differ only in a measured
+figure (`213 ms`), the second replaces the first without an event. Such a figure changes at each check, and would fill
+the trace and the node's log. The declared kinds bound the set of alarms.
 
-If several parts of the node can have the same trouble, they share one alarm: it is active while any of them has a
-cause, and its text has all causes.
+If several parts of the node have the same problem, they share one alarm: it is active while any of them has a cause,
+and its text has all causes.
 """
 
 import re
@@ -20,13 +20,13 @@ from bridge.api.view import AlarmView
 from bridge.node.events.event_log import EventLog
 
 _FIGURE: Final = re.compile(r"(?<![\w.-])-?\d[\d.,]*(?= ?(?:ms|s|min|h|d|%|bytes|KiB|MiB|GiB|entries|times)(?!\w))")
-"""A number with a unit. A number of its own may be an id, and another one is then another matter."""
+"""A number with a unit. A number without a unit may be an id, and another id is another problem."""
 _ROUNDING_S: Final = 0.001
 """Times that are one period apart may differ by a little less, as floating-point numbers."""
 
 
-class NodeStopped(Exception):  # noqa: N818 - it is an end, told in words, not a fault of the program
-    """The node cannot go on; the text says why and what to do."""
+class NodeStopped(Exception):  # noqa: N818 - it is an end, described by its text, not a fault of the program
+    """The node cannot continue; the text contains the reason and the remedy."""
 
 
 class AddressNotHereError(NodeStopped):
@@ -34,18 +34,18 @@ class AddressNotHereError(NodeStopped):
 
 
 class Alarms:
-    """The board."""
+    """The active alarms, by kind."""
 
     def __init__(self, trace: EventLog) -> None:
         self._trace = trace
-        self._standing: dict[str, AlarmView] = {}
+        self._active: dict[str, AlarmView] = {}
         self._since_s: dict[str, float] = {}
-        """By kind of those with a delay: when the cause was found first since it was last absent."""
+        """Time of the first cause since the last absence, in seconds, by kind of alarm with a delay."""
 
     def set(self, alarm: AlarmType, text: str, action: str | None = None, *, period_s: float = 0.0) -> None:
         """Show an alarm from now on, with its remedy unless the situation needs another `action`.
 
-        `period_s`: the reporting period, if the alarm's delay counts now.
+        `period_s` is the reporting period, if the alarm's delay applies.
         """
         kind, delay_s = alarm.kind, alarm.delay_periods * period_s
         if not delay_s:
@@ -53,14 +53,14 @@ class Alarms:
         elif trio.current_time() - self._since_s.setdefault(kind, trio.current_time()) < delay_s - _ROUNDING_S:
             self._end(kind)
             return
-        shown, before = AlarmView(kind, text, alarm.remedy if action is None else action), self._standing.get(kind)
-        self._standing[kind] = shown
+        shown, before = AlarmView(kind, text, alarm.remedy if action is None else action), self._active.get(kind)
+        self._active[kind] = shown
         if before is None or _without_figures(before) != _without_figures(shown):
             self._trace.append("alarm-raised", {"alarm": kind, "text": text})
 
     def restart_delay(self, alarm: AlarmType) -> None:
-        """Begin the delay of an alarm again, unless the alarm is shown."""
-        if alarm.kind not in self._standing:
+        """Restart the delay of an alarm, unless the alarm is shown."""
+        if alarm.kind not in self._active:
             self._since_s.pop(alarm.kind, None)
 
     def clear(self, alarm: AlarmType) -> None:
@@ -69,12 +69,12 @@ class Alarms:
         self._end(alarm.kind)
 
     def _end(self, kind: str) -> None:
-        if self._standing.pop(kind, None) is not None:
+        if self._active.pop(kind, None) is not None:
             self._trace.append("alarm-cleared", {"alarm": kind})
 
     def standing(self) -> tuple[AlarmView, ...]:
-        """What stands now, in order of kind."""
-        return tuple(alarm for _, alarm in sorted(self._standing.items()))
+        """Return the active alarms, in order of kind."""
+        return tuple(alarm for _, alarm in sorted(self._active.items()))
 
 
 def _without_figures(alarm: AlarmView) -> tuple[str, str]:
@@ -82,7 +82,7 @@ def _without_figures(alarm: AlarmView) -> tuple[str, str]:
 
 
 class SharedAlarm:
-    """One alarm with several causes; `cause` names whose it is. A cause may have an action of its own."""
+    """One alarm with several causes; `cause` identifies its owner. A cause may have its own action."""
 
     def __init__(self, alarms: Alarms, alarm: AlarmType) -> None:
         self._alarms = alarms
@@ -90,12 +90,12 @@ class SharedAlarm:
         self._texts: dict[str, tuple[str, str]] = {}
 
     def set(self, cause: str, text: str, action: str | None = None) -> None:
-        """It is so, from now on."""
+        """Add or replace a cause."""
         self._texts[cause] = (text, self._alarm.remedy if action is None else action)
         self._show()
 
     def clear(self, cause: str) -> None:
-        """It is not so any more."""
+        """Remove a cause."""
         self._texts.pop(cause, None)
         self._show()
 

@@ -1,14 +1,14 @@
-"""How long things take on this node: histograms that `/metrics` shows.
+"""Histograms of durations on this node, which `/metrics` shows.
 
-    commit      an entry of this node, from its submission here to its commitment, wherever the leader is
-    disk        a group of writes with its sync          what the leader's acknowledgements wait for
+    commit      an entry of this node, from its submission here to its commitment, through any leader
+    disk        a group of writes with its sync          the leader's acknowledgements wait for it
     apply       committed entries through the farm's state machine, a batch at a time
-    request     a request of Raft to another server, until its answer
+    request     a request of Raft to another server, until its reply
     probe       the round trip of gossip to each peer, sampled
-    detection   from the first suspicion of a member to its being declared dead
+    detection   from the first suspicion of a member until it is declared dead
     take_over   without a leader, until one is known
 
-The last two are seconds where the others are milliseconds, so their bounds are others.
+The last two take seconds instead of milliseconds, so they have other bounds.
 """
 
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ def _slow() -> Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """One histogram for each."""
+    """One histogram for each duration."""
 
     request: Histogram
     commit: Histogram = field(default_factory=Histogram)
@@ -67,7 +67,7 @@ class Durations:
     take_over: Histogram = field(default_factory=_slow)
 
     def items(self) -> Iterator[tuple[str, Histogram]]:
-        """By name, in the order of `TEXTS`."""
+        """Yield name and histogram, in the order of `TEXTS`."""
         for name in TEXTS:
             histogram: Histogram = getattr(self, name)
             yield name, histogram

@@ -1,18 +1,18 @@
 """The recent past of a node: a bounded ring of trace events, read by cursor.
 
-Every event gets the next cursor. A reader says from which cursor it wants to go on; if the ring has moved past that
-point, the page says how many were lost, so that no reader takes a gap for silence. Readers hold no state here, which is
-why a slow one cannot make the node grow.
+Every event gets the next cursor. A reader sends the cursor from which it continues. If the ring has moved past it, the
+page contains the number of lost events, so that a gap is visible. Readers hold no state here, so a slow one cannot make
+the node grow.
 
-Cursors begin at 1 in each process. A reader whose cursor lies beyond the end has read from an earlier process: it is
-given what this one has from the start.
+Cursors begin at 1 in each process. A reader whose cursor is beyond the end has read from an earlier process, and
+receives this one's events from the start.
 
-No cause has more than a quarter of the ring: what comes beyond that takes the place of the oldest event of the same
-cause. So a sender that causes one kind of event without end cannot displace the others. What is missing in between
-counts as lost, like what the ring has moved past. A cause is a kind of event, and of alarms each alarm for itself.
+No cause has more than a quarter of the ring: beyond that, an event replaces the oldest one of the same cause. So a
+sender that causes one kind of event continuously cannot displace other kinds. Replaced events count as lost, like
+events that the ring has moved past. A cause is a kind of event; each alarm is a separate cause.
 
-The ring holds each event as the bytes of its JSON, a quarter of what the objects would take: four thousand events are
-kept for readers who mostly never come.
+The ring stores each event as JSON, a quarter of the size of the objects: four thousand events are kept, and few of them
+are ever read.
 """
 
 import json
@@ -30,15 +30,15 @@ CAPACITY_EVENTS = 4096
 PER_CAUSE_EVENTS = CAPACITY_EVENTS // 4
 PAGE_LIMIT_EVENTS = 1000
 TEXT_LIMIT = 16 * 1024
-"""Characters of one text of an event. The longest that occur are alarms that name many servers."""
+"""The limit for characters of one text of an event. The longest are alarms that name many servers."""
 PAGE_LIMIT_BYTES = DOCUMENT_LIMIT_BYTES // 4
 """Bytes of JSON in a page, unless its first event alone has more."""
 _HEAD_BYTES = 256
-"""More than the JSON of an event has in a page beside what the ring keeps of it."""
+"""More than the JSON in a page adds to the stored part of an event."""
 
 
 def clock_ms() -> int:
-    """This machine's clock, milliseconds since the epoch."""
+    """Return this machine's clock, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
@@ -71,7 +71,7 @@ class EventLog:
     def append(
         self, kind: str, data: Mapping[str, Scalar] | None = None, *, log_time_ms: int | None = None
     ) -> TraceEvent:
-        """Record that something happened now."""
+        """Record an event of this moment."""
         facts = {name: each[:TEXT_LIMIT] if isinstance(each, str) else each for name, each in (data or {}).items()}
         event = TraceEvent(self._next, self._clock_ms(), log_time_ms, kind, self._node, facts)
         self._keep(event)
@@ -94,7 +94,7 @@ class EventLog:
         self._events[event.cursor] = (cause, _packed(event))
 
     def read(self, cursor: int, limit: int = PAGE_LIMIT_EVENTS) -> EventPage:
-        """Events from `cursor` on, as many as fit in a page."""
+        """Return the events from `cursor` on that fit in a page."""
         oldest = next(iter(self._events), self._next)
         wanted = oldest if cursor > self._next else max(cursor, 1)
         count = max(0, min(limit, PAGE_LIMIT_EVENTS))
@@ -104,11 +104,11 @@ class EventLog:
         return EventPage(end, end - wanted - len(events), events)
 
     def recent(self, count: int) -> tuple[TraceEvent, ...]:
-        """The last `count` events, oldest first."""
+        """Return the last `count` events, oldest first."""
         return self._unpacked(islice(self._events, max(0, len(self._events) - count), None))
 
     async def wait(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
-        """Like `read`, but if there is nothing yet, wait for something for at most `wait_ms`."""
+        """Read like `read`, but wait for at most `wait_ms` if the page is empty."""
         page = self.read(cursor, limit)
         if not page.events and limit > 0:
             with trio.move_on_after(wait_ms / 1000):
@@ -117,7 +117,7 @@ class EventLog:
         return page
 
     def _fitting(self, cursors: Iterable[int]) -> Iterator[int]:
-        """Yield the first event, and those after it that fit in one page with it."""
+        """Yield the first event, and the next ones while they fit in one page with it."""
         left = PAGE_LIMIT_BYTES
         for number, cursor in enumerate(cursors):
             left -= len(self._events[cursor][1]) + _HEAD_BYTES
@@ -130,7 +130,7 @@ class EventLog:
 
 
 def cause_of(event: TraceEvent) -> str:
-    """What events of which no one may crowd out the others have in common."""
+    """Return the cause of an event: events of one cause cannot displace others."""
     alarm = event.data.get("alarm")
     return event.kind if alarm is None else f"{event.kind} {alarm}"
 

@@ -1,19 +1,18 @@
-"""The files of a farm of several nodes on one machine: keys, one configuration a node, ports that are free.
+"""The files of a farm of several nodes on one machine: keys, one configuration per node, and free ports.
 
     <directory>/farm.key                  the farm's key (expect = number of servers)
     <directory>/master.key                a throwaway master destination, marked as a demonstration
-    <directory>/node-1/node.toml          what `garlicfarm run --config` is given
-    <directory>/node-1/signing.key        a transient key of its own, signed by the master
+    <directory>/node-1/node.toml          the file for `garlicfarm run --config`
+    <directory>/node-1/signing.key        its own transient key, signed by the master
     <directory>/node-1/…                  the node's state: identity, certificate, log, published structures
 
-A directory that already holds a farm is continued: keys, identities and logs stay, so a farm that was stopped, or
-killed to the last process, comes back with everything that it acknowledged. Only the ports are looked at again: one
-that is in use by now is exchanged for a free one, since the address of a node is not part of its identity. The
-transient keys are made anew when they are about to end. Once the farm is created, the next `up` writes its cluster id
-into the key file, so that a node whose directory was removed joins it again.
+A directory with a farm is continued: keys, identities and logs stay. So a stopped or killed farm returns with all
+acknowledged entries. Only the ports are checked again: a port in use is replaced by a free one, since a node's address
+is not part of its identity. Transient keys are replaced before they end. After the farm is created, the next `up`
+writes its cluster id into the key file. So a node whose directory was removed joins the farm again.
 
-Ports are found by binding and letting go; between that and the node's own bind another program may take one. The node
-then says so and ends, and the next `up` finds another.
+Free ports are found by a short bind; before the node's own bind another program may take one. The node then reports it
+and ends, and the next `up` finds another.
 """
 
 import fcntl
@@ -50,7 +49,7 @@ SEGMENT_BYTES = 4 * 1024 * 1024
 
 
 class LocalFarmError(Exception):
-    """The directory cannot hold this farm: what is there, and what to do."""
+    """The directory cannot hold this farm; the text contains the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +63,28 @@ class NodeFiles:
 
     @property
     def configuration_file(self) -> Path:
-        """What `garlicfarm run --config` is given."""
+        """The file for `garlicfarm run --config`."""
         return self.directory / "node.toml"
 
     @property
     def log_file(self) -> Path:
-        """Where the process writes what it has to say."""
+        """The file with the output of the process."""
         return self.directory / "node.log"
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFarm:
-    """A farm whose files are all in place."""
+    """A farm with all of its files."""
 
     directory: Path
     nodes: tuple[NodeFiles, ...]
     continued: bool
-    """The directory held this farm before."""
+    """True if the directory held this farm before."""
 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Keeps a second `up` away from `directory` while the block runs; raises LocalFarmError."""
+    """Exclude a second `up` from `directory` while the block runs; raise LocalFarmError."""
     try:
         make_state_directory(directory)
     except UntrustedPathError as error:
@@ -105,7 +104,7 @@ def locked(directory: Path) -> Iterator[None]:
 def prepare(directory: Path, servers: int) -> LocalFarm:
     """Make or complete the files of a farm of `servers` nodes below `directory`.
 
-    Raises LocalFarmError when the directory holds a farm of another size, or when no configuration can name it.
+    Raise LocalFarmError if the directory holds a farm of another size, or if a configuration cannot contain its path.
     """
     try:
         os.fspath(directory.absolute()).encode()
@@ -146,13 +145,13 @@ def _farm_key(directory: Path, servers: int) -> bool:
         )
     clusters = {each for number in range(1, servers + 1) if (each := _cluster_id(directory / f"node-{number}"))}
     if len(clusters) == 1 and farm_key.cluster_id not in clusters:
-        # A node that lost its directory joins the farm again: these directories are all of one user's farm.
+        # A node that lost its directory joins the farm again: all these directories belong to one user's farm.
         replace_farm_key(path, replace(farm_key, cluster_id=clusters.pop()))
     return True
 
 
 def _cluster_id(node_directory: Path) -> bytes | None:
-    """The cluster that a node belongs to, as far as it says so; its start judges the file."""
+    """Return the cluster id that a node has stored, if any; its start checks the file."""
     try:
         state = decode_formation_state((node_directory / FORMATION_FILE).read_bytes())
     except (OSError, FormationStateError):
@@ -180,7 +179,7 @@ def _signing_key(node_directory: Path, master: MasterKey) -> None:
 
 
 def _leaf(node_directory: Path) -> str:
-    """The node's demonstration leaf (I2P base64), the same each time."""
+    """Return the node's demonstration leaf (I2P base64), the same each time."""
     path = node_directory / "leaf.destination"
     if not path.exists():
         path.write_text(new_demo_leaf().base64 + "\n", encoding="ascii")
@@ -188,7 +187,7 @@ def _leaf(node_directory: Path) -> str:
 
 
 def _ports(node_directories: list[Path]) -> list[tuple[int, int]]:
-    """A gossip and a consensus port for each node: those that it had where they are free, else new ones."""
+    """Return a gossip and a consensus port for each node: the previous ones if they are free, else new ones."""
     with ExitStack() as held:
         chosen = []
         for node_directory in node_directories:
@@ -219,8 +218,8 @@ def _hold(held: ExitStack, kind: socket.SocketKind, port: int) -> int:
         probe = held.enter_context(socket.socket(socket.AF_INET, kind))
         try:
             if kind is socket.SOCK_STREAM:
-                # A port in TIME_WAIT is free for the node, which binds with the same option. Only one who listens
-                # keeps others with that option away.
+                # A port in TIME_WAIT is free for the node, which binds with the same option. Only a listener excludes
+                # binds with that option.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((LOOPBACK, port))
                 probe.listen()
@@ -271,5 +270,5 @@ destination = "{leaf}"
 
 
 def _quoted(path: Path) -> str:
-    """A TOML basic string of an absolute path: JSON's strings are TOML's, as long as nothing is escaped in pairs."""
+    """Return a TOML basic string of an absolute path: JSON's strings are TOML's without surrogate pairs."""
     return json.dumps(os.fspath(path.resolve()), ensure_ascii=False)

@@ -1,15 +1,15 @@
-"""Starts the processes of a local farm, watches them, and ends them: what `garlicfarm up` stands on.
+"""Starts, watches and ends the processes of a local farm, for `garlicfarm up`.
 
     stopped ──start──▶ running ──SIGTERM──▶ stopping ──exit──▶ stopped
-                          └──────exits by itself──────────────▶ stopped (how it ended is kept)
+                          └──────exits on its own─────────────▶ stopped (the kind of its end is kept)
 
-Each child is in a session of its own, so that Ctrl-C in the terminal reaches only this process, which then stops the
-children in order. Each child's standard input is a pipe that this process never writes to: when this process dies by
-any means, the pipe closes and the child stops by itself. (Killing a process group from a signal handler would be
-simpler and leaves orphans behind after SIGKILL.)
+Each child has its own session, so that Ctrl-C in the terminal reaches only this process, which then stops the children
+in order. Each child's standard input is a pipe that this process never writes to. When this process dies in any way,
+the pipe closes and the child stops. (Killing a process group from a signal handler would be simpler, but leaves orphans
+after SIGKILL.)
 
-A child that ends is not started again: an operator who kills a node to see what the farm does must see what the farm
-does. The command that starts it again is printed.
+An ended child is not started again: an operator who kills a node must see the farm's reaction. The command to start it
+again is printed.
 """
 
 import signal
@@ -26,7 +26,7 @@ STOP_GRACE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One process to run: its name, its arguments after `garlicfarm`, and where its output goes."""
+    """One process to run: its name, its arguments after `garlicfarm`, and the file for its output."""
 
     name: str
     arguments: tuple[str, ...]
@@ -49,7 +49,7 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """True until the process has ended."""
         return not self.exited.is_set()
 
 
@@ -57,7 +57,7 @@ async def run_children(
     commands: tuple[Command, ...],
     use: Callable[[tuple[Child, ...]], Awaitable[None]],
 ) -> None:
-    """Starts `commands`, calls `use` with the children, and stops every child when `use` returns or is cancelled."""
+    """Start `commands`, call `use` with the children, and stop every child at the end of `use` or if cancelled."""
     async with trio.open_nursery() as nursery:
         children: list[Child] = []
         try:
@@ -107,7 +107,7 @@ async def _stop_all(children: list[Child]) -> None:
 
 
 def describe_exit(code: int) -> str:
-    """How a process ended, in words: `ended by SIGKILL`, `exit code 1`."""
+    """Return the kind of a process's end as text: `ended by SIGKILL`, `exit code 1`."""
     if code >= 0:
         return f"exit code {code}"
     try:

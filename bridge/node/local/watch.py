@@ -1,10 +1,10 @@
-"""Watches the nodes of a local farm through their control sockets: their pictures, their events, what they published.
+"""Watches the nodes of a local farm through their control sockets: their views, events and publications.
 
-Each node has two tasks of its own here, one that asks for its picture twice a second and one that waits for its events;
-a node that is stopped, killed or not up yet delays no other one. Events go to one bounded channel in order of their
-arrival. A node that was started again begins a new trace, and is read from its start.
+Each node has two separate tasks here. One requests its view twice a second, the other waits for its events. A stopped,
+killed or starting node does not delay others. Events go to one bounded channel in order of arrival. A restarted node
+begins a new trace, which is read from its start.
 
-Whether something is published is judged by the file alone: it is read, decoded and verified here, not believed.
+Publications are checked by their files alone: each is read, decoded and verified here.
 """
 
 import time
@@ -30,7 +30,7 @@ EVENTS_BUFFERED = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A structure on disk that verifies."""
+    """A verified structure on disk."""
 
     path: Path
     published_s: int
@@ -38,7 +38,7 @@ class Published:
 
 
 class LocalWatch:
-    """What is known of the running nodes, kept fresh while `run` runs."""
+    """The state of the running nodes, updated while `run` runs."""
 
     def __init__(
         self, farm: LocalFarm, children: tuple[Child, ...], notice: str = "", program: str = "garlicfarm"
@@ -49,19 +49,19 @@ class LocalWatch:
         self._program = program
         self._views: dict[str, FarmView] = {}
         self._by_hand: dict[str, int] = {}
-        """The process that an operator started last in place of one that had ended, by the node's name."""
+        """The last process that an operator started to replace an ended one, by the node's name."""
         self._event_sink, self.events = trio.open_memory_channel[TraceEvent](EVENTS_BUFFERED)
         self._started_ns = time.time_ns()
 
     async def run(self) -> None:
-        """Keeps the pictures fresh and the events coming until cancelled."""
+        """Update the views and read events until cancelled."""
         async with trio.open_nursery() as nursery:
             for node, child in zip(self._farm.nodes, self._children, strict=True):
                 nursery.start_soon(self._keep_view, node.name, node.directory / SOCKET_NAME, child)
                 nursery.start_soon(self._follow_events, node.directory / SOCKET_NAME)
 
     def picture(self) -> LocalFarmView:
-        """Every process with the last picture of its node."""
+        """Return every process with the last view of its node."""
         return LocalFarmView(
             taken_at_ms=time.time_ns() // 1_000_000,
             state_directory=str(self._farm.directory),
@@ -74,22 +74,22 @@ class LocalWatch:
         view = self._views.get(child.command.name)
         by_hand = view is not None and view.node.pid != child.pid
         if view is not None and by_hand and not child.running:
-            # An operator followed the advice on the screen: the node runs again, as a process of its own.
+            # An operator followed the advice on the screen: the node runs again, as a separate process.
             self._by_hand[child.command.name] = view.node.pid
             return ProcessView(child.command.name, view.node.pid, running=True, detail="started by hand", view=view)
         last = self._by_hand.get(child.command.name)
         if last is not None and not child.running:
-            # How the first process ended is no longer how this node ended, and of another's child it is not known.
+            # The end of the first process does not describe this node, and the end of another's child is unknown.
             return ProcessView(
                 child.command.name, last, running=False, detail=f"pid {last}, started by hand, has ended"
             )
         return ProcessView(child.command.name, child.pid, running=child.running, detail=child.exit_text, view=view)
 
     def published(self) -> Published | None:
-        """The latest structure of this run that verifies and covers every healthy destination. Reads files.
+        """Return the latest verified structure of this run that covers every healthy destination. Reads files.
 
-        None while there is none, or while a router's destination that reports as healthy is not in it yet. What an
-        earlier run of the same farm left behind is no proof that this one publishes.
+        Return None without one, or while a router's healthy destination is not in it yet. A structure of an earlier run
+        does not prove that this run publishes.
         """
         view = best_view(self.picture())
         if view is None or len(view.reports) < len(self._children):
@@ -103,7 +103,7 @@ class LocalWatch:
         return max(complete, key=lambda each: each.published_s, default=None)
 
     def progress(self) -> str:
-        """How far the farm has come, in words, for the error after a wait that was too long."""
+        """Return the progress of the farm as text, for the error after a timeout."""
         parts = []
         for process in self.picture().processes:
             if not process.running:
@@ -150,7 +150,7 @@ class LocalWatch:
 
 
 async def _still_there(client: ControlClient, last: TraceEvent) -> bool:
-    """Whether the node that answers now is the one that told `last`, or was started again since."""
+    """Return True if the node there is the sender of `last`, False after its restart."""
     page = await client.events(last.cursor, wait_ms=0)
     return last in page.events
 

@@ -1,1 +1,1 @@
-"""Private files, keys in use, and which users of this machine are trusted."""
+"""Private files, keys in use, and trusted users of this machine."""

@@ -1,10 +1,10 @@
-"""The dates of certificates that an authority has signed for this node: judged, and watched by alarms.
+"""The dates of certificates that an authority has signed for this node: checks and alarms.
 
-A certificate that the node makes itself has no end (`consensus.net.tls`). A certificate of an authority counts from one
-date to another, and outside of them others refuse it. The alarm stands from a month before the end.
+A certificate that the node makes itself does not expire (`consensus.net.tls`). A certificate of an authority is valid
+between two dates, and other servers refuse it outside of them. The alarm is active from a month before the end.
 
-The dates are compared with this machine's clock, and the clock may be wrong instead of the certificate. So each text
-shows the date of the clock, and each action names the clock as well.
+The dates are compared with this machine's clock, which may be wrong instead of the certificate. So each text shows the
+date of the clock, and each action mentions the clock.
 """
 
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from consensus.net import CertificateError, NodeCertificate
 
 WARN_BEFORE = timedelta(days=30)
 LOOK_EVERY_S = 60.0
-"""A clock that is set makes a certificate begin or end."""
+"""Seconds between checks: a corrected clock may make a certificate valid or invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """How long a certificate is valid, in words; `needs_action` includes a certificate that is not valid now."""
+    """The validity of a certificate as text; `needs_action` includes a certificate that is not valid now."""
 
     text: str
     needs_action: bool = False
@@ -31,7 +31,7 @@ class Validity:
 
 
 def validity_of(certificate: NodeCertificate, now: datetime) -> Validity:
-    """Judge the dates of a certificate of an authority by the clock."""
+    """Compare the dates of an authority's certificate with the clock."""
     try:
         begins, ends = certificate.dates()
     except CertificateError as error:
@@ -52,7 +52,7 @@ async def watch_certificate(certificate: NodeCertificate, alarms: Alarms, alarm:
 
 
 def show_validity(found: Validity, alarms: Alarms, alarm: AlarmType) -> None:
-    """Raise the alarm about a certificate, or clear it."""
+    """Set the alarm about a certificate, or clear it."""
     if found.needs_action:
         alarms.set(alarm, found.text)
     else:

@@ -1,11 +1,11 @@
-"""The Unix socket of a control endpoint: made so that only its owner can ever open it, and cleared only when stale.
+"""The Unix socket of a control endpoint: only its owner can open it, and only a stale one is removed.
 
-    bind     umask 0177 while binding, so that the socket is never open to others, not even for a moment
-    stale    a socket without an answer is left over from a killed process and is removed; one that answers is not
-    close    the file is removed only if it is still ours (another process may have taken the place)
+    bind     umask 0177 during bind, so that the socket is never open to others, not even for a moment
+    stale    a socket without a listener remains from a killed process and is removed; a socket in use is kept
+    close    the file is removed only if it is still this process's (another one may have replaced it)
 
-A socket's address holds about 100 bytes, a state directory's path may be longer. Where `/proc` exists the directory is
-opened and the socket is addressed through its descriptor; elsewhere a path too long is refused with what to do.
+A socket's address holds about 100 bytes; a state directory's path may be longer. If `/proc` exists, the directory is
+opened and the socket is addressed through its descriptor. Elsewhere a long path is refused with a remedy.
 """
 
 import errno
@@ -23,12 +23,12 @@ BACKLOG = 32
 
 
 class ControlSocketError(OSError):
-    """The control socket cannot be made or reached; the text says why and what to do."""
+    """The control socket cannot be made or reached; the text contains the reason and the remedy."""
 
 
 @contextmanager
 def socket_address(path: Path) -> Iterator[str]:
-    """An address of `path` that fits into a Unix socket's."""
+    """Yield an address of `path` that is short enough for a Unix socket."""
     if len(os.fsencode(path)) <= ADDRESS_LIMIT_BYTES:
         yield str(path)
         return
@@ -42,7 +42,7 @@ def socket_address(path: Path) -> Iterator[str]:
 
 
 def answers(path: Path) -> bool:
-    """Whether a process listens on the socket at `path`."""
+    """Return True if a process listens on the socket at `path`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(PROBE_TIMEOUT_S)
         try:
@@ -51,12 +51,12 @@ def answers(path: Path) -> bool:
         except TimeoutError:
             return True
         except OSError as error:
-            return error.errno == errno.EAGAIN  # its backlog is full: busy, but there
+            return error.errno == errno.EAGAIN  # its backlog is full: busy, but present
     return True
 
 
 def listen(path: Path) -> tuple[socket.socket, tuple[int, int] | None]:
-    """A listening socket at `path`, mode 0600, and its file's identity."""
+    """Return a listening socket at `path`, mode 0600, and its file's identity."""
     _clear_stale(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     previous = os.umask(0o177)
@@ -87,7 +87,7 @@ def _clear_stale(path: Path) -> None:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Which file lies at `path` now."""
+    """Return the identity of the file at `path`; None without one."""
     try:
         found = path.lstat()
     except OSError:
@@ -96,7 +96,7 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 def remove_if_ours(path: Path, ours: tuple[int, int] | None) -> None:
-    """Remove the socket unless another process has taken its place."""
+    """Remove the socket unless another process has replaced it."""
     if ours is not None and identity(path) == ours:
         with suppress(OSError):
             path.unlink()

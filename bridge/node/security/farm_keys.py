@@ -1,12 +1,12 @@
-"""The farm's keys while a node runs: the key file's at first, then what the group has.
+"""The farm's keys while a node runs: first the key file's, then the group's.
 
-    farm key file ──▶ agent: merged with the ring that the state directory remembers ──▶ changes come by gossip
+    farm key file ──▶ agent: merged with the ring in the state directory ──▶ changes arrive by gossip
                                    │
-                 what to show to other servers, what to accept from them: the credentials of every key that opens
+                 credentials to send to other servers and to accept: those of every key that opens
 
-The file stays as the operator wrote it, since nodes may share it, or another program may keep it. So it falls behind
-when the keys change. That does no harm to a node which remembers the ring, and would keep out one that does not: hence
-an alarm, raised and taken back by looking at the file from time to time.
+The file is never changed, since nodes or another program may share it. So it is outdated after a key change. That does
+not harm a node with a stored ring, but it would exclude a node without one. So the file is checked periodically, and an
+alarm is active while it is outdated.
 """
 
 import shlex
@@ -28,7 +28,7 @@ LOOK_EVERY_S: Final = 5.0
 
 
 class FarmKeys:
-    """The keys of one node's farm. `filed` is what the key file at `path` held at the start."""
+    """The keys of one node's farm. `filed` is the content of the key file at `path` at the start."""
 
     def __init__(
         self,
@@ -37,35 +37,38 @@ class FarmKeys:
         keyring: Callable[[], Keyring | None] = lambda: None,
         cluster_id: Callable[[], bytes | None] = lambda: None,
     ) -> None:
-        """`keyring`: the group's keys, if it can change them; `cluster_id`: the cluster that this node belongs to."""
+        """Start with the file's keys.
+
+        `keyring` returns the group's keys, if it can change them; `cluster_id` returns this node's cluster.
+        """
         self.path = path
         self.filed = filed
         self._keyring = keyring
         self._cluster_id = cluster_id
         self._followed: Keyring | None = None
-        """The keyring that `_current` and `_credentials` were made of."""
+        """The source keyring of `_current` and `_credentials`."""
         self._current = filed
         self._credentials: tuple[Credentials, ...] = ()
 
     @property
     def exported(self) -> FarmKey:
-        """The key file for other nodes: with the cluster that this node belongs to, if it does."""
+        """The key file for other nodes, with this node's cluster if it has one."""
         cluster_id = self._cluster_id()
         return self.current if cluster_id is None else replace(self.current, cluster_id=cluster_id)
 
     @property
     def current(self) -> FarmKey:
-        """The key file as it would have to be now."""
+        """The present content that the key file should have."""
         chain = self._keyring()
         if chain is not None and chain != self._followed:
             self._followed, self._current, self._credentials = chain, self.filed.following(chain), ()
         return self._current
 
     def credentials(self) -> tuple[Credentials, ...]:
-        """What to show to another server: the sealing key's credentials, then those of the other open ones.
+        """Return the credentials for other servers: the sealing key's first, then the other open keys'.
 
-        When all keys were replaced at once, those of the one before come last: a server that missed it knows no other,
-        and has to get the log in which the new one is. Their reader has shown the certificate of a member.
+        After a replacement of all keys, the previous key's credentials come last. A server that missed the replacement
+        has only those, and must receive the log with the new key. Such a server has shown the certificate of a member.
         """
         current = self.current
         earlier = current.earlier_credentials[:1] if current.era else ()
@@ -78,40 +81,40 @@ class FarmKeys:
         return self._credentials
 
     def password_of(self, user: str) -> str | None:
-        """What another server must show: the credentials of any key that opens, so that a rotation stops no server."""
+        """Return the password of a user of any key that opens, so that a rotation does not stop a server."""
         return next((each.password for each in self._accepted() if each.user == user), None)
 
     @property
     def way_back(self) -> str:
-        """What to do on a node whose keys the group has removed."""
+        """The remedy for a node whose keys the group has removed."""
         return (
             "on a node that is in the farm: `garlicfarm keys export FILE`; bring that file here, mode 0600, as "
             f"{self.path}; then restart this node"
         )
 
     def filed_now(self) -> FarmKey | KeyFileError:
-        """What the key file holds by now, or why it cannot be used."""
+        """Read the key file; return its content, or the error that makes it unusable."""
         try:
             return load_farm_key(self.path)
         except KeyFileError as error:
             return error
 
     async def watch_file(self, alarms: Alarms) -> None:
-        """Have an alarm stand while the file would keep a node out that has nothing but the file."""
+        """Keep an alarm active while the file would exclude a node without a stored ring."""
         while True:
             self.judge_file(await trio.to_thread.run_sync(self.filed_now), alarms)
             await trio.sleep(LOOK_EVERY_S)
 
     def judge_file(self, filed: FarmKey | KeyFileError, alarms: Alarms) -> None:
-        """Compare what the file holds with what the group has."""
+        """Compare the file with the group's keys, and set or clear the alarm."""
         current, cluster_id, path = self.current, self._cluster_id(), shlex.quote(str(self.path))
         export = f"`garlicfarm keys export --replace {path}` writes the current one"
         if isinstance(filed, KeyAccessError):
             text = f"{filed}. The node continues with its present keys, and needs the file at its next start"
             alarms.set(FARM_KEY_FILE, text, CORRECT_FILE)
         elif isinstance(filed, KeyFileError):
-            # --replace compares with the file that it replaces; there is none, or it is no farm key.
-            # The error's own advice is for a first start: here a new key would make another farm.
+            # `--replace` compares with the replaced file; that is missing or not a farm key. The error's own remedy is
+            # for a first start: here a new key would make another farm.
             what = "is no longer a farm key file" if self.path.exists() else "is missing"
             text = f"the farm key file {self.path} {what}: this node could not start again"
             alarms.set(FARM_KEY_FILE, text, self._written_anew())

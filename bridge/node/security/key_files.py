@@ -1,9 +1,8 @@
-"""Key files on disk: written 0600 and never over another, read only if no other user can read them.
+"""Key files on disk: written with mode 0600, never overwritten, and read only if no other user can read them.
 
-A key that others on the machine can read is no secret, and an operator does not notice: so reading refuses, and says
-the command that mends it. Writing goes through a new file (O_EXCL with the mode from the start: a chmod afterwards
-leaves a moment in which it is open), is fsynced, and is refused where a file lies: a master key overwritten is a farm
-lost.
+A key that others on the machine can read is not secret, and an operator does not notice. So reading refuses such a key
+with a command as remedy. Writing makes a new file (O_EXCL with the mode from the start: a later chmod would leave the
+file open for a moment), and syncs it. It refuses to replace a file: an overwritten master key means a lost farm.
 """
 
 import errno
@@ -45,11 +44,11 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 class KeyFileError(Exception):
-    """A key file cannot be read or written; the message says which, why, and what to do."""
+    """A key file cannot be read or written; the message contains the file, the reason and the remedy."""
 
 
 class KeyAccessError(KeyFileError):
-    """The system does not let this user read the file, whatever it holds."""
+    """The system does not let this user read the file, regardless of its content."""
 
 
 def write_private_file(path: Path, text: str) -> None:
@@ -64,7 +63,7 @@ def write_private_file(path: Path, text: str) -> None:
         raise KeyFileError(f"{path} cannot be written: {error.strerror or error}") from None
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            # The umask can only take bits away; some file systems give more than was asked for.
+            # The umask can only remove bits; some file systems add bits.
             os.fchmod(file.fileno(), _OWNER_ONLY)
             file.write(text)
             file.flush()
@@ -78,7 +77,7 @@ def write_private_file(path: Path, text: str) -> None:
 def read_private_file(path: Path, limit_bytes: int = _SIZE_LIMIT_BYTES) -> str:
     """Read a file that belongs to this user or to root and that no other user can read."""
     try:
-        # Judged by descriptor, so that what is judged is what is read; a pipe must not make the start hang.
+        # Checked by descriptor, so that the checked file is the read file; a pipe must not block the start.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except FileNotFoundError:
         raise KeyFileError(f"{path} does not exist: copy the file there, or name another place") from None
@@ -103,7 +102,7 @@ def read_private_file(path: Path, limit_bytes: int = _SIZE_LIMIT_BYTES) -> str:
 
 
 def read_password(path: Path) -> str:
-    """The one line of a password file."""
+    """Return the one line of a password file."""
     password = read_private_file(path).removesuffix("\n").removesuffix("\r")
     if not password or "\n" in password or len(password.encode()) > _PASSWORD_LIMIT_BYTES:
         raise KeyFileError(f"{path}: one line with the password is needed, of at most {_PASSWORD_LIMIT_BYTES} bytes")
@@ -136,7 +135,7 @@ def save_farm_key(path: Path, farm_key: FarmKey) -> None:
 
 
 def replace_farm_key(path: Path, farm_key: FarmKey, *, earlier: bool = False) -> None:
-    """Put a farm key file in the place of one of the same farm; `earlier`: also in the place of a later one."""
+    """Replace a farm key file of the same farm; with `earlier` also one with a later epoch."""
     older = load_farm_key(path)
     if older.label != farm_key.label:
         raise KeyFileError(
@@ -162,7 +161,7 @@ def load_farm_key(path: Path) -> FarmKey:
 
 
 def save_client_key(path: Path, client: ClientKeyFile) -> None:
-    """Write a new client key file, and its public half beside it."""
+    """Write a new client key file, and its public half next to it."""
     public = public_path_of(path)
     if public.exists():
         raise KeyFileError(f"{public} exists already and is not overwritten: move it away, or choose another name")
@@ -172,12 +171,12 @@ def save_client_key(path: Path, client: ClientKeyFile) -> None:
 
 
 def public_path_of(path: Path) -> Path:
-    """Where the public half of a client key lies."""
+    """Return the path of the public half of a client key."""
     return path.with_name(f"{path.name}.pub")
 
 
 def load_public_client_key(path: Path) -> tuple[str, str]:
-    """Read the name and the public key in a `.pub` file, or in a client key file in its place."""
+    """Read the name and the public key in a `.pub` file, or in a client key file."""
     try:
         text = path.read_text(encoding="utf-8")
         if "private_key" not in text:
@@ -216,7 +215,7 @@ def load_master_key(path: Path) -> MasterKey:
 
 
 def load_i2p_key_file(path: Path) -> MasterKey:
-    """Read a destination's key out of a router's own key file; whether others can read that is the router's matter."""
+    """Read a destination's key from a router's own key file; the router is responsible for its mode."""
     try:
         with path.open("rb") as file:
             content = file.read(FILE_LIMIT_BYTES + 1)
@@ -241,12 +240,12 @@ def save_signing_keys(keys: Mapping[Path, SigningKey]) -> None:
             save_signing_key(path, key)
             made.append(path)
     except KeyFileError as error:
-        # They are not in use yet, and a second attempt must not find half of them in its way.
+        # They are not in use yet, and half of them would block a second attempt.
         for path in made:
             path.unlink(missing_ok=True)
         raise KeyFileError(f"{error}; no key was made") from None
 
 
 def load_signing_key(path: Path) -> SigningKey:
-    """Read a node's signing key file (or a master key file in its place)."""
+    """Read a node's signing key file, or a master key file used as one."""
     return _loaded(path, parse_signing_key)

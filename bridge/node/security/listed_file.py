@@ -1,10 +1,10 @@
 """Files with a line for each client: read at the start, and again while the node runs.
 
-    read_lines   ──▶ the lines of a file that are not comments, each with its place for an error text
+    read_lines   ──▶ the lines of a file that are not comments, each with its position for error texts
     ListedFile   ──▶ watch: reads the file every few seconds
 
-So a client is listed or removed without a restart. If the file cannot be read any more, the clients that were read
-before stay in use, and an alarm reports it: a mistake in an editor must not lock all clients out.
+So clients are listed or removed without a restart. If the file becomes unreadable, the clients read before stay in use,
+and an alarm reports it: an error in an editor must not exclude all clients.
 """
 
 from abc import ABC, abstractmethod
@@ -27,14 +27,14 @@ class ListedFile(ABC, Generic[Line]):
     """The clients of a file. A subclass keeps them in `_take`."""
 
     def __init__(self, read: Callable[[], tuple[Line, ...]], alarm: AlarmType, plural: str) -> None:
-        """`plural`: the word for the clients in the alarm."""
+        """Set the reader; `plural` names the clients in the alarm."""
         self._read = read
         self._alarm = alarm
         self._plural = plural
 
     @abstractmethod
     def _take(self, lines: tuple[Line, ...]) -> None:
-        """Keep the clients that were read."""
+        """Keep the clients of these lines."""
 
     async def watch(self, alarms: Alarms) -> None:
         """Use a changed file, until cancelled."""

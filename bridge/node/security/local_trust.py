@@ -1,19 +1,19 @@
-"""Which users may touch a node's files: the state directory, the way to it, and the control socket's two ends.
+"""Users that may change a node's files: checks of the state directory, its path, and both ends of the control socket.
 
-    /  ─▶ home ─▶ user ─▶ .local ─▶ … ─▶ state directory     each step judged as the kernel walks it, links as well
+    /  ─▶ home ─▶ user ─▶ .local ─▶ … ─▶ state directory     each step checked as the kernel walks it, including links
 
-A user that can write a directory can replace what lies in it, so a state directory of mode 0700 below a directory that
-others can write is worth nothing. Each directory on the way belongs to this user or to root, and no other user can
-write it; if it is sticky (as /tmp is), others may write it, and what lies in it belongs to this user or to root. Of the
-state directory itself not even that is enough: no other user can write it.
+A user with write access to a directory can replace its content. So a state directory of mode 0700 is unsafe below a
+directory that others can write. Each directory on the path belongs to this user or to root, and no other user can write
+it. If it is sticky (as /tmp is), others may write it, and its content belongs to this user or to root. The state
+directory itself must not be writable by others at all.
 
-Once that holds, no other user (root apart) can plant a link or a file inside, whatever names the node uses there.
+If this holds, no other user (except root) can place a link or a file inside, regardless of the file names in use.
 
-A control socket is judged at both ends by the kernel's word on who is on the other side (SO_PEERCRED). Where a system
-has no such word, the directory's and the socket's owner and mode decide alone.
+A control socket is checked at both ends by the kernel's record of the peer's user (SO_PEERCRED). On a system without
+it, owner and mode of the directory and of the socket decide alone.
 
-A node that a package installed runs as a user of its own, and its operator is root. In that one directory, which only
-root could have made, root trusts the directory's owner, as it does when it installs the package.
+A node from a package runs as its own user, and its operator is root. In its directory, which only root can make, root
+trusts the directory's owner, as root does when it installs the package.
 """
 
 import errno
@@ -34,9 +34,9 @@ import trio
 
 ROOT: Final = 0
 SYSTEM_STATE_DIRECTORY: Final = Path("/var/lib/garlicfarm")
-"""Where the packages have their service keep its state."""
+"""The directory for the state of the packages' service."""
 _LINKS_MAX: Final = 40
-"""As many as Linux follows in one path."""
+"""The limit of Linux for links in one path."""
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _PRIVATE_DIRECTORY: Final = 0o700
 _ACCESS_LIST: Final = "system.posix_acl_access"
@@ -45,18 +45,18 @@ _NO_USER: Final = -1
 
 
 class NotConnectedError(OSError):
-    """The socket has no process on its other side: the listener's backlog is full, or the connection was never made."""
+    """The socket does not have a peer process: the listener's backlog is full, or it was never connected."""
 
 
 class UntrustedPathError(Exception):
-    """Another user of this machine could change what lies at a path; the text says who, and how to mend it."""
+    """Another user of this machine could change the content of a path; the text names the user and the remedy."""
 
 
 def _is_private_group(path: Path, status: os.stat_result) -> bool:
-    """Whether a directory's group is its owner's own group, with no other user in it (the default of many systems)."""
+    """Return True if a directory's group is its owner's own, without other users (the default of many systems)."""
     with suppress(OSError, AttributeError):
         if _ACCESS_LIST in os.listxattr(path, follow_symlinks=False):
-            return False  # The group's bits are then a mask, and say nothing of who may write.
+            return False  # The group's bits are then a mask, and do not show write access.
     try:
         owner, group = pwd.getpwuid(status.st_uid), grp.getgrgid(status.st_gid)
     except KeyError:
@@ -66,7 +66,7 @@ def _is_private_group(path: Path, status: os.stat_result) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the operating system says; a test puts its own in place."""
+    """The facts of the operating system; tests replace them."""
 
     user_id: int
     status: Callable[[Path], os.stat_result] = os.lstat
@@ -75,12 +75,12 @@ class Facts:
 
 
 def system_facts() -> Facts:
-    """The facts for the user of this process."""
+    """Return the facts for the user of this process."""
     return Facts(os.geteuid())
 
 
 def facts_about_node(path: Path, directory: Path = SYSTEM_STATE_DIRECTORY, facts: Facts | None = None) -> Facts:
-    """The facts by which to judge the control socket at `path`: root asks the packages' service as its user would."""
+    """Return the facts for checking the control socket at `path`: root acts as the user of the packages' service."""
     known = facts or system_facts()
     if known.user_id != ROOT or path.parent != directory:
         return known
@@ -91,9 +91,9 @@ def facts_about_node(path: Path, directory: Path = SYSTEM_STATE_DIRECTORY, facts
 
 
 def check_state_directory(path: Path, facts: Facts | None = None) -> None:
-    """Raise UntrustedPathError if another user could change what lies in `path`, or put another one in its place.
+    """Raise UntrustedPathError if another user could change the content of `path`, or replace it.
 
-    What does not exist yet is left out: its parents are judged.
+    If it does not exist yet, its parents are checked.
     """
     known = facts or system_facts()
     steps, whole = _walk(path.absolute(), known)
@@ -112,10 +112,10 @@ def check_state_directory(path: Path, facts: Facts | None = None) -> None:
 
 
 def make_state_directory(path: Path, facts: Facts | None = None) -> None:
-    """Make `path` if it is missing, for its owner only, and check it; raises UntrustedPathError, and OSError."""
+    """Make `path` if it is missing, for its owner only, and check it; raise UntrustedPathError or OSError."""
     check_state_directory(path, facts)
     path.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-    # Again: another user may have been quicker than mkdir, in a directory where all may write.
+    # Again: another user may have made it before mkdir, in a directory that all users may write.
     check_state_directory(path, facts)
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -127,7 +127,7 @@ def make_state_directory(path: Path, facts: Facts | None = None) -> None:
 
 
 def _walk(path: Path, facts: Facts) -> tuple[list[tuple[Path, os.stat_result]], bool]:
-    """Every directory and link on the way to `path`, each behind the directory that holds it, and whether all exist."""
+    """Return every directory and link on the path, each after its parent directory, and True if all exist."""
     at = Path("/")
     steps, waiting, links = [(at, facts.status(at))], list(reversed(path.parts[1:])), 0
     while waiting:
@@ -155,9 +155,9 @@ def _walk(path: Path, facts: Facts) -> tuple[list[tuple[Path, os.stat_result]], 
 
 
 def _check_parent(path: Path, step: Path, status: os.stat_result, inside: os.stat_result | None, facts: Facts) -> None:
-    """Whether another user could replace what lies inside of one directory on the way (None: nothing does yet)."""
+    """Check that no other user can replace the content of one directory on the path (None: it is empty)."""
     if stat.S_ISLNK(status.st_mode):
-        return  # Judged by the directory that holds it, and by its owner there.
+        return  # Checked by its parent directory, and by its owner there.
     _check_owner(path, step, status, facts)
     if not _written_by_others(step, status, facts):
         return
@@ -202,23 +202,23 @@ def _user(user_id: int) -> str:
 
 
 def check_control_socket(path: Path, facts: Facts | None = None) -> None:
-    """Raise UntrustedPathError if another user made the socket at `path`, or could have put it there."""
+    """Raise UntrustedPathError if another user made the socket at `path`, or could have placed it there."""
     known = facts or system_facts()
     check_state_directory(path.parent, known)
     try:
         status = known.status(path)
     except OSError:
-        return  # Whether a node is there is found out by connecting.
+        return  # The connection shows if a node is there.
     if not stat.S_ISSOCK(status.st_mode):
         raise UntrustedPathError(f"{path} is not a socket: name a node's state directory, or its control socket itself")
     _check_owner(path, path, status, known)
 
 
 def peer_user_id(connected: socket.socket | trio.socket.SocketType) -> int | None:
-    """Who is on the other side of a connected Unix socket, by the kernel's word; None where it has none.
+    """Return the user of the peer of a connected Unix socket, from the kernel; None on systems without it.
 
-    Raises NotConnectedError. A non-blocking connect to a full backlog ends with EAGAIN, and the socket is then writable
-    and without an error, which looks like a connection; but the kernel names no process on its other side.
+    Raise NotConnectedError. A non-blocking connect to a full backlog ends with EAGAIN. The socket is then writable and
+    has no error, like a connection, but the kernel reports no peer process.
     """
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
@@ -230,12 +230,12 @@ def peer_user_id(connected: socket.socket | trio.socket.SocketType) -> int | Non
 
 
 def is_trusted_user(user_id: int | None, own_user_id: int | None = None) -> bool:
-    """Whether that user is this one or root, or unknown to the system."""
+    """Return True if that user is this one or root, or unknown to the system."""
     return user_id is None or user_id in {os.geteuid() if own_user_id is None else own_user_id, ROOT}
 
 
 def check_node_user(path: Path, user_id: int | None, own_user_id: int | None = None) -> None:
-    """Raise UntrustedPathError unless the process that answers at `path` is run by this user or by root."""
+    """Raise UntrustedPathError unless this user or root runs the process that listens at `path`."""
     if not is_trusted_user(user_id, own_user_id):
         raise UntrustedPathError(
             f"the process that answers at {path} is run by {_user(user_id or 0)}, neither this user nor root: it may"
@@ -244,6 +244,6 @@ def check_node_user(path: Path, user_id: int | None, own_user_id: int | None = N
 
 
 def default_state_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where `run` keeps a node's state unless told otherwise."""
+    """Return the default directory of `run` for a node's state."""
     base = environment.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
     return Path(base) / "garlicfarm"

@@ -1,9 +1,9 @@
-"""The key that a node signs a master destination's structures with, its renewal, and the alarm before it ends.
+"""The key that signs a master destination's structures on this node, its renewal, and the alarm before it ends.
 
-A transient key ends after 30 days, and a new one is put in its file's place while the node runs. Once a reporting
-period the file's times and size are looked at; it is read when they have changed, and a good new key counts from then
-on. A file that cannot be used, or whose key is another master's or has ended, changes nothing but an alarm: the key in
-hand signs on. A key that is read once, at the start, would be simpler, and make every renewal a restart of a voter.
+A transient key ends after 30 days, and a new one replaces its file while the node runs. The file's times and size are
+checked once a reporting period. A changed file is read, and a valid new key is used from then on. An unusable file, a
+key of another master or an expired key only sets an alarm: the present key remains in use. Reading a key only at the
+start would be simpler, but every renewal would require the restart of a voter.
 """
 
 import logging
@@ -21,22 +21,22 @@ DAY_S = 86_400
 
 _Stamp = tuple[int, int, int, int] | None
 _READ_AGAIN: _Stamp = (-1, -1, -1, -1)
-"""No file has this stamp."""
+"""A stamp that no file has."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Filed:
-    """What a key file was seen to hold: the key, or why there is none."""
+    """The content of a key file: the key, or the reason why it is unusable."""
 
     stamp: _Stamp
     key: SigningKey | None = None
     fault: str = ""
     action: str | None = None
-    """What to do about the fault, unless a new key is needed."""
+    """The remedy for the fault, unless a new key is needed."""
 
 
 class HeldKey:
-    """One master's key in this node's hands, the file that it came from, if any, and what the operator allows."""
+    """One master's key on this node, its file, if any, and the operator's permission to publish."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class HeldKey:
         self.publish = publish
         self.path = path
         self.fault: str | None = None
-        """Why the file's present content is not used."""
+        """The reason why the file's present content is not used."""
         self.action: str | None = None
         self._stamp = stamp
 
     @classmethod
     def load(cls, path: Path, publish: PublishConfig = PublishConfig.AUTO) -> "HeldKey":
-        """Read the file; raises KeyFileError."""
+        """Read the file; raise KeyFileError."""
         stamp = _stamp_of(path)
         held = cls(load_signing_key(path), path, stamp, publish)
         held.warn_of_master_key()
@@ -72,7 +72,7 @@ class HeldKey:
         return self.key.destination.hash
 
     def warn_of_master_key(self) -> None:
-        """Say it once in the node's own words when it is more than a transient key."""
+        """Log once if this is more than a transient key."""
         if self.key.offline is None:
             LOG.warning(
                 "%s contains the master's own private key: a thief of this machine controls the farm's address"
@@ -81,20 +81,20 @@ class HeldKey:
             )
 
     def renew(self, now_s: int) -> bool:
-        """Whether the file holds another key by now, which then is in hand; `fault` says why one was not taken."""
+        """Use another key if the file has one, and return True; `fault` is the reason for a rejected one."""
         path = self.path
         if path is None:
             return False
         filed = _read_if_changed(path, self._stamp)
         if filed is None:
             return False
-        # By a clock that is corrected later, the same key may not have ended.
+        # After a correction of the clock, the same key may be valid again.
         has_ended = filed.key is not None and filed.key.can_sign_until_s <= now_s
         self._stamp = _READ_AGAIN if has_ended else filed.stamp
         self.fault, self.action = self._fault_of(filed, now_s), filed.action
         if filed.key is None or self.fault is not None:
             return False
-        # Two transient keys of one master differ in what the master signed for them.
+        # Two transient keys of one master differ in their signatures by the master.
         same = (filed.key.offline, filed.key.demo) == (self.key.offline, self.key.demo)
         self.key = filed.key
         if not same:
@@ -112,7 +112,7 @@ class HeldKey:
 
 
 def judge_key(held: HeldKey, now_s: int, alarm: SharedAlarm) -> None:
-    """Have the alarm stand while the key ends soon, or while its file is not fit to replace it."""
+    """Keep the alarm active while the key ends soon, or while its file cannot replace it."""
     address = held.key.destination.address
     if held.fault is None:
         alarm.clear(f"{address} file")
@@ -127,7 +127,7 @@ def judge_key(held: HeldKey, now_s: int, alarm: SharedAlarm) -> None:
 
 
 def _read_if_changed(path: Path, stamp: _Stamp) -> _Filed | None:
-    # Before it is read: a file that is replaced in between is then looked at once more, and not missed.
+    # Before it is read: a replacement during the read is then found at the next check.
     seen = _stamp_of(path)
     if seen == stamp:
         return None

@@ -43,7 +43,7 @@ class BackgroundTasks:
 
     @property
     def figures_dropped(self) -> int:
-        """The number of router figures outside their ranges, which were omitted from reports."""
+        """The number of router figures that reports omitted because they were outside their ranges."""
         return self._reporting.figures_dropped
 
     @property
@@ -52,7 +52,7 @@ class BackgroundTasks:
         return self._outage.lasts
 
     def without_quorum(self) -> SeenAlone | None:
-        """Return this node's own view of the farm while there is no quorum."""
+        """Return this node's own view of the farm during a loss of the quorum."""
         own = self._reporting.latest
         if own is None or not self._outage.lasts:
             return None

@@ -29,7 +29,7 @@ class _PublishedFile(msgspec.Struct):
 class PublishedStore:
     """The file and its content. Masters are named by the hexadecimal hash of their destination.
 
-    Without a directory the content lasts as long as the process.
+    Without a directory the content is lost at the end of the process.
     """
 
     def __init__(self, state_dir: Path | None) -> None:

@@ -39,9 +39,9 @@ from consensus.sessions import RequestId
 
 LAST_WORD_PATIENCE_S = 2.0
 WITNESS_LAG_MS = 20_000
-"""Lag in milliseconds of a clock entry that was limited by outdated reports."""
+"""Milliseconds: outdated reports have limited a clock entry that lags more."""
 LOOK_SHARE = 0.25
-"""Share of a reporting period between looks at leaves."""
+"""Share of a reporting period between two queries of leaves."""
 CONFIGURATION_EVERY_MS = 3_600_000
 Gist = tuple[frozenset[tuple[str, bool, tuple[LeafFault, ...]]], frozenset[tuple[str, str, bool, int | None]]]
 
@@ -59,7 +59,7 @@ class ReportingTask:
         self._leaves = False
         """The node leaves the farm: a report without leaves was its last one."""
         self.figures_dropped = 0
-        """Figures outside their ranges, which were omitted from reports."""
+        """The number of figures outside their ranges, which reports omit."""
         self.latest: Report | None = None
         """This node's status at the last look, even if the report was not sent."""
         self._leader_known = trio.Event()
@@ -90,14 +90,14 @@ class ReportingTask:
             await self._until_due(started, self._random.uniform(0.9, 1.0), report)
 
     async def last_word(self) -> None:
-        """Report that this node does not publish and has no leaves; nothing is reported after that."""
+        """Report that this node does not publish or serve leaves; nothing is reported after that."""
         self._leaves = True
         report = replace(await self._own_report(), request=self._next_request())
         with trio.move_on_after(LAST_WORD_PATIENCE_S):
             await self._send(report)
 
     async def _until_leader_known(self) -> None:
-        """Wait for a leader. Look at the router until then: this node may have to publish alone."""
+        """Wait for a leader. Query the router until then: this node may have to publish alone."""
         with trio.move_on_after(self._context.expected_period_s):
             await self._leader_known.wait()
         while not self._leader_known.is_set():
@@ -154,7 +154,7 @@ class ReportingTask:
         status, leaves = await self._query_router()
         if self._leaves:
             leaves = ()
-        # Measurements are reported once, so they wait for a report that is sent.
+        # Measurements are reported once, so they wait for a report to be sent.
         remote_destinations, remote_metas = self._measuring.take() if sent else ((), ())
         whole = Report(
             cluster=context.cluster,
@@ -201,7 +201,7 @@ class ReportingTask:
         return status, leaves
 
     async def _query_leaves(self) -> tuple[tuple[LeafStatus, ...], list[str]]:
-        """Return the status of each leaf that replied, and the failures of others."""
+        """Return the status of each leaf that replied, and the failures of other leaves."""
         leaves, failures = [], []
         try:
             for leaf_hash, behind in (await self._leaf_hashes()).items():
@@ -246,7 +246,7 @@ class ReportNews:
         self._structures_sent: dict[str, str | None] = {}
 
     def unreported(self, report: Report) -> tuple[Report, Mapping[str, object] | None]:
-        """Return the report without content that was sent before, and the configuration if it is due."""
+        """Return the report without content sent before, and the configuration if it is due."""
         masters = tuple(
             replace(each, last_published_lease_set=None)
             if each.last_published_lease_set == self._structures_sent.get(each.destination)

@@ -36,7 +36,7 @@ class TimekeepingTask:
         self._led = trio.Event()
         self._broadcast = BroadcastTime(context.election_timeout_ms)
         self._looked: tuple[int, int] | None = None
-        """This machine's time and log time at the last look at the clocks."""
+        """This machine's time and log time at the last check of the clocks."""
         self._failure: str | None = None
         """The reason of the last failure to make a clock entry."""
 
