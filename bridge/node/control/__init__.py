@@ -1,1 +1,1 @@
-"""The control endpoint: its server, its client, and what stands behind each route."""
+"""The control endpoint: its server, its client, and the handlers of its routes."""

@@ -1,14 +1,14 @@
-"""What a client may ask over TCP, where an operator has opened the control endpoint to other machines.
+"""The rights of TCP clients, if an operator has opened the control endpoint to other machines.
 
     [control] listen = "192.168.7.5:7650"
 
-    control.read.token     a client that shows it may look: every GET
-    control.admin.token    a client that shows it may do everything that the Unix socket allows
+    control.read.token     permits reading: every GET
+    control.admin.token    permits everything that the Unix socket permits
     control.crt            the endpoint's certificate, without its key (`bridge.node.control.control_certificate`)
 
 The tokens are made at the first start, 32 random bytes each, in files of mode 0600; a client sends one as
-`Authorization: Bearer …`. They are exchanged by removing the file and restarting the node. Comparing takes the same
-time wherever they differ, and a guess among 2^256 needs no lockout.
+`Authorization: Bearer …`. To change them, remove the file and restart the node. The comparison takes constant time, and
+a guess among 2^256 does not need a lockout.
 """
 
 import hmac
@@ -39,18 +39,18 @@ _FILE_LIMIT_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class RemoteAccess:
-    """Where TCP clients are heard, and the tokens that they must show."""
+    """The address for TCP clients, and the tokens that they must send."""
 
     address: Address
     context: ssl.SSLContext
-    """Accepts connections. Its certificate may be exchanged while the node runs."""
+    """The context of accepted connections. Its certificate may be replaced while the node runs."""
     read_token: str = field(repr=False)
     admin_token: str = field(repr=False)
     open_targets: frozenset[bytes] = frozenset()
-    """What is told without a token: the node's health, if the operator says so, and a page that holds no data."""
+    """The targets without a token: the node's health, if the operator permits it, and a page without data."""
 
     def granted(self, authorization: str) -> Access:
-        """What the value of a request's header `Authorization` allows."""
+        """Return the rights that a request's header `Authorization` grants."""
         if not authorization.lower().startswith(_SCHEME):
             return Access.NONE
         shown = authorization[len(_SCHEME) :].strip().encode("latin-1", "replace")
@@ -60,7 +60,7 @@ class RemoteAccess:
 
 
 def open_remote_access(state_dir: Path, settings: ControlSettings | None) -> RemoteAccess | None:
-    """Read or make tokens and certificate, if there are settings; raises `ControlSocketError`."""
+    """Read or make tokens and certificate, if there are settings; raise `ControlSocketError`."""
     if settings is None:
         return None
     try:

@@ -1,12 +1,13 @@
-"""The other end of the control endpoint: what the command line, the terminal view and `up` ask a node.
+"""The client of the control endpoint, for the command line, the terminal view and `up`.
 
-One connection is kept and used for one question at a time; when the node closed it in between, the question is asked
-once more on a new one (only questions that change nothing: a submission whose answer was lost is never repeated).
-Whatever goes wrong is a `ControlError`, whose text an operator can act on.
+One connection is kept, for one request at a time. If the node has closed it, the request is repeated once on a new one.
+That applies only to requests without effect: a submission without a reply is never repeated. Every failure is a
+`ControlError`, whose text an operator can act on.
 
-Before it asks on a socket, it checks the user that answers: a node is run by this user or by root, and no other user
-could have put its socket there (`bridge.node.security.local_trust`). No other user may see a question or an answer. On
-TCP the node shows its certificate before it is sent the token (`bridge.node.control.node_address`).
+Before a request on a socket, the client checks the user of the listening process. A node runs as this user or as root,
+and no other user could have put its socket there (`bridge.node.security.local_trust`). So other users cannot see
+requests and replies. On TCP the node shows its certificate before it receives the token
+(`bridge.node.control.node_address`).
 """
 
 import socket
@@ -69,9 +70,9 @@ from bridge.wire.keys.backup import BACKUP_LIMIT_BYTES
 from consensus.net import TransferTime, time_for
 
 ANSWER_TIMEOUT_S = 5.0
-"""For a question that the node answers from its memory."""
+"""Seconds for a request that the node serves from its memory."""
 ORDER_TIMEOUT_S = 30.0
-"""For what the node does together with others. It has answered a question before, so it neither hangs nor is away."""
+"""Seconds for work that the node does together with others. It has replied before, so it runs."""
 CONNECT_PAUSE_S = 0.05
 NO_QUERY: Mapping[str, int] = MappingProxyType({})
 DONE = frozenset({200, 202})
@@ -86,11 +87,11 @@ A = TypeVar("A", bound=Struct)
 
 
 class ControlError(Exception):
-    """The node could not be asked, or refused; the text says what happened and what to do."""
+    """The request failed or was refused; the text contains the reason and the remedy."""
 
 
 class ControlClient:
-    """Asks the node at one address. An async context manager; not for several tasks at a time."""
+    """Sends requests to the node at one address. An async context manager; not for several tasks at a time."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class ControlClient:
         *,
         order_timeout_s: float = ORDER_TIMEOUT_S,
     ) -> None:
-        """`user_of` tells who runs the process on the other side of a connected socket."""
+        """Set the address; `user_of` returns the user of the process that listens on a connected socket."""
         self._user_of = user_of
         self.address = address
         self._timeout_s = timeout_s
@@ -122,30 +123,31 @@ class ControlClient:
         await self._http.aclose()
 
     async def view(self) -> FarmView:
-        """What the node knows of the farm now."""
+        """Return the node's present view of the farm."""
         return await self._call(routes.VIEW)
 
     async def cluster(self) -> ClusterAnswer:
-        """Who leads and who votes."""
+        """Return the leader and the voters."""
         return await self._call(routes.CLUSTER)
 
     async def log(self, first: int = 1, limit: int = 100, wait_ms: int = 0, *, linearizable: bool = False) -> LogPage:
-        """Committed entries from `first` on; `linearizable`: with all that was acknowledged before the question."""
+        """Return committed entries from `first` on; with `linearizable` all that were acknowledged before."""
         query = _paged(first, limit, wait_ms) | ({"linearizable": 1} if linearizable else {})
         return await self._call(routes.LOG, query=query)
 
     async def events(self, cursor: int = 1, limit: int = 100, wait_ms: int = 0) -> EventPage:
-        """The trace from `cursor` on."""
+        """Return the trace from `cursor` on."""
         return await self._call(routes.EVENTS, query=_paged(cursor, limit, wait_ms))
 
     async def metrics(self) -> str:
-        """Prometheus text."""
+        """Return the metrics as Prometheus text."""
         return (await self._bytes(routes.METRICS)).decode()
 
     async def submit(self, entry: bytes, request: str | None = None) -> SubmitAnswer:
-        """Have one application entry committed. Any outcome is returned; `ControlError` when nothing was answered.
+        """Have one application entry committed; return any outcome. Raise `ControlError` without a reply.
 
-        Under the same `request` (a request id) it is applied once, however often and at whichever node it is submitted.
+        With the same `request` (a request id) it is applied once, even if it is submitted again or through another
+        node.
         """
         target = _target(routes.SUBMIT, {"request": request} if request else {})
         status, body = await self.request("POST", target, entry)
@@ -154,20 +156,20 @@ class ControlClient:
         raise self._refused(status, body)
 
     async def command(self, command: CommandRequest) -> CommandAnswer:
-        """Have an operator's command carried out; `ControlError` says why it was not."""
+        """Have an operator's command carried out; raise `ControlError` with the reason of a refusal."""
         return await self._call(routes.COMMANDS, command)
 
     async def check(self, route: Route[Any], order: RequestBody) -> None:
         """Raise `ControlError` if the node would refuse this order.
 
-        A node that cannot tell, as one of an earlier version, judges the order when it comes.
+        A node without this check, such as one of an earlier version, judges the order when it arrives.
         """
         status, body = await self.request("POST", _target(route, {"check": 1}), encode(order))
         if status in REFUSED and not _lacks_check(body):
             raise self._refused(status, body)
 
     async def log_time(self) -> LogTimeAnswer:
-        """The farm's time, and the servers' clocks."""
+        """Return the farm's time, and the servers' clocks."""
         return await self._call(routes.LOG_TIME)
 
     async def send_event(self, event: EventRequest) -> EventAnswer:
@@ -175,58 +177,58 @@ class ControlClient:
         return await self._call(routes.EVENT, event)
 
     async def query(self, query: QueryRequest) -> QueryAnswer:
-        """Ask all nodes; returns when all have answered, or after the query's timeout."""
+        """Send a query to all nodes; return when all have replied, or after the query's timeout."""
         return await self._call(routes.QUERY, query)
 
     async def leave(self) -> None:
-        """Tell the node to leave the farm and stop."""
+        """Have the node leave the farm and stop."""
         await self._call(routes.LEAVE)
 
     async def withdraw(self) -> None:
-        """Take back the node's promise to create the farm; `ControlError` has the reason of a refusal."""
+        """Withdraw the node's promise to create the farm; raise `ControlError` with the reason of a refusal."""
         await self._call(routes.WITHDRAW)
 
     async def confirm_cluster(self, cluster_id: str) -> None:
-        """Tell the node that the cluster of this id is its farm; `ControlError` says why it was refused."""
+        """Confirm that the cluster of this id is the node's farm; raise `ControlError` with the reason of a refusal."""
         await self._call(routes.CONFIRM_CLUSTER, ConfirmClusterRequest(cluster_id))
 
     async def transfer(self, to: str | None = None) -> str:
-        """Hand leadership over, to the named node if one is; who leads now. `ControlError` says why it was not done."""
+        """Transfer leadership, to the named node if given; return the leader. Raise `ControlError` if it fails."""
         return (await self._call(routes.TRANSFER, TransferRequest(to))).leader
 
     async def nodes(self) -> NodesAnswer:
-        """Who belongs to the farm."""
+        """Return the members of the farm."""
         return await self._call(routes.NODES)
 
     async def approve_node(self, node: str) -> NodeApproved:
-        """Have a new identity take a name; what was done. `ControlError` says why it was not."""
+        """Have a new identity take a name; return the result. Raise `ControlError` if it fails."""
         return await self._call(routes.NODES_APPROVE, NodeRequest(node))
 
     async def evict_node(self, node: str, *, force: bool = False) -> NodeEvicted:
-        """Throw an identity out and replace all keys; what was done."""
+        """Evict an identity and replace all keys; return the result."""
         return await self._call(routes.NODES_EVICT, NodeRequest(node, force))
 
     async def replace_keys(self, *, force: bool = False) -> KeysReplaced:
-        """Replace all gossip keys, sealed for each member; what was done."""
+        """Replace all gossip keys, sealed for each member; return the result."""
         return await self._call(routes.KEYS_REPLACE, ReplaceKeysRequest(force))
 
     async def debug(self, seconds: int) -> DebugAnswer:
-        """What the node tells of itself, after it has watched its processor for so many seconds."""
+        """Return the node's debug data, after a profile of its processor for so many seconds."""
         return await self._call(routes.DEBUG, query={"seconds": seconds})
 
     async def backup(self) -> bytes:
-        """Return the bytes of a backup file, which is no document of JSON and may be larger."""
+        """Return the bytes of a backup file, which is not JSON and may be larger."""
         status, answer = await self.request(routes.BACKUP.method, routes.BACKUP.path, limit_bytes=BACKUP_LIMIT_BYTES)
         if status not in DONE:
             raise self._refused(status, answer)
         return answer
 
     async def keys(self) -> KeysAnswer:
-        """The farm's key ring, and which members have it."""
+        """Return the farm's key ring, and the members that have it."""
         return await self._call(routes.KEYS)
 
     async def install_key(self) -> str:
-        """Have every member open a new key; its id."""
+        """Have every member open a new key; return its id."""
         return (await self._call(routes.KEYS_INSTALL)).key
 
     async def use_key(self, key: str, *, force: bool = False) -> None:
@@ -238,7 +240,7 @@ class ControlClient:
         await self._call(routes.KEYS_REMOVE, KeyRequest(key, force))
 
     async def export_keys(self) -> str:
-        """The text of the current farm key file. Secret."""
+        """Return the text of the current farm key file. Secret."""
         return (await self._call(routes.KEYS_EXPORT)).farm_key
 
     async def _call(self, route: Route[A], body: RequestBody | None = None, query: Mapping[str, int] = NO_QUERY) -> A:
@@ -265,17 +267,17 @@ class ControlClient:
     async def request(
         self, method: str, target: str, body: bytes = b"", *, limit_bytes: int = DOCUMENT_LIMIT_BYTES
     ) -> tuple[int, bytes]:
-        """One question and its answer: status and body. `ControlError` when there is none.
+        """Send one request; return status and body of the reply. Raise `ControlError` without one.
 
-        An order may take long, so that its silence alone proves nothing. A node that has answered nothing yet is asked
-        a short question first: from one that hangs the error comes early, and no order is under way.
+        An order may take long, so a missing reply proves nothing for a while. A node without a previous reply first
+        gets a short request: if it hangs, the error comes early, and no order is in progress.
         """
         is_order = method == "POST" or "linearizable=" in target
         if is_order and not self._has_answered:
             await self.request("GET", routes.CLUSTER.path)
         timeout_s = self._order_timeout_s if is_order else self._timeout_s
-        # A connection in the middle of an exchange that was given up is not idle. A request that changes something has
-        # its own: on a kept one it could not be told apart whether the node closed it before or after it took that.
+        # A connection in the middle of a cancelled exchange is not idle. A request with an effect gets a new
+        # connection: on a kept one a close before the request could not be distinguished from a close after it.
         kept = method == "GET" and self._http.is_idle() and not self._http.has_expired()
         if not kept:
             await self.aclose()
@@ -319,7 +321,7 @@ class ControlClient:
         timeout_s: float,
         limit_bytes: int,
     ) -> tuple[int, bytes]:
-        """One request and its whole answer, whose bytes prolong the time."""
+        """Send one request and receive its complete reply, whose bytes extend the time limit."""
         with trio.fail_after(timeout_s + wait_s + time_for(len(body))) as patience:
             transfer = TransferTime(timeout_s)
 
@@ -364,7 +366,7 @@ class ControlClient:
         return [("Host", "node")]
 
     def _not_connected(self, error: BaseException) -> str:
-        """Why a node on TCP could not be reached; on a socket `_TrustedSocket` says it."""
+        """Return the reason why a node on TCP was not reached; for a socket `_TrustedSocket` reports it."""
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__cause__ or cause.__context__
@@ -388,7 +390,7 @@ def _host_of(address: NodeAddress) -> str:
 
 
 def connection_failure(error: BaseException) -> str:
-    """Why no connection came about, out of the innermost errors: the outer one only counts the attempts."""
+    """Return the reason of a failed connection from the innermost errors: the outer one only counts attempts."""
     errno_words = {
         ConnectionRefusedError: "it refused the connection; does the node run, with control.listen set?",
         TimeoutError: "no answer to the connection; is that machine on, and does a firewall drop this port?",
@@ -404,7 +406,7 @@ def connection_failure(error: BaseException) -> str:
 
 
 def _innermost(error: BaseException) -> Iterator[BaseException]:
-    """The errors at the ends of the chain of causes: one for each address that was tried."""
+    """Yield the errors at the ends of the chain of causes: one for each attempted address."""
     causes = error.exceptions if isinstance(error, BaseExceptionGroup) else (error.__cause__ or error.__context__,)
     known = [each for each in causes if each is not None]
     if not known:
@@ -414,7 +416,7 @@ def _innermost(error: BaseException) -> Iterator[BaseException]:
 
 
 class _Tcp(httpcore.TrioBackend):
-    """Notes that the other machine has accepted the connection: from then on it is the node that does not answer."""
+    """Records that the other machine has accepted the connection: after that, a missing reply is the node's."""
 
     def __init__(self) -> None:
         self.is_connected = False
@@ -427,14 +429,14 @@ class _Tcp(httpcore.TrioBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """A connection, before TLS."""
+        """Connect, before TLS."""
         stream = await super().connect_tcp(host, port, timeout, local_address, socket_options)
         self.is_connected = True
         return stream
 
 
 class _TrustedSocket(httpcore.TrioBackend):
-    """Connects to a node's socket when this user or root has made it and is behind it."""
+    """Connects to a node's socket if this user or root has made it and runs its process."""
 
     def __init__(self, path: Path, user_of: Callable[[trio.socket.SocketType], int | None]) -> None:
         self._path = path
@@ -446,10 +448,10 @@ class _TrustedSocket(httpcore.TrioBackend):
         timeout: float | None = None,  # noqa: ASYNC109 - as httpcore calls it
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """A connection to the node; `ControlError` says why there is none."""
+        """Connect to the node; raise `ControlError` with the reason of a failure."""
         del path  # It may be too long for a socket's address.
         try:
-            # Before anything is said about who could put a socket there.
+            # First of all: a missing socket is not a question of trust.
             await trio.Path(self._path).stat()
             facts = await trio.to_thread.run_sync(_checked, self._path)
             with socket_address(self._path) as address:
@@ -464,7 +466,7 @@ class _TrustedSocket(httpcore.TrioBackend):
     async def _connected(
         self, address: str, timeout_s: float | None, options: Iterable[httpcore.SOCKET_OPTION] | None, user_id: int
     ) -> httpcore.AsyncNetworkStream:
-        """A stream that is connected; while the node's backlog is full, try again until the caller gives up."""
+        """Return a connected stream; while the node's backlog is full, repeat until the caller's timeout."""
         while True:
             stream = await super().connect_unix_socket(address, timeout_s, options)
             try:
@@ -493,7 +495,7 @@ class _TrustedSocket(httpcore.TrioBackend):
 
 
 def _checked(path: Path) -> Facts:
-    """The facts by which a control socket is trusted; raises `UntrustedPathError` and `OSError`."""
+    """Return the facts for trusting a control socket; raise `UntrustedPathError` and `OSError`."""
     facts = facts_about_node(path)
     check_control_socket(path, facts)
     return facts
@@ -515,7 +517,7 @@ def _lacks_check(body: bytes) -> bool:
 
 
 def _refusal(body: bytes) -> str | None:
-    """Why the request was refused, if it was."""
+    """Return the reason of a refusal; None if the request was not refused."""
     try:
         return decode(body, RefusalAnswer).error.text
     except DocumentError:
@@ -528,7 +530,7 @@ def ask(
     timeout_s: float = ANSWER_TIMEOUT_S,
     order_timeout_s: float = ORDER_TIMEOUT_S,
 ) -> T:
-    """Ask one question from code that is not async. Whatever goes wrong is a `ControlError`."""
+    """Send one request from code that is not async. Every failure is a `ControlError`."""
 
     async def conversation() -> T:
         async with ControlClient(address, timeout_s, order_timeout_s=order_timeout_s) as client:

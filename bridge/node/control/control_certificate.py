@@ -1,20 +1,20 @@
-"""The certificate of the control endpoint on TCP: names and addresses by which curl, Prometheus and browsers verify it.
+"""The certificate of the control endpoint on TCP, which curl, Prometheus and browsers verify.
 
     state directory/control.key    certificate and private key, 0600     made at the first start that needs it
-                    control.crt    the certificate alone, 0644           what clients are given
+                    control.crt    the certificate alone, 0644           the copy for clients
 
-The certificate by which nodes know each other has no names and no end (`consensus.net.tls`): a browser accepts no such
-certificate. So the control endpoint has its own. It names the address of `control.listen`, what `control.names` adds,
-and the loopback addresses. If it listens on every address, the names of this machine and its addresses as far as they
-are known. An operator who has an authority gives `control.certificate` instead.
+The certificate between nodes lacks names and an end (`consensus.net.tls`), and browsers do not accept such a
+certificate. So the control endpoint has its own. It contains the address of `control.listen`, the names in
+`control.names`, and the loopback addresses. If the endpoint listens on every address, it contains this machine's name
+and known addresses. An operator with an authority sets `control.certificate` instead.
 
 *Its dates count*, because curl, Python and browsers compare them with their clocks. This machine's clock may have been
-wrong when the certificate was made, so the dates are judged at both ends and by their distance: at the start, and each
-minute while the node runs. A running node judges by log time, which follows the clocks of a majority, and uses the new
-certificate for the next connection. Clients that hold a copy of `control.crt` need the new one.
+wrong at the creation. So both dates and their distance are checked, at the start and each minute while the node runs. A
+running node uses log time, which follows the clocks of a majority. New connections use the new certificate. Clients
+with a copy of `control.crt` need the new one.
 
-It is no authority (`CA:FALSE`) and has no key usage: OpenSSL takes a self-signed certificate with a key usage but
-without the right to sign for none, and Firefox refuses a server whose certificate is an authority.
+It is not an authority (`CA:FALSE`) and does not have a key usage. OpenSSL rejects a self-signed certificate with a key
+usage but without the right to sign, and Firefox rejects a server whose certificate is an authority.
 """
 
 import ipaddress
@@ -46,15 +46,15 @@ CERTIFICATE_FILE: Final = "control.crt"
 _FILE_LIMIT_BYTES: Final = 64 * 1024
 _COMMON_NAME: Final = "garlicfarm control endpoint"
 _LIFETIME: Final = timedelta(days=820)
-"""Some systems refuse a server's certificate that lives for more than 825 days, also one that the user trusts."""
+"""Some systems refuse a server's certificate of more than 825 days, even a trusted one."""
 _RENEWED_BEFORE: Final = timedelta(days=30)
 _BACKDATED: Final = timedelta(days=2)
-"""A client's clock may be behind ours."""
+"""A client's clock may be late."""
 LOOK_EVERY_S: Final = 60.0
 _ALWAYS: Final = ("localhost", "127.0.0.1", "::1")
 
 LATEST_S: Final = 220_000_000_000
-"""In the year 8941. Beyond it no certificate of this length can be written."""
+"""Seconds; the year 8941. A certificate of this length cannot end later."""
 
 _Names: TypeAlias = tuple[x509.GeneralName, ...]
 
@@ -62,9 +62,9 @@ _Names: TypeAlias = tuple[x509.GeneralName, ...]
 def control_certificate(
     state_dir: Path, address: Address, names: Iterable[str] = (), now: datetime | None = None
 ) -> NodeCertificate:
-    """Return the node's own certificate, made again unless the present one serves.
+    """Return the node's own certificate; make a new one unless the present one is suitable.
 
-    `now`: in place of this machine's clock. Raises `ControlSocketError` and `OSError`.
+    `now` replaces this machine's clock. Raise `ControlSocketError` and `OSError`.
     """
     path = state_dir / KEY_FILE
     wanted = _general_names(address.host, names)
@@ -78,7 +78,7 @@ def control_certificate(
 def renew_control_certificate(state_dir: Path, now: datetime) -> bool:
     """Make the certificate again with the same names if it is not valid at `now`; return True if it was made.
 
-    Raises `ControlSocketError` and `OSError`.
+    Raise `ControlSocketError` and `OSError`.
     """
     certificate = _read(state_dir / KEY_FILE)
     if certificate is None or _is_current(certificate, now):
@@ -95,7 +95,7 @@ async def keep_control_certificate(
     def renew(now: datetime) -> bool:
         made = renew_control_certificate(state_dir, now)
         if made:
-            # New connections get the new certificate; those that are open keep what they have.
+            # New connections get the new certificate; open ones keep the old one.
             context.load_cert_chain(state_dir / KEY_FILE)
         return made
 

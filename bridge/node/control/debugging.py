@@ -1,11 +1,11 @@
-"""`POST /v1/debug?seconds=N`: what a node tells of itself for those who look for a fault in it. Admins only.
+"""`POST /v1/debug?seconds=N`: data of a node for finding a fault in it. Admins only.
 
     SIGPROF, each 4 ms of processor time ──▶ the main thread's stack ──▶ counted      for N seconds
-    then, at once: stacks of threads and tasks, memory, settings, versions
+    then: stacks of threads and tasks, memory, settings, versions
 
-The kernel's timer counts processor time, so an idle node is not woken and a busy one is interrupted at most 250 times a
-second. One profile at a time is taken. Frames are told as names and lines: no value of a variable leaves the node this
-way. Everything is bounded: seconds, stacks, their depth, tasks, types.
+The kernel's timer counts processor time. So an idle node is not woken, and a busy one is interrupted at most 250 times
+a second. One profile at a time runs. Frames are sent as names and lines, without values of variables. Seconds, stacks,
+their depth, tasks and types are bounded.
 """
 
 import gc
@@ -58,7 +58,7 @@ _USERS: Final = frozenset({"user", "i2cp_username"})
 
 
 class Debugging:
-    """Answers the route above."""
+    """Handles the route above."""
 
     def __init__(self, configuration: NodeConfiguration) -> None:
         self._configuration = configuration
@@ -96,7 +96,7 @@ class Debugging:
 
 
 async def processor_profile(seconds: float) -> ProcessorProfile:
-    """Watch the main thread for so long; raises `Refused` where this is not the main thread."""
+    """Profile the main thread for so many seconds; raise `Refused` in another thread."""
     found: Counter[tuple[str, ...]] = Counter()
     others = 0
 
@@ -131,7 +131,7 @@ def _sampling(sample: Any) -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        # A signal that is still on its way to another thread would end the process by its default: this discards it.
+        # A signal still in transit to another thread would end the process by its default: this discards it.
         signal.signal(signal.SIGPROF, signal.SIG_IGN)
         signal.signal(signal.SIGPROF, before)
 
@@ -140,14 +140,14 @@ def _sampling(sample: Any) -> Iterator[None]:
 
 
 def thread_stacks() -> tuple[RunningStack, ...]:
-    """Where each thread is."""
+    """Return the present stack of each thread."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames()  # noqa: SLF001 - the documented way to see them
     return tuple(RunningStack(names.get(ident) or "?", 0, _frames(frame)) for ident, frame in sorted(frames.items()))
 
 
 def task_stacks() -> tuple[RunningStack, ...]:
-    """Where each task is, with how deep its nursery lies."""
+    """Return the stack of each task, with the depth of its nursery."""
     root, found = trio.lowlevel.current_root_task(), list[RunningStack]()
     waiting = [] if root is None else [(root, 0)]
     while waiting and len(found) < TASKS_MOST:
@@ -159,7 +159,7 @@ def task_stacks() -> tuple[RunningStack, ...]:
 
 
 def _awaited(coroutine: object) -> tuple[str, ...]:
-    """What a coroutine waits in, from the outside in."""
+    """Return the frames that a coroutine waits in, from the outside in."""
     frames = list[str]()
     while isinstance(coroutine, CoroutineType) and len(frames) < DEPTH_MOST:
         frame: FrameType | None = coroutine.cr_frame
@@ -170,7 +170,7 @@ def _awaited(coroutine: object) -> tuple[str, ...]:
 
 
 def _frames(frame: FrameType | None) -> tuple[str, ...]:
-    """The innermost frames, the outermost of them first."""
+    """Return the innermost frames, the outermost of them first."""
     found = list[str]()
     while frame is not None and len(found) < DEPTH_MOST:
         found.append(_place(frame.f_code, frame.f_lineno))
@@ -179,17 +179,17 @@ def _frames(frame: FrameType | None) -> tuple[str, ...]:
 
 
 def _place(code: CodeType, line: int) -> str:
-    """Without directories, which would tell where and by whom the program was installed."""
+    """Return the place without directories, which would show the installation and its user."""
     path = Path(code.co_filename)
     module = f"{path.parent.name}/{path.stem}".lstrip("/")
     return f"{module}:{code.co_qualname}:{line}"
 
 
-# -- the rest ----------------------------------------------------------------------------------------------------------
+# -- other data --------------------------------------------------------------------------------------------------------
 
 
 def memory_snapshot() -> MemorySnapshot:
-    """What this process holds."""
+    """Return the memory and the object counts of this process."""
     memory = psutil.Process().memory_info()
     counted = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects())
     return MemorySnapshot(
@@ -202,8 +202,8 @@ def memory_snapshot() -> MemorySnapshot:
 
 
 def versions() -> dict[str, str]:
-    """Of this project, of what it runs on, and of the libraries that are installed."""
-    # Two megabytes, which a node that is never asked need not spend.
+    """Return the versions of this project, its platform and the installed libraries."""
+    # Two megabytes, which a node without such requests does not need.
     import importlib.metadata  # noqa: PLC0415
     import platform  # noqa: PLC0415
 
@@ -222,13 +222,13 @@ def versions() -> dict[str, str]:
 
 
 def is_compiled() -> bool:
-    """Whether this process runs modules of this project that mypyc has compiled."""
+    """Return True if this process runs modules of this project that mypyc has compiled."""
     own = [each for name, each in sys.modules.items() if name.startswith(("gossip.", "consensus.", "bridge."))]
     return any(not str(getattr(each, "__file__", "") or ".py").endswith(".py") for each in own)
 
 
 def without_users(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without the half of a login that stands in them; the other half is in files."""
+    """Return settings without user names; the passwords of these logins are in files."""
     return {
         key: without_users(value) if isinstance(value, Mapping) else REMOVED if key in _USERS else value
         for key, value in settings.items()

@@ -1,7 +1,7 @@
-"""The control endpoint of a node: what it shows and what it does, behind one server.
+"""The control endpoint of a node: its views and actions, behind one server.
 
-JoinedNode, CurrentFarm ──▶ ViewBuilder ──▶ FarmAdmin, IdentityAdmin, KeyAdmin ──▶ routes ──▶ ControlServer
-                                     └──▶ VerdictWatch ──▶ events, alarms, /healthz
+    JoinedNode, CurrentFarm ──▶ ViewBuilder ──▶ FarmAdmin, IdentityAdmin, KeyAdmin ──▶ routes ──▶ ControlServer
+                                         └──▶ VerdictWatch ──▶ events, alarms, /healthz
 
 A module of its own: it joins the parts of this folder, as `bridge.node.app` joins those of the node.
 """
@@ -39,7 +39,7 @@ from consensus.net import NodeCertificate
 
 @dataclass(frozen=True, slots=True)
 class ControlEndpoint:
-    """What a node shows of itself, and its own look at it."""
+    """The server of a node's control endpoint, and the watch of its verdict."""
 
     server: ControlServer
     verdicts: VerdictWatch
@@ -48,7 +48,7 @@ class ControlEndpoint:
     """Renews the certificate that the node made for TCP clients, until cancelled."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled; started once the socket answers. A `ControlSocketError` says why it cannot."""
+        """Serve until cancelled; started when the socket accepts. Raise `ControlSocketError` on failure."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self.server.run)
             task_status.started()
@@ -66,7 +66,7 @@ async def control_endpoint(
     is_stopping: Callable[[], bool],
     clients: ClientEndpoints,
 ) -> ControlEndpoint:
-    """Not running yet. `leave` begins to leave the farm and stop."""
+    """Make the endpoint, not running yet. `leave` starts to leave the farm and stop."""
     local, provider, directory, farm_keys = node.local, node.provider, node.member_directory, node.farm_keys
     counters = new_counters()
     view = ViewBuilder(node, current, counters, is_stopping, clients)
@@ -105,7 +105,7 @@ async def control_endpoint(
 def _certificate_keeper(
     local: LocalNode, current: CurrentFarm, remote: RemoteAccess
 ) -> Callable[[], Awaitable[None]] | None:
-    """Renew the certificate that the node makes; watch the dates of one that an authority has signed."""
+    """Return the task that renews the node's own certificate, or watches the dates of an authority's."""
     state_dir, settings = local.configuration.state_dir, local.configuration.control
     if settings is not None and settings.certificate is not None:
         signed = NodeCertificate(settings.certificate, b"")
@@ -118,12 +118,12 @@ def _certificate_keeper(
 
 
 def _clock_of(current: CurrentFarm) -> int:
-    """The date by the log, if this node has one."""
+    """Return the date by the log; without a log, this machine's clock."""
     return clock_ms() if current.farm is None else current.farm.applied_state.date_ms()
 
 
 def _period_s(local: LocalNode, current: CurrentFarm) -> float:
-    """The farm's reporting period; this node's setting before it has the log."""
+    """Return the farm's reporting period in seconds; this node's setting before it has the log."""
     farm = current.farm
     setting_ms = local.configuration.publishing.reporting_period_ms
     return (setting_ms if farm is None else farm.applied_state.farm.tuning.period_ms) / 1000

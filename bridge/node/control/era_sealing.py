@@ -1,14 +1,13 @@
-"""The gossip key of a new era, sealed for each identity that stays.
+"""The gossip key of a new era, sealed for each remaining identity.
 
-    admitted members, this node first, then those that run ──▶ public key known? ──▶ a box for each
-                                                          └──▶ no, or no room  ──▶ left out, by name
+    admitted members, this node first, then running ones ──▶ public key known? ──▶ a box for each
+                                                        └──▶ no, or no room  ──▶ left out, by name
 
-Eras count up by one, in the log and in each keyring. The keyrings may be ahead of the log, because the farm was
-recovered from a backup, or because an operator brought a later key file: then the log has to catch up first
-(`eras_behind`).
+Eras increase by one, in the log and in each keyring. After a recovery from a backup, or with a later key file, the
+keyrings may be ahead of the log. Then the log has to catch up first (`eras_behind`).
 
-A public key is known from the admission of its identity, or from its signed description in gossip. A member that is
-left out needs the key file from an operator.
+A public key is known from the admission of its identity, or from its signed description in gossip. A member without a
+box needs the key file from an operator.
 """
 
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ from gossip import ClockBound, Keyring
 
 @dataclass(frozen=True, slots=True)
 class SealedEra:
-    """An era that could begin, the boxes of the members that stay, and the names of those that get none."""
+    """A possible new era, the boxes of the remaining members, and the names of members without a box."""
 
     era: int
     boxes: tuple[tuple[bytes, bytes], ...]
@@ -35,11 +34,11 @@ class SealedEra:
 
 
 ERAS_BEHIND_MAX = 256
-"""How many eras the log catches up with, by one entry each."""
+"""Limit for the eras that the log catches up with, by one entry each."""
 
 
 def eras_behind(state: FarmState, chain: Keyring) -> int:
-    """How many eras the log is behind this node's keyring."""
+    """Return the number of eras that the log lacks compared with this node's keyring."""
     return max(0, chain.era - state.rekeying.era)
 
 
@@ -57,7 +56,7 @@ def seal_era(
     *,
     without: bytes | None = None,
 ) -> SealedEra:
-    """A new key in a box for each member but `without`, if an era is left. Only what the boxes hold is secret."""
+    """Seal a new key for each member except `without`, if an era is left. Only the content of the boxes is secret."""
     used_at = min(chain.clock + 1, ClockBound(clock_ms()).at(0))
     content = EraKey(max(state.rekeying.era, chain.era) + 1, used_at, new_key())
     boxes: list[tuple[bytes, bytes]] = []
@@ -77,7 +76,7 @@ def seal_era(
 def staying(
     state: FarmState, own_id: bytes, seen: Mapping[bytes, FarmMember], *, without: bytes | None = None
 ) -> list[Admitted]:
-    """The members but `without`: this node first, then those that run, then the others."""
+    """Return the members except `without`: this node first, then running members, then others."""
     members = [each for each in state.admitted.values() if each.is_member and each.node_id != without]
 
     def rank(each: Admitted) -> tuple[bool, bool]:
@@ -88,6 +87,6 @@ def staying(
 
 
 def not_admitted(state: FarmState, seen: Mapping[bytes, FarmMember]) -> tuple[str, ...]:
-    """Running nodes that the log has not admitted: no box is made for them."""
+    """Return the names of running nodes that the log has not admitted: they do not get a box."""
     known = {each.node_id for each in state.admitted.values()}
     return tuple(each.metadata.name for each in seen.values() if each.node_id not in known and each.reachable)

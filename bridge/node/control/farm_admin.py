@@ -1,7 +1,7 @@
-"""The requests about one node, its farm and its log.
+"""Handlers of the requests about one node, its farm and its log.
 
-Reading goes by position (`bridge.api.control`), so a slow reader holds nothing here. The view is built for each request
-from the state of the cores at that moment; the same view feeds the terminal, `--json` and the metrics.
+Reads go by position (`bridge.api.control`), so a slow reader does not hold resources here. The view is built for each
+request, from the present state of the cores. The same view feeds the terminal, `--json` and the metrics.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -63,11 +63,11 @@ OUTCOME_STATUS = {
     SubmitOutcome.EXPIRED: 410,
 }
 QUORUM_PATIENCE_S = 2.0
-"""Without a quorum an order waits so long for one. A client gives up after 5 s on a node that does not answer."""
+"""Seconds that an order waits for a lost quorum. A client waits 5 s for an unresponsive node."""
 
 
 class FarmAdmin:
-    """Of one node."""
+    """The handlers of one node."""
 
     def __init__(
         self,
@@ -83,9 +83,10 @@ class FarmAdmin:
         durations: Durations,
         last_verdict: Callable[[], VerdictView | None],
     ) -> None:
-        """`stuck`: what does not work in this process and would after a restart, in words.
+        """Set the sources of replies.
 
-        `last_verdict`: of the node's last look at itself, about a second old: probes must not cost a view each.
+        `stuck` returns the failures of this process that a restart would repair, as text. `last_verdict` returns the
+        verdict of the node's last check, about a second old: probes must not cost a view each.
         """
         self._make_view = make_view
         self._trace = trace
@@ -126,14 +127,14 @@ class FarmAdmin:
         return self._make_view()
 
     async def _metrics(self, _: Call[None]) -> Answer:
-        # Its library takes 2.4 MB, which a node without a scraper need not spend.
-        # It takes long to import as well, and a thread lets the event loop have its turns meanwhile.
+        # Its library takes 2.4 MB, which a node without a scraper does not need. The import is slow, too: in a thread
+        # it does not block the event loop.
         module = await trio.to_thread.run_sync(import_module, "bridge.node.control.metrics")
         exposition: Callable[..., bytes] = module.exposition
         return Answer(200, exposition(await self.view(), self._durations), METRICS_TYPE)
 
     async def health(self) -> Answer:
-        """Report whether this process works; a restart would help if it does not."""
+        """Report if this process works; a restart would help if it does not."""
         reasons = self._stuck()
         document = HealthAnswer(not reasons, reasons, await self._verdict())
         return json_answer(document, 503 if reasons else 200)
@@ -179,7 +180,7 @@ class FarmAdmin:
         return LeaderAnswer(await self.transfer(call.body.to))
 
     async def cluster(self) -> ClusterAnswer:
-        """Who leads and who votes."""
+        """Return the leader and the voters."""
         view = self._make_view()
         endpoints: dict[int | None, str | None] = {member.raft_id: member.endpoint for member in view.members}
         raft = view.raft
@@ -199,10 +200,10 @@ class FarmAdmin:
         )
 
     async def read_log(self, first: int, limit: int, wait_ms: int, *, linearizable: bool = False) -> LogPage:
-        """Committed entries from `first` on; if there are none yet, wait for one for at most `wait_ms`.
+        """Return committed entries from `first` on; without any, wait for one for at most `wait_ms`.
 
-        Only entries that this node has applied are shown: their log time is known. `linearizable`: it has first applied
-        everything that was acknowledged before the call.
+        Only entries applied by this node are shown: their log time is known. With `linearizable` it first applies all
+        entries acknowledged before the call.
         """
         start = max(first, 1)
         if linearizable:
@@ -215,7 +216,7 @@ class FarmAdmin:
         server, applied_state = farm.replica.server, farm.applied_state
         about = server.describe()
         applied, kept = about.applied, about.raft.log_start.index + 1
-        # What a snapshot covers and the log no longer holds is skipped; the page says where it begins.
+        # Entries that only a snapshot contains are skipped; the page contains its first index.
         start = max(start, kept)
         readable = max(0, min(limit, applied - start + 1))
         entries = await self._read(farm.replica, start, readable) if readable else ()
@@ -257,7 +258,7 @@ class FarmAdmin:
             raise Refused(503, "stopping", f"this node stops: {error}") from error
 
     async def read_events(self, cursor: int, limit: int, wait_ms: int) -> EventPage:
-        """Events of the trace from `cursor` on, waiting likewise."""
+        """Return events of the trace from `cursor` on; wait as for entries."""
         return await self._trace.wait(cursor, limit, wait_ms)
 
     async def submit(self, entry: bytes, request: RequestId | None = None) -> SubmitAnswer:
@@ -282,14 +283,14 @@ class FarmAdmin:
         return answer if lost is None else replace(answer, reason=lost)
 
     def _no_quorum(self) -> str | None:
-        """Why nothing can be committed now and what to do about it, if so."""
+        """Return the reason and the remedy if nothing can be committed now; otherwise None."""
         verdict = self._make_view().verdict
         return f"{verdict.text}. Do: {verdict.advice}" if verdict.kind is VerdictKind.NO_QUORUM else None
 
     async def _quorum_lost(self, replica: Replica) -> str | None:
-        """The same after a short wait, because a farm elects leaders; None while a leader is known.
+        """Wait a short time for an election; return the reason and the remedy without a leader.
 
-        The view, which grows with the farm, is only made while there is no leader.
+        The view grows with the farm, so it is made only without a leader.
         """
         with trio.move_on_after(QUORUM_PATIENCE_S):
             while replica.server.role.leader is None:
@@ -307,7 +308,7 @@ class FarmAdmin:
         return self._commands(farm).removal_refusal(record)
 
     async def command(self, command: CommandRequest) -> CommandAnswer:
-        """Have an operator's command committed; `Refused` has the reason if it had no effect."""
+        """Have an operator's command committed; raise `Refused` with the reason if it is ineffective."""
         return await self._commands(self._current.required()).grant(command)
 
     async def check_command(self, command: CommandRequest) -> None:
@@ -315,7 +316,7 @@ class FarmAdmin:
         self._commands(self._current.required()).check(command)
 
     async def log_time(self) -> LogTimeAnswer:
-        """The farm's time, and the servers' clocks beside it."""
+        """Return the farm's time, and the servers' clocks for comparison."""
         farm = self._current.required()
         applied_state, state = farm.applied_state, farm.state
         judgment = applied_state.judge_clocks(farm.replica.server_id)
@@ -338,7 +339,7 @@ class FarmAdmin:
         return LeavingAnswer(leaving=True)
 
     async def transfer(self, to: str | None) -> str:
-        """Hand leadership to the node of that name or Raft id, or to the most caught up; returns the new leader."""
+        """Transfer leadership to the given node, or to the most caught up; return the leader's name."""
         farm, raft = self._current.required(), self._make_view().raft
         return await order_handover(farm.replica, farm.signer, raft.voters, to, raft.election_timeout_ms)
 

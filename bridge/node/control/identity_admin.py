@@ -1,14 +1,14 @@
-"""What operators may do to identities through a node: list them, approve one, evict one.
+"""Handlers of the requests about identities: list, approve and evict them.
 
-    GET  /v1/nodes                                   every identity that the log or gossip knows, and its standing
-    POST /v1/nodes/approve  {"node": NAME or ID}     a newcomer is admitted; or another identity takes a name, and the
-                                                     one before is retired
+    GET  /v1/nodes                                   every identity in the log or in gossip, and its status
+    POST /v1/nodes/approve  {"node": NAME or ID}     a new node is admitted; or another identity takes a name, and the
+                                                     previous one is retired
     POST /v1/nodes/evict    {"node": NAME or ID}     an identity is out, all keys are replaced
-    POST /v1/keys/replace   {"force": false}         all keys are replaced, and no identity is out
-    POST /v1/backup                                  what the farm agreed on, as a backup file
+    POST /v1/keys/replace   {"force": false}         all keys are replaced, and every identity stays
+    POST /v1/backup                                  the farm's committed state, as a backup file
 
-The leader writes approvals and evictions, and takes them at its own control socket only: a user that can open this
-socket controls the leader anyway. If any server could pass them on, a stolen node could have the others evicted.
+The leader writes approvals and evictions, and accepts them only at its own control socket: a user of this socket
+controls the leader anyway. If any server could pass them on, a stolen node could have others evicted.
 """
 
 from collections.abc import Mapping
@@ -80,15 +80,15 @@ from consensus import (
 BACKUP_TYPE = "application/octet-stream"
 APPLY_PATIENCE_S = 10.0
 STRANGERS_LISTED_MAX = 64
-"""Nodes that are not admitted: a holder of the farm's key can make as many as gossip has room for."""
+"""Limit for listed nodes without an admission: a holder of the farm's key can fill gossip with them."""
 VOTE_PATIENCE_S = 10.0
 VOTE_AGAIN_S = 0.1
 WAITED_FOR = PASSING - {ChangeRefusal.NOT_LEADER, ChangeRefusal.LEADERSHIP_LOST}
-"""Refusals after which the same leader may be asked again."""
+"""Refusals after which the same request may succeed with this leader."""
 
 
 class IdentityAdmin:
-    """Answers the routes above."""
+    """Handles the routes above."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class IdentityAdmin:
             routes.BACKUP: self._back_up,
         }
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- list ----------------------------------------------------------------------------------------------------------
 
     async def _list(self, _: Call[None]) -> NodesAnswer:
         farm = self._current.required()
@@ -179,7 +179,7 @@ class IdentityAdmin:
         listed = seen.get(node_id)
         return "unknown" if listed is None else listed.status.name.lower()
 
-    # -- approving -----------------------------------------------------------------------------------------------------
+    # -- approve -------------------------------------------------------------------------------------------------------
 
     async def _approve(self, call: Call[NodeRequest]) -> NodeApproved | CheckedAnswer:
         farm, wanted = self._leader(), call.body.node
@@ -239,7 +239,7 @@ class IdentityAdmin:
         return share_refusal(state.admitted, node_id, LeaderShare(self._agent.node_id, state.admitted_by))
 
     def _newcomer(self, state: FarmState, wanted: str) -> FarmMember:
-        """The node that runs under a name which belongs to another identity."""
+        """Return the running node with a name that belongs to another identity."""
         found = [
             each
             for each in self._member_directory.members()
@@ -255,7 +255,7 @@ class IdentityAdmin:
         ids = ", ".join(each.node_id.hex() for each in found)
         raise Refused(409, "several", f"several identities come under {wanted[:64]!r}: {ids}; name one by its id")
 
-    # -- evicting ------------------------------------------------------------------------------------------------------
+    # -- evict ---------------------------------------------------------------------------------------------------------
 
     async def _evict(self, call: Call[NodeRequest]) -> NodeEvicted | CheckedAnswer:
         farm, which = self._leader(), call.body
@@ -310,7 +310,7 @@ class IdentityAdmin:
         )
 
     async def _take_vote(self, farm: FoundedFarm, server_id: int) -> None:
-        """Make a learner of a voter: it still gets the log, and so hears that it is out."""
+        """Make a learner of a voter: it still receives the log, including its eviction."""
         server, ended = farm.replica.server, None
         with trio.move_on_after(VOTE_PATIENCE_S):
             while True:
@@ -346,11 +346,11 @@ class IdentityAdmin:
         return node_id, known.get(node_id)
 
     def _eviction(self, state: FarmState, node_id: bytes) -> tuple[Eviction, tuple[str, ...]]:
-        """The entry, and the names of the members that stay and get no box."""
+        """Return the entry, and the names of remaining members without a box."""
         chain, seen = self._agent.keyring, self._seen()
         if chain is None or not is_era_left(state, chain):
-            # No gossip carries keys here: the operator replaces the key file of every node by hand. Or no era is left:
-            # then the entry evicts the identity, and no key is replaced.
+            # Without gossip the operator replaces the key file of every node by hand. Without a further era the entry
+            # evicts the identity, and no key is replaced.
             members = staying(state, self._agent.node_id, {}, without=node_id)
             era = state.rekeying.era if state.rekeying.era == LAST_ERA else state.rekeying.era + 1
             return Eviction(node_id, era, ()), tuple(each.name or "?" for each in members)
@@ -362,9 +362,9 @@ class IdentityAdmin:
         return server_id is not None and state.admitted[server_id].standing is Standing.EVICTED
 
     async def _raise_level_for_eviction(self, farm: FoundedFarm, server_id: int | None) -> None:
-        """Raise the level as far as the eviction takes, without the word of the evicted server.
+        """Raise the level as the eviction needs, without the announcement of the evicted server.
 
-        A hostile voter could otherwise keep the farm below that level by the level that it announces.
+        Otherwise a hostile voter could keep the farm below that level by its announced level.
         """
         needed = BOUNDS_LEVEL if farm.state.rekeying.era == LAST_ERA else EVICTION_LEVEL
         levels = announced_levels(farm.replica, farm.state, self._member_directory)
@@ -383,14 +383,14 @@ class IdentityAdmin:
                 raise Refused(409, "level", text)
 
     async def _catch_up_eras(self, farm: FoundedFarm) -> None:
-        """Have the log begin the eras that this node's keyring has behind it; members ignore them."""
+        """Write entries for the eras that this node's keyring has already begun; members ignore them."""
         chain = self._agent.keyring
         if chain is None or not is_era_left(farm.state, chain):
             return
         for _ in range(eras_behind(farm.state, chain)):
             await self._commit(farm, KeyReplacement(farm.state.rekeying.era + 1, ()))
 
-    # -- replacing the keys --------------------------------------------------------------------------------------------
+    # -- replace the keys ----------------------------------------------------------------------------------------------
 
     async def _replace_keys(self, call: Call[ReplaceKeysRequest]) -> KeysReplaced:
         farm = self._leader()
@@ -430,7 +430,7 @@ class IdentityAdmin:
     def _seen(self) -> dict[bytes, FarmMember]:
         return {bytes(each.node_id): each for each in self._member_directory.members()}
 
-    # -- a backup ------------------------------------------------------------------------------------------------------
+    # -- back up -------------------------------------------------------------------------------------------------------
 
     async def _back_up(self, _: Call[None]) -> Answer:
         farm = self._current.required()
@@ -507,11 +507,11 @@ def _role(server_id: int, configuration: Configuration) -> str:
 
 
 def _client_keys_of(state: FarmState, admitted_by: bytes) -> tuple[str, ...]:
-    """Names of the client keys that one node admitted; None: keys without a recorded node."""
+    """Return the names of client keys that one node admitted; an empty id means keys without a recorded node."""
     found = (each for each in state.clients.values() if each.admitted and each.admitted_by == admitted_by)
     return tuple(sorted(each.name for each in found))
 
 
 def _with_room(state: FarmState) -> Mapping[int, Admitted]:
-    """The table of identities as the state machine would have it for one more."""
+    """Return the table of identities after the state machine has made room for one more."""
     return with_room(state.admitted) if state.level >= BOUNDS_LEVEL else state.admitted

@@ -1,12 +1,12 @@
-"""What operators may do to the farm's keys through a node: list, install, use, remove, export.
+"""Handlers of the requests about the farm's keys: list, install, use, remove, export.
 
     GossipKeyAdmin   with gossip, which carries changes of the ring to all members
-    StaticKeyAdmin   without gossip (`transport = "i2p"`): the ring is what the farm key file of each node holds. A
-                     change needs the operator, who distributes the file; the refusal says in which steps
+    StaticKeyAdmin   without gossip (`transport = "i2p"`): the ring is the content of each node's farm key file. The
+                     operator distributes a changed file; the refusal lists the steps
 
-Gossip's key manager asks the members that run whether a step has reached them. Here names stand for ids, and members
-that do not run count as well: a node that is down has the keys that it had, and if these are removed meanwhile, no
-member understands it when it is back. So a removal waits for such nodes, unless it is forced.
+Gossip's key manager asks running members for confirmation of each step. Here names replace ids, and members that do not
+run count as well. A node that is down has its previous keys; if these are removed, no member understands it after its
+return. So a removal waits for such nodes, unless it is forced.
 """
 
 from abc import ABC, abstractmethod
@@ -45,7 +45,7 @@ _BY_HAND = (
 
 
 class KeyAdmin(ABC):
-    """The requests about the farm's keys. `Refused` has the reason if a step is not taken."""
+    """The requests about the farm's keys. `Refused` contains the reason of a failed step."""
 
     @property
     def handlers(self) -> Handlers:
@@ -74,7 +74,7 @@ class KeyAdmin(ABC):
 
     @abstractmethod
     async def listing(self) -> KeysAnswer:
-        """Return the ring, and which members have it."""
+        """Return the ring, and the members that have it."""
 
     @abstractmethod
     async def install(self) -> str:
@@ -100,14 +100,14 @@ def key_admin(
     make_view: Callable[[], FarmView],
     trace: EventLog,
 ) -> KeyAdmin:
-    """Return the administrator that fits to the node's membership."""
+    """Return the administrator for the node's membership."""
     if isinstance(membership, Group):
         return GossipKeyAdmin(membership, member_directory, farm_keys, make_view, trace)
     return StaticKeyAdmin(farm_keys)
 
 
 class GossipKeyAdmin(KeyAdmin):
-    """Of a node with gossip."""
+    """The administration of keys of a node with gossip."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class GossipKeyAdmin(KeyAdmin):
         self._trace = trace
 
     async def listing(self) -> KeysAnswer:
-        """The ring, and which members have it."""
+        """Return the ring, and the members that have it."""
         with self._refusals():
             listing = await self._room.list()
         living = {self._own_id, *listing.agreeing, *listing.differing, *listing.silent}
@@ -161,7 +161,7 @@ class GossipKeyAdmin(KeyAdmin):
         )
 
     async def install(self) -> str:
-        """Have a new key opened everywhere; its id."""
+        """Have a new key opened everywhere; return its id."""
         self._require_membership()
         with self._refusals():
             name = await self._room.install()
@@ -192,7 +192,7 @@ class GossipKeyAdmin(KeyAdmin):
         self._trace.append("key-removed", {"key": name, "forced": force})
 
     async def export(self) -> str:
-        """The text of the farm key file as it would have to be now. Secret."""
+        """Return the text of the farm key file with the present keys. Secret."""
         self._require_membership()
         self._trace.append("keys-exported", {"epoch": self._farm_keys.current.epoch})
         return farm_key_text(self._farm_keys.exported)
@@ -211,10 +211,10 @@ class GossipKeyAdmin(KeyAdmin):
 
     def _absent(self) -> tuple[str, ...]:
         view = self._make_view()
-        # A node with a new identity has taken the address, and the place, of what can no more come back.
+        # A node with a new identity at the address has replaced the dead one.
         taken = {member.address for member in view.members if member.status in _RUNNING}
-        # Once there is a farm, a node that was never a server of it is no reason to wait: with a copied key any process
-        # can join gossip under any name, and be gone.
+        # In a farm, only nodes that were servers are waited for: with a copied key any process can join gossip under
+        # any name and disappear.
         belongs = {member.node_id for member in view.members if member.server_role is not ServerRole.NONE}
         dead = (
             member
@@ -248,13 +248,13 @@ class GossipKeyAdmin(KeyAdmin):
 
 
 class StaticKeyAdmin(KeyAdmin):
-    """Of a node without gossip."""
+    """The administration of keys of a node without gossip."""
 
     def __init__(self, farm_keys: FarmKeys) -> None:
         self._farm_keys = farm_keys
 
     async def listing(self) -> KeysAnswer:
-        """The file's ring."""
+        """Return the file's ring."""
         current = self._farm_keys.current
         keys = []
         for number, name in enumerate(key_id(key).hex() for key in current.gossip_keys):
@@ -273,21 +273,21 @@ class StaticKeyAdmin(KeyAdmin):
         )
 
     async def install(self) -> str:
-        """Refused."""
+        """Raise `Refused`: the operator changes the file."""
         raise _by_hand()
 
     async def use(self, name: str, *, force: bool) -> None:
-        """Refused."""
+        """Raise `Refused`: the operator changes the file."""
         del name, force
         raise _by_hand()
 
     async def remove(self, name: str, *, force: bool) -> None:
-        """Refused."""
+        """Raise `Refused`: the operator changes the file."""
         del name, force
         raise _by_hand()
 
     async def export(self) -> str:
-        """The text of the farm key file. Secret."""
+        """Return the text of the farm key file. Secret."""
         return farm_key_text(self._farm_keys.exported)
 
 

@@ -1,12 +1,12 @@
-"""Prometheus metrics, made out of a FarmView at the moment of scraping.
+"""Prometheus metrics, made from a FarmView at each scrape.
 
-Nothing is counted twice: the figures are those of the view, and a registry of its own keeps the process's defaults and
-other libraries' metrics out. Labels are names and small words only. Node ids, destinations and addresses are not among
-them: a metrics store is read by many, keeps for long, and must not become a directory of which router serves what; each
-would also be a new time series.
+Nothing is counted twice: the figures come from the view, and a separate registry excludes the metrics of the process
+and of other libraries. Labels are names and short words. Node ids, destinations and addresses are excluded. Many people
+read a metrics store, and it keeps data for long: it must not become a directory of routers and their services. Each
+label would also make a new time series.
 
-Each declared counter begins at 0 (`bridge.node.control.counters`); the counters of an endpoint for clients need the
-endpoint. A series that begins at 1 has not increased, so an alert would miss the first event.
+Each declared counter begins at 0 (`bridge.node.control.counters`); the counters of a client endpoint need the endpoint.
+A series that begins at 1 has not increased, so an alert would miss the first event.
 """
 
 import itertools
@@ -110,7 +110,7 @@ GAUGES: Final[Mapping[str, str]] = {
 
 
 def exposition(view: FarmView, durations: Durations | None = None) -> bytes:
-    """The metrics of `view`, and histograms of durations, as Prometheus text."""
+    """Return the metrics of `view` and the histograms of durations, as Prometheus text."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_ViewCollector(view))
     registry.register(_DurationCollector(durations or Durations(Histogram())))
@@ -118,7 +118,7 @@ def exposition(view: FarmView, durations: Durations | None = None) -> bytes:
 
 
 class _DurationCollector(Collector):
-    """How long things took."""
+    """Collects the histograms of durations."""
 
     def __init__(self, durations: Durations) -> None:
         self._durations = durations
@@ -131,7 +131,7 @@ class _DurationCollector(Collector):
 
 
 class _ViewCollector(Collector):
-    """Metrics of one view."""
+    """Collects the metrics of one view."""
 
     def __init__(self, view: FarmView) -> None:
         self._view = view
@@ -159,7 +159,7 @@ def _labeled(name: str, labels: Sequence[str]) -> GaugeMetricFamily:
 
 
 def _verdict(view: FarmView) -> Iterator[Metric]:
-    """As Prometheus' state sets are: one series for each kind, of which one is 1."""
+    """Yield a state set of Prometheus: one series for each kind, with 1 for the present kind."""
     kinds = _labeled("verdict", ("kind",))
     for kind in VerdictKind:
         kinds.add_metric(_labels(kind.value), view.verdict.kind is kind)

@@ -1,12 +1,12 @@
-"""Where a node is asked: its socket on this machine, or its control endpoint over TLS on another one.
+"""The address of a node for requests: its socket on this machine, or its control endpoint over TLS.
 
     /var/lib/garlicfarm/control.sock           a path: this user's or root's process must be behind it
-    https://192.168.7.5:7650  + a token file   TCP: the node must prove itself before it is sent the token
+    https://192.168.7.5:7650  + a token file   TCP: the node must prove its identity before it receives the token
 
-A node signs the certificate of its control endpoint itself, unless an operator gives it one that an authority signed.
-So `--certificate` takes either: a node's own certificate (`control.crt`) is compared as a whole, since any other name
-for the node's address is then as good; an authority's is believed for the host that the URL names. Without it the
-authorities of the system count. One file may hold the certificates of several nodes.
+A node signs the certificate of its control endpoint itself, unless an operator sets one of an authority. So
+`--certificate` accepts both. A node's own certificate (`control.crt`) is compared as a whole, so its names do not
+matter. An authority's is valid for the host in the URL. Without the option the system's authorities count. One file may
+contain the certificates of several nodes.
 """
 
 import ssl
@@ -26,18 +26,18 @@ READ_TOKEN: Final = "control.read.token to look, control.admin.token to change s
 
 
 class NodeAddressError(ValueError):
-    """A node's address, token or certificate cannot be used; the text says which, why, and what to give."""
+    """A node's address, token or certificate is unusable; the text contains the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteNode:
-    """A control endpoint on TCP, and what is shown to it."""
+    """A control endpoint on TCP, with the client's token and TLS context."""
 
     host: str
     port: int
     token: str = field(repr=False)
     token_file: Path
-    """The file that the token is from, for the words of a refusal."""
+    """The file of the token, for the text of a refusal."""
     context: ssl.SSLContext = field(repr=False)
 
     @property
@@ -46,7 +46,7 @@ class RemoteNode:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
-        """As an operator names it."""
+        """Return the URL, as operators write it."""
         return SCHEME + self.authority
 
 
@@ -54,12 +54,12 @@ NodeAddress: TypeAlias = Path | RemoteNode
 
 
 def is_remote(named: str) -> bool:
-    """Whether this names a node by URL; anything else is a path."""
+    """Return True if this is the URL of a node; otherwise it is a path."""
     return "://" in named
 
 
 def remote_node(url: str, token_file: Path | None, certificate_file: Path | None) -> RemoteNode:
-    """The node behind a URL; raises `NodeAddressError`."""
+    """Return the node of a URL; raise `NodeAddressError`."""
     parts = _parts(url)
     if token_file is None:
         raise NodeAddressError(f"{url} needs a token: copy a file of that node, {READ_TOKEN}; name it by --token-file")

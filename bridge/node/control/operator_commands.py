@@ -1,16 +1,16 @@
-"""What operators ask of the farm through a node: resolved, submitted, and answered with what came of it.
+"""Operators' commands to the farm, given to a node: resolved, submitted, and answered with their result.
 
-    {"exclusion": {"hash": ADDRESS, "excluded": true}}      a leaf is listed nowhere, or again
-    {"cost": {"hash": ADDRESS, "factor": 1.5}}              a leaf becomes dearer or cheaper
-    {"force": {"master": ADDRESS}}                          a master is published anew
+    {"exclusion": {"hash": ADDRESS, "excluded": true}}      a leaf is not listed, or listed again
+    {"cost": {"hash": ADDRESS, "factor": 1.5}}              the cost of a leaf changes
+    {"force": {"master": ADDRESS}}                          a master is published again
     {"removal": {"server": NAME or Raft id, "removed": true}}
-    {"correction": {}}                                      log time goes back to the clocks of a majority of the voters
+    {"correction": {}}                                      log time returns to the clocks of a majority of the voters
     {"client": {"name": NAME, "key": KEY, "scopes": ["weights"], "admitted": true}}     a client key is admitted
     {"client": {"name": NAME, "admitted": false}}                                       or removed
 
-The body is the log's entry in an operator's words: addresses in place of hashes and destinations, names in place of
-Raft ids. Any node takes it, for the entry goes through the log and the state machine decides, alike on all servers;
-what it refused is told with its reason. What cannot come to anything is refused before it is in the log.
+The body is the log's entry in an operator's terms: addresses instead of hashes and destinations, names instead of Raft
+ids. Any node accepts it, since the entry goes through the log and the state machine decides, with the same result on
+all servers. A refusal contains the reason. Commands that cannot have an effect are refused before they are in the log.
 """
 
 from collections.abc import Awaitable, Callable
@@ -49,7 +49,7 @@ _STATUS = {SubmitOutcome.REFUSED: 409, SubmitOutcome.BUSY: 503, SubmitOutcome.UN
 
 @dataclass(frozen=True, slots=True)
 class OperatorCommands:
-    """One node's way to the log. `submit` returns when the entry has been applied here."""
+    """Access to the log through one node. `submit` returns after the entry is applied here."""
 
     view: FarmView
     applied_state: AppliedState
@@ -58,7 +58,7 @@ class OperatorCommands:
     """The identity of this node, which signs the commands."""
 
     async def grant(self, request: CommandRequest) -> CommandAnswer:
-        """Have a command committed; `Refused` says why it came to nothing."""
+        """Have a command committed; raise `Refused` with the reason if it is ineffective."""
         kind, command, text = self.check(request)
         answer = await self.submit(encode(command))
         if answer.outcome is not SubmitOutcome.COMMITTED or answer.index is None:
@@ -69,7 +69,7 @@ class OperatorCommands:
         return CommandAnswer(kind, answer.index, text)
 
     def check(self, request: CommandRequest) -> tuple[str, OperatorCommand, str]:
-        """The kind of a command, its record, and the answer if it is granted; `Refused` says why it is not."""
+        """Return kind, record and success text of a command; raise `Refused` with the reason if it is not permitted."""
         kind, command, text = self._understand(request)
         if self._state.level < kind_of(command).level:
             raise Refused(
@@ -82,7 +82,7 @@ class OperatorCommands:
         return kind, command, text
 
     def _understand(self, request: CommandRequest) -> tuple[str, OperatorCommand, str]:
-        """The kind of a command, what it is in the log, and what to tell when it is granted."""
+        """Return the kind of a command, its entry, and the text for success."""
         match request.order:
             case ExclusionOrder() as order:
                 return request.kind, *self._exclusion(order)
@@ -103,21 +103,21 @@ class OperatorCommands:
 
     # -- leaves --------------------------------------------------------------------------------------------------------
 
-    def _exclusion(self, asked: ExclusionOrder) -> tuple[Exclusion, str]:
-        leaf_hash = self._leaf_hash(asked.hash)
-        if not asked.excluded and leaf_hash not in self._state.weights.excluded:
+    def _exclusion(self, order: ExclusionOrder) -> tuple[Exclusion, str]:
+        leaf_hash = self._leaf_hash(order.hash)
+        if not order.excluded and leaf_hash not in self._state.weights.excluded:
             raise Refused(
                 409,
                 "not-excluded",
                 f"{address_of_hash(leaf_hash)} is not excluded; see `garlicfarm farm`",
             )
-        done = "is excluded" if asked.excluded else "is listed again"
-        return Exclusion(leaf_hash, asked.excluded), f"{address_of_hash(leaf_hash)} {done}{self._unknown(leaf_hash)}"
+        done = "is excluded" if order.excluded else "is listed again"
+        return Exclusion(leaf_hash, order.excluded), f"{address_of_hash(leaf_hash)} {done}{self._unknown(leaf_hash)}"
 
-    def _cost(self, asked: CostOrder) -> tuple[CostFactor, str]:
-        leaf_hash = self._leaf_hash(asked.hash)
-        text = f"{address_of_hash(leaf_hash)} has the factor {asked.factor:g}{self._unknown(leaf_hash)}"
-        return CostFactor(leaf_hash, asked.factor), text
+    def _cost(self, order: CostOrder) -> tuple[CostFactor, str]:
+        leaf_hash = self._leaf_hash(order.hash)
+        text = f"{address_of_hash(leaf_hash)} has the factor {order.factor:g}{self._unknown(leaf_hash)}"
+        return CostFactor(leaf_hash, order.factor), text
 
     def _leaf_hash(self, text: str) -> str:
         found = _hash(text)
@@ -133,8 +133,8 @@ class OperatorCommands:
 
     # -- masters -------------------------------------------------------------------------------------------------------
 
-    def _force(self, asked: ForceOrder) -> tuple[Force, str]:
-        wanted = _hash(asked.master)
+    def _force(self, order: ForceOrder) -> tuple[Force, str]:
+        wanted = _hash(order.master)
         master = next((each for each in self._state.masters if hash_of(each) == wanted), None)
         if master is None:
             known = ", ".join(address_of_hash(hash_of(each)) for each in sorted(self._state.masters)) or "none"
@@ -150,15 +150,15 @@ class OperatorCommands:
 
     # -- servers -------------------------------------------------------------------------------------------------------
 
-    def _removal(self, asked: RemovalOrder) -> tuple[Removal, str]:
-        server_id = self._server_named(asked.server)
+    def _removal(self, order: RemovalOrder) -> tuple[Removal, str]:
+        server_id = self._server_named(order.server)
         voters = {each.raft_id for each in self.view.raft.voters}
         members = voters | {each.raft_id for each in self.view.raft.learners}
-        if not asked.removed and server_id not in self._state.removed:
+        if not order.removed and server_id not in self._state.removed:
             raise Refused(409, "not-removed", f"{self._name(server_id)} was not removed by an operator")
-        if asked.removed and server_id in self._state.removed and server_id not in members:
+        if order.removed and server_id in self._state.removed and server_id not in members:
             raise Refused(409, "removed-already", f"{self._name(server_id)} is removed already")
-        if asked.removed and is_voter_kept(self.view, server_id):
+        if order.removed and is_voter_kept(self.view, server_id):
             raise Refused(
                 409,
                 "too-few-voters",
@@ -166,7 +166,7 @@ class OperatorCommands:
                 " node first, with the key file that `garlicfarm keys export FILE` writes; once it votes,"
                 f" {self._name(server_id)} can be removed",
             )
-        if not asked.removed:
+        if not order.removed:
             return Removal(server_id, removed=False), f"{self._name(server_id)} may join again"
         leads = server_id == self.view.raft.leader_id
         how = "hands over leadership and is then removed" if leads else "is removed from the group"
@@ -174,9 +174,9 @@ class OperatorCommands:
 
     # -- client keys ---------------------------------------------------------------------------------------------------
 
-    def _client(self, asked: ClientOrder) -> tuple[ClientKey, str]:
+    def _client(self, order: ClientOrder) -> tuple[ClientKey, str]:
         try:
-            entry = self._admitted_client(asked) if asked.admitted else self._removed_client(asked.name)
+            entry = self._admitted_client(order) if order.admitted else self._removed_client(order.name)
         except ApplicationError as error:
             raise Refused(400, "bad-key", str(error)) from error
         signer = self.signer if self._state.level >= BOUNDS_LEVEL else None
@@ -184,12 +184,12 @@ class OperatorCommands:
         if reason is not None:
             raise Refused(409, "client-refused", reason)
         scopes = " and ".join(each.value for each in entry.scopes)
-        done = f"is admitted with the scope {scopes}" if asked.admitted else "is removed: the farm ignores its entries"
+        done = f"is admitted with the scope {scopes}" if order.admitted else "is removed: the farm ignores its entries"
         return entry, f"the client key {entry.name} ({entry.node_id.hex()}) {done}"
 
-    def _admitted_client(self, asked: ClientOrder) -> ClientKey:
-        key = octets(asked.key or "", PUBLIC_KEY_BYTES)
-        return ClientKey(node_id_of(key), asked.name, key, tuple(dict.fromkeys(asked.scopes)), admitted=True)
+    def _admitted_client(self, order: ClientOrder) -> ClientKey:
+        key = octets(order.key or "", PUBLIC_KEY_BYTES)
+        return ClientKey(node_id_of(key), order.name, key, tuple(dict.fromkeys(order.scopes)), admitted=True)
 
     def _removed_client(self, name: str) -> ClientKey:
         for node_id, client in self._state.clients.items():
@@ -201,7 +201,7 @@ class OperatorCommands:
     # -- log time ------------------------------------------------------------------------------------------------------
 
     def _correction(self) -> tuple[Correction, str]:
-        """Back to the majority time as this node reckons it, as far as the log vouches for it."""
+        """Return the entry that sets log time to this node's estimate of the majority time, within the log's bounds."""
         state, tuning = self._state, self.applied_state.farm.tuning
         majority_ms = state.clocks.majority_ms(state.applied_term)
         judgment = self.applied_state.judge_clocks(self.view.node.raft_id or 0)
@@ -220,9 +220,9 @@ class OperatorCommands:
     # -- common --------------------------------------------------------------------------------------------------------
 
     def removal_refusal(self, removal: Removal) -> str | None:
-        """Why a server is not removed, or let back, as an entry says it; None if it may be.
+        """Return the reason why a submitted removal or restoration is refused; None if it is permitted.
 
-        An entry that is submitted as it is must meet the rules of the command.
+        A directly submitted entry must meet the rules of the command.
         """
         try:
             self._removal(RemovalOrder(str(removal.server_id), removal.removed))
@@ -250,7 +250,7 @@ def is_voter_kept(view: FarmView, server_id: int) -> bool:
 
 
 def _hash(text: str) -> str:
-    """The hash in an address, with or without its ending, or of a destination in base64."""
+    """Return the hash in an address, with or without its ending, or of a destination in base64."""
     found = ADDRESS.fullmatch(text)
     if found is not None:
         return found[1]

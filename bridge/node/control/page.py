@@ -1,17 +1,17 @@
-"""A page for browsers that shows the farm and changes nothing: one file, `page.html` beside this module.
+"""A page for browsers that shows the farm and changes nothing: one file, `page.html` next to this module.
 
-    browser ──GET /──▶ the page, which holds no data           no token is needed for it
+    browser ──GET /──▶ the page, without data                   needs no token
             ──GET /v1/stream, with a token──▶ view and trace    the operator gives the token to the page
 
-A browser sends no token of its own with the address of a page, and a token in an address would stay in histories and
-logs of proxies. So the page is open to all and empty. It asks for the token, or takes it from behind the `#` of its
-address, which browsers keep to themselves; it keeps it for as long as the tab lives, and sends it as every client does.
+A browser does not send a token with the address of a page, and a token in an address would stay in histories and proxy
+logs. So the page is open to all, without data. It requests the token from the user, or takes it from the part after `#`
+of its address, which browsers do not send. It keeps the token until the tab is closed, and sends it as every client
+does.
 
-The policy that comes with it (CSP) permits the one script and the one style in it, named by their SHA-256, and
-connections to this endpoint; no other resource, no frame, no form. Whatever a node, a router or a client has named is
-put into the page as text, never as HTML.
+Its policy (CSP) permits its one script and one style, by their SHA-256, and connections to this endpoint; no other
+resource, frame or form. Names from nodes, routers or clients are put into the page as text, never as HTML.
 
-A module of its own: it makes the policy out of the file beside it, and the routes know nothing of pages.
+A module of its own: it makes the policy from the file next to it, and the routes do not depend on pages.
 """
 
 import re
@@ -29,12 +29,12 @@ from bridge.node.control.routes import Answer, Call
 
 PAGE_TYPE: Final = "text/html; charset=utf-8"
 _FAULTS: Final = b"const FAULTS = {};"
-"""Its place in the script takes the words that other surfaces use."""
+"""The place in the script for the words that other surfaces use."""
 _INLINE: Final = re.compile(rb"<(script|style)>(.*?)</\1>", re.DOTALL)
 
 
 async def show_page(_: Call[None]) -> Answer:
-    """The page."""
+    """Return the page."""
     return await trio.to_thread.run_sync(_page)
 
 

@@ -1,10 +1,10 @@
-"""Places on the control endpoint's TCP port: some for clients that have shown a token, others for strangers.
+"""Places on the control endpoint's TCP port: separate ones for clients with a token and for unknown clients.
 
-    arrive ─▶ stranger ──token──▶ authenticated ─▶ leave
-                 └── too many: the oldest of the source that has most of them is closed
+    arrive ─▶ unknown ──token──▶ authenticated ─▶ leave
+                 └── too many: the oldest of the source with most of them is closed
 
-So strangers compete with strangers alone, however many they are. A client with a token is a stranger only while the
-handshake and the head of its first request take. Clients from a source that showed a token lately are closed last.
+So unknown clients compete only with each other, regardless of their number. A client with a token is unknown only
+during the handshake and the head of its first request. Clients from a source with a recent token are closed last.
 """
 
 from collections import Counter
@@ -27,10 +27,10 @@ class Place:
 
 
 class RemotePlaces:
-    """The clients that are connected by TCP."""
+    """The clients connected by TCP."""
 
     def __init__(self, strangers_max: int, authenticated_max: int, gave_way: Callable[[], None]) -> None:
-        """`gave_way` is called for each stranger that is closed for another."""
+        """Start empty; `gave_way` is called when an unknown client is closed for another."""
         self.known = KnownSources()
         self._gave_way = gave_way
         self._strangers_max = strangers_max
@@ -39,7 +39,7 @@ class RemotePlaces:
         self._authenticated: set[Place] = set()
 
     def arrive(self, address: str) -> Place:
-        """A place for a new connection; another may have to give way to it."""
+        """Return a place for a new connection; another one may be closed for it."""
         if len(self._strangers) >= self._strangers_max:
             crowd = [each for each in self._strangers if not each.is_known] or list(self._strangers)
             crowding, _ = Counter(each.source for each in crowd).most_common(1)[0]
@@ -52,7 +52,7 @@ class RemotePlaces:
         return place
 
     def authenticate(self, place: Place, address: str) -> bool:
-        """It has shown a token; False if all places of those are taken."""
+        """Mark a place after a valid token; return False if all authenticated places are taken."""
         if place.authenticated:
             return True
         if len(self._authenticated) >= self._authenticated_max:
@@ -64,6 +64,6 @@ class RemotePlaces:
         return True
 
     def leave(self, place: Place) -> None:
-        """The connection is over."""
+        """Release the place of a closed connection."""
         self._strangers.pop(place, None)
         self._authenticated.discard(place)

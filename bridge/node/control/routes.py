@@ -2,10 +2,9 @@
 
     Request ──▶ its route (`bridge.api.control_routes`) ──▶ access ──▶ query ──▶ body ──▶ Call ──▶ handler ──▶ Answer
 
-The handlers are those of three administrators, `FarmAdmin`, `IdentityAdmin` and `KeyAdmin`, and of `Debugging`: each
-takes a `Call` and returns a document, or an `Answer` if the status or the content is another one. Nothing here depends
-on sockets or on the node. Every refusal is JSON `{"error": {"code": …, "text": …}}`, whose text says what was wrong and
-what would be right.
+The handlers belong to `FarmAdmin`, `IdentityAdmin`, `KeyAdmin` and `Debugging`. Each takes a `Call` and returns a
+document, or an `Answer` for another status or content. This module does not depend on sockets or on the node. Every
+refusal is JSON `{"error": {"code": …, "text": …}}`, whose text contains the fault and the correct form.
 """
 
 import logging
@@ -32,7 +31,7 @@ B = TypeVar("B")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request of which everything has been received."""
+    """A completely received request."""
 
     method: str
     target: str
@@ -42,14 +41,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is sent back."""
+    """The reply to a request."""
 
     status: int
     body: bytes
     content_type: str = JSON_TYPE
     headers: tuple[tuple[str, str], ...] = ()
     following: Callable[[], Awaitable[bytes]] | None = None
-    """Gives the next part, when there is one: such an answer goes on until the client ends the connection."""
+    """Returns the next part, when there is one: such a reply continues until the client closes the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class Call(Generic[B]):
 
     @property
     def is_check(self) -> bool:
-        """An order is only to be judged: a user is not asked to confirm what would be refused."""
+        """True if an order is only checked: a user must not confirm an order that would be refused."""
         return self.numbers["check"] > 0
 
 
@@ -71,7 +70,7 @@ Handlers = Mapping[Route[Any], Callable[[Call[Any]], Awaitable[Struct | Answer]]
 
 
 def refusal(status: int, code: str, text: str) -> Answer:
-    """The answer to what is refused."""
+    """Return the reply that refuses a request."""
     return Answer(status, encode(RefusalAnswer(RefusalView(code, text))))
 
 
@@ -111,15 +110,15 @@ def new_counters() -> Counter[ControlEvent]:
 
 
 class Routes:
-    """Answers requests by handlers."""
+    """Replies to requests by handlers."""
 
     def __init__(self, handlers: Handlers, counters: Counter[ControlEvent] | None = None) -> None:
-        """`counters`: of `new_counters`."""
+        """Set the handlers; `counters` come from `new_counters`."""
         self.counters = new_counters() if counters is None else counters
         self._handlers = {route.path: (route, handler) for route, handler in handlers.items()}
 
     async def answer(self, request: Request) -> Answer:
-        """Return the one answer to a request. A bug in a handler costs this request, never the node."""
+        """Return the reply to a request. A bug in a handler costs this request, never the node."""
         self.counters[ControlEvent.REQUESTS] += 1
         try:
             return await self._route(request)
@@ -150,7 +149,7 @@ class Routes:
 
 
 def body_of(route: Route[Any], body: bytes) -> RequestBody | None:
-    """Return the decoded body of a request; `Refused` has its form."""
+    """Return the decoded body of a request; raise `Refused` with its form."""
     if route.body is None:
         return None
     try:
@@ -160,12 +159,12 @@ def body_of(route: Route[Any], body: bytes) -> RequestBody | None:
 
 
 def json_answer(document: Struct, status: int = 200) -> Answer:
-    """A document as an answer."""
+    """Return a document as a reply."""
     return Answer(status, encode(document))
 
 
 def fields_of(query: str, names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the fields of a query; `Refused` if it does not parse, or has a name that is not among `names`."""
+    """Return the fields of a query; raise `Refused` if it does not parse, or has a name outside `names`."""
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=QUERY_LIMIT_FIELDS)
     except ValueError as error:
@@ -177,7 +176,7 @@ def fields_of(query: str, names: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def numbers_of(query: str, defaults: Mapping[str, int]) -> dict[str, int]:
-    """The numbers of a query, each with its default; `Refused` says which parameters there are."""
+    """Return the numbers of a query, each with its default; raise `Refused` with the list of parameters."""
     numbers = dict(defaults)
     for name, text in fields_of(query, numbers):
         if not (

@@ -1,16 +1,16 @@
-"""The control endpoint's server: HTTP/1.1 on a Unix socket that only the node's own user can open, and on TCP if told.
+"""The control endpoint's server: HTTP/1.1 on a Unix socket for the node's own user, and optionally on TCP.
 
-    accept ─▶ one task per connection: read one request whole ─▶ Routes.answer ─▶ send ─▶ next request (keep-alive)
+    accept ─▶ one task per connection: read one complete request ─▶ Routes.answer ─▶ send ─▶ next request (keep-alive)
 
-The socket's mode (0600), its directory's (0700) and the client's user id, which the kernel tells (this user or root),
-are the access control. A TCP port is opened only where a setting says so: then with TLS, and with a token in every
-request that says what its sender may do (`bridge.node.control.access`). Clients of TCP have places of their own, so
-that strangers cannot keep the node's own user out, and clients with a token have others than clients without one
-(`bridge.node.control.places`). Without a token nothing but the head of a request is read. Everything is
-bounded: connections at a time, bytes of a head, of a body and of all bodies together, requests on one connection, and
-the time for a client to say something, to finish what it began and to take its answer. A client that breaks a bound
-loses the connection and is counted; no other notices. Requests on one connection are answered strictly in order, and
-the next one is not read before the last was answered, so that a client can never pile up work.
+Access control consists of the socket's mode (0600), its directory's (0700) and the client's user id from the kernel
+(this user or root). A TCP port is opened only if set, with TLS and a token in every request that grants rights
+(`bridge.node.control.access`). TCP clients have separate places, so that they cannot exclude the node's own user.
+Clients with a token have separate places, too (`bridge.node.control.places`). Without a token only the head of a
+request is read.
+
+Everything is bounded: connections, bytes of a head, of a body and of all bodies, requests on one connection, and times
+to send, to complete a request and to take its reply. A client that breaks a bound loses its connection and is counted.
+Requests on one connection are served strictly in order, and the next one is read only after the reply.
 """
 
 import logging
@@ -35,30 +35,30 @@ RECEIVE_BYTES = 16 * 1024
 LOG = logging.getLogger(__name__)
 
 CLOSE_S = 1.0
-"""How long the end waits for the removal of the socket's file."""
+"""Seconds that the end waits for the removal of the socket's file."""
 _READING = frozenset({b"GET", b"HEAD"})
 
 
 @dataclass(frozen=True, slots=True)
 class ControlLimits:
-    """What one client, and all of them together, may take."""
+    """Limits for one client and for all of them together."""
 
     connections: int = 64
     remote_connections: int = 64
-    """By TCP, with a token."""
+    """TCP connections with a token."""
     remote_strangers: int = 64
-    """By TCP, without one yet."""
+    """TCP connections without a token so far."""
     requests_per_connection: int = 10_000
     head_bytes: int = 16 * 1024
     body_bytes: int = 256 * 1024
     streams: int = 16
-    """Answers that go on, at a time."""
+    """Continuous replies at a time."""
     bodies_bytes: int = 8 * 1024 * 1024
-    """Of all requests that are not answered yet."""
+    """Bytes of all requests without a complete reply."""
     idle_s: float = 120.0
     receive_s: float = 10.0
     stranger_s: float = 5.0
-    """By TCP: for TLS and the head of the first request, which shows the token."""
+    """Seconds on TCP for TLS and the head of the first request, which contains the token."""
     send_s: float = 10.0
     linger_s: float = 1.0
     linger_bytes: int = 1024 * 1024
@@ -69,12 +69,12 @@ class TooLarge(Exception):  # noqa: N818 -- an answer (413), not a fault
 
 
 class Full(Exception):  # noqa: N818 -- an answer (503), not a fault
-    """There is no place, or no room, for this client now; the text says of what."""
+    """This client does not get a place or room now; the text names the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Client:
-    """A client that is connected by TCP, and what its tokens are compared with."""
+    """A client connected by TCP, and the tokens for comparison."""
 
     remote: RemoteAccess
     place: Place
@@ -93,11 +93,11 @@ class ControlServer:
         counters: Counter[ControlEvent] | None = None,
         user_of: Callable[[trio.socket.SocketType], int | None] = peer_user_id,
     ) -> None:
-        """`counters`: what happened here so far, of `new_counters`. `user_of`: the user behind a Unix socket."""
+        """Set the parts; `counters` come from `new_counters`, `user_of` returns the user behind a Unix socket."""
         self._user_of = user_of
         self.path = path
         self.remote_port: int | None = None
-        """The TCP port, once there is one."""
+        """The TCP port; None before it is open."""
         self._remote = remote
         self.counters = new_counters() if counters is None else counters
         self._routes = Routes(handlers, self.counters)
@@ -111,7 +111,7 @@ class ControlServer:
         self.counters[ControlEvent.CONNECTIONS_REFUSED] += 1
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve. `task_status` is started once the socket answers; a `ControlSocketError` says why it cannot."""
+        """Serve. `task_status` is started when the socket accepts; raise `ControlSocketError` on failure."""
         listening, ours = await trio.to_thread.run_sync(listen, self.path)
         try:
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
@@ -203,7 +203,7 @@ class ControlServer:
 
     async def _converse(self, stream: trio.abc.Stream, client: _Client | None) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
-        # A client that has not shown a token yet must not keep a place for as long as a known one may.
+        # A client without a valid token must not keep a place as long as a known client.
         patience_s = self._limits.idle_s if client is None else self._stranger_s
         for remaining in range(self._limits.requests_per_connection, 0, -1):
             with self._body() as body:
@@ -231,7 +231,7 @@ class ControlServer:
             if answer.following is not None:
                 await self._stream(stream, connection, answer.content_type, answer.following)
                 return
-            # Who asked for the node's health without a token keeps no place.
+            # A client that reads the node's health without a token does not keep a place.
             closing = remaining == 1 or (client is not None and not client.place.authenticated)
             await self._send(stream, connection, answer, closing=closing, head_only=request.method == "HEAD")
             if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
@@ -245,7 +245,7 @@ class ControlServer:
 
     @contextmanager
     def _body(self) -> Iterator[bytearray]:
-        """The body of one request, which counts until it is answered."""
+        """Yield the body of one request, which counts until the reply is complete."""
         body = bytearray()
         try:
             yield body
@@ -261,7 +261,7 @@ class ControlServer:
             raise Full(f"requests of {self._limits.bodies_bytes} bytes are being answered; try again")
 
     def _admitted(self, head: h11.Request, client: _Client | None) -> Access:
-        """What the sender of a request may do: everything on the node's own socket, else what its token allows."""
+        """Return the rights of a request's sender: all on the node's own socket, else the token's rights."""
         if client is None:
             return Access.ADMIN
         shown = [value.decode("latin-1") for name, value in head.headers if name == b"authorization"]
@@ -280,9 +280,9 @@ class ControlServer:
         patience_s: float,
         body: bytearray,
     ) -> Request | None:
-        """The next request, whole, its body in `body` as well; None when the client has gone or kept silent.
+        """Return the next complete request, its body also in `body`; None if the client has gone or sends nothing.
 
-        A request without a right to anything is not read beyond its head.
+        Without rights only the head of a request is read.
         """
         head: h11.Request | None = None
         access = Access.NONE
@@ -330,7 +330,7 @@ class ControlServer:
         data = _bytes(connection.send(h11.Response(status_code=answer.status, headers=headers)))
         if not head_only:
             await self._write(stream, data)
-            # By itself: a view of ten thousand members is not copied behind its head.
+            # Separate: a view of ten thousand members must not be copied after its head.
             data = _bytes(connection.send(h11.Data(data=answer.body)))
         await self._write(stream, data + _bytes(connection.send(h11.EndOfMessage())))
         if closing:
@@ -343,7 +343,7 @@ class ControlServer:
         content_type: str,
         following: Callable[[], Awaitable[bytes]],
     ) -> None:
-        """Send part after part until the client goes, or says something, or takes no more."""
+        """Send part after part until the client closes, sends data, or accepts no more."""
         if self._streams >= self._limits.streams:
             self.counters[ControlEvent.CONNECTIONS_REFUSED] += 1
             await self._refuse(stream, f"{self._limits.streams} streams are open already; try again", connection)
@@ -382,7 +382,7 @@ class ControlServer:
         scope.cancel()
 
     async def _linger(self, stream: trio.abc.Stream) -> None:
-        """Take in what the client still sends: closing over unread bytes would take the answer away from it."""
+        """Read the client's remaining data: closing with unread bytes would discard the reply."""
         if isinstance(stream, trio.SocketStream):
             await stream.send_eof()
         left = self._limits.linger_bytes

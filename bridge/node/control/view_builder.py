@@ -1,4 +1,4 @@
-"""Gathers what each part of the node says about itself, for the one view that every surface shows."""
+"""Gathers the state of each part of the node for the one view that every surface shows."""
 
 import os
 import time
@@ -25,7 +25,7 @@ _UNREADABLE = "unreadable"
 
 
 class ViewBuilder:
-    """Builds the node's view of itself and of the farm."""
+    """Builds the node's view of the farm and of this node."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ViewBuilder:
         self._addresses: dict[str, str] = {}
 
     def build(self) -> FarmView:
-        """The view of this moment."""
+        """Return the view of this moment."""
         node, local, farm = self._node, self._node.local, self._current.farm
         gossip = node.provider.describe()
         return build_view(
@@ -177,7 +177,7 @@ def _farm_inputs(local: LocalNode, farm: FoundedFarm) -> FarmInputs:
 
 
 def _links(replica: Replica) -> tuple[ServerLink, ...]:
-    """The connections to the other servers, with what each handshake agreed on."""
+    """Return the connections to other servers, with the extensions agreed in each handshake."""
     return tuple(
         ServerLink(
             integer_id(each.peer), each.connected, tuple(sorted(extension.value for extension in each.extensions))

@@ -81,8 +81,7 @@ class Identities:
                     nursery.start_soon(_after_a_moment, self.end_connections)
                 await self.known.applied_state.news()
 
-    # -- this node's own status
-    # -----------------------------------------------------------------------------------------
+    # -- this node's own status ----------------------------------------------------------------------------------------
 
     def _is_out(self) -> bool:
         reason = out_refusal(self._state.admitted, self.node_id)
@@ -135,8 +134,7 @@ class Identities:
         self.alarms.clear(KEY_RETIRED)
         self.trace.append("keys-replaced", {"era": content.era})
 
-    # -- nodes that were offline
-    # ----------------------------------------------------------------------------------------
+    # -- nodes that were offline ---------------------------------------------------------------------------------------
 
     def offer_to(self, node_id: bytes, public_key: bytes) -> bytes:
         """Return the present key, sealed, for a node with a retired key, if the log has it as a member."""

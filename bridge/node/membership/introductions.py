@@ -102,8 +102,7 @@ class Introductions:
         """The generation that this node has to exceed, since others know it."""
         self._leaving, self._departed = trio.Event(), trio.Event()
 
-    # -- replacement of gossip
-    # ------------------------------------------------------------------------------------------
+    # -- replacement of gossip -----------------------------------------------------------------------------------------
 
     @property
     def public_key(self) -> bytes:
@@ -203,8 +202,7 @@ class Introductions:
             for consequence in self._core.hear(info, now_ms(), first_hand=number == 0, leaving=leaving):
                 self._publish(consequence)
 
-    # -- tasks
-    # ----------------------------------------------------------------------------------------------------------
+    # -- tasks ---------------------------------------------------------------------------------------------------------
 
     async def run(self, dialer: Dialer, others: Others) -> None:
         """Introduce this node to its seeds and known members, until cancelled; then the events end."""

@@ -49,8 +49,7 @@ class UserMessages:
         self._trace = trace
         self._answers = answers
 
-    # -- messages of this node's operators
-    # -------------------------------------------------------------------------------
+    # -- messages of this node's operators -----------------------------------------------------------------------------
 
     def send(self, name: str, payload: str) -> None:
         """Send a user event to all nodes; raise `Refused` with the reason if it cannot be sent."""
@@ -91,8 +90,7 @@ class UserMessages:
             raise Refused(400, "bad-request", f"names that begin with {RESERVED_PREFIX} are for gossip itself")
         return self._provider
 
-    # -- messages of other nodes
-    # -----------------------------------------------------------------------------------------
+    # -- messages of other nodes ---------------------------------------------------------------------------------------
 
     def event_received(self, event: UserEvent) -> None:
         """Append another node's user event to the trace."""
