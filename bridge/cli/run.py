@@ -22,7 +22,6 @@ from bridge.core.log.feature_level import UnsupportedLevelError
 from bridge.node.app import run_node
 from bridge.node.events.alarms import NodeStopped
 from bridge.node.membership.forming import UnusableFormationError
-from bridge.node.raft.users import UsersError
 from bridge.node.router.router import RouterError
 from bridge.node.security.control_socket import ControlSocketError
 from bridge.node.security.key_files import KeyFileError
@@ -47,7 +46,6 @@ REASONS = (
     RouterError,
     StorageError,
     CertificateError,
-    UsersError,
     ConfigError,
     StateError,
     OSError,

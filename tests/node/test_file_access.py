@@ -37,7 +37,7 @@ import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from bridge.node.kafka.listed_users import read_listed_users
-from bridge.node.raft.users import UsersError, read_files
+from bridge.node.raft.users import read_files
 from bridge.node.security.key_files import KeyFileError, load_farm_key, load_signing_key, read_password
 from consensus.net.tls import CertificateError, operators_certificate
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
@@ -49,7 +49,7 @@ readers = {
 }
 try:
     readers[sys.argv[2]](path)
-except (KeyFileError, UsersError, CertificateError) as error:
+except (KeyFileError, CertificateError) as error:
     print(error)
 """
 

@@ -7,9 +7,9 @@ import pytest
 from bridge.api.alarms import USERS
 from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import EventLog
-from bridge.node.raft.users import Users, UsersError, read_files, read_password
+from bridge.node.raft.users import Users, read_files, read_password
 from bridge.node.security.farm_keys import FarmKeys
-from bridge.node.security.key_files import load_farm_key, save_farm_key
+from bridge.node.security.key_files import KeyFileError, load_farm_key, save_farm_key
 from bridge.wire.keys.farm_key import new_farm_key
 from consensus.protocols.garlic_farm.wire.digest import Credentials
 
@@ -57,18 +57,18 @@ def test_a_server_with_users_of_its_own_accepts_these_and_no_other(tmp_path: Pat
 def test_a_file_with_a_mistake_is_named_with_its_line(
     tmp_path: Path, farm_keys: FarmKeys, text: str, told: str
 ) -> None:
-    with pytest.raises(UsersError, match=told):
+    with pytest.raises(KeyFileError, match=told):
         Users(farm_keys, read_files(users_file=private(tmp_path / "users", text)))
 
 
 def test_files_with_passwords_must_be_private_and_there(tmp_path: Path, farm_keys: FarmKeys) -> None:
     open_to_all = private(tmp_path / "users", "a:b")
     open_to_all.chmod(0o640)
-    with pytest.raises(UsersError, match="chmod 600"):
+    with pytest.raises(KeyFileError, match="chmod 600"):
         Users(farm_keys, read_files(users_file=open_to_all))
-    with pytest.raises(UsersError, match="does not exist"):
+    with pytest.raises(KeyFileError, match="does not exist"):
         read_password(tmp_path / "nothing")
-    with pytest.raises(UsersError, match="one line"):
+    with pytest.raises(KeyFileError, match="one line"):
         read_password(private(tmp_path / "two", "one\ntwo\n"))
     assert read_password(private(tmp_path / "one", "one\n")) == "one"
 

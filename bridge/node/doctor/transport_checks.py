@@ -8,7 +8,7 @@ from bridge.api.alarms import CERTIFICATE, KAFKA_CERTIFICATE
 from bridge.api.outputs import Check, CheckResult
 from bridge.node.client_endpoints import KAFKA, ZMQ, Extra
 from bridge.node.kafka.listed_users import read_listed_users
-from bridge.node.raft.users import UsersError, read_files, read_password
+from bridge.node.raft.users import read_files, read_password
 from bridge.node.security.certificates import validity_of
 from bridge.node.security.key_files import KeyFileError
 from bridge.node.settings.configuration import NodeConfiguration
@@ -63,7 +63,7 @@ def _users_checks(configuration: NodeConfiguration) -> Iterator[Check]:
     if named:
         try:
             read_files(*files)
-        except UsersError as error:
+        except KeyFileError as error:
             yield Check(
                 "users", CheckResult.PROBLEM, str(error), "correct the file; `garlicfarm help transports` has its form"
             )
@@ -132,7 +132,7 @@ def _proxy_check(proxy: ProxySettings) -> Check:
         if proxy.password_file is not None:
             read_password(proxy.password_file)
         socket.create_connection((proxy.address.host, proxy.address.port), CONNECT_TIMEOUT_S).close()
-    except UsersError as error:
+    except KeyFileError as error:
         return Check("proxy", CheckResult.PROBLEM, str(error), "correct [proxy] password_file")
     except OSError as error:
         action = "start the I2P router's HTTP client proxy there, or set [proxy] address"

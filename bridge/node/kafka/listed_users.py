@@ -46,7 +46,7 @@ class ListedUser:
     scopes: frozenset[CommitScope]
 
 
-class ListedUsers(ListedFile[ListedUser]):
+class ListedUsers(ListedFile[tuple[ListedUser, ...]]):
     """The users that are listed at the moment. `users`: what `read_listed_users` found at the start."""
 
     def __init__(self, path: Path, users: tuple[ListedUser, ...], *, by_certificate: bool) -> None:
@@ -67,9 +67,9 @@ class ListedUsers(ListedFile[ListedUser]):
         found = self._users.get(principal.removeprefix(_PREFIX))
         return frozenset() if found is None else found.scopes
 
-    def _take(self, users: tuple[ListedUser, ...]) -> None:
-        self._users: Mapping[str, ListedUser] = {each.name: each for each in users}
-        self.unknown = UnknownUsers.of({each.name: dict([each.credential]) for each in users if each.credential})
+    def _take(self, content: tuple[ListedUser, ...]) -> None:
+        self._users: Mapping[str, ListedUser] = {each.name: each for each in content}
+        self.unknown = UnknownUsers.of({each.name: dict([each.credential]) for each in content if each.credential})
 
 
 def read_listed_users(path: Path, *, by_certificate: bool) -> tuple[ListedUser, ...]:

@@ -89,7 +89,7 @@ class Transport:
 def load_transport(settings: NodeConfiguration) -> Transport:
     """Load the transport, before this node sends or opens anything.
 
-    Raise CertificateError, UsersError or DescriptorError for unusable files and limits.
+    Raise CertificateError, KeyFileError or DescriptorError for unusable files and limits.
     """
     consensus = settings.consensus
     shares, users = descriptor_shares(), read_files(consensus.users_file, consensus.logins_file)

@@ -9,34 +9,29 @@ or remove users without a restart. If a file becomes unreadable, its previous co
 set. Both files contain passwords: mode 0600; lines that begin with `#` are comments.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-
-import trio
 
 from bridge.api.alarms import USERS
 from bridge.node.events.alarms import Alarms
 from bridge.node.security import key_files
 from bridge.node.security.farm_keys import FarmKeys
-from bridge.node.security.key_files import KeyFileError, read_private_file
+from bridge.node.security.key_files import KeyFileError
+from bridge.node.security.listed_file import ListedFile, read_lines
 from consensus.protocols.garlic_farm import Credentials, GarlicFarmError
 
-LOOK_EVERY_S = 5.0
 FILE_LIMIT_BYTES = 256 * 1024
-USERS_LIMIT = 1_024
 
 
-class UsersError(Exception):
-    """A file of users or a password file is unusable; the text contains the reason and the remedy."""
-
-
-class Users:
+class Users(ListedFile["UserFiles"]):
     """The credentials of one node's servers. `files` is the result of `read_files` at the start."""
 
     def __init__(self, farm_keys: FarmKeys, files: "UserFiles") -> None:
+        super().__init__(partial(read_files, *files.paths), USERS, "users and logins")
         self._farm_keys = farm_keys
-        self._files = files
+        self._take(files)
 
     def credentials(self) -> tuple[Credentials, ...]:
         """Return the credentials for any other server of the farm."""
@@ -55,20 +50,11 @@ class Users:
 
     async def watch(self, alarms: Alarms) -> None:
         """Read changed files, until cancelled."""
-        if self._files.paths == (None, None):
-            return
-        while True:
-            await trio.sleep(LOOK_EVERY_S)
-            await self.look(alarms)
+        if self._files.paths != (None, None):
+            await super().watch(alarms)
 
-    async def look(self, alarms: Alarms) -> None:
-        """Read the files again; set or clear the alarm."""
-        try:
-            self._files = await trio.to_thread.run_sync(read_files, *self._files.paths)
-        except UsersError as error:
-            alarms.set(USERS, f"{error}; the content that was read before stays in use")
-        else:
-            alarms.clear(USERS)
+    def _take(self, content: "UserFiles") -> None:
+        self._files = content
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,48 +68,32 @@ class UserFiles:
 
 
 def read_files(users_file: Path | None = None, logins_file: Path | None = None) -> UserFiles:
-    """Read the given files; raise UsersError."""
+    """Read the given files; raise KeyFileError."""
     users = logins = None
     if users_file is not None:
-        found = [_credentials(users_file, number, line) for number, line in _lines(users_file)]
+        found = [_credentials(place, line) for place, line in read_lines(users_file, FILE_LIMIT_BYTES, "users")]
         users = {each.user: each for each in found}
     if logins_file is not None:
         logins = {}
-        for number, line in _lines(logins_file):
-            address, _, pair = line.partition(" ")
-            logins[address] = _credentials(logins_file, number, pair.strip())
+        for place, line in read_lines(logins_file, FILE_LIMIT_BYTES, "logins"):
+            address, _, pair = line.strip().partition(" ")
+            logins[address] = _credentials(place, pair)
     return UserFiles(users, logins or {}, (users_file, logins_file))
 
 
-def _lines(path: Path) -> list[tuple[int, str]]:
-    text = _ascii(path, lambda file: read_private_file(file, FILE_LIMIT_BYTES))
-    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1)]
-    kept = [(number, line) for number, line in lines if line and not line.startswith("#")]
-    if len(kept) > USERS_LIMIT:
-        raise UsersError(f"{path} has {len(kept)} lines, at most {USERS_LIMIT} are read")
-    return kept
-
-
-def _credentials(path: Path, number: int, pair: str) -> Credentials:
-    user, colon, password = pair.partition(":")
+def _credentials(place: str, pair: str) -> Credentials:
+    user, colon, password = pair.strip().partition(":")
     try:
         if not (user and colon and password):
-            raise UsersError(f"{path}, line {number}: expected user:password")
+            raise KeyFileError(f"{place}: expected user:password")
         return Credentials(user, password)
     except GarlicFarmError as error:
-        raise UsersError(f"{path}, line {number}: {error}") from error
+        raise KeyFileError(f"{place}: {error}") from error
 
 
 def read_password(path: Path) -> str:
-    """Return the one line of a password file; raise UsersError."""
-    return _ascii(path, key_files.read_password)
-
-
-def _ascii(path: Path, read: Callable[[Path], str]) -> str:
-    try:
-        text = read(path)
-    except KeyFileError as error:
-        raise UsersError(str(error)) from error
+    """Return the one line of a password file; raise KeyFileError."""
+    text = key_files.read_password(path)
     if not text.isascii():
-        raise UsersError(f"{path} has characters outside ASCII, which Digest cannot encode")
+        raise KeyFileError(f"{path} has characters outside ASCII, which Digest cannot encode")
     return text

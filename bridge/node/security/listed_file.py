@@ -20,21 +20,21 @@ from bridge.node.security.key_files import KeyFileError, read_private_file
 
 LOOK_EVERY_S: Final = 5.0
 LINES_LIMIT: Final = 1_024
-Line = TypeVar("Line")
+Content = TypeVar("Content")
 
 
-class ListedFile(ABC, Generic[Line]):
+class ListedFile(ABC, Generic[Content]):
     """The clients of a file. A subclass keeps them in `_take`."""
 
-    def __init__(self, read: Callable[[], tuple[Line, ...]], alarm: AlarmType, plural: str) -> None:
+    def __init__(self, read: Callable[[], Content], alarm: AlarmType, plural: str) -> None:
         """Set the reader; `plural` names the clients in the alarm."""
         self._read = read
         self._alarm = alarm
         self._plural = plural
 
     @abstractmethod
-    def _take(self, lines: tuple[Line, ...]) -> None:
-        """Keep the clients of these lines."""
+    def _take(self, content: Content) -> None:
+        """Keep the clients that were read."""
 
     async def watch(self, alarms: Alarms) -> None:
         """Use a changed file, until cancelled."""

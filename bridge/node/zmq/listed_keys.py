@@ -41,7 +41,7 @@ class ListedKey:
     scopes: frozenset[CommitScope]
 
 
-class ListedKeys(ListedFile[ListedKey]):
+class ListedKeys(ListedFile[tuple[ListedKey, ...]]):
     """The keys that are listed at the moment. `keys`: what `read_listed_keys` found at the start."""
 
     def __init__(self, path: Path, keys: tuple[ListedKey, ...]) -> None:
@@ -56,8 +56,8 @@ class ListedKeys(ListedFile[ListedKey]):
         """Whether the public key `user`, in hexadecimal digits, has the scope."""
         return user is not None and scope in self._scopes.get(user, ())
 
-    def _take(self, keys: tuple[ListedKey, ...]) -> None:
-        self._scopes: Mapping[str, frozenset[CommitScope]] = {each.key.hex(): each.scopes for each in keys}
+    def _take(self, content: tuple[ListedKey, ...]) -> None:
+        self._scopes: Mapping[str, frozenset[CommitScope]] = {each.key.hex(): each.scopes for each in content}
 
 
 def read_listed_keys(path: Path) -> tuple[ListedKey, ...]:
