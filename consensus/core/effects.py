@@ -1,4 +1,4 @@
-"""What a `Raft` wants done: the outputs of `step(event, now)`, carried out by the executor in order.
+"""Effects: the outputs of `step(event, now)`, which the executor carries out in order.
 
 Durability is explicit. `Persist` effects are numbered from 1 in each process and complete in order; adjacent ones may
 be merged into one fsync. An effect with `after=n` must not happen before Persist n is durable; `after=0` waits for
@@ -24,7 +24,7 @@ from consensus.core.model import (
 
 @dataclass(frozen=True, slots=True)
 class StoreChunk:
-    """Keep a received chunk of the leader's snapshot of `last`; offset 0 begins anew and forgets what was kept."""
+    """Store a received chunk of the leader's snapshot of `last`; a chunk at offset 0 discards all earlier ones."""
 
     last: LogId
     offset: int
@@ -33,14 +33,14 @@ class StoreChunk:
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """The chunks that were kept and checked become the snapshot; the whole log is discarded and begins after it."""
+    """Turn the stored and checked chunks into the snapshot; the whole log is discarded and begins after it."""
 
     snapshot: SnapshotDescription
 
 
 @dataclass(frozen=True, slots=True)
 class Compact:
-    """The snapshot that `TakeSnapshot` asked for becomes the stored one; entries before `first_kept` may go."""
+    """Make the snapshot from `TakeSnapshot` the stored one; entries before `first_kept` may be deleted."""
 
     snapshot: SnapshotDescription
     first_kept: Index
@@ -53,8 +53,8 @@ SnapshotChange = StoreChunk | Install | Compact
 class Persist:
     """Make durable, in order: `hard_state`; a log that ends before `truncate_from`; `entries` from index `first` on.
 
-    `snapshot` is a change of the stored snapshot; a Persist with one changes no entries. What is None or empty is left
-    as it is.
+    `snapshot` is a change of the stored snapshot; a Persist with such a change does not change entries. A field that is
+    None or empty leaves the stored state unchanged.
     """
 
     number: int
@@ -116,9 +116,9 @@ class ReadSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class CheckSnapshot:
-    """Read back all received chunks of the snapshot of `last`, check them, and answer with `SnapshotChecked`.
+    """Read back all received chunks of the snapshot of `last`, check them, and reply with `SnapshotChecked`.
 
-    `configuration` is what the leader's message said of it, which counts where the snapshot itself does not tell.
+    `configuration` comes from the leader's message. It counts if the snapshot itself does not contain one.
     """
 
     request_id: int
@@ -128,13 +128,13 @@ class CheckSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """The state machine begins anew from the stored snapshot, before it takes any entry that is handed over later."""
+    """Reset the state machine to the stored snapshot, before it takes any later entry."""
 
     snapshot: SnapshotDescription
 
 
 class Outcome(Enum):
-    """How a proposal ended: acknowledged only if committed, refused only if it never can be, otherwise unknown."""
+    """Outcome of a proposal: acknowledged only if committed, refused only if it can never commit, otherwise unknown."""
 
     COMMITTED = "committed"
     NOT_LEADER = "not-leader"
@@ -144,7 +144,10 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalResolved:
-    """The answer to one `Proposed`. `position` is that of its last entry when committed; `leader` leads now."""
+    """The reply to one `Proposed`.
+
+    `position` is the place of its last entry if committed; `leader` is the present leader.
+    """
 
     proposal_id: int
     outcome: Outcome
@@ -154,10 +157,10 @@ class ProposalResolved:
 
 @dataclass(frozen=True, slots=True)
 class ProposalAccepted:
-    """The commands of a `Proposed` stand in the leader's log, the last of them at `position`; nothing is promised yet.
+    """The commands of a `Proposed` are in the leader's log, the last of them at `position`, but not yet committed.
 
-    Protocols that let a client wait without repeating itself tell it so (ZeroMQ Raft: "accepted"). `ProposalResolved`
-    still says what became of them.
+    Protocols whose clients wait without repeating the request report this to the client (ZeroMQ Raft: "accepted").
+    `ProposalResolved` still reports the outcome.
     """
 
     proposal_id: int
@@ -165,16 +168,16 @@ class ProposalAccepted:
 
 
 class ChangeRefusal(Enum):
-    """Why a change of the configuration was refused; nothing was appended, and asking again may be right later."""
+    """Reason for refusing a change of the configuration; nothing was appended, and a later request may succeed."""
 
     NOT_LEADER = "not-leader"
     NO_COMMIT_IN_TERM = "no-commit-in-term"
-    """The leader has not committed an entry of its own term yet: an earlier leader's change may be unfinished."""
+    """The leader has not committed an entry of its term yet: a change by an earlier leader may be unfinished."""
     BUSY = "busy"
     CHANGE_UNDER_WAY = "change-under-way"
     NO_VOTERS = "no-voters"
     SERVER_TWICE = "server-twice"
-    """A server stands twice in the target, or as a voter and as a learner."""
+    """The target lists a server twice, or as a voter and as a learner."""
     IMPOSSIBLE_ID = "impossible-id"
     """The target names an id that no server can have, or one of another kind than the group's."""
     TOO_MANY_SERVERS = "too-many-servers"
@@ -185,7 +188,7 @@ class ChangeRefusal(Enum):
     CATCH_UP_TOO_SLOW = "catch-up-too-slow"
     """A new server could not come within an election timeout of the leader's log in the rounds that it had."""
     CATCH_UP_STALLED = "catch-up-stalled"
-    """A new server does not answer, or makes no progress."""
+    """A new server does not reply, or does not make progress."""
     NEW_SERVER_IN_LATER_TERM = "new-server-in-later-term"
     """A new server has seen a later term than the leader's, so it is not new: it must begin with an empty directory."""
     LEADERSHIP_LOST = "leadership-lost"
@@ -193,7 +196,7 @@ class ChangeRefusal(Enum):
 
 
 class ChangeOutcome(Enum):
-    """How a change of the configuration ended; unknown if leadership was lost with a step of it in the log."""
+    """Outcome of a change of the configuration; unknown if leadership was lost after one of its steps was appended."""
 
     COMMITTED = "committed"
     REFUSED = "refused"
@@ -202,7 +205,7 @@ class ChangeOutcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationResolved:
-    """The answer to one `ChangeConfiguration`: why it was refused, or where the configuration committed."""
+    """The reply to one `ChangeConfiguration`: the reason for a refusal, or the committed position."""
 
     change_id: int
     outcome: ChangeOutcome
@@ -228,7 +231,7 @@ class ReadReady:
 
 
 class ReadRefusal(Enum):
-    """Why a read cannot be answered here and now. The refusal says nothing about the state."""
+    """Reason for refusing a read here and now. The refusal contains no information about the state."""
 
     NOT_LEADER = "not-leader"
     BUSY = "busy"
@@ -236,7 +239,7 @@ class ReadRefusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReadRefused:
-    """The read is not answered here; `leader` is the server to ask, as far as known."""
+    """This server does not serve the read; `leader` is the server to try next, if known."""
 
     read_id: int
     reason: ReadRefusal
@@ -244,7 +247,7 @@ class ReadRefused:
 
 
 class TransferOutcome(Enum):
-    """How a transfer of leadership ended."""
+    """Outcome of a transfer of leadership."""
 
     DONE = "done"
     ELSEWHERE = "elsewhere"
@@ -260,12 +263,12 @@ class TransferOutcome(Enum):
     TO_ITSELF = "to-itself"
     NOT_A_VOTER = "not-a-voter"
     NO_VOTER = "no-voter"
-    """There is no other voter to hand over to."""
+    """No other voter can take over."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferEnded:
-    """The answer to one `TransferLeadership`; `leader` is the server that leads now, as far as known."""
+    """The reply to one `TransferLeadership`; `leader` is the present leader, if known."""
 
     transfer_id: int
     outcome: TransferOutcome
@@ -273,7 +276,7 @@ class TransferEnded:
 
 
 class Role(Enum):
-    """What a server is at the moment (Raft section 5.1)."""
+    """Present role of a server (Raft section 5.1)."""
 
     FOLLOWER = "follower"
     CANDIDATE = "candidate"
@@ -282,7 +285,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RoleChanged:
-    """For the trace, the view, and what depends on leadership: role, term or known leader changed."""
+    """A change of role, term or known leader, for the trace, the view and parts that depend on leadership."""
 
     role: Role
     term: Term
@@ -291,7 +294,7 @@ class RoleChanged:
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """This server must not go on: end the process and tell the operator `reason`."""
+    """This server must stop: end the process and report `reason` to the operator."""
 
     reason: str
 

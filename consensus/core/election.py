@@ -1,27 +1,18 @@
-"""Elections: how a candidate asks for votes (Raft section 5.2), and who gets a vote (sections 5.4.1 and 6).
-
-*A campaign* first asks whether it could be won (pre-vote), then asks for the vote itself.
+"""Elections: campaigns of candidates (Raft section 5.2) and the rules for votes (sections 5.4.1 and 6).
 
     timeout ──▶ pre-vote ──majority would──▶ vote in term + 1 ──majority did──▶ leader
                    │                            │
                    └──────── denied by so many that no majority is left, or a leader appears ──▶ follower
                    └──────── timeout ──▶ again from the start, with a new random timeout
 
-Pre-vote is asked of every peer whose handshake did not say that it lacks it. A peer that lacks it counts as granting: a
-server among such peers behaves as plain Raft, which is disruptive at worst and never unsafe. If it counted as denying,
-a mixed cluster could not elect a leader. A peer that was never reached counts as neither. Otherwise a follower that was
-cut off before it reached any peer would raise its term with each timeout, which pre-vote is there to prevent. The
-question makes the transport dial the peer, and the handshake settles the matter within the round. During pre-vote other
-servers still see a follower, because nothing about the server has changed. Its own vote counts when it is durable, as
-any other vote does.
+A pre-vote request changes no term and no vote, so a server that was cut off does not raise other servers' terms. A peer
+whose handshake excludes pre-vote counts as granting: if it counted as denying, a mixed cluster could not elect a
+leader. A peer that was never reached counts as neither; otherwise a server that was cut off from the start would raise
+its term with each timeout. The request makes the transport dial the peer, and the handshake decides within the round.
 
-*A vote request.* A server that leads or hears a leader refuses before the request gets here
-(`ServerRole.sticks_to_leader`); without that, one server that hears no heartbeats deposes leader after leader.
-
-    pre-vote        "would you vote for me?": no term or vote changes, so a cut-off server raises no other server's term
-    vote            at most one in a term, first come first served, only for a log at least as up to date as ours
-
-The vote itself is durable before its answer leaves: otherwise a crash and restart could vote twice in one term.
+A server that leads or is in contact with a leader refuses votes before this module sees the request
+(`ServerRole.sticks_to_leader`). Without that rule, one server that misses heartbeats deposes leader after leader. A
+vote is durable before its reply leaves: otherwise a server could vote twice in one term after a crash and restart.
 """
 
 from dataclasses import dataclass, field
@@ -35,7 +26,7 @@ from consensus.core.replica import Replica
 
 
 def may_vote(hard_state: HardState, last: LogId, request: RequestVote) -> bool:
-    """Whether the vote of the current term goes to the candidate."""
+    """Return True if the vote of the current term goes to the candidate."""
     return (
         request.term == hard_state.term
         and hard_state.voted_for in (None, request.candidate)
@@ -44,16 +35,15 @@ def may_vote(hard_state: HardState, last: LogId, request: RequestVote) -> bool:
 
 
 def would_vote(hard_state: HardState, last: LogId, request: RequestVote) -> bool:
-    """Whether a real request would get a vote if its term began now."""
+    """Return True if a real request would get a vote if its term began now."""
     return request.term > hard_state.term and request.last.at_least_as_up_to_date_as(last)
 
 
 def objection(replica: Replica, request: RequestVote) -> RefusalReason | None:
-    """Why this candidate gets no vote, where the protocol has more rules than Raft (KIP-595, Vote).
+    """Return the reason to deny a vote under protocols with more rules than Raft (KIP-595, Vote), if any.
 
-    A candidate outside the configuration is refused, unless its log goes beyond ours: an entry that we lack may then
-    have made it a voter. If it were refused all the same, a change of the voters that reached only one server could
-    leave no server that can win.
+    A candidate outside the configuration is refused, unless its log is longer than ours: an entry that we lack may have
+    made it a voter. Otherwise a change of the voters that reached only one server could leave no server that can win.
     """
     if replica.is_foreign(request.cluster_id):
         return RefusalReason.FOREIGN_CLUSTER
@@ -87,15 +77,15 @@ class Candidate:
     deadline: Milliseconds
     pre_vote: bool
     term: Term
-    """The term that is asked for: one above ours during pre-vote."""
+    """The requested term: one above ours during pre-vote."""
     transfer: bool = False
-    """The leader handed over: voters answer although they still hear from it."""
+    """The leader requested the election: voters reply although they are still in contact with it."""
     asked: dict[ServerId, int] = field(default_factory=dict)
     votes: dict[ServerId, bool] = field(default_factory=dict)
 
     @property
     def leader(self) -> ServerId | None:
-        """None: a server that campaigns knows of no leader."""
+        """Return None: a server that campaigns does not have a leader."""
         return None
 
     def receive(self, replica: Replica, sender: ServerId, reply: VoteReply) -> None:
@@ -107,7 +97,7 @@ class Candidate:
         self.votes[sender] = reply.granted
 
     def settle_extension(self, replica: Replica, peer: ServerId) -> None:
-        """The handshake with `peer` says what it understands; without pre-vote it counts as granting."""
+        """Count a peer whose handshake excludes pre-vote as granting."""
         if self.pre_vote and peer in self.asked and replica.lacks_pre_vote(peer):
             del self.asked[peer]
             self.votes[peer] = True
@@ -123,12 +113,12 @@ class Candidate:
         return tuple(sorted(voter for voter, granted in self.votes.items() if granted))
 
     def verdict(self, replica: Replica) -> VoteResult:
-        """Whether this round is won, lost or open."""
+        """Return the state of this round: won, lost or open."""
         return quorum.tally(self.votes, replica.majorities)
 
 
 def begin_pre_vote(replica: Replica) -> Candidate:
-    """Ask who would vote for us in the next term; no term or vote changes anywhere."""
+    """Request pre-votes for the next term; no term or vote changes anywhere."""
     round_ = Candidate(replica.random_election_deadline(), pre_vote=True, term=replica.term + 1)
     round_.votes[replica.server_id] = True
     for peer in replica.others:
@@ -140,7 +130,7 @@ def begin_pre_vote(replica: Replica) -> Candidate:
 
 
 def begin_vote(replica: Replica, *, transfer: bool = False) -> Candidate:
-    """On conversion to candidate: increment the term, vote for ourselves, reset the timer, ask all other voters."""
+    """Convert to candidate: increment the term, vote for ourselves, reset the timer, request the other votes."""
     replica.set_hard_state(HardState(replica.term + 1, replica.server_id))
     round_ = Candidate(replica.random_election_deadline(), pre_vote=False, term=replica.term, transfer=transfer)
     for peer in replica.others:

@@ -1,39 +1,29 @@
-"""Entries as bytes, and what the data of configurations and no-ops say, in one canonical form each.
+"""Entries, configurations and no-ops as bytes, in one canonical form each.
 
     group         = entry …                            adjacent entries, as a log stores them
     entry         = term 8 │ kind 1 │ length 4 │ data
     configuration = voters │ old voters │ learners     the last two only if there is any of either
     servers       = count 2 │ server …
     server        = id 4 │ length 2 │ endpoint (UTF-8)
-    no-op         = leader 4 (0: not told) │ voters 2 │ granted 2 │ id 4 …
+    no-op         = leader 4 (0: unknown) │ voters 2 │ granted 2 │ id 4 …
 
-That is the compact form, for ids that are integers of 32 bits and servers with one endpoint: all that Garlic Farm has.
-Where an id is of another kind or an endpoint has a name, a first number that no count or leader can have announces the
-general form, in which each id says what it is:
+The compact form above is for ids that are 32-bit integers and servers with one endpoint. Otherwise a first number that
+cannot be a count or a leader announces the general form, in which each id has a type:
 
     configuration = 65,535 │ voters │ old voters │ learners
     server        = id │ number of listeners 2 │ endpoint │ (name │ endpoint) …       a text = length 2 │ UTF-8
     no-op         = -2**31 (4 bytes) │ voters 2 │ granted 2 │ leaders 2 (0 or 1) │ id …
     id            = 1 │ integer 8      or  2 │ length 2 │ UTF-8      or  3 │ integer 8 │ length 1 │ directory
 
-The bytes of a command belong to the application, except for a head that some protocols have
-(`Features.command_head_bytes`): what a wire carries with each entry, such as the id of a request, comes first in the
-data and is replicated with it. So entries need no field for it. A configuration and a no-op may have a head as well,
-such as the time at which a leader made them. 65,534, which no count can be either, announces that of a configuration,
-and -2**31 + 1, which no leader can be, that of a no-op. The bytes of a control record belong to the protocol.
+A head holds values that a wire carries with each entry, such as a request id or a time. The head of a command comes
+first in its data (`Features.command_head_bytes`). The bytes of a control record belong to the protocol.
 
     configuration = 65,534 │ length 1 │ head │ configuration without a head
     no-op         = -2**31 + 1 (4 bytes) │ length 1 │ head │ no-op without a head
 
-All integers are big-endian. A group's bytes are made once, by the leader that gives its entries their term; messages
-and Persists carry them along beside the entries (`encoded`), so that what a follower receives is what it writes, and
-no value is encoded again on the way. Where the sender's bytes are not at hand, as for entries out of several groups,
-`encoded` is empty, and the disk makes them.
-
-Configurations and no-ops have one form each: equal configurations have equal bytes, and bytes of any other form are
-refused. The log keeps configurations decoded beside its entries; any other part that needs one decodes it there.
-
-Decoders raise `EntryDataError` and nothing else.
+All integers are big-endian. The leader encodes a group once; messages and Persists carry these bytes (`encoded`), so a
+follower writes the bytes that it receives. If `encoded` is empty, the disk encodes the entries. Equal configurations
+have equal bytes, and bytes in any other form are refused. Decoders raise `EntryDataError` and nothing else.
 """
 
 import struct
@@ -64,11 +54,11 @@ _KEY_ID: Final = struct.Struct(">BQB")
 
 
 class EntryDataError(ValueError):
-    """These bytes are not what they should be, or something has no such bytes; the text says why."""
+    """Invalid bytes of an entry, or a value that cannot be encoded; the text is the reason."""
 
 
 def encode_group(entries: Sequence[Entry]) -> bytes:
-    """The bytes of adjacent entries: of each its head and its data."""
+    """Return the bytes of adjacent entries: the head and the data of each."""
     parts: list[bytes] = []
     pack = ENTRY_HEAD.pack
     for entry in entries:
@@ -78,9 +68,9 @@ def encode_group(entries: Sequence[Entry]) -> bytes:
 
 
 def heads(data: bytes | memoryview) -> Iterator[tuple[Term, int, int, int]]:
-    """Of each entry of a group its term, its kind as a number, and where its data begin and end.
+    """Yield term, kind as a number, and start and end of the data for each entry of a group.
 
-    Raises `EntryDataError` where the bytes end within an entry.
+    Raises `EntryDataError` if the bytes end within an entry.
     """
     at, end, head = 0, len(data), ENTRY_HEAD
     while at < end:
@@ -103,20 +93,20 @@ def decode_group(data: bytes) -> tuple[Entry, ...]:
 
 
 def group_bytes(entries: Sequence[Entry]) -> int:
-    """How long the bytes of these entries are."""
+    """Return the length of the encoded entries in bytes."""
     return ENTRY_HEAD.size * len(entries) + sum([len(entry.data) for entry in entries])
 
 
 def configuration_entry(term: Term, configuration: Configuration, head: bytes = b"") -> Entry:
-    """The entry that puts `configuration` in force; raises `EntryDataError` if it is too large for any log.
+    """Return the entry that puts `configuration` in force; raises `EntryDataError` if it is too large for any log.
 
-    `head` are bytes of the protocol's own, at most 255, such as the id of the request that asked for it.
+    `head` has at most 255 bytes of the protocol, such as the id of the request for the change.
     """
     return Entry(term, EntryKind.CONFIGURATION, _encode_head(head) + encode_configuration(configuration))
 
 
 def configuration_head(data: bytes) -> bytes:
-    """The head of a configuration's bytes; empty if it has none. Raises `EntryDataError`."""
+    """Return the head of an encoded configuration, which may be empty; raises `EntryDataError`."""
     head, _ = _split_head(data)
     return head
 
@@ -129,7 +119,7 @@ def _encode_head(head: bytes) -> bytes:
 
 
 def _split_head(data: bytes) -> tuple[bytes, bytes]:
-    """The head, and the configuration behind it."""
+    """Return the head and the configuration after it."""
     if data[: _COUNT.size] != _COUNT.pack(_ANNOUNCES_HEAD):
         return b"", data
     length = data[_COUNT.size] if len(data) > _COUNT.size else 0
@@ -140,12 +130,12 @@ def _split_head(data: bytes) -> tuple[bytes, bytes]:
 
 
 def no_op_entry(term: Term, no_op: NoOp, head: bytes = b"") -> Entry:
-    """A no-op; raises `EntryDataError` if it names too many servers. `head` as for a configuration."""
+    """Return a no-op entry; raises `EntryDataError` if it names too many servers. `head` as for a configuration."""
     return Entry(term, EntryKind.NO_OP, _encode_no_op_head(head) + encode_no_op(no_op))
 
 
 def no_op_head(data: bytes) -> bytes:
-    """The head of a no-op's bytes; empty if it has none. Raises `EntryDataError`."""
+    """Return the head of an encoded no-op, which may be empty; raises `EntryDataError`."""
     head, _ = _split_no_op_head(data)
     return head
 
@@ -158,7 +148,7 @@ def _encode_no_op_head(head: bytes) -> bytes:
 
 
 def _split_no_op_head(data: bytes) -> tuple[bytes, bytes]:
-    """The head, and the no-op behind it."""
+    """Return the head and the no-op after it."""
     if not data.startswith(_ANNOUNCES_NO_OP_HEAD):
         return b"", data
     begin = _HEADED_NO_OP.size
@@ -170,12 +160,12 @@ def _split_no_op_head(data: bytes) -> tuple[bytes, bytes]:
 
 
 def configuration_in(entry: Entry) -> Configuration | None:
-    """The configuration that an entry puts in force, if it is one that does; raises `EntryDataError`."""
+    """Return the configuration of a configuration entry, None for any other entry; raises `EntryDataError`."""
     return decode_configuration(entry.data) if entry.kind == EntryKind.CONFIGURATION else None
 
 
 def encode_id(server_id: ServerId) -> bytes:
-    """The id of a server, of whatever kind the protocol has; raises `EntryDataError`."""
+    """Encode the id of a server in any protocol; raises `EntryDataError`."""
     if not possible_id(server_id):
         raise EntryDataError(f"{server_id!r} cannot be the id of a server")
     match server_id:
@@ -191,7 +181,7 @@ def encode_id(server_id: ServerId) -> bytes:
 
 
 def decode_id(data: bytes, offset: int = 0) -> tuple[ServerId, int]:
-    """The id at `offset`, and where it ends; raises `EntryDataError`."""
+    """Return the id at `offset` and the offset of its end; raises `EntryDataError`."""
     server_id: ServerId
     try:
         match data[offset : offset + 1]:
@@ -218,7 +208,7 @@ def _is_compact(server_id: ServerId) -> bool:
 
 
 def encode_configuration(configuration: Configuration) -> bytes:
-    """The configuration's bytes, servers in their given order; raises `EntryDataError`."""
+    """Encode a configuration, servers in their given order; raises `EntryDataError`."""
     lists = [configuration.voters]
     if configuration.old_voters or configuration.learners:
         lists += [configuration.old_voters, configuration.learners]
@@ -249,7 +239,7 @@ def _encode_any_server(server: Server) -> bytes:
 
 
 def decode_configuration(data: bytes) -> Configuration:
-    """Reverse of `encode_configuration`, whatever head stands before it; raises `EntryDataError`."""
+    """Reverse `encode_configuration` and ignore a head; raises `EntryDataError`."""
     _, data = _split_head(data)
     if data[: _COUNT.size] != _COUNT.pack(_GENERAL):
         return _decode_lists(data, 0, _decode_server)
@@ -313,7 +303,7 @@ def _text(data: bytes, offset: int, length: int) -> tuple[str, int]:
 
 
 def encode_no_op(no_op: NoOp) -> bytes:
-    """The no-op's bytes; raises `EntryDataError`."""
+    """Encode a no-op; raises `EntryDataError`."""
     named = (*no_op.voters, *no_op.granted_by)
     try:
         if all(map(_is_compact, named)) and (no_op.leader is None or _is_compact(no_op.leader)):
@@ -327,7 +317,7 @@ def encode_no_op(no_op: NoOp) -> bytes:
 
 
 def decode_no_op(data: bytes) -> NoOp:
-    """Reverse of `encode_no_op`, whatever head stands before it; raises `EntryDataError`."""
+    """Reverse `encode_no_op` and ignore a head; raises `EntryDataError`."""
     _, data = _split_no_op_head(data)
     try:
         first, voters, granted = _NO_OP.unpack_from(data)

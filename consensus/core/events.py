@@ -1,4 +1,4 @@
-"""What can happen to a `Raft`: the inputs of `step(event, now)`."""
+"""Events: the inputs of `step(event, now)` of a `Raft`."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """An append has come with entries that the state machine cannot take: it is refused and has no other effect."""
+    """An append whose entries the state machine cannot take: it is refused and has no other effect."""
 
     sender: ServerId
     append: AppendEntries
@@ -27,7 +27,7 @@ class Rejected:
 class AppendNotSent:
     """The transport kept back the append with this correlation: the peer lacks the entries from `next_index` on.
 
-    The peer has said nothing, so this counts neither for check-quorum nor for a read; only its progress changes.
+    The peer has not replied, so this counts neither for check-quorum nor for a read; only its progress changes.
     """
 
     peer: ServerId
@@ -37,9 +37,9 @@ class AppendNotSent:
 
 @dataclass(frozen=True, slots=True)
 class AnswerArriving:
-    """Bytes of the peer's answer to the request with this correlation arrive, not all of them yet.
+    """Bytes of the peer's reply to the request with this correlation arrive, but not all of them yet.
 
-    On a slow link a large answer takes longer than the peer may be silent. A peer whose bytes arrive is not silent.
+    On a slow link a large reply takes longer than the timeout of the peer. Arriving bytes count as contact.
     """
 
     peer: ServerId
@@ -53,10 +53,10 @@ class DeadlineReached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposed:
-    """A client wants `commands` appended, in order. `proposal_id` comes back in the one `ProposalResolved`.
+    """A client's request to append `commands`, in order. `proposal_id` comes back in the one `ProposalResolved`.
 
-    With `tell_accepted` it comes back in a `ProposalAccepted` before, unless the proposal is refused. With `control`
-    they are no commands but records of the protocol's own.
+    With `tell_accepted` a `ProposalAccepted` precedes it, unless the proposal is refused. With `control` they are
+    records of the protocol instead of commands.
     """
 
     proposal_id: int
@@ -83,7 +83,7 @@ class EntriesRead:
 
 @dataclass(frozen=True, slots=True)
 class PeerExtensions:
-    """What the handshake with `peer` settled: what it understands beyond the protocol."""
+    """The extensions that `peer` supports according to the handshake."""
 
     peer: ServerId
     extensions: Extensions
@@ -91,7 +91,7 @@ class PeerExtensions:
 
 @dataclass(frozen=True, slots=True)
 class ChangeConfiguration:
-    """A caller asks that the member set become `target` (not joint).
+    """A caller's request to change the member set to `target`, which is not joint.
 
     `change_id` comes back in one `ConfigurationResolved`. `head` is stored with the first configuration that the change
     appends (`entry_data`), such as the id of a client's request.
@@ -111,7 +111,7 @@ class SnapshotWanted:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
-    """The snapshot that `TakeSnapshot` asked for is written and durable; entries from `first_kept` on should stay."""
+    """The snapshot requested by `TakeSnapshot` is durable; entries from `first_kept` on should be kept."""
 
     snapshot: SnapshotDescription
     first_kept: Index
@@ -130,12 +130,12 @@ class SnapshotRead:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChecked:
-    """The answer to `CheckSnapshot`: what the received chunks are together; None if they are damaged."""
+    """The reply to `CheckSnapshot`: the description of the received chunks; None if they are damaged."""
 
     request_id: int
     snapshot: SnapshotDescription | None
     objection: str | None = None
-    """Why the state machine cannot take it, although its checksums match."""
+    """The reason why the state machine cannot take it, although its checksums match."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,28 +1,19 @@
-"""What each wire protocol permits, and what two servers may say to each other beyond it.
+"""The features of each wire protocol, and the extensions that two of our servers negotiate.
 
-`Features` is a table, so that no protocol leaks into the core.
+`Features` is a table, so that the core contains no code for a single protocol.
 
-garlic-farm   replies in connection order, so any number of requests may be in flight; pre-vote, TimeoutNow, joint and
-              learner configurations are extensions that our own servers negotiate in the handshake
-              (`PeerExtensions`); no no-op entry, so the leader of a new term appends its configuration again; a
-              submission's id is a member of the JSON document that it is
-zmq-raft      one request per follower in flight, heartbeats too, which the transport sends again until it is answered;
-              every change of the voters by a joint configuration, in which observers have no place; no message for
-              pre-vote or for a transfer; a CHECKPOINT entry is the no-op, where an entry of the own term is needed; a
-              command begins with its submission's id of 12 bytes and has at least one byte more; a server of another
-              make ends if an append begins below its commit index, so a follower that was lost is looked for from the
-              leader's end
-kraft         the follower fetches, one request at a time; Vote carries a pre-vote flag (KIP-996); voters come and go
-              one at a time (KIP-853), and a candidate that is no voter gets no vote unless its log goes further than
-              the voter's; before KIP-853 each server is told the voters, and they stay (`KRAFT_STATIC`); any other
-              server that fetches is an observer; a leader that resigns names its successors in EndQuorumEpoch; a
-              LeaderChange control record is the no-op, and there are others; a record's timestamp and headers are in
-              its own bytes
+    garlic-farm   replies in connection order, so many requests may be in flight; pre-vote, TimeoutNow, joint and
+                  learner configurations are extensions; instead of a no-op a new leader appends its configuration
+    zmq-raft      one request per follower in flight, heartbeats included; joint configurations only; no pre-vote and
+                  no transfer; a CHECKPOINT entry is the no-op; a command begins with a submission id of 12 bytes; other
+                  makes end if an append begins below their commit index, so the leader probes from its own end
+    kraft         followers fetch, one request at a time; Vote has a pre-vote flag (KIP-996); voters change one at a
+                  time (KIP-853) or never (`KRAFT_STATIC`); other servers that fetch are observers; a resigning leader
+                  names its successors in EndQuorumEpoch; a LeaderChange control record is the no-op
 
-A wire protocol has a fixed set of messages; servers of our own make agree on more when they connect (`Extensions`). The
-core learns what each handshake settled. It never sends an extension message to a peer that does not understand it, and
-reaches the same end by slower means. Before the first handshake with a peer nothing is known of it; each extension says
-what is then assumed.
+A wire protocol has a fixed set of messages; servers of our own make negotiate extensions when they connect
+(`Extensions`). The core never sends an extension message to a peer without that extension; it uses a slower way. Each
+field of `Extensions` states the assumption before the first handshake.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,28 +24,29 @@ from typing import Final
 from consensus.core.model import COMMAND, EntryKind, ServerId
 
 COMMAND_LIMIT_BYTES: Final = 10 * 2**20
-"""What a client's command may have, without the head that a protocol puts before it."""
+"""Size limit of a client's command, without the head that a protocol puts before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extensions:
-    """What one peer understands; the default is a server that knows its protocol and nothing else."""
+    """The extensions of one peer; the default is a server without any."""
 
     pre_vote: bool = False
     """The question before a vote (`election`)."""
     transfer: bool = False
-    """TimeoutNow, and the flag of a vote request that was caused by one (`transfer`)."""
+    """TimeoutNow, and the flag of the vote request that follows it (`transfer`)."""
     configurations: bool = False
     """Joint configurations, and learners in them (`membership`)."""
     lease_ms: int | None = None
-    """How long it refuses other candidates after a contact of the leader, and after a restart; None: no promise."""
+    """Time for which it refuses other candidates after contact with the leader, and after a restart; None: no promise.
+    """
 
 
 NO_EXTENSIONS = Extensions()
 
 
 class Strategy(Enum):
-    """Whether the leader sends entries, or the followers fetch them (`replication`)."""
+    """Direction of replication: the leader sends entries, or the followers fetch them (`replication`)."""
 
     APPEND = "append"
     """The leader sends them."""
@@ -63,18 +55,20 @@ class Strategy(Enum):
 
 
 class FirstEntries(Enum):
-    """What a new leader appends, to have an entry of its own term that it may commit (Raft sections 5.4.2 and 8)."""
+    """First entries of a new leader, which needs a committed entry of its term (Raft sections 5.4.2 and 8)."""
 
     CONFIGURATION = "configuration"
-    """Its configuration again: the protocol has no no-op."""
+    """The current configuration again, because the protocol does not have a no-op."""
     NO_OP = "no-op"
-    """The no-op. In a log without members they follow it, because a server that joins learns them from nowhere else;
-    between the two stand the protocol's own records, if it has any (`LeaderRecords`)."""
+    """The no-op. In a log without members they follow it, because a joining server learns them only from the log. The
+    protocol's own records, if any, come between the two (`LeaderRecords`).
+    """
     NO_OP_ALONE = "no-op-alone"
-    """The no-op. The log does not have the first members: each server is told them when it is made."""
+    """The no-op. The log does not have the first members: each server gets them when it is created."""
     NO_OP_IF_NEEDED = "no-op-if-needed"
-    """The no-op if something of an older term is not committed. Otherwise as soon as a read or a change waits for it.
-    The log does not have the first members: each server is told them when it is made."""
+    """The no-op if an entry of an older term is uncommitted. Otherwise when a read or a change first waits for it. The
+    log does not have the first members: each server gets them when it is created.
+    """
 
 
 class JointConsensus(Enum):
@@ -82,7 +76,7 @@ class JointConsensus(Enum):
 
     NEVER = "never"
     FOR_SEVERAL = "for-several"
-    """Where C_old and C_new differ by more than one voter, if all peers understand it."""
+    """If C_old and C_new differ by more than one voter, and all peers support it."""
     ALWAYS = "always"
 
 
@@ -96,15 +90,16 @@ def _as_it_is(server_id: ServerId) -> ServerId:
 
 @dataclass(frozen=True, slots=True)
 class LeaderRecords:
-    """What a protocol has in the entries that a new leader makes by itself. The core has no clock of the day."""
+    """Protocol data of the entries that a new leader creates. The core does not have a wall clock."""
 
     head: Callable[[], bytes] = _no_head
     """The head of its no-op and of the members (`entry_data`), such as the time."""
     controls: Callable[[], tuple[bytes, ...]] = tuple
     """Data of the control records between the no-op and the first members."""
     named: Callable[[ServerId], ServerId] = _as_it_is
-    """How its no-op names a server. What the wire does not carry must not be in the leader's own entry either: its
-    followers would read another one."""
+    """The form in which its no-op names a server. Values that the wire does not carry must be absent from the leader's
+    own entry: its followers would read a different one.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,38 +108,40 @@ class Features:
 
     name: str
     replication: Strategy
-    """Whether the leader sends entries, or the followers fetch them."""
+    """Direction of replication: the leader sends entries, or the followers fetch them."""
     pre_vote: bool
-    """Whether servers may negotiate pre-vote at all."""
+    """True if servers may negotiate pre-vote."""
     transfer: bool
-    """Whether servers may negotiate TimeoutNow; without it a leader abdicates and abstains (`transfer`)."""
+    """True if servers may negotiate TimeoutNow; without it a leader abdicates and abstains (`transfer`)."""
     first_entries: FirstEntries
-    """What a new leader appends."""
+    """First entries of a new leader."""
     joint: JointConsensus
-    """Whether a configuration may be joint; without it the voters change one at a time."""
+    """Conditions under which a configuration may be joint; without any, the voters change one at a time."""
     observers_in_configuration: bool
-    """Whether a configuration may name learners."""
+    """True if a configuration may name learners."""
     votes_for_members_only: bool
-    """Whether a candidate outside the voter's configuration is refused, unless it may know a later configuration."""
+    """True if voters refuse a candidate outside their configuration, unless it may have a later configuration."""
     command_head_bytes: int
     """Bytes at the beginning of each command that are the protocol's, such as a request id (`entry_data`); a command
     with a head has at least one byte more."""
     control_records: bool
-    """Whether the log may have records of the protocol's own beside configurations and no-ops."""
+    """True if the log may have records of the protocol in addition to configurations and no-ops."""
     max_requests_in_flight: int
-    """Requests that carry or ask for entries and wait for an answer on one connection; the tuning may ask for less.
-    If a leader may send one only, heartbeats and chunks of a snapshot count as well."""
+    """Unanswered requests that carry or fetch entries, on one connection; the tuning may set fewer. If the limit is
+    one, heartbeats and chunks of a snapshot count as well.
+    """
     probes_from_the_end: bool
-    """Whether a follower that did not answer is asked from the leader's end on, not from where its log last matched. It
-    may have committed more than it could tell, and must never be sent an append that begins below that."""
+    """True if a leader probes an unresponsive follower from its own end, not from the last known match. The follower
+    may have committed more than it could report, and must never receive an append that begins below that.
+    """
 
     @property
     def max_command_bytes(self) -> int:
-        """A command with its head: what any server of the protocol stores, and its wire carries."""
+        """Size limit of a command with its head, for storage and for the wire."""
         return self.command_head_bytes + COMMAND_LIMIT_BYTES
 
     def kind_of(self, commands: Sequence[bytes], *, control: bool) -> EntryKind:
-        """The kind of entry that a proposal becomes; raises `ValueError` if the protocol's log cannot have it."""
+        """Return the kind of entry for a proposal; raises `ValueError` if the protocol's log cannot have it."""
         if control:
             if not self.control_records:
                 raise ValueError(f"{self.name} does not support control records")
@@ -201,4 +198,4 @@ KRAFT = Features(
 )
 
 KRAFT_STATIC = replace(KRAFT, name="kraft-static", first_entries=FirstEntries.NO_OP_ALONE)
-"""Voters that do not change, of which the log says nothing (kraft.version 0)."""
+"""Voters that do not change and are absent from the log (kraft.version 0)."""

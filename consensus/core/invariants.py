@@ -1,8 +1,8 @@
-"""What must hold after every step, whatever was received.
+"""Invariants that hold after every step, for any input.
 
-A replica that breaks one of these would corrupt the log of others next. It stops instead: the error ends the process,
-and a restart begins from what is durable. `check` compares a few numbers and runs after every step. `check_all` goes
-through followers and configurations; `Options.check_invariants` switches it on, in the tests and in the simulator.
+A replica that breaks one would corrupt the log of others next. It stops instead: the error ends the process, and a
+restart begins from durable state. `check` compares a few numbers and runs after every step. `check_all` goes through
+followers and configurations; `Options.check_invariants` switches it on, in the tests and in the simulator.
 """
 
 from consensus.core.leader import Leader
@@ -11,7 +11,7 @@ from consensus.core.replica import Replica
 
 
 class InvariantBrokenError(Exception):
-    """This replica contradicts itself: a bug in it, never the fault of what it received."""
+    """A contradiction in the state of this replica: a bug in it, never caused by received data."""
 
 
 def check(replica: Replica) -> None:

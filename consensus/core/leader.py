@@ -1,21 +1,21 @@
-"""A leader: takes proposals and reads, answers what is committed, and resigns when no majority answers.
+"""A leader: takes proposals and reads, acknowledges committed ones, and resigns if no majority replies.
 
-The strategy brings the entries to the followers (`replication.port`); `ProgressTracker` counts their answers. To have
-an entry of its own term that it may commit, a new leader appends the protocol's no-op at once; where the protocol has
-none, its configuration again. Where the protocol wants no entry without need (`FirstEntries`), a leader that knows all
-of its log to be committed appends the no-op when the first read or change of the configuration is asked for.
+The strategy brings the entries to the followers (`replication.port`); `ProgressTracker` counts their replies. To commit
+an entry of its own term, a new leader immediately appends the protocol's no-op, or its configuration if the protocol
+has none. With `NO_OP_IF_NEEDED`, a leader whose whole log is committed appends the no-op when a read or a change needs
+it.
 
-*Check-quorum.* A leader becomes a follower if no majority answers it within an election timeout. The clients of a
-leader that was cut off then learn of it, and the leader no longer refuses other candidates.
+*Check-quorum.* A leader becomes a follower if no majority replies to it within an election timeout. The clients of an
+isolated leader are then redirected, and the leader no longer refuses other candidates.
 
-A leader may get answers and still be useless, if its disk hangs and that of one of two followers does. So it also
-resigns when proposals wait and nothing has been committed for `PolicyTimes.stall_timeout_ms`. It stays while a voter
-that lacks the oldest of them gets further, for a long log or a snapshot would begin anew under the next leader; and it
-stays if it is the only voter.
+A leader with replies can still be useless, if its own disk and that of one of two followers hang. So it also resigns if
+proposals wait and nothing has been committed for `PolicyTimes.stall_timeout_ms`. It stays while a voter that lacks the
+oldest of them makes progress: a long log or a snapshot would restart under the next leader. It also stays if it is the
+only voter.
 
-*The deadline is kept*, not found anew over all followers after each step: contacts and sent requests only move it to
-later, and what could be due earlier says so (`ProgressTracker.wake_by`). When it has come, the leader does what is due,
-which may be nothing, and finds the next one.
+*The deadline is stored*, not computed over all followers after each step: contacts and sent requests only move it to
+later, and anything due earlier calls `ProgressTracker.wake_by`. At the deadline the leader does the due work, if any,
+and computes the next deadline.
 """
 
 from collections import deque
@@ -124,7 +124,7 @@ class Leader:
         self._resolve_committed()
 
     def advance(self) -> bool:
-        """At the end of a step: go on with a change of the configuration; returns False when it has removed us."""
+        """End a step: continue a change of the configuration; return False when it has removed us."""
         if self.reconfiguration.is_settled:
             return True
         self._adjust_followers()
@@ -138,7 +138,7 @@ class Leader:
         return not self.reconfiguration.is_dismissed
 
     def read(self, read_id: int) -> None:
-        """A linearizable read: ready under a lease, else with the next round (`serve_reads`)."""
+        """Serve a linearizable read: immediately under a lease, otherwise with the next round (`serve_reads`)."""
         replica = self._replica
         self._append_no_op_if_needed()
         if self._knows_commit_index() and self.lease.holds(replica.now):
@@ -147,12 +147,12 @@ class Leader:
             replica.outbox.add(ReadRefused(read_id, ReadRefusal.BUSY, replica.server_id))
 
     def change_configuration(self, request: ChangeConfiguration) -> None:
-        """A caller asks for other members. It is refused until an entry of our own term is committed."""
+        """Begin a change of the members. It is refused until an entry of our own term is committed."""
         self._append_no_op_if_needed()
         self.reconfiguration.request(request)
 
     def needs_no_entry_yet(self) -> bool:
-        """Whether the protocol wants no first entry: all of the log is committed, and no change is to be finished."""
+        """Return True if the protocol omits the first entry: all entries are committed, and no change is unfinished."""
         replica = self._replica
         return (
             replica.features.first_entries is FirstEntries.NO_OP_IF_NEEDED
@@ -161,13 +161,13 @@ class Leader:
         )
 
     def _append_no_op_if_needed(self) -> None:
-        """Something waits for the commitment of an entry of our own term: have one."""
+        """Append a no-op if there is no entry of our own term yet."""
         if self._replica.log.last_term != self._replica.term:
             self._replica.append(_first_entries(self._replica, self._granted_by))
             self.replication.appended()
 
     def serve_reads(self) -> None:
-        """Something happened: answer the round of reads that is confirmed, and begin the next."""
+        """Reply to the confirmed round of reads, and begin the next."""
         replica = self._replica
         while self._reads.unanswered and self._knows_commit_index():
             round_number = self._reads.begin_round(replica.applier.commit, replica.now)
@@ -183,7 +183,7 @@ class Leader:
                 replica.outbox.add(ReadReady(read_id, index))
 
     def receive(self, sender: ServerId, message: Message) -> None:
-        """A message of the strategy, of our term: proposals may be committed by it."""
+        """Process a message of the strategy, of our term, which may commit proposals."""
         self.replication.receive(sender, message)
         self._resolve_committed()
 
@@ -194,7 +194,7 @@ class Leader:
             self._resolve_committed()
 
     def resign(self) -> None:
-        """Leadership ended: the outcome of proposals that are not committed is unknown from now on."""
+        """End leadership: the outcome of uncommitted proposals is unknown from now on."""
         for pending in self._pending:
             self._replica.outbox.add(
                 ProposalResolved(proposal_id=pending.proposal_id, outcome=Outcome.UNKNOWN, leader=None)
@@ -211,7 +211,10 @@ class Leader:
             self._find_deadline()
 
     def _knows_commit_index(self) -> bool:
-        """A leader has every committed entry, but only one of its own term tells it which those are."""
+        """Return True if an entry of our own term is committed.
+
+        A leader has every committed entry, but only such an entry shows which entries are committed.
+        """
         return self._replica.log.term_at(self._replica.applier.commit) == self._replica.term
 
     @property
@@ -266,7 +269,7 @@ class Leader:
 
 
 def _first_entries(replica: Replica, granted_by: tuple[ServerId, ...]) -> tuple[Entry, ...]:
-    """What the protocol has for the first entries of a term (`FirstEntries`)."""
+    """Return the protocol's first entries of a term (`FirstEntries`)."""
     records = replica.leader_records
     head, named = records.head(), records.named
     configuration = configuration_entry(replica.term, replica.log.configuration, head)
@@ -284,7 +287,7 @@ def _first_entries(replica: Replica, granted_by: tuple[ServerId, ...]) -> tuple[
         case FirstEntries.NO_OP_ALONE:
             return (no_op,)
         case FirstEntries.NO_OP_IF_NEEDED:
-            # It has no content of its own on the wire, so it must have none here: it would not come back the same.
+            # The wire does not carry its content, so it must be empty here: followers must read the same entry.
             return (no_op_entry(replica.term, NoOp()),)
         case _:
             assert_never(replica.features.first_entries)

@@ -1,9 +1,9 @@
-"""What a replica knows of its log: where terms begin, the newest entries, and how much of it is durable.
+"""The log of a replica in memory: runs of terms, the newest entries, and the durable index.
 
-A pure core must not hold a log larger than memory. All that decisions need is the term at every index, so the log keeps
-the *runs of terms* (one record per term that left entries) and a bounded *tail* of entries. Older entries are read back
-from storage (`ReadEntries`) for a follower that lags or a state machine that restarts. Entries that are not durable yet
-never leave the tail, because storage could not give them back.
+A pure core must not hold a log larger than memory. Decisions need only the term at every index, so the log keeps the
+*runs of terms* (one record per term with entries) and a bounded *tail* of entries. Older entries are read back from
+storage (`ReadEntries`) for a follower that lags or a state machine that restarts. Entries that are not yet durable
+never leave the tail, because storage could not return them.
 
     index     1  2  3  4  5  6  7  8  9
     term      1  1  1  4  4  5  5  6  6        runs  (1, t1) (4, t4) (6, t5) (8, t6)
@@ -11,11 +11,11 @@ never leave the tail, because storage could not give them back.
                                 ^              durable 7: Persists of 8 and 9 are under way
 
 *Compaction.* A log may begin later than at index 1: `start` is the place before its first entry, and a snapshot covers
-everything up to there (Raft section 7). The snapshot may cover more, because entries behind it are kept for a while for
-followers that are only a little late. The term at `start` stays known, for the consistency check of the first entry.
+everything up to there (Raft section 7). The snapshot may cover more, because later entries are kept for a while for
+followers that are slightly behind. The term at `start` is kept for the consistency check of the first entry.
 
-Configurations take effect when appended and are taken back when their entry is truncated (Raft section 6), so the log
-also knows at which index the member set last differed from the one before.
+Configurations take effect when appended and are undone when their entry is truncated (Raft section 6). So the log keeps
+the indexes at which the configuration changed.
 """
 
 from bisect import bisect_right
@@ -38,11 +38,11 @@ from consensus.core.model import (
 )
 
 ENTRY_OVERHEAD_BYTES = 32
-"""What an entry costs beside its data, on any wire and in memory, so that empty entries are not free."""
+"""Cost of an entry in addition to its data, on any wire and in memory, so that empty entries are not free."""
 
 
 def entry_bytes(entry: Entry) -> int:
-    """The size of an entry for the purpose of limits."""
+    """Return the size of an entry for the purpose of limits."""
     return ENTRY_OVERHEAD_BYTES + len(entry.data)
 
 
@@ -56,11 +56,11 @@ class TermRun:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredLog:
-    """What storage found at start: all of it durable. The default is an empty log.
+    """The durable log that storage recovered at start. The default is an empty log.
 
     The log begins after `start`, which is the origin unless there is a `snapshot` that covers it. `tail` holds the
-    entries from `tail_first` to the end, as many as storage likes (the core trims). `configurations` are the places
-    where a Configuration entry differs from the one before it, oldest first.
+    entries from `tail_first` to the end, in any number (the core trims). `configurations` are the entries that change
+    the configuration, oldest first.
     """
 
     runs: tuple[TermRun, ...] = ()
@@ -72,17 +72,17 @@ class RecoveredLog:
 
     @property
     def last(self) -> LogId:
-        """Where the log ends."""
+        """Return the position of the last entry."""
         return LogId(self.tail_first + len(self.tail) - 1, self.runs[-1].term if self.runs else self.start.term)
 
     @property
     def names_configuration(self) -> bool:
-        """Whether the members are in it, so that a server which starts with it need not be told of any."""
+        """Return True if the log contains the members, so that a server can start with it alone."""
         return bool(self.configurations) or self.snapshot is not None
 
 
 def describe_entries(entries: Sequence[Entry]) -> RecoveredLog:
-    """The recovered log that holds exactly `entries`, from index 1 on."""
+    """Return the recovered log that holds exactly `entries`, from index 1 on."""
     runs: list[TermRun] = []
     configurations: list[tuple[Index, Configuration]] = []
     for index, entry in enumerate(entries, start=1):
@@ -100,7 +100,7 @@ class Log:
     def __init__(self, recovered: RecoveredLog, initial: Configuration) -> None:
         self._base = recovered.snapshot.configuration if recovered.snapshot is not None else initial
         self.start = recovered.start
-        """The place before the first entry: the origin, or one that the snapshot covers."""
+        """The place before the first entry: the origin, or a place that the snapshot covers."""
         self.snapshot = recovered.snapshot
         """The newest snapshot, of committed entries only."""
         self._runs = list(recovered.runs)
@@ -122,7 +122,7 @@ class Log:
 
     @property
     def last(self) -> LogId:
-        """Where the log ends."""
+        """Return the position of the last entry."""
         return LogId(self.last_index, self.last_term)
 
     @property
@@ -141,31 +141,34 @@ class Log:
         return self._writing[-1][0] if self._writing else 0
 
     def configuration_at(self, index: Index) -> Configuration:
-        """The configuration that was in force at `index`, which the snapshot does not cover or just covers."""
+        """Return the configuration in force at `index`, which is at or after the end of the snapshot."""
         known = bisect_right(self._configurations, index, key=_index_of)
         return self._configurations[known - 1][1] if known else self._base
 
     @property
     def configuration_index(self) -> Index:
-        """Where the latest configuration began to be in effect, or a later place if a snapshot covers that."""
+        """Return the index of the latest configuration, or a later index if a snapshot covers it."""
         return self._configurations[-1][0] if self._configurations else self.start.index
 
     @property
     def names_configuration(self) -> bool:
-        """Whether a server that knows nothing would learn the configuration from this log, or from its snapshot."""
+        """Return True if a new server could learn the configuration from this log or its snapshot."""
         return bool(self._configurations) or self.snapshot is not None
 
     @property
     def previous_configuration(self) -> Configuration:
-        """What the latest configuration replaced; committed, since one change follows the commitment of another."""
+        """Return the configuration before the latest.
+
+        It is committed, since a change begins after the last one committed.
+        """
         return self._configurations[-2][1] if len(self._configurations) > 1 else self._base
 
     def configurations_after(self, index: Index) -> int:
-        """How many times the configuration changes beyond `index`."""
+        """Return the number of configuration changes after `index`."""
         return sum(changed > index for changed, _ in self._configurations)
 
     def term_at(self, index: Index) -> Term | None:
-        """The term of the entry at `index` (also of the one before the first); None beyond the end or before that."""
+        """Return the term of the entry at `index` or at `start`; None for any other index."""
         if index > self.last_index:
             return None
         if self._runs and index >= self._runs[-1].first:
@@ -175,14 +178,14 @@ class Log:
         return self._runs[self._run_at(index)].term
 
     def matches(self, position: LogId) -> bool:
-        """The consistency check of AppendEntries: this log has the entry at `position`, in that term."""
+        """Return True if this log has the entry at `position` in that term: the consistency check of AppendEntries."""
         return self.term_at(position.index) == position.term
 
     def divergence(self, other: LogId) -> LogId:
-        """The newest place at or before `other` where a log that ends with `other` may agree with this one.
+        """Return the newest place at or before `other` where a log that ends with `other` may agree with this one.
 
-        Terms never fall along a log, so an entry of ours with a later term than `other`'s cannot be in that log. What
-        is compacted cannot be told: the answer is never before `start`.
+        Terms never fall along a log, so an entry of ours with a later term than `other`'s cannot be in that log. The
+        compacted part cannot be compared: the result is never before `start`.
         """
         index = max(self.start.index, min(other.index, self.last_index))
         while index > self.start.index and (self.term_at(index) or 0) > other.term:
@@ -190,11 +193,11 @@ class Log:
         return LogId(index, self.term_at(index) or 0)
 
     def first_of_term_at(self, index: Index) -> Index:
-        """Where the run of entries begins that have the same term as the one at `index`."""
+        """Return the first index of the run of entries with the term of the entry at `index`."""
         return self._runs[self._run_at(index)].first
 
     def entries(self, first: Index, last: Index, limit_bytes: int) -> tuple[Entry, ...] | None:
-        """Entries [first, last], at least one, cut at `limit_bytes`; None if they begin before the tail."""
+        """Return entries [first, last], at least one, cut at `limit_bytes`; None if they begin before the tail."""
         if first < self._tail_first:
             return None
         tail, begin, end = self._tail, first - self._tail_first, min(last, self.last_index) + 1 - self._tail_first
@@ -203,15 +206,16 @@ class Log:
         end = bisect_right(self._bytes_up_to, self._size_before(begin) + limit_bytes, begin + 1, end)
         if end == len(tail) and end - begin == len(self._newest):
             return self._newest
-        # By position, not by a slice: what is asked for lies near the end of a deque, which a slice would walk to.
+        # Index instead of slicing: the entries are near the end of the deque, and a slice would walk to them from the
+        # front.
         return tuple([tail[position] for position in range(begin, end)])
 
     def size_bytes(self, first: Index, last: Index) -> int:
-        """The size of the entries [first, last], which are in memory."""
+        """Return the size of the entries [first, last], which are in memory."""
         return self._size_before(last + 1 - self._tail_first) - self._size_before(first - self._tail_first)
 
     def encoded(self, entries: tuple[Entry, ...]) -> bytes:
-        """The bytes of `entries` if they are the newest group as it was appended; else nothing."""
+        """Return the bytes of `entries` if they are the newest appended group, otherwise no bytes."""
         return self._newest_encoded if entries is self._newest else b""
 
     def append(self, entries: tuple[Entry, ...], encoded: bytes = b"") -> None:
@@ -237,7 +241,7 @@ class Log:
         self._newest, self._newest_encoded = entries, encoded
 
     def _size_before(self, position: int) -> int:
-        """The cumulative size of what comes before a place in the tail."""
+        """Return the cumulative size of all entries before a place in the tail."""
         return self._bytes_up_to[position - 1] if position else self._bytes_before
 
     def _configure(self, index: Index, configuration: Configuration) -> None:
@@ -250,7 +254,7 @@ class Log:
         return self._configurations[-1][1] if self._configurations else self._base
 
     def truncate_from(self, index: Index) -> None:
-        """Drop the entry at `index` and all that follow it."""
+        """Drop the entry at `index` and all later entries."""
         for _ in range(min(len(self._tail), self.last_index + 1 - index)):
             self._tail.pop()
             self._bytes_up_to.pop()
@@ -268,7 +272,7 @@ class Log:
         self._writing = deque((number, min(last, index - 1)) for number, last in self._writing)
 
     def compact(self, snapshot: SnapshotDescription, first_kept: Index) -> None:
-        """`snapshot` covers a prefix of this log; forget the entries before `first_kept`, which are durable."""
+        """Record `snapshot` of a prefix of this log; drop the entries before `first_kept`, which are durable."""
         self.snapshot = snapshot
         if first_kept <= self.start.index + 1:
             return
@@ -303,12 +307,12 @@ class Log:
         self._writing.append((number, self.last_index))
 
     def persisted(self, number: int) -> None:
-        """Every Persist up to `number` is durable."""
+        """Record that every Persist up to `number` is durable."""
         while self._writing and self._writing[0][0] <= number:
             self.durable_index = self._writing.popleft()[1]
 
     def trim(self, keep_entries: int, keep_bytes: int) -> None:
-        """Forget the oldest entries beyond the limits, but none that is not durable."""
+        """Drop the oldest durable entries beyond the limits."""
         tail, ends = self._tail, self._bytes_up_to
         if len(tail) <= keep_entries and self.tail_bytes <= keep_bytes:
             return
@@ -320,7 +324,7 @@ class Log:
         self._forget_oldest(removed)
 
     def faults(self) -> Iterator[str]:
-        """What is impossible about this state of the log, for the invariants."""
+        """Yield contradictions in the state of the log, for the invariants."""
         if self.last_index != self._tail_first + len(self._tail) - 1:
             yield "last index differs from the end of the tail"
         if self.last_term != (self._runs[-1].term if self._runs else self.start.term):

@@ -1,42 +1,25 @@
-"""A leader changes the configuration: from the request to the commitment of the last step (Raft section 6).
+"""Changes of the configuration by a leader: from the request to the commitment of the last step (Raft section 6).
 
-    request ──▶ newcomers catch up ──▶ C_old,new ──committed──▶ C_new ──committed──▶ answered
-                     │                     (or C_new at once, where voters differ by one server)
-                     └── given up: refused, nothing was appended
+    request ──▶ newcomers catch up ──▶ C_old,new ──committed──▶ C_new ──committed──▶ reply
+                     │                     (or C_new directly, if the voters differ by one server)
+                     └── no progress: refused, nothing was appended
 
-*Two ways* (`first_step`, `leave_joint`).
+A direct switch to C_new is safe only if every majority of C_old shares a server with every majority of C_new, as when
+one server is added or removed (`JointConsensus`). With more, each configuration could elect its own leader in one term.
+Joint consensus needs both majorities in between. Learners and endpoints may change with any step.
 
-    joint    C_old ──▶ C_old,new ──committed──▶ C_new ──committed──▶ done     any number of servers at once
-    single   C_old ──▶ C_new ──committed──▶ done                              voters differ by one server at most
+*Catching up* (`CatchUp`, thesis section 4.2.1). A new server first stores the log in rounds; each round brings the
+entries that arrived during the previous one. When a round lasts no longer than an election timeout, the server may
+vote. After a bounded number of rounds, or without progress, the leader refuses the change: a voter that cannot keep up
+uses the one failure that the group must survive.
 
-A direct switch is safe only while every majority of C_old shares a server with every majority of C_new. One server more
-or less keeps that so, and a protocol may permit it then (`JointConsensus`). With more, each configuration could elect a
-leader of its own in one term. Joint consensus needs both majorities in between. Learners and endpoints count in no
-majority, so they may change with any step.
-
-*Catching up* (`CatchUp`, thesis section 4.2.1). A new server catches up before it votes, in rounds.
-
-    round    everything that the leader's log held when the round began has been stored by the new server
-
-New entries go on arriving meanwhile, but each round carries only what arrived during the round before. When a round
-lasts no longer than an election timeout, little is left: the new server may vote, and it can help to commit sooner than
-clients wait for an election anyway. The leader gives the server up after a bounded number of rounds, or when it makes
-no progress for a while: a voter that cannot keep up uses up the one failure that the group was meant to survive.
-
-*One at a time* (`Reconfiguration`). A request is refused while another is under way or the latest configuration is not
-committed, and before the leader has committed an entry of its own term. Without the last rule a single-server change
+*One at a time* (`Reconfiguration`). A request is refused while another is under way or the latest configuration is
+uncommitted, and before the leader has committed an entry of its own term. Without the last rule a single-server change
 may miss an unfinished one of an older leader, and two majorities without a common server can decide differently.
 
-*The leader whose log carries C_old,new finishes it.* What to append next follows from the log alone: a joint
-configuration that is committed is followed by its C_new. A leader that inherits one goes on from there, without a
-request.
-
-*Which servers get the log.* All members; newcomers while they catch up, although no configuration names them yet; and
-servers that leave, until the configuration without them is committed and a removal grace has passed. In that time they
-may learn of it, and a server that knows of its removal does not campaign.
-
-*A leader that is not in C_new* leads on without counting itself, and steps down when C_new is committed: before that,
-C_old or C_old,new may still be in force, and perhaps no other server can be elected.
+The next entry follows from the log alone: a leader that inherits a committed joint configuration appends its C_new. A
+leader outside C_new does not count itself, and steps down when C_new is committed. All members, newcomers and, for a
+removal grace, removed servers get the log: a server that has received its removal does not campaign.
 """
 
 from dataclasses import dataclass, field
@@ -64,7 +47,7 @@ from consensus.core.status import ChangeProgress, NewcomerProgress
 
 
 def target_refusal(current: Configuration, target: Configuration) -> ChangeRefusal | None:
-    """Why `target` can be no configuration to change to, whatever the protocol; None if it can."""
+    """Return the reason why `target` is invalid in any protocol; None if it is valid."""
     if not target.voters:
         return ChangeRefusal.NO_VOTERS
     if target.is_joint or not names_each_once(target):
@@ -77,14 +60,14 @@ def target_refusal(current: Configuration, target: Configuration) -> ChangeRefus
 
 
 def newcomers(current: Configuration, target: Configuration) -> tuple[Server, ...]:
-    """The servers that would vote and do not yet. They catch up first, or the group could not commit until then."""
+    """Return the target's new voters. They catch up first, or the group could not commit until then."""
     return tuple(server for server in target.voters if server.server_id not in current.voter_ids)
 
 
 def first_step(
     current: Configuration, target: Configuration, *, joint: JointConsensus, learners: bool
 ) -> Configuration | ChangeRefusal:
-    """What to append first on the way from `current`, which is not joint, to `target`."""
+    """Return the first configuration to append on the way from `current`, which is not joint, to `target`."""
     if target.learners and not learners:
         return ChangeRefusal.NO_LEARNERS
     if joint is not JointConsensus.ALWAYS and len(current.voter_ids ^ target.voter_ids) <= 1:
@@ -95,15 +78,15 @@ def first_step(
 
 
 def leave_joint(configuration: Configuration) -> Configuration:
-    """C_new of C_old,new."""
+    """Return C_new of C_old,new."""
     return Configuration(configuration.voters, (), configuration.learners)
 
 
 @dataclass(slots=True)
 class CatchUp:
-    """One new server's way to the end of the leader's log. `goal` is where the present round ends.
+    """Progress of one new server to the end of the leader's log. `goal` is the end of the present round.
 
-    A learner that becomes a voter may have stood still for long, so the time it is given begins at `asked_ms`.
+    A learner that becomes a voter may have lagged for long, so its time limit begins at `asked_ms`.
     """
 
     goal: Index
@@ -113,7 +96,7 @@ class CatchUp:
     caught_up: bool = False
 
     def check(self, progress: Progress, last_index: Index, now: Milliseconds, options: Options) -> ChangeRefusal | None:
-        """Take note of how far the server has come; returns why it is given up, if it is."""
+        """Record the progress of the server; return the reason for a refusal, if any."""
         while not self.caught_up and progress.match >= self.goal:
             if now - self.began_ms <= options.catch_up_round_ms:
                 self.caught_up = True
@@ -128,7 +111,7 @@ class CatchUp:
         return None
 
     def deadline(self, progress: Progress, options: Options) -> Milliseconds:
-        """When the server is given up unless it gets further."""
+        """Return the time at which a server without further progress is refused."""
         return max(self.asked_ms, progress.advanced_ms) + options.catch_up_stall_ms
 
 
@@ -140,7 +123,7 @@ class Change:
     target: Configuration
     newcomers: tuple[Server, ...]
     head: bytes = b""
-    """What is stored with the first configuration that is appended for it."""
+    """Bytes of the protocol, stored with the first configuration of this change."""
     catching_up: dict[ServerId, CatchUp] = field(default_factory=dict)
     appended: bool = False
 
@@ -157,12 +140,12 @@ class Reconfiguration:
         self.change: Change | None = None
         self._under_way = self._is_uncommitted()
         self.is_settled = False
-        """Whether nothing is under way: then a step has nothing to do here until a change is requested."""
+        """True if nothing is under way: then a step has nothing to do here until a change is requested."""
         self.adjust_followers()
 
     @property
     def deadline(self) -> Milliseconds | None:
-        """When a newcomer is given up unless it gets further, or the servers that left are forgotten."""
+        """Return the time at which a newcomer without progress is refused, or removed servers are dropped."""
         due = [] if self._removal_grace_ms is None else [self._removal_grace_ms]
         if self.change is not None:
             due += [
@@ -174,12 +157,12 @@ class Reconfiguration:
 
     @property
     def newcomers(self) -> tuple[Server, ...]:
-        """The servers that are replicated to although no configuration names them as voters yet."""
+        """Return the servers that get the log although no configuration names them as voters yet."""
         return self.change.newcomers if self.change is not None and not self.change.appended else ()
 
     @property
     def is_dismissed(self) -> bool:
-        """A configuration in which this leader does not vote is committed."""
+        """Return True if a committed configuration does not have this leader as a voter."""
         configuration = self._replica.log.configuration
         return (
             not configuration.is_joint
@@ -188,7 +171,7 @@ class Reconfiguration:
         )
 
     def request(self, request: ChangeConfiguration) -> None:
-        """A caller asks for `target`: begin the change, or refuse it."""
+        """Begin the change to the requested target, or refuse it."""
         current = self._replica.log.configuration
         target = request.target
         refusal = target_refusal(current, target) or self._refusal_at_present()
@@ -207,13 +190,13 @@ class Reconfiguration:
         self._tracker.wake_by(now + self._replica.options.catch_up_stall_ms)
         for newcomer in change.newcomers:
             if newcomer.server_id not in current.member_ids:
-                # It left a moment ago and still gets the log. It may come back with an empty directory.
+                # It left a moment ago and still gets the log. It may return with an empty directory.
                 self._followers.pop(newcomer.server_id, None)
                 self._known = None
             change.catching_up[newcomer.server_id] = CatchUp(self._replica.log.last_index, now, began_ms=now)
 
     def advance(self) -> Entry | None:
-        """What to append now, if anything; answers the change that has come to its end."""
+        """Return the next configuration to append, if any, and reply to a completed change."""
         if self._is_uncommitted() or not self.has_committed_in_term():
             return None
         configuration = self._replica.log.configuration
@@ -233,7 +216,7 @@ class Reconfiguration:
         return self._step_if_caught_up(change)
 
     def appended(self) -> None:
-        """What `advance` wanted is in the log, and in effect."""
+        """Record that the entry returned by `advance` is in the log and in effect."""
         self._under_way = True
         self._removal_grace_ms = None
         if self.change is not None:
@@ -241,18 +224,18 @@ class Reconfiguration:
             self.change.catching_up.clear()
 
     def outsider_in_later_term(self, server_id: ServerId) -> None:
-        """A server outside the configuration answers from a later term, which we do not adopt."""
+        """Refuse the change if a catching-up server replies from a later term, which we do not adopt."""
         change = self.change
         if change is not None and server_id in change.catching_up:
             self._end(change, ChangeRefusal.NEW_SERVER_IN_LATER_TERM)
 
     def resign(self) -> None:
-        """Leadership ended. What is not in our log never will be; what is may be committed by another leader."""
+        """End leadership. A step outside our log never commits; another leader may commit a step in our log."""
         if self.change is not None:
             self._end(self.change, ChangeOutcome.UNKNOWN if self.change.appended else ChangeRefusal.LEADERSHIP_LOST)
 
     def describe(self) -> ChangeProgress | None:
-        """The change that a caller waits for, as plain data."""
+        """Return the requested change as plain data."""
         change = self.change
         if change is None:
             return None
@@ -294,7 +277,7 @@ class Reconfiguration:
         return True
 
     def has_committed_in_term(self) -> bool:
-        """Whether an entry of our own term is committed, and with it everything before."""
+        """Return True if an entry of our own term is committed, and with it all earlier entries."""
         replica = self._replica
         return replica.log.term_at(replica.applier.commit) == replica.term
 
@@ -309,7 +292,7 @@ class Reconfiguration:
             return None
         step = self._first_step(change.target)
         if isinstance(step, ChangeRefusal):
-            # A newcomer's handshake has meanwhile said that it lacks the extension.
+            # The handshake with a newcomer has since shown that it lacks the extension.
             self._end(change, step)
             return None
         return configuration_entry(replica.term, step, change.head)

@@ -1,22 +1,22 @@
-"""Raft's messages as the core sees them, whatever wire carries them.
+"""Raft's messages in the core, for all wires.
 
 Every request carries `correlation`, a number that its sender chose; the reply repeats it. Wires without such a number
-(Garlic Farm answers in connection order) translate it in their mapping. Every request that reaches a server is answered
-exactly once, even a refused one: wires that answer in order would stall otherwise.
+(Garlic Farm replies in connection order) translate it in their mapping. Every request that reaches a server gets
+exactly one reply, even a refused one: wires that reply in order would stall otherwise.
 
 Both ways of replication use `RequestVote`. A leader that sends entries uses AppendEntries, InstallSnapshot and
 TimeoutNow (Raft figures 2 and 13). A follower that fetches them uses Kafka's words (KIP-595, KIP-630):
 
     Kafka                                   core
     leader epoch                            term
-    fetch offset, last fetched epoch        LogId: where the fetcher's log ends
+    fetch offset, last fetched epoch        LogId: the end of the fetcher's log
     high watermark                          commit index
     DivergingEpoch (epoch, end offset)      LogId: the newest place where both logs may agree
     error code                              `RefusalReason`; None is success
 
 With indexes from 1 the numbers are the same: an exclusive end offset equals the index of the last entry. Every reply to
-a fetch names the sender's term and the leader it knows, so that a server that asked the wrong one learns which to ask.
-The cluster id is None where it is not known yet, and then not compared.
+a fetch names the sender's term and its leader, so that a misdirected server finds the leader. An unknown cluster id is
+None and is not compared.
 """
 
 from dataclasses import dataclass, field
@@ -26,21 +26,21 @@ from consensus.core.model import Configuration, Entry, Index, LogId, Millisecond
 
 
 class RefusalReason(Enum):
-    """Why a request was refused, in the core's own words; a protocol that tells the reason has its number for each.
+    """Reason for a refused request, in the core's terms; a protocol that sends reasons has its number for each.
 
-    core                    Kafka's error code, which `protocols.kraft` puts in its place
-    FOREIGN_CLUSTER         INCONSISTENT_CLUSTER_ID (104)
-    STALE_TERM              FENCED_LEADER_EPOCH (74)
-    NEWER_TERM              UNKNOWN_LEADER_EPOCH (75)
-    NOT_LEADER              NOT_LEADER_OR_FOLLOWER (6)
-    ANOTHER_LEADER          FENCED_LEADER_EPOCH (74)
-    INCONSISTENT_VOTERS     INCONSISTENT_VOTER_SET (94)
-    SNAPSHOT_UNKNOWN        SNAPSHOT_NOT_FOUND (98)
-    OFFSET_OUT_OF_RANGE     POSITION_OUT_OF_RANGE (99)
-    BUSY                    THROTTLING_QUOTA_EXCEEDED (89)
-    IMPLAUSIBLE             INVALID_REQUEST (42)
+        core                 Kafka's error code, which `protocols.kraft` substitutes
+        FOREIGN_CLUSTER      INCONSISTENT_CLUSTER_ID (104)
+        STALE_TERM           FENCED_LEADER_EPOCH (74)
+        NEWER_TERM           UNKNOWN_LEADER_EPOCH (75)
+        NOT_LEADER           NOT_LEADER_OR_FOLLOWER (6)
+        ANOTHER_LEADER       FENCED_LEADER_EPOCH (74)
+        INCONSISTENT_VOTERS  INCONSISTENT_VOTER_SET (94)
+        SNAPSHOT_UNKNOWN     SNAPSHOT_NOT_FOUND (98)
+        OFFSET_OUT_OF_RANGE  POSITION_OUT_OF_RANGE (99)
+        BUSY                 THROTTLING_QUOTA_EXCEEDED (89)
+        IMPLAUSIBLE          INVALID_REQUEST (42)
 
-    Garlic Farm has no word for a reason: its answers say accepted or not. ZeroMQ Raft has none either.
+    Garlic Farm and ZeroMQ Raft do not send reasons: their replies only accept or refuse.
     """
 
     FOREIGN_CLUSTER = "foreign-cluster"
@@ -54,11 +54,13 @@ class RefusalReason(Enum):
     ANOTHER_LEADER = "another-leader"
     """The receiver knows another leader of this term than the sender."""
     INCONSISTENT_VOTERS = "inconsistent-voters"
-    """The candidate is no voter that the receiver knows, or the receiver no successor that the request names."""
+    """The candidate is not a voter of the receiver's configuration, or the request does not list the receiver as
+    successor.
+    """
     SNAPSHOT_UNKNOWN = "snapshot-unknown"
-    """The leader has another snapshot by now, or none."""
+    """The leader now has another snapshot, or none."""
     OFFSET_OUT_OF_RANGE = "offset-out-of-range"
-    """The snapshot ends before the byte that is asked for."""
+    """The snapshot ends before the requested byte."""
     BUSY = "busy"
     """Too many chunks of the snapshot are being read already."""
     IMPLAUSIBLE = "implausible"
@@ -67,11 +69,11 @@ class RefusalReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
-    """A replica asks its leader for what follows `position`, all of which it holds durably.
+    """A replica's request for the entries after `position`; it holds everything up to there durably.
 
-    The answer may wait for `max_wait_ms`, until there are entries, or a commit index above `commit`. It carries entries
-    of at most `max_bytes`, but at least one if there is one. To a sign of life the answer comes immediately and without
-    entries, and a fetch that waits goes on waiting.
+    The reply may wait for `max_wait_ms`, until there are entries, or a commit index above `commit`. It carries entries
+    of at most `max_bytes`, but at least one if there is one. The reply to a sign of life comes immediately and without
+    entries, and a waiting fetch continues to wait.
     """
 
     term: Term
@@ -87,10 +89,10 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchReply:
-    """Answer to a Fetch: the entries after its position, or one of three reasons why there are none.
+    """Reply to a Fetch: the entries after its position, or one of three reasons for their absence.
 
-    `diverging`: where the logs may still agree. `snapshot`: what stands for these entries, to be fetched instead.
-    `leader` is the sender when `error` is None.
+    `diverging`: the newest place where the logs may agree. `snapshot`: the snapshot that replaces these entries, to be
+    fetched instead. `leader` is the sender when `error` is None.
     """
 
     term: Term
@@ -105,7 +107,7 @@ class FetchReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshot:
-    """A replica asks its leader for bytes of the snapshot of `snapshot`, from `offset` on (KIP-630)."""
+    """A replica's request for bytes of the leader's snapshot of `snapshot`, from `offset` on (KIP-630)."""
 
     term: Term
     replica: ServerId
@@ -127,13 +129,13 @@ class FetchSnapshotReply:
     correlation: int
     data: bytes = b""
     size_bytes: int = 0
-    """Of the whole snapshot."""
+    """Size of the whole snapshot."""
     error: RefusalReason | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginQuorumEpoch:
-    """A new leader tells the voters, again and again until each has answered or fetched."""
+    """A new leader's announcement to the voters, repeated until each has replied or fetched."""
 
     term: Term
     leader: ServerId
@@ -153,7 +155,7 @@ class BeginQuorumEpochReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpoch:
-    """A leader resigns; the server with the most of its log stands first in `preferred` and campaigns at once."""
+    """A leader's resignation; the server with the longest log is first in `preferred` and campaigns immediately."""
 
     term: Term
     leader: ServerId
@@ -179,9 +181,9 @@ FetchMessage = FetchRequest | FetchAnswer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestVote:
-    """RequestVote RPC (Raft figure 2); with `pre_vote` only a question, which changes no term or vote.
+    """RequestVote RPC (Raft figure 2); with `pre_vote` only a query, which does not change any term or vote.
 
-    With `transfer` the leader itself has asked for this election: voters answer although they still hear from it.
+    With `transfer` the leader itself requested this election: voters reply although they are in contact with it.
     """
 
     term: Term
@@ -191,24 +193,24 @@ class RequestVote:
     pre_vote: bool = False
     transfer: bool = False
     cluster_id: str | None = None
-    """Where the protocol's vote carries it; None otherwise."""
+    """The sender's cluster id if the protocol's vote carries it; otherwise None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteReply:
-    """Answer to a RequestVote. For a granted pre-vote `term` is the asked-for term."""
+    """Reply to a RequestVote. For a granted pre-vote `term` is the requested term."""
 
     term: Term
     granted: bool
     correlation: int
     pre_vote: bool = False
     error: RefusalReason | None = None
-    """Why it could not be granted, whatever the candidate's log holds, where the protocol tells that."""
+    """Reason for a denial that does not depend on the candidate's log, if the protocol sends it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendEntries:
-    """AppendEntries RPC (Raft figure 2); with no entries it is a heartbeat."""
+    """AppendEntries RPC (Raft figure 2); without entries it is a heartbeat."""
 
     term: Term
     leader: ServerId
@@ -222,10 +224,10 @@ class AppendEntries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendReply:
-    """Answer to AppendEntries.
+    """Reply to AppendEntries.
 
-    Success: `next_index` is one beyond the last entry that is now known to equal the leader's, and durable.
-    Failure: `next_index` is the follower's hint from where to try (Raft section 5.3, last paragraph but one).
+    Success: `next_index` is one beyond the last durable entry known to equal the leader's. Failure:
+    `next_index` is the follower's hint from where to try (Raft section 5.3, last paragraph but one).
     """
 
     term: Term
@@ -245,7 +247,7 @@ class InstallSnapshot:
     offset: int
     data: bytes
     done: bool
-    """Nothing follows this chunk."""
+    """True for the last chunk."""
     correlation: int
 
 
@@ -266,7 +268,7 @@ class SnapshotReply:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutNow:
-    """The leader hands over: campaign at once (`transfer`)."""
+    """The leader's order to campaign immediately (`transfer`)."""
 
     term: Term
     leader: ServerId

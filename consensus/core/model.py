@@ -1,12 +1,11 @@
-"""The nouns that every part of Raft shares: servers, terms, indexes, positions, entries, configurations.
+"""The nouns of all parts of Raft: servers, terms, indexes, positions, entries, configurations.
 
-A `ServerId` is whatever the protocol calls a server: an integer (Garlic Farm), a string (ZeroMQ Raft), an integer with
-a directory (KRaft). The core compares and hashes ids, puts them in order so that a seed gives the same run, and does
-nothing else with them. All ids of one group are of one kind.
+A `ServerId` has the type that the protocol uses: an integer (Garlic Farm), a string (ZeroMQ Raft), an integer with a
+directory (KRaft). The core compares and hashes ids, sorts them so that a seed gives the same run, and does nothing else
+with them. All ids of one group have one type.
 
-`LogId(index, term)` is the shared noun of all three protocols: a vote's last entry, AppendEntries' `prev` and
-Fetch's (offset, last fetched epoch) are the same thing. Indexes are 1-based and inclusive; index 0 with term 0 is the
-empty log.
+`LogId(index, term)` is common to all three protocols: a vote's last entry, AppendEntries' `prev` and Fetch's (offset,
+last fetched epoch) are the same thing. Indexes are 1-based and inclusive; index 0 with term 0 is the empty log.
 """
 
 from dataclasses import dataclass
@@ -22,16 +21,16 @@ _ID_LIMIT = 2**63
 class ReplicaKey:
     """A replica as KRaft names it (KIP-853): the node's id, and the id of the directory that holds its log.
 
-    The same id with another directory is another replica. It holds another log, so what the one fetched or voted says
-    nothing about the other: a node that lost its disk must not complete a majority with an empty log. `directory` has
-    the 16 bytes of a UUID, or none where the protocol gives none (KRaft before voters can be changed).
+    The same id with another directory is another replica with another log, so fetches and votes of the two are
+    independent: a node that lost its disk must not complete a majority with an empty log. `directory` has the 16 bytes
+    of a UUID, or is empty if the protocol does not name it (KRaft before voters can be changed).
     """
 
     id: int
     directory: bytes = b""
 
     def __str__(self) -> str:
-        """As in messages for operators."""
+        """Return the form used in messages for operators."""
         return f"{self.id} (directory {self.directory.hex()})" if self.directory else str(self.id)
 
 
@@ -40,7 +39,7 @@ ServerId = int | str | ReplicaKey
 
 
 def possible_id(server_id: ServerId) -> bool:
-    """Whether it can be an id at all: in range, and of a length that every table and file has room for."""
+    """Return True if the id is valid: in range, and short enough for every table and file."""
     match server_id:
         case str():
             return 0 < len(server_id) <= MAX_ID_CHARACTERS and server_id.isprintable()
@@ -53,7 +52,7 @@ def possible_id(server_id: ServerId) -> bool:
 
 
 def integer_id(server_id: ServerId) -> int:
-    """The id of a server in a protocol whose ids are integers; raises `TypeError` for an id of another protocol."""
+    """Return the id of a server in a protocol with integer ids; raises `TypeError` for an id of another protocol."""
     if not isinstance(server_id, int):
         raise TypeError(f"{server_id!r} is not an integer: it is the id of a server in another protocol")
     return server_id
@@ -71,25 +70,25 @@ MAX_MEMBERS = 64
 
 @dataclass(frozen=True, slots=True)
 class LogId:
-    """An entry's place: its index, and the term in which a leader created it."""
+    """An entry's place: its index, and the term of the leader that created it."""
 
     index: Index
     term: Term
 
     def at_least_as_up_to_date_as(self, other: "LogId") -> bool:
-        """The vote restriction (Raft section 5.4.1): the later term wins, then the longer log."""
+        """Return the vote restriction (Raft section 5.4.1): the later term wins, then the longer log."""
         return (self.term, self.index) >= (other.term, other.index)
 
 
 ORIGIN = LogId(0, 0)
-"""Where the empty log ends."""
+"""End of the empty log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A member of a configuration: its Raft id and where the other servers reach it, such as `tcp://127.0.0.1:7669`.
+    """A member of a configuration: its Raft id and its endpoint for the other servers, such as `tcp://127.0.0.1:7669`.
 
-    `listeners` are its endpoints by the name of a listener, in the protocol's order, where it has several (KIP-853).
+    `listeners` maps names of listeners to endpoints, in the protocol's order, for a server with several (KIP-853).
     """
 
     server_id: ServerId
@@ -106,8 +105,8 @@ class Configuration:
     """Raft's member set. Takes effect when appended, not when committed (Raft section 6).
 
     With `old_voters` it is joint consensus, C_old,new: elections and commitment need a majority of `voters` (C_new) and
-    one of `old_voters` (C_old). `learners` get the log and count in nothing; a server of C_old that C_new keeps as a
-    learner stands in both lists and votes until C_new.
+    one of `old_voters` (C_old). `learners` get the log and never count. A server of C_old that C_new keeps as a learner
+    is in both lists and votes until C_new.
     """
 
     voters: tuple[Server, ...]
@@ -116,12 +115,12 @@ class Configuration:
 
     @property
     def is_joint(self) -> bool:
-        """Whether this is C_old,new."""
+        """Return True if this is C_old,new."""
         return bool(self.old_voters)
 
     @property
     def majorities(self) -> tuple[frozenset[ServerId], ...]:
-        """The sets of voters of which each must agree by a majority of its own."""
+        """Return the voter sets; a decision needs a majority in each of them."""
         return (_ids(self.voters), _ids(self.old_voters)) if self.old_voters else (_ids(self.voters),)
 
     @property
@@ -147,7 +146,7 @@ class Configuration:
 
 
 def possible_configuration(configuration: Configuration) -> bool:
-    """Whether it has voters, lists no server twice, makes no voter a learner, and has possible ids."""
+    """Return True if it has voters, lists each server once, has disjoint voters and learners, and has valid ids."""
     return (
         bool(configuration.voters)
         and names_each_once(configuration)
@@ -157,23 +156,23 @@ def possible_configuration(configuration: Configuration) -> bool:
 
 
 def possible_ids(*configurations: Configuration) -> bool:
-    """Whether all ids are in range and of one kind: ids of different kinds have no order among each other."""
+    """Return True if all ids are in range and of one type: ids of different types cannot be sorted."""
     ids = [server_id for configuration in configurations for server_id in configuration.member_ids]
     return len(set(map(type, ids))) == 1 and all(map(possible_id, ids))
 
 
 def names_each_once(configuration: Configuration) -> bool:
-    """Whether no server stands twice among the members of C_new, or twice in C_old."""
+    """Return True if each server appears once among the members of C_new, and once in C_old."""
     lists = ((*configuration.voters, *configuration.learners), configuration.old_voters)
     return all(len({server.server_id for server in servers}) == len(servers) for servers in lists)
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDescription:
-    """A snapshot: the state machine after the entry at `last`, with the configuration that was in force there.
+    """A snapshot: the state machine after the entry at `last`, with the configuration in force there.
 
     `last` is also its name: every server that holds a snapshot of this position holds an equal state, though not
-    necessarily equal bytes. `size_bytes` and `checksum` are of the bytes that travel between servers.
+    necessarily equal bytes. `size_bytes` and `checksum` describe the bytes that travel between servers.
     """
 
     last: LogId
@@ -183,14 +182,14 @@ class SnapshotDescription:
 
 
 class EntryKind(IntEnum):
-    """What an entry is for, as a small number that is stored."""
+    """Purpose of an entry, as a small stored number."""
 
     COMMAND = 1
     """An application's entry: opaque to Raft."""
     CONFIGURATION = 2
     """The member set from here on (`entry_data.encode_configuration`)."""
     NO_OP = 3
-    """The first entry of a leader's term where the set of features has one (`entry_data.encode_no_op`)."""
+    """The first entry of a leader's term, if the set of features has one (`entry_data.encode_no_op`)."""
     CONTROL = 4
     """Any other record of the protocol's own, opaque to Raft (Kafka: KRaftVersion)."""
 
@@ -202,9 +201,8 @@ COMMAND: Final = EntryKind.COMMAND
 class Entry:
     """One entry of the log, the same object on its whole way through a server; it is never changed.
 
-    `data` are the bytes that came from the client, or from the leader: they are never encoded again. What a
-    configuration or a no-op says is read from them where it is needed. A configuration that repeats the current one is
-    the no-op where the protocol has none.
+    `data` are the bytes from the client or the leader: they are never encoded again. The contents of a configuration or
+    a no-op are decoded when needed. A configuration that repeats the current one is the no-op of protocols without one.
     """
 
     term: Term
@@ -213,13 +211,13 @@ class Entry:
 
     @classmethod
     def command(cls, term: Term, data: bytes) -> "Entry":
-        """An application's entry."""
+        """Return an application's entry."""
         return cls(term, COMMAND, data)
 
 
 @dataclass(frozen=True, slots=True)
 class NoOp:
-    """What a no-op says. Kafka's, a LeaderChange, names the leader and its voters; those of others are empty."""
+    """The contents of a no-op. A LeaderChange of Kafka names the leader and its voters; otherwise it is empty."""
 
     leader: ServerId | None = None
     voters: tuple[ServerId, ...] = ()
@@ -228,7 +226,7 @@ class NoOp:
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What a server must remember about elections: the latest term it saw, and for whom it voted in it."""
+    """The durable state of elections: the latest term that the server saw, and its vote in that term."""
 
     term: Term
     voted_for: ServerId | None = None

@@ -1,8 +1,8 @@
 """The settings of one replica: times, batch sizes and the limits that bound its memory.
 
 Raft needs broadcastTime << electionTimeout << MTBF (Raft section 5.6). Followers draw their timeout from
-[`election_timeout_min_ms`, `election_timeout_max_ms`]. Six policies have a time of their own (`PolicyTimes`), derived
-from the minimum unless it is given:
+[`election_timeout_min_ms`, `election_timeout_max_ms`]. Six policies have their own time (`PolicyTimes`), derived from
+the minimum unless it is given:
 
     sign of life < check-quorum    otherwise a leader resigns while the disks of its followers write
     heartbeat < stickiness         otherwise a follower takes candidates between two heartbeats
@@ -51,26 +51,27 @@ class Options:
     election_timeout_max_ms: int
     heartbeat_ms: int
     retry_ms: int
-    """After this long without an answer, what was sent to a follower is taken for lost."""
+    """Time without a reply after which a request to a follower counts as lost."""
     commit_notice_ms: int = 0
-    """How long an idle follower may wait to hear of a higher commit index. Under load the next append, or the answer to
-    its next fetch, says it, and one of its own for it would cost as much as the one that carried the entries."""
+    """Time that an idle follower may wait for a higher commit index. Under load the next append or fetch reply carries
+    it; a separate message would cost as much as the one with the entries.
+    """
     max_entries_per_append: int = 512
     max_bytes_per_append: int = 256 * 1024
-    """An append carries at least one entry, however large."""
+    """Size limit of an append, which always carries at least one entry of any size."""
     in_flight: int = 16
     """Appends with entries that a follower may owe an answer to."""
     tail_entries: int = 8192
-    """Entries kept in memory; older ones are read back from storage. What is not durable yet always stays."""
+    """Entries kept in memory; older ones are read back from storage. Entries that are not yet durable always stay."""
     tail_bytes: int = 8 * 1024 * 1024
     snapshot_chunk_bytes: int = 256 * 1024
     """A chunk of a snapshot; one is under way to a follower at a time, so a slow follower sets the pace."""
     max_snapshot_bytes: int = 4 * 1024 * 1024 * 1024
     """The largest snapshot that a follower takes from its leader."""
     catch_up_rounds: int = 10
-    """Rounds in which a new server must catch up before it votes."""
+    """Limit of the rounds for a new server that catches up before it votes."""
     catch_up_stall_ms: int = 30_000
-    """A new server that does not get further for so long is given up."""
+    """Time without progress after which a new server is refused."""
     max_pending_proposals: int = 4096
     max_pending_bytes: int = 16 * 1024 * 1024
     """Bytes of commands that wait for commitment; beyond either limit a proposal is refused as busy."""
@@ -80,13 +81,15 @@ class Options:
     """The last term that the protocol's messages and files have room for: in it no server campaigns any more. Beyond it
     a server could neither send its term nor read the file that it had written."""
     lease_clock_bound_ms: int | None = None
-    """Switches leases on (`reads`): how far the elapsed times of two servers' monotonic clocks may differ over one
-    lease. None: every read asks a majority. A leader has a lease only if every voter has said in
-    the handshake that it keeps one (`Extensions.lease_ms`)."""
+    """Switches leases on (`reads`): bound on the difference of the elapsed times of two servers' monotonic clocks over
+    one lease. None: every read needs a majority. A leader has a lease only if every voter has promised in the handshake
+    to keep one (`Extensions.lease_ms`).
+    """
 
     check_invariants: bool = False
-    """Check all that must hold after every step, not only a few numbers (`invariants`). It costs more than most steps,
-    so the tests and the simulator do it, and production does not."""
+    """Check all invariants after every step, not only a few numbers (`invariants`). It costs more than most steps, so
+    the tests and the simulator do it, and production does not.
+    """
 
     policies: PolicyTimes = PolicyTimes()
 
@@ -132,7 +135,7 @@ class Options:
         return None if self.lease_clock_bound_ms is None else self.leader_stickiness_ms
 
     def __post_init__(self) -> None:
-        """Refuse settings with which no leader could be elected or kept."""
+        """Refuse settings that prevent the election or the stay of a leader."""
         if not 0 < self.heartbeat_ms < self.election_timeout_min_ms <= self.election_timeout_max_ms:
             raise ValueError(
                 f"raft timing must satisfy 0 < heartbeat < election timeout (min <= max), got heartbeat "
@@ -193,21 +196,21 @@ class Options:
 
 
 def lan() -> Options:
-    """For servers on one network: a lost leader is replaced in 1.3 s on average."""
+    """Return options for servers on one network: a lost leader is replaced in 1.3 s on average."""
     return Options(
         election_timeout_min_ms=1_000, election_timeout_max_ms=2_000, heartbeat_ms=100, retry_ms=400, commit_notice_ms=5
     )
 
 
 def local() -> Options:
-    """For servers on one machine, which share its processors: faster than `lan`, with room for a busy scheduler."""
+    """Return options for servers on one machine: faster than `lan`, with room for a busy scheduler."""
     return Options(
         election_timeout_min_ms=500, election_timeout_max_ms=1_000, heartbeat_ms=75, retry_ms=250, commit_notice_ms=5
     )
 
 
 def i2p() -> Options:
-    """For servers that reach each other through anonymity tunnels: answers take seconds, and bandwidth is scarce."""
+    """Return options for servers that use anonymity tunnels: replies take seconds, and bandwidth is scarce."""
     return Options(
         election_timeout_min_ms=30_000,
         election_timeout_max_ms=60_000,

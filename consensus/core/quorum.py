@@ -1,8 +1,8 @@
-"""Majorities: who has won a vote, and which index a majority holds. Pure functions over sets of voters.
+"""Majorities: the result of a vote and the index held by a majority. Pure functions over sets of voters.
 
-There is one set, or in joint consensus two, of which each must agree by a majority of its own (Raft section 6). Never
-their union: a majority of five new and three old servers may contain no majority of the old ones, which then could
-decide otherwise. Only voters count: answers of other servers never affect the result.
+There is one set, or two in joint consensus, and a decision needs a majority in each (Raft section 6). Never their
+union: a majority of five new and three old servers may contain no majority of the old ones, which could then decide
+otherwise. Only voters count: replies of other servers never affect the result.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,7 +12,7 @@ from consensus.core.model import ServerId
 
 
 class VoteResult(Enum):
-    """Whether a vote is won, lost or open."""
+    """State of a vote: won, lost or open."""
 
     WON = "won"
     LOST = "lost"
@@ -20,7 +20,7 @@ class VoteResult(Enum):
 
 
 def majority(voters: Collection[ServerId]) -> int:
-    """The least number of voters such that any two sets of this size share one."""
+    """Return the least number of voters such that any two sets of this size share one."""
     return len(voters) // 2 + 1
 
 
@@ -33,9 +33,9 @@ def tally(votes: Mapping[ServerId, bool], majorities: Collection[Collection[Serv
 
 
 def held_by_majorities(values: Mapping[ServerId, int], majorities: Collection[Collection[ServerId]]) -> int:
-    """The greatest value that a majority of every set has reached; a voter without a value counts as 0.
+    """Return the greatest value that a majority of every set has reached; a voter without a value counts as 0.
 
-    With match indexes this is the index stored on a majority; with times of contact, when a majority was last heard.
+    With match indexes this is the index stored on a majority; with times of contact, the last contact of a majority.
     """
     return min([_held_by_majority(values, voters) for voters in majorities])
 

@@ -2,25 +2,17 @@
 
     event ──▶ step(event, now) ──▶ [effect, …]        and `deadline`, when `DeadlineReached` is due
 
-Every message first passes the term check (Raft figure 2, rules for all servers); then the role sees it. A higher term
-makes a follower, a request of an older term is refused with our term, an older reply is ignored. There are exceptions.
-A vote request within the minimum election timeout of the leader's contact is refused and changes nothing (section 6);
-so is a request of a leader outside the group in that time (`ServerRole.refuses_outsider`). A pre-vote never changes a
-term, nor does a reply of a server without a vote. If a term is too far ahead, the server goes one step towards it and
-refuses the message that carried it (`Replica.adopt_term`).
+Every message first passes the term check (Raft figure 2, rules for all servers). A higher term makes a follower, a
+request of an older term is refused with our term, an older reply is ignored. Exceptions: within the minimum election
+timeout after contact with the leader, a vote request (section 6) and a leader outside the group are refused. Pre-votes
+and replies of non-voters never change a term. A term too far ahead moves ours by one step (`Replica.adopt_term`).
 
-`Raft` dispatches events and messages. What belongs to one strategy of replication is received by `append_receiver` or
-`fetch_receiver`; `ServerRole` makes the transitions.
+`append_receiver` and `fetch_receiver` handle messages of one strategy; `ServerRole` makes the transitions. Only a
+leader appends, reads, changes the members or hands leadership over. Every other server refuses immediately and names
+the leader if known (section 8).
 
-*What clients and operators ask.* Only a leader appends, reads, changes the members or hands leadership over. Every
-other server refuses at once and names the leader if it knows it (section 8). So nothing waits here, and a client that
-follows the redirect repeats nothing that might have happened.
-
-*What storage answers.* Every question carries a number or a position, and the part that asked recognizes its answer. An
-answer that nothing waits for any more (the role has changed, the leader's snapshot came in between) is dropped and
-counted.
-
-*Refusals.* Every request is answered once, even an implausible one; a wire that answers in order would stall otherwise.
+Every request to storage has a number or a position, and its sender matches the reply. A reply without a waiting request
+is dropped and counted. Every request of a peer gets one reply, even an implausible one.
 """
 
 from operator import itemgetter
@@ -102,7 +94,7 @@ from consensus.core.validation import implausible
 
 
 class Raft:
-    """One replica. Servers start as followers (Raft section 5.2), with what storage recovered."""
+    """One replica. Servers start as followers (Raft section 5.2), with the state recovered from storage."""
 
     def __init__(
         self,
@@ -133,18 +125,18 @@ class Raft:
 
     @property
     def deadline(self) -> Milliseconds:
-        """When `DeadlineReached` is to be given, unless something happens before."""
+        """Return the time at which `DeadlineReached` is due, unless another event comes before."""
         fetch_ms = self._fetch_receiver.deadline if self._fetch_receiver is not None else None
         others = (fetch_ms, self._transfers.deadline)
         return min([self._role.current.deadline, *(due for due in others if due is not None)])
 
     @property
     def features(self) -> Features:
-        """What the protocol permits."""
+        """Return the features of the protocol."""
         return self._replica.features
 
     def step(self, event: Event, now: Milliseconds) -> list[Effect]:
-        """Take one event; returns what is to be done, in order. A clock that goes back counts as standing still."""
+        """Take one event; return the effects in order. A clock that goes back counts as unchanged."""
         replica = self._replica
         replica.now = max(replica.now, now)
         self._take(event)
@@ -160,7 +152,7 @@ class Raft:
         return replica.outbox.drain()
 
     def describe(self, now: Milliseconds = 0) -> RaftDescription:
-        """This replica as plain data. Ages count to `now`, or to the last step if that was later."""
+        """Describe this replica as plain data. Ages count to `now`, or to the last step if that was later."""
         replica, leader = self._replica, self._role.as_leader
         return RaftDescription(
             server_id=replica.server_id,
@@ -186,7 +178,7 @@ class Raft:
         )
 
     def soft_state(self) -> SoftState:
-        """What is asked for with every message; the values are those of `describe`."""
+        """Return the values that every message needs; they equal those of `describe`."""
         log, announced = self._replica.log, self._announced
         return SoftState(
             role=announced.role,
@@ -199,7 +191,7 @@ class Raft:
         )
 
     def divergence(self, other: LogId) -> LogId:
-        """The newest place at or before `other` where a log that ends with `other` may agree; see `Log`."""
+        """Return the newest place at or before `other` where a log that ends with `other` may agree; see `Log`."""
         return self._replica.log.divergence(other)
 
     def _take(self, event: Event) -> None:
@@ -245,7 +237,7 @@ class Raft:
                     self._fetch_receiver.receive(sender, message)
 
     def _refuse_message(self, sender: ServerId, message: Message) -> None:
-        """Refuse a request that is not taken; a reply needs no answer."""
+        """Refuse a rejected request; drop a reply."""
         if isinstance(message, Reply):
             return
         replica = self._replica
@@ -264,8 +256,8 @@ class Raft:
 
     def _vote_requested(self, request: RequestVote) -> None:
         replica, role = self._replica, self._role
-        # A transfer asks in a later term. In the term of a leader that is known its request is late, and a vote would
-        # break the refusal on which the lease of that leader rests.
+        # A transfer requests a later term. In the term of a known leader its request is late, and a vote would break
+        # the refusal on which the lease of that leader rests.
         late = role.leader is not None and request.term <= replica.term
         handed_over = request.transfer and not late and replica.may_lead(request.candidate)
         if role.sticks_to_leader() and not handed_over:
@@ -280,7 +272,7 @@ class Raft:
             role.follow_no_leader_until(replica.random_election_deadline())
 
     def _told_to_campaign(self, order: TimeoutNow) -> None:
-        """Our leader hands over: campaign at once, unless we cannot."""
+        """Campaign immediately on the leader's order, unless we cannot."""
         replica = self._replica
         match self._role.current:
             case Follower(leader=leader) if leader == order.leader and replica.server_id in replica.voters:
@@ -312,7 +304,7 @@ class Raft:
                 replica.dropped[Drop.UNMATCHED_REPLY] += 1
 
     def _takes_term_of(self, reply: Reply) -> bool:
-        """A reply of another term than ours: whether it may still mean something."""
+        """Return True if a reply of another term than ours is still useful."""
         if isinstance(reply, VoteReply) and reply.pre_vote and reply.granted:
             return True
         if not self._role.check_term(reply.term):
@@ -323,10 +315,10 @@ class Raft:
         return True
 
     def _takes_reply_of_outsider(self, sender: ServerId, reply: Reply) -> bool:
-        """Whether to take the reply of a learner, or of a server that joins or leaves. Its term is never adopted.
+        """Return True to take the reply of a learner, or of a server that joins or leaves. Its term is never adopted.
 
-        Such a server has no part in elections, so it knows no later term that the voters do not know; and if its term
-        counted, any such server could depose us.
+        Such a server has no part in elections, so every later term that it has seen also reaches the voters. If its
+        term counted, any such server could depose us.
         """
         leader = self._role.as_leader
         if leader is None or sender not in leader.followers:
@@ -336,7 +328,7 @@ class Raft:
         return reply.term <= self._replica.term
 
     def _requested(self, request: Requested) -> None:
-        """A client or an operator asks for something that only a leader can do."""
+        """Process a request of a client or an operator, which only a leader can serve."""
         leader = self._role.as_leader
         match request:
             case TransferLeadership():
@@ -408,7 +400,7 @@ class Raft:
                 pass
 
     def _storage_answered(self, answer: EntriesRead | SnapshotEvent) -> None:
-        """Give the answer to the part that asked: the applier, the leader's strategy, or a snapshot under way."""
+        """Pass the reply to the part that waits for it: the applier, the leader's strategy, or a snapshot under way."""
         replica, replication = self._replica, self._replication
         match answer:
             case EntriesRead(request_id, first, entries):
@@ -429,13 +421,13 @@ class Raft:
                 assert_never(answer)
 
     def _disk_space_changed(self, *, full: bool) -> None:
-        """Without space nothing can be appended: a leader resigns, and this server does not campaign."""
+        """Record a change of disk space. Without space a leader resigns, and this server does not campaign."""
         self._replica.disk_full = full
         if full and not isinstance(self._role.current, Follower):
             self._role.become_follower()
 
     def _advance(self) -> None:
-        """After every event: what waits for the answer of a majority or for a follower's log may go on now."""
+        """Continue, after every event, work that waits for a majority or for a follower's log."""
         role = self._role
         if role.as_leader is not None and not role.as_leader.advance():
             role.become_follower()
@@ -445,7 +437,7 @@ class Raft:
             role.as_leader.serve_reads()
 
     def _abdicate(self) -> None:
-        """Make room for the target of the transfer, which cannot be told to campaign."""
+        """Step down for the target of the transfer, which does not support TimeoutNow."""
         leader = self._role.as_leader
         if leader is not None:
             leader.successor = self._transfers.target
@@ -459,7 +451,7 @@ class Raft:
         return None if leader is None else leader.replication
 
     def _announce(self) -> None:
-        """Tell what has changed of role, term, leader and members."""
+        """Announce changes of role, term, leader and members."""
         announced, leader, term, role = self._announced, self._role.leader, self._replica.term, self._role.name
         if role is not announced.role or term != announced.term or leader != announced.leader:
             self._announced = RoleChanged(role, term, leader)
@@ -471,7 +463,7 @@ class Raft:
             self._announce_members(configuration, newcomers)
 
     def _announce_members(self, configuration: Configuration, newcomers: tuple[Server, ...]) -> None:
-        """Tell the members, unless another entry has only repeated them."""
+        """Announce the members, unless another entry has only repeated them."""
         self._seen_configuration = configuration
         members = ConfigurationChanged(configuration, newcomers)
         if members != self._members:

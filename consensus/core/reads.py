@@ -1,25 +1,18 @@
-"""Reads that see every write acknowledged before they began, without an entry in the log (Raft section 8).
+"""Linearizable reads without an entry in the log (Raft section 8).
 
-    read arrives ─▶ waiting ─▶ round n: note the commit index, ask every voter ─▶ a majority answered ─▶ ready at it
-                                   │                                              └▶ leadership lost ─▶ refused
-                                   └ reads that arrive meanwhile wait for round n + 1
+    read arrives ─▶ waiting ─▶ round n: note the commit index, query every voter ─▶ majority replied ─▶ ready at it
+                                   │                                            └▶ leadership lost ─▶ refused
+                                   └ reads that arrive during a round wait for round n + 1
 
-A leader may have been replaced without having noticed, and the new one may have committed more. So the commit index is
-noted first, and then a majority must confirm the leadership by answering a request that was sent *after* that. An
-answer to an earlier request proves nothing: it may have been given before the other leader was elected, and that one
-may have committed before this read began. And a new leader knows what is committed only when it has committed an entry
-of its own term; until then reads wait.
+A leader may have been replaced without noticing. So it notes the commit index first, and then a majority must confirm
+the leadership by a reply to a request sent *after* that: an earlier reply may precede the election of another leader,
+and that leader may have committed before this read began. A new leader first commits an entry of its own term. One
+round serves all reads that wait when it begins. Lost requests need no repetition: any later request counts as well.
 
-One round serves all reads that wait when it begins, so many readers cost as many messages as one. Requests that are
-lost need no repetition here: whatever the strategy sends later counts for the round as well.
-
-*Lease* (a switch, off by default). A voter that answered a request sent at t refuses every other candidate until it has
-measured a minimum election timeout since. Until t + that timeout, by the slowest such measurement, no other leader can
-be elected and nothing can be committed without us. With clocks whose elapsed times differ by less than a stated bound
-over this span, a leader may answer from its own memory until t + timeout - bound. The assumption is about the rate of
-monotonic clocks only, but a machine that is suspended breaks it: that is why it is a switch. It also needs voters that
-keep the refusal over a restart and in each term; servers of our own make do. TimeoutNow makes a voter break the
-refusal, so a term in which one was sent has no lease any more, even if the transfer fails.
+*Lease* (off by default). A voter that replied to a request sent at t refuses every other candidate for a minimum
+election timeout. If the elapsed times of the clocks differ by less than a stated bound, a leader may answer from memory
+until t + timeout - bound. A machine that is suspended breaks this assumption. A lease needs voters that keep the
+refusal over a restart and in each term, as our own servers do. After a TimeoutNow its term has no lease any more.
 """
 
 from consensus.core.model import Index, Milliseconds
@@ -36,10 +29,10 @@ class Reads:
         self._began_ms: Milliseconds = 0
         self._round_number = 0
         self.unanswered = 0
-        """Reads that are not answered."""
+        """Number of unanswered reads."""
 
     def add(self, read_id: int) -> bool:
-        """One more read waits for the next round; False if too many do."""
+        """Add a read to the next round; return False if too many wait."""
         if self.unanswered >= self._reads_max:
             return False
         self._waiting.append(read_id)
@@ -47,7 +40,7 @@ class Reads:
         return True
 
     def begin_round(self, commit: Index, now: Milliseconds) -> int | None:
-        """Serve all that wait at this commit index; returns the round to be confirmed, or None if none begins now."""
+        """Begin a round for all waiting reads at this commit index; return its number, or None without a new round."""
         if self._asking or not self._waiting:
             return None
         self._asking, self._waiting = self._waiting, []
@@ -56,7 +49,7 @@ class Reads:
         return self._round_number
 
     def finish_round(self, confirmed_round: int) -> tuple[list[int], Index, Milliseconds] | None:
-        """If the round under way is confirmed: its reads, their index, and when the round began."""
+        """Return reads, index and start of the round under way if it is confirmed, else None."""
         if not self._asking or confirmed_round < self._round_number:
             return None
         ready, self._asking = self._asking, []
@@ -64,7 +57,7 @@ class Reads:
         return ready, self._index, self._began_ms
 
     def end(self) -> list[int]:
-        """Leadership is lost: whatever was not answered."""
+        """End leadership: return all unanswered reads."""
         unanswered = self._asking + self._waiting
         self._asking, self._waiting = [], []
         self.unanswered = 0
@@ -80,14 +73,14 @@ class Lease:
         self._allowed = bound_ms is not None
 
     def holds(self, now: Milliseconds) -> bool:
-        """Whether no other leader can have been elected by now."""
+        """Return True if no other leader can have been elected yet."""
         return self._allowed and self._until_ms is not None and now < self._until_ms
 
     def renew(self, sent_ms: Milliseconds) -> None:
-        """A majority answered requests that were sent at `sent_ms` or later."""
+        """Extend the lease: a majority replied to requests sent at `sent_ms` or later."""
         until_ms = sent_ms + self._length_ms
         self._until_ms = until_ms if self._until_ms is None else max(self._until_ms, until_ms)
 
     def end(self) -> None:
-        """For the rest of the term: voters may be asked to elect another."""
+        """End leases for the rest of the term: a voter may be about to elect another leader."""
         self._allowed = False

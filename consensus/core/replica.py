@@ -1,18 +1,18 @@
-"""What a server has in every role: the state of Raft's figure 2, and the few acts that touch it.
+"""The state of a server in every role (Raft figure 2), and the few functions that change it.
 
 `Replica` has the durable state, `hard_state` (currentTerm, votedFor) and `log`, which is durable once the Persist that
 carries it is. Roles decide; this module alone adopts a term, casts a vote or appends an entry, so the numbers of the
-Persists that carry these are kept in one place.
+corresponding Persists are kept in one place.
 
-`Outbox` collects the effects of one step, in order, with at most one Persist, which comes first. All that a step
-changes durably (hard state, truncation, entries) goes into it, so one fsync covers it. Its number is known before it is
-drained: effects that rest on it name it as `after`. Effects that rest on nothing (an established leader's appends)
-carry 0 and need not wait although they come later in the list.
+`Outbox` collects the effects of one step, in order, with at most one Persist, which comes first. It carries all durable
+changes of a step (hard state, truncation, entries), so one fsync covers them. Its number is known in advance: effects
+that depend on it name it as `after`. Independent effects (an established leader's appends) carry 0 and do not wait
+although they come later in the list.
 
-`Applier` has the volatile state, commit and applied index, and hands committed entries to the state machine: in order,
-each once, however old they are. After a restart the commit index is that of the snapshot, or 0, and rises with the
-first contact of a leader, so the state machine sees the log again from there on. Entries that left the tail are read
-back, one `ReadEntries` at a time; while a read is under way nothing newer is applied, which keeps the order.
+`Applier` has the volatile state, commit and applied index, and hands committed entries to the state machine in order,
+exactly once, including old entries. After a restart the commit index is that of the snapshot, or 0, and rises with the
+first contact of a leader, so the state machine receives the later log again. Entries that left the tail are read back,
+one `ReadEntries` at a time; until a read is complete no newer entry is applied, which keeps the order.
 """
 
 from collections import Counter
@@ -49,7 +49,7 @@ class Outbox:
         self._encoded = b""
         self._snapshot: SnapshotChange | None = None
         self.changes_snapshot = False
-        """Whether this step changes the snapshot, and so may change no entries."""
+        """True if this step changes the snapshot and therefore must not change entries."""
         self._stages = False
         self._effects: list[Effect] = []
 
@@ -67,9 +67,9 @@ class Outbox:
     def stage_log(
         self, truncate_from: Index | None, first: Index, entries: tuple[Entry, ...], encoded: bytes = b""
     ) -> int:
-        """Make a change of the log durable; returns the number of the Persist that does.
+        """Make a change of the log durable; return the number of its Persist.
 
-        Within a step a truncation comes first, and entries only continue those that are staged already.
+        Within a step a truncation comes first, and entries only continue the staged entries.
         """
         if self._entries and truncate_from is None:
             self._encoded = self._encoded + encoded if self._encoded and encoded else b""
@@ -83,7 +83,7 @@ class Outbox:
         return self.staged_number
 
     def stage_snapshot(self, change: SnapshotChange) -> int:
-        """Make a change of the snapshot durable; a step with one changes no entries. Returns the Persist's number."""
+        """Make a change of the snapshot durable, in a step without entries. Return the number of its Persist."""
         self._snapshot = change
         self.changes_snapshot = self._stages = True
         return self.staged_number
@@ -93,11 +93,11 @@ class Outbox:
         self._effects.append(Send(recipient, message, after))
 
     def add(self, effect: Effect) -> None:
-        """Any other effect."""
+        """Add any other effect."""
         self._effects.append(effect)
 
     def drain(self) -> list[Effect]:
-        """The effects of the step that ends."""
+        """Return the effects of the step and clear them."""
         effects, self._effects = self._effects, []
         if not self._stages:
             return effects
@@ -139,7 +139,7 @@ class Applier:
         self.applied: Index = covered
 
     def next_read_id(self) -> int:
-        """A number for a `ReadEntries`, unique in this process."""
+        """Return a number for a `ReadEntries`, unique in this process."""
         self._reads += 1
         return self._reads
 
@@ -152,13 +152,13 @@ class Applier:
         return True
 
     def restore(self, snapshot: SnapshotDescription) -> None:
-        """The state machine begins anew from `snapshot`, which is ahead of all that it has seen."""
+        """Reset the state machine to `snapshot`, which is ahead of it."""
         self._read = None
         self.commit = self.applied = snapshot.last.index
         self._outbox.add(Restore(snapshot))
 
     def entries_read(self, request_id: int, first: Index, entries: tuple[Entry, ...]) -> bool:
-        """Storage answered; returns False if the read is not one of ours."""
+        """Take entries from storage; return False if the read is unknown here."""
         if request_id != self._read:
             return False
         self._read = None
@@ -188,9 +188,9 @@ class Applier:
 
 
 TERM_STEP_MAX = 2**24
-"""How far one message moves our term at most: otherwise a single message of the highest term would end all elections.
+"""Limit for the change of our term by one message: otherwise one message of the highest term would end all elections.
 
-An honest server gets as far ahead only by losing 16 million elections (half a year at one in a second), and then 64
+A correct server gets as far ahead only by losing 16 million elections (half a year at one in a second), and then 64
 messages bridge 2**30 terms. A forger of messages needs 2**39 of them to use the terms up.
 """
 _MAX_KNOWN_PEERS = 256
@@ -235,80 +235,80 @@ class Replica:
 
     @property
     def may_campaign(self) -> bool:
-        """Whether we may be elected, as far as our log tells."""
+        """Return True if our log permits our election."""
         return self.may_lead(self.server_id)
 
     def _use_configuration(self) -> None:
-        """The log has another configuration than before: find its sets of servers, which are asked for often."""
+        """Use the log's new configuration: compute its sets of servers, which are needed often."""
         self._configuration = self.log.configuration
         self.voters = self._configuration.voter_ids
         """The servers that count towards any majority, by the latest configuration in the log."""
         self.members = self._configuration.member_ids
         """The servers that get the log."""
         self.majorities = self._configuration.majorities
-        """The sets of voters of which each must agree by a majority of its own."""
+        """The voter sets; a decision needs a majority in each of them."""
         self.others = tuple(sorted(self.voters - {self.server_id}))
         """The other voters, in order (never in the order of a set: a seed must give the same run)."""
 
     def may_lead(self, server_id: ServerId) -> bool:
-        """Whether it votes by the latest configuration, or by the one before while the latest may be uncommitted.
+        """Return True if the server votes by the latest configuration, or by the previous if the latest is uncommitted.
 
-        Else {1, 2} removing 1 could come to a standstill: 2 needs the vote of 1, whose log is longer.
+        Without this, removing server 1 from {1, 2} could deadlock: 2 needs the vote of 1, which has the longer log.
         """
         log = self.log
         uncommitted = log.configuration_index > self.applier.commit
         return server_id in self.voters or (uncommitted and server_id in log.previous_configuration.voter_ids)
 
     def is_foreign(self, cluster_id: str | None) -> bool:
-        """Whether a cluster id contradicts ours; one that either side does not know yet contradicts nothing."""
+        """Return True if a cluster id contradicts ours; an unknown id on either side does not."""
         return None not in (cluster_id, self.cluster_id) and cluster_id != self.cluster_id
 
     def random_election_deadline(self) -> Milliseconds:
-        """A fresh randomized election timeout from now on (Raft section 5.2)."""
+        """Return a new randomized election timeout from now on (Raft section 5.2)."""
         shortest, longest = self.options.election_timeout_min_ms, self.options.election_timeout_max_ms
         return self.now + self.random.randint(shortest, longest)
 
     def next_correlation(self) -> int:
-        """A number that no other request of this process carries, and none of the process before by chance."""
+        """Return a number that is unique in this process, and unlikely to repeat one of the previous process."""
         self._correlation += 1
         return self._correlation
 
     def learn_extensions(self, peer: ServerId, extensions: Extensions) -> None:
-        """Remember what the handshake with `peer` settled, for a bounded number of peers."""
+        """Store the extensions from the handshake with `peer`, for a bounded number of peers."""
         if peer in self.extensions_of or len(self.extensions_of) < _MAX_KNOWN_PEERS:
             self.extensions_of[peer] = extensions
         else:
             self.dropped[Drop.TOO_MANY_PEER_EXTENSIONS] += 1
 
     def lacks_pre_vote(self, peer: ServerId) -> bool:
-        """Whether the protocol or the handshake with `peer` rules pre-vote requests out."""
+        """Return True if the protocol or the handshake with `peer` excludes pre-vote requests."""
         known = self.extensions_of.get(peer)
         return not self.features.pre_vote or (known is not None and not known.pre_vote)
 
     def lacks_configurations(self, peer: ServerId) -> bool:
-        """Whether the handshake with `peer` said that it cannot take joint configurations and learners."""
+        """Return True if the handshake with `peer` excluded joint configurations and learners."""
         known = self.extensions_of.get(peer)
         return known is not None and not known.configurations
 
     def keeps_leases(self, peer: ServerId) -> bool:
-        """Whether `peer` has said that it refuses other candidates for as long as a lease of ours may last."""
+        """Return True if `peer` promised to refuse other candidates for at least the length of our lease."""
         promised_ms = self.extensions_of.get(peer, NO_EXTENSIONS).lease_ms
         return promised_ms is not None and promised_ms >= self.options.lease_ms
 
     def understands_transfer(self, peer: ServerId) -> bool:
-        """Whether TimeoutNow may be sent to `peer`; not before a handshake has said so."""
+        """Return True if `peer` supports TimeoutNow according to its handshake."""
         return self.features.transfer and self.extensions_of.get(peer, NO_EXTENSIONS).transfer
 
     def adopt_term(self, term: Term, *, of_a_leader: bool = False) -> None:
-        """All servers: a higher term is taken over, without a vote in it, but not by more than TERM_STEP_MAX.
+        """Adopt a higher term without a vote in it, but raise ours by at most TERM_STEP_MAX.
 
-        A server at term 0 has neither voted nor stored anything, so it takes its leader's term at once.
+        A server at term 0 has neither voted nor stored anything, so it adopts its leader's term directly.
         """
         bound = MAX_NUMBER if of_a_leader and self.term == 0 else self.term + TERM_STEP_MAX
         self.set_hard_state(HardState(min(term, bound)))
 
     def set_hard_state(self, hard_state: HardState) -> None:
-        """Change term or vote; whatever rests on it waits for `hard_state_number`."""
+        """Change term or vote; dependent effects wait for `hard_state_number`."""
         self.hard_state = hard_state
         self.term = hard_state.term
         self.hard_state_number = self.outbox.stage_hard_state(hard_state)
@@ -324,7 +324,7 @@ class Replica:
             self._use_configuration()
 
     def install(self, snapshot: SnapshotDescription) -> int:
-        """Discard the log for a snapshot that was received whole; returns the number of the Persist that does."""
+        """Discard the log for a complete received snapshot; return the number of its Persist."""
         self.log.replace(snapshot)
         self._use_configuration()
         number = self.outbox.stage_snapshot(Install(snapshot))

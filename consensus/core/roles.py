@@ -1,4 +1,4 @@
-"""The role that a server has, and how it changes (Raft figure 4).
+"""The role of a server, and its transitions (Raft figure 4).
 
                       times out              majority of votes
           Follower ─────────────▶ Candidate ───────────────────▶ Leader
@@ -6,13 +6,13 @@
               └───────────────────────┴─────────────────────────────┘
                  a higher term, a leader of this term, or no majority in reach
 
-`ServerRole` alone changes the role. `raft` and the receivers of messages (`append_receiver`, `fetch_receiver`) know
-what a message means for the role, and ask for the transition.
+`ServerRole` alone changes the role. `raft` and the receivers of messages (`append_receiver`, `fetch_receiver`) derive
+the transition from a message and request it here.
 
-*Leader stickiness* (section 6). A server that has heard from a leader within the minimum election timeout refuses every
-other candidate, its term unchanged. It also refuses a leader of a later term that is no voter of its configuration or
-of the one before (`refuses_outsider`). A redirect, in which another server says which server leads, names the server to
-fetch from, but does not count as contact.
+*Leader stickiness* (section 6). Within the minimum election timeout after contact with a leader, a server refuses every
+other candidate, its term unchanged. It also refuses a leader of a later term that is not a voter of its latest or
+previous configuration (`refuses_outsider`). A redirect from another server names the server to fetch from, but does not
+count as contact.
 
 *Terms.* A higher term in any message makes a follower. If the term is too far ahead, the server goes one step towards
 it and refuses the message that carried it (`Replica.adopt_term`).
@@ -35,17 +35,17 @@ from consensus.core.replication.fetch_leader import FetchLeader
 
 @dataclass(slots=True)
 class Follower:
-    """The role of follower, of a known leader or of none."""
+    """The role of follower, with or without a known leader."""
 
     deadline: Milliseconds
     leader: ServerId | None = None
     contact_ms: Milliseconds | None = None
     """When the leader last spoke to us itself."""
     former: ServerId | None = None
-    """The server that led this term and said that it no longer does."""
+    """The former leader of this term, after its resignation."""
 
     def leader_resigned(self) -> None:
-        """The leader leads no more: forget it, and listen to candidates."""
+        """Drop the leader that resigned, and listen to candidates."""
         self.former, self.leader, self.contact_ms = self.leader, None, None
 
     def hears_a_leader(self, replica: Replica) -> bool:
@@ -55,7 +55,7 @@ class Follower:
         return replica.now < self.contact_ms + replica.options.leader_stickiness_ms
 
     def on_leader_contact(self, replica: Replica, leader: ServerId) -> None:
-        """The leader of our term has spoken to us."""
+        """Record contact with the leader of our term."""
         self.leader = leader
         self.contact_ms = replica.now
         self.deadline = replica.random_election_deadline()
@@ -66,25 +66,25 @@ class ServerRole:
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        # With leases a voter must not forget over a restart that it has just confirmed one.
+        # With leases a voter must assume after a restart that it has just confirmed one.
         contact_ms = None if replica.options.lease_clock_bound_ms is None else replica.now
         self.current: Follower | Candidate | Leader
         self.as_follower: Follower | None
         self.as_leader: Leader | None
         self.name: Role
-        """The role as others are told of it; a candidate that only asks whether it could win is still a follower."""
+        """The announced role; a candidate during pre-vote is still a follower."""
         self._become(Follower(replica.random_election_deadline(), contact_ms=contact_ms))
 
     @property
     def leader(self) -> ServerId | None:
-        """The server that leads this term, as far as is known."""
+        """Return the leader of this term, if known."""
         return self.current.leader
 
     def check_term(self, term: Term, *, of_a_leader: bool = False) -> bool:
         """All servers: if RPC request or response contains term > currentTerm, set currentTerm and convert.
 
-        Returns False if the term is still beyond ours, because one message moves it by TERM_STEP_MAX only: what came is
-        refused or dropped then, at our term, and an honest sender tries again.
+        Returns False if the term is still beyond ours, because one message moves it by TERM_STEP_MAX only. The message
+        is then refused or dropped at our term, and a correct sender tries again.
         """
         replica = self._replica
         if term > replica.term:
@@ -96,7 +96,7 @@ class ServerRole:
         return True
 
     def sticks_to_leader(self) -> bool:
-        """Whether we lead, or hear a leader, and therefore refuse candidates."""
+        """Return True if we lead or are in contact with a leader, and therefore refuse candidates."""
         match self.current:
             case Leader():
                 return True
@@ -106,12 +106,11 @@ class ServerRole:
                 return False
 
     def refuses_outsider(self, claimant: ServerId, term: Term) -> bool:
-        """Whether `claimant` speaks as the leader of a later term from outside the group while ours is heard.
+        """Return True if `claimant` is a leader of a later term from outside the group, during contact with our leader.
 
-        A leader was elected, so it is a voter of the newest configuration or of the one before it. A follower whose
-        configuration is older than that only loses time: it listens when its leader has been silent for the minimum
-        election timeout. At term 0 this server has not followed a leader yet, even if a lease makes it assume one after
-        a start.
+        A leader was elected, so it is a voter of the newest configuration or of the one before it. A follower with an
+        older configuration only loses time: it listens after its minimum election timeout without contact. At term 0
+        this server has not followed a leader yet, even if a lease makes it assume one after a start.
         """
         replica = self._replica
         if not 0 < replica.term < term or replica.may_lead(claimant) or not self.sticks_to_leader():
@@ -135,7 +134,7 @@ class ServerRole:
         self._become(Follower(deadline))
 
     def become_follower(self) -> None:
-        """Forget the leader. A follower keeps its timer: only the leader's contact or a vote given may reset it."""
+        """Drop the leader. A follower keeps its timer: only the leader's contact or a granted vote may reset it."""
         match self.current:
             case Follower(deadline=deadline, contact_ms=contact_ms):
                 self._become(Follower(deadline, contact_ms=contact_ms))
@@ -162,12 +161,12 @@ class ServerRole:
                     self.conclude_campaign()
 
     def campaign_for_transfer(self) -> None:
-        """The leader hands over: campaign now, as if our timer had expired, and without a pre-vote."""
+        """Campaign on the leader's order, as if our timer had expired, and without a pre-vote."""
         self._become(election.begin_vote(self._replica, transfer=True))
         self.conclude_campaign()
 
     def conclude_campaign(self) -> None:
-        """A vote was counted: go on, give up, or wait."""
+        """Continue, stop or wait after a counted vote."""
         role = self.current
         if not isinstance(role, Candidate):
             return

@@ -1,12 +1,12 @@
-"""The time that bytes take on the slowest link that is supported.
+"""The time that bytes take on the slowest supported link.
 
     up to SMALL_BYTES   no time beyond the timeout of the request
     each further byte   1 / SLOWEST_LINK_BYTES_PER_S
 
 A sender does not see its bytes arrive, because the kernels and proxies on the way buffer megabytes. With one timeout
-for all sizes, a follower behind a slow link never receives a large entry: what is taken for lost is still on its way,
-and is sent again behind itself. The leader allows this time for appends and for commands that wait for commitment, and
-`net.transfer_time` allows it for large frames.
+for all sizes, a follower on a slow link never receives a large entry: it is still on its way when it is sent again. The
+leader allows this time for appends and for commands that wait for commitment, and `net.transfer_time` allows it for
+large frames.
 """
 
 from typing import Final

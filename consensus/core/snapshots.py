@@ -1,41 +1,22 @@
 """Snapshots: each server takes its own, and a leader brings its own to a follower that lags too far (Raft section 7).
 
-*Taking one* (`take_snapshot`, `snapshot_taken`). Every server does so without asking the leader: what it covers is
-committed, so no decision can conflict.
-
     SnapshotWanted(index) ──▶ TakeSnapshot(last, configuration) ──▶ … ──▶ SnapshotTaken ──▶ Persist with `Compact`
 
-The core adds what only the log knows, the term at the index and the configuration in force there. The log is shortened
-by the Persist that makes the snapshot the stored one; a crash before leaves the old snapshot and the whole log.
+*Taking one* covers only committed entries, so it needs no leader. The Persist that stores the snapshot also shortens
+the log; a crash before leaves the old snapshot and the whole log.
 
-*Sending it with InstallSnapshot* (`OutgoingSnapshot`). One chunk is under way at a time, so the follower sets the pace.
+*Sending it with InstallSnapshot* (`OutgoingSnapshot`). One chunk is under way at a time. The reply contains the next
+offset, so bytes are not sent twice after a loss. After a refusal the leader waits a heartbeat interval, so that two
+servers that disagree do not exchange refusals at the speed of the network. A new snapshot restarts the transfer.
 
-    begin ──▶ read a chunk ──▶ send it ──▶ answered: read the next
-                  ▲                │
-                  └── resume ◀─────┴── refused (another offset is wanted), or no answer: wait for a sign of life
+*Sending it by FetchSnapshot* (`SnapshotServer`, KIP-630). The follower stores the offset; the leader keeps only the
+bounded reads under way. It refuses a chunk of a replaced snapshot, so that bytes of two snapshots never mix; the
+follower then drops its chunks and fetches entries.
 
-The offset is what the follower says that it has, so nothing is sent twice after a loss or a new connection. A transfer
-begins anew when the leader's snapshot was replaced meanwhile. The leader answers a refusal not at once but after a
-heartbeat interval, so that two servers that disagree do not exchange refusals at the speed of the network.
-
-*Sending it by FetchSnapshot* (`SnapshotServer`, KIP-630). The follower remembers the offset, so the leader keeps only
-the reads under way, and their number is bounded. A chunk of a snapshot that has been replaced is not sent, because the
-bytes of two snapshots must not be mixed. The follower then forgets what it has and fetches entries, and the answer
-names the newest snapshot.
-
-*Receiving it* (`SnapshotReceiver`), the same for both ways.
-
-    chunk ──▶ is it the one that is wanted? ──▶ stored ──▶ answered when durable, with the offset of the next
-                     │ no                                   the last one: everything is read back and checked first
-                     └──▶ refused, with the offset that is wanted: the transfer goes on from there
-
-The receiver's rules 6 to 8 say what becomes of the log. A snapshot of what is committed here changes nothing. If the
-log has the snapshot's last entry, the snapshot brings nothing new: the log keeps what follows, and all up to that entry
-is committed. Neither snapshot is transferred; the first chunk is answered as the end. Any other snapshot contradicts
-the log or goes beyond it: then the whole log is discarded, and configuration and state machine become the snapshot's.
-
-Only what is checked is installed. The chunks are read back from the disk, so that neither a wire nor a page cache nor a
-leader's rotten file can replace a good log by a bad snapshot.
+*Receiving it* (`SnapshotReceiver`), the same for both ways. A chunk at another than the expected offset is refused with
+the expected offset. After the last chunk all bytes are read back from disk and verified, so that a corrupt snapshot
+never replaces a good log. A snapshot of committed entries, or one whose last entry is in the log, is not transferred:
+the log keeps the later entries. Any other snapshot replaces the whole log.
 """
 
 from dataclasses import dataclass, field
@@ -54,7 +35,7 @@ MAX_SNAPSHOT_READS = 64
 
 
 def take_snapshot(replica: Replica, index: Index) -> None:
-    """The state machine is at `index`: take a snapshot, unless the stored one is as new."""
+    """Take a snapshot of the state machine at `index`, unless the stored one is as new."""
     log = replica.log
     term = log.term_at(index)
     covered = log.snapshot.last.index if log.snapshot is not None else 0
@@ -65,10 +46,10 @@ def take_snapshot(replica: Replica, index: Index) -> None:
 
 
 def snapshot_taken(replica: Replica, snapshot: SnapshotDescription, first_kept: Index) -> None:
-    """The snapshot is written: it becomes the stored one, and the log before `first_kept` may go."""
+    """Make the written snapshot the stored one; the log before `first_kept` may be deleted."""
     log = replica.log
     if (log.snapshot is not None and snapshot.last.index <= log.snapshot.last.index) or not log.matches(snapshot.last):
-        # The leader's snapshot came in between.
+        # The leader's snapshot was installed before this one was complete.
         replica.dropped[Drop.UNNEEDED_SNAPSHOT] += 1
         return
     kept = max(log.start.index + 1, min(first_kept, snapshot.last.index + 1, log.durable_index + 1))
@@ -78,7 +59,7 @@ def snapshot_taken(replica: Replica, snapshot: SnapshotDescription, first_kept: 
 
 @dataclass(slots=True)
 class OutgoingSnapshot:
-    """The transfer to one follower. It has everything before `offset`; what was sent ends at `end`."""
+    """The transfer to one follower. It has everything before `offset`; the sent bytes end at `end`."""
 
     last: LogId
     offset: int = 0
@@ -90,16 +71,17 @@ class OutgoingSnapshot:
     resume_ms: Milliseconds = 0
     round_number: int = 0
     late: list[int] = field(default_factory=list)
-    """Correlations of chunks that were taken for lost. On a slow link their answers come, and say how far it is."""
+    """Correlations of chunks that seemed lost. On a slow link their replies arrive and contain the follower's offset.
+    """
 
     def due_ms(self, retry_ms: Milliseconds) -> Milliseconds | None:
-        """When to act if no answer arrives."""
+        """Return the time to act if no reply arrives."""
         if self.read_id is not None:
             return None
         return self.resume_ms if self.sent_ms is None else self.sent_ms + retry_ms
 
     def send(self, replica: Replica, peer: ServerId, event: SnapshotRead, round_number: int) -> bool:
-        """Storage gave a chunk; send it. False if it is not the one that is wanted any more."""
+        """Send a chunk from storage. Return False if it is no longer the requested chunk."""
         self.read_id = None
         if self.correlation is not None:
             self.late = [*self.late, self.correlation][-MAX_LATE_CHUNKS:]
@@ -125,15 +107,15 @@ class OutgoingSnapshot:
         return True
 
     def is_answered_by(self, correlation: int) -> bool:
-        """Return True if this is the answer to a chunk of this transfer, the newest or one that was taken for lost."""
+        """Return True if this replies to the newest chunk of this transfer, or to one that seemed lost."""
         return correlation == self.correlation or correlation in self.late
 
     def answered(self, replica: Replica, reply: SnapshotReply) -> None:
-        """The follower answered the chunk under way, maybe late: go on from where it says."""
+        """Continue from the offset in the follower's reply to a chunk, which may be late."""
         if reply.correlation != self.correlation:
             self.late.remove(reply.correlation)
             if reply.accepted and reply.next_offset > self.offset:
-                # The same bytes are under way once more. Their answer says no more than this one.
+                # The same bytes are under way again. Their reply adds no information.
                 self.offset, self.correlation, self.sent_ms, self.end = reply.next_offset, None, None, 0
             return
         self.correlation = self.sent_ms = None
@@ -146,7 +128,7 @@ class OutgoingSnapshot:
 
 
 def read_next_chunk(replica: Replica, outgoing: OutgoingSnapshot | None, limit_bytes: int) -> OutgoingSnapshot | None:
-    """Read the next chunk, if nothing is under way; begins (anew) with the newest snapshot. None: there is none."""
+    """Read the next chunk, if no chunk is under way; begin with the newest snapshot. None: there is no snapshot."""
     snapshot = replica.log.snapshot
     if snapshot is None:
         return None
@@ -170,7 +152,7 @@ class SnapshotServer:
         self._reads: dict[int, FetchSnapshot] = {}
 
     def asked(self, fetch: FetchSnapshot) -> None:
-        """A server wants a chunk."""
+        """Process a server's request for a chunk."""
         replica, snapshot = self._replica, self._replica.log.snapshot
         if snapshot is None or snapshot.last != fetch.snapshot:
             self._refuse(fetch, RefusalReason.SNAPSHOT_UNKNOWN)
@@ -221,7 +203,7 @@ class SnapshotServer:
 def refuse_fetch_snapshot(
     replica: Replica, fetch: FetchSnapshot, leader: ServerId | None, error: RefusalReason
 ) -> None:
-    """Answer a request for a chunk with the reason why there is none."""
+    """Refuse a request for a chunk with a reason."""
     reply = FetchSnapshotReply(
         term=replica.term,
         leader=leader,
@@ -235,10 +217,10 @@ def refuse_fetch_snapshot(
 
 @dataclass(slots=True)
 class IncomingSnapshot:
-    """How far one transfer has come. `received` bytes came without a gap; the newest are durable with Persist `number`.
+    """Progress of one transfer. `received` bytes came without a gap; the newest are durable with Persist `number`.
 
-    The leader's term and the snapshot's last position name it: another leader may have other bytes for the same
-    position, so a transfer begins anew when either changes. The bytes themselves are on the disk.
+    The leader's term and the snapshot's last position identify it: another leader may have other bytes for the same
+    position, so a change of either restarts the transfer. The bytes themselves are on the disk.
     """
 
     term: Term
@@ -251,7 +233,7 @@ class IncomingSnapshot:
     correlation: int = 0
 
     def is_of(self, term: Term, last: LogId) -> bool:
-        """Whether a chunk belongs to this transfer."""
+        """Return True if a chunk belongs to this transfer."""
         return (self.term, self.last) == (term, last)
 
 
@@ -279,19 +261,19 @@ class SnapshotReceiver:
 
     @property
     def is_writing(self) -> bool:
-        """Whether the disk stores or checks the newest chunk."""
+        """Return True if the disk stores or checks the newest chunk."""
         incoming = self.incoming
         return incoming is not None and (
             incoming.check_id is not None or incoming.number > self._replica.durable_number
         )
 
     def begin(self, term: Term, leader: ServerId, last: LogId) -> None:
-        """Begin a transfer, in the place of the one under way."""
+        """Begin a transfer and drop the one under way."""
         self.abandon()
         self.incoming = IncomingSnapshot(term, leader, last)
 
     def receive(self, chunk: ReceivedChunk) -> None:
-        """A chunk from the leader of our term."""
+        """Process a chunk from the leader of our term."""
         if self._is_superfluous(chunk.last):
             self.abandon()
             self._answer_superfluous(chunk.leader, chunk.last, chunk.correlation)
@@ -311,7 +293,7 @@ class SnapshotReceiver:
         self._store(incoming, chunk)
 
     def checked(self, event: SnapshotChecked) -> bool:
-        """The received chunks were read back; returns False if no transfer waits for this."""
+        """Process the check of the received chunks; return False if no transfer waits for it."""
         replica, incoming = self._replica, self.incoming
         if incoming is None or incoming.check_id != event.request_id:
             return False
@@ -324,7 +306,7 @@ class SnapshotReceiver:
             replica.dropped[Drop.SNAPSHOT_REJECTED_BY_STATE_MACHINE] += 1
             self._refuse(incoming.leader, incoming.correlation, 0)
         elif incoming.term != replica.term:
-            # Another server leads by now, or we ask to: the next leader decides what we lack.
+            # There is another leader, or we campaign: the next leader determines the entries that we lack.
             self._refuse(incoming.leader, incoming.correlation, 0)
         elif self._is_superfluous(incoming.last):
             self._answer_superfluous(incoming.leader, incoming.last, incoming.correlation)
@@ -334,7 +316,7 @@ class SnapshotReceiver:
         return True
 
     def abandon(self) -> None:
-        """Forget the transfer under way; a request that waits for its check is answered."""
+        """Drop the transfer under way; a request that waits for its check gets a reply."""
         incoming, self.incoming = self.incoming, None
         if incoming is not None and incoming.check_id is not None:
             self._refuse(incoming.leader, incoming.correlation, 0)
@@ -343,7 +325,7 @@ class SnapshotReceiver:
         return last.index <= self._replica.applier.commit or self._replica.log.matches(last)
 
     def _answer_superfluous(self, leader: ServerId, last: LogId, correlation: int) -> None:
-        """We hold all that the snapshot covers, and it covers only what is committed."""
+        """Report a snapshot of committed entries that are all in our log as installed."""
         self._replica.applier.commit_up_to(last.index)
         self._answer_installed(leader, correlation, 0, self._replica.log.writing_number)
 
@@ -389,6 +371,6 @@ class SnapshotReceiver:
         self._answer(leader, reply, max(self._replica.hard_state_number, after))
 
     def _answer(self, leader: ServerId, reply: SnapshotReply, after: int) -> None:
-        """Tell a leader that sends; one that is fetched from learns it by the next fetch."""
+        """Reply to a leader that sends; a leader of followers that fetch learns it by the next fetch."""
         if self._replica.features.replication is Strategy.APPEND:
             self._replica.outbox.send(leader, reply, after)

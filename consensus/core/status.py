@@ -1,4 +1,4 @@
-"""How a replica describes itself: plain data for the view, the control endpoint and the tests."""
+"""The description of a replica: plain data for the view, the control endpoint and the tests."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ from consensus.core.replication.progress import ProgressState
 
 @dataclass(frozen=True, slots=True)
 class FollowerProgress:
-    """One follower as its leader sees it. `contact_ms` is how long ago it answered; None: not yet in this term.
+    """One follower as its leader sees it. `contact_ms` is the time since its last reply; None: not yet in this term.
 
-    `caught_up_ms` is how long ago it last held all that the leader had; None: never in this term.
+    `caught_up_ms` is the time since it last held the leader's whole log; None: never in this term.
     """
 
     server_id: ServerId
@@ -27,7 +27,7 @@ class FollowerProgress:
 
 @dataclass(frozen=True, slots=True)
 class NewcomerProgress:
-    """A new server that catches up: in which round it is, and where that ends."""
+    """A new server that catches up: its present round, and the end of that round."""
 
     server_id: ServerId
     round_number: int
@@ -82,7 +82,7 @@ class RaftDescription:
     disk_full: bool
     pending_reads: int
     transfer_target: ServerId | None
-    """The server to which leadership is being handed."""
+    """The target of a transfer of leadership under way."""
     extensions: tuple[tuple[ServerId, Extensions], ...]
-    """What the handshakes settled: what each peer understands beyond the protocol."""
+    """The extensions of each peer, according to the handshakes."""
     dropped: tuple[tuple[Drop, int], ...]

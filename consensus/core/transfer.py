@@ -1,17 +1,16 @@
 """Handing leadership to a chosen server, instead of leaving the next leader to chance (Ongaro's thesis, section 3.10).
 
-    asked ─▶ hold new proposals ─▶ target holds the whole log ─▶ TimeoutNow ─▶ target campaigns at once ─▶ done
-                    │                                        └▶ (a peer without TimeoutNow) abdicate, abstain ─▶ done
+    request ─▶ hold new proposals ─▶ target holds the whole log ─▶ TimeoutNow ─▶ target campaigns ─▶ done
+                    │                                          └▶ (a peer without TimeoutNow) abdicate, abstain ─▶ done
                     └ an election timeout has passed: resume the proposals, in order; the transfer failed
 
-Proposals are held so that the log stops growing and the target can catch up; they were not appended, so they are
-appended if the transfer fails and refused if it succeeds, and both answers are true. What is held is bounded like what
-waits for commitment.
+Proposals are held, in bounded number, so that the log stops growing and the target can catch up. They are appended if
+the transfer fails and refused if it succeeds; both replies are correct, since they were not in the log.
 
 TimeoutNow makes the target campaign without waiting for its timer, without pre-vote, and with a flag that makes voters
-answer although they hear from a leader. A peer that does not understand it cannot be asked: once it is caught up the
-leader becomes a follower, and does not campaign itself for two election timeouts. Another server may then win; the
-outcome says so (`ELSEWHERE`).
+reply although they are in contact with a leader. For a peer without TimeoutNow, the leader becomes a follower when the
+peer is caught up, and does not campaign for two election timeouts. Another server may then win; the outcome is
+`ELSEWHERE`.
 
 The outcome is known when a server leads. So a transfer outlives the leader's term, until its deadline.
 """
@@ -54,12 +53,12 @@ class LeadershipTransfers:
 
     @property
     def under_way(self) -> bool:
-        """Whether `advance` has something to do."""
+        """Return True if `advance` has work."""
         return self._transfer is not None
 
     @property
     def target(self) -> ServerId | None:
-        """The server to which leadership is being handed."""
+        """Return the target of the transfer under way."""
         return None if self._transfer is None else self._transfer.target
 
     @property
@@ -69,7 +68,7 @@ class LeadershipTransfers:
 
     @property
     def deadline(self) -> Milliseconds | None:
-        """When to give up, or to ask the target once more."""
+        """Return the time to end the transfer, or to send TimeoutNow again."""
         transfer = self._transfer
         if transfer is None:
             return None
@@ -78,7 +77,7 @@ class LeadershipTransfers:
         return min(transfer.deadline, transfer.asked_ms + self._replica.options.retry_ms)
 
     def begin(self, event: TransferLeadership, leader: Leader | None, known_leader: ServerId | None) -> None:
-        """An operator, or a server that is about to stop, asks for a transfer."""
+        """Begin a transfer for an operator, or for a server that is about to stop."""
         replica = self._replica
         target = event.target
         if target is None and leader is not None:
@@ -110,7 +109,7 @@ class LeadershipTransfers:
         return True
 
     def replied(self, sender: ServerId, reply: TimeoutNowReply) -> None:
-        """The target accepted TimeoutNow or refused it; either way it need not be repeated."""
+        """Record that the target accepted or refused TimeoutNow; either way it need not be repeated."""
         transfer = self._transfer
         if transfer is None or (sender, reply.correlation) != (transfer.target, transfer.correlation):
             self._replica.dropped[Drop.STALE_TRANSFER_REPLY] += 1
@@ -120,7 +119,7 @@ class LeadershipTransfers:
             transfer.declined, transfer.deadline = True, self._replica.now
 
     def advance(self, leader: Leader | None, known_leader: ServerId | None) -> bool:
-        """Something happened: go on with the transfer. Returns True if the leader is to abdicate now."""
+        """Continue the transfer. Return True if the leader must abdicate now."""
         replica, transfer = self._replica, self._transfer
         if transfer is None:
             return False
@@ -138,7 +137,7 @@ class LeadershipTransfers:
         return False
 
     def abstain_until(self) -> Milliseconds:
-        """A leader that abdicates in favor of another does not campaign before this."""
+        """Return the time before which a leader that abdicates must not campaign."""
         return self._replica.now + ABSTENTION_TIMEOUTS * self._replica.options.election_timeout_max_ms
 
     def _refusal(
@@ -155,7 +154,7 @@ class LeadershipTransfers:
         return None
 
     def _hand_over(self, transfer: LeadershipTransfer, leader: Leader) -> bool:
-        """The target holds our whole log: let it campaign; True if the leader must abdicate for that."""
+        """Let the target, which holds our whole log, campaign; return True if the leader must abdicate for that."""
         replica = self._replica
         leader.lease.end()
         if not replica.understands_transfer(transfer.target):
@@ -177,7 +176,7 @@ class LeadershipTransfers:
             leader.propose(proposed)
 
     def _follow_up(self, transfer: LeadershipTransfer, known_leader: ServerId | None) -> None:
-        """We do not lead that term any more: the new leader, or the deadline, tells the outcome."""
+        """Resolve the transfer after the end of our term as leader: at the new leader or at the deadline."""
         replica = self._replica
         for proposed in transfer.held:
             replica.outbox.add(
@@ -196,7 +195,7 @@ class LeadershipTransfers:
 
 
 def most_caught_up(replica: Replica, leader: Leader) -> ServerId | None:
-    """The other voter with the longest log; among equals the one heard last, then the lowest id."""
+    """Return the other voter with the longest log; among equals the one with the latest contact, then the lowest id."""
     candidates = {peer: leader.followers[peer] for peer in replica.others if peer in leader.followers}
     # In order of id; among equals `max` takes the first.
     return max(candidates, key=lambda peer: (candidates[peer].match, candidates[peer].contact_ms), default=None)

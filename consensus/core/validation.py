@@ -1,9 +1,9 @@
-"""What no correct server sends: checked before anything else sees a message.
+"""Checks of messages before any other part: no correct server sends a message that fails them.
 
 Peers are authenticated, yet a bug, a foreign version or a stolen key must not break a replica. A message with numbers
-out of range, out of order or in another's name is dropped and counted; a request is answered by a refusal, since every
-request is answered, and no leader counts that refusal towards its majority (`append_receiver.refuse_leader`).
-Impossible terms are refused here, so they are never adopted.
+out of range, out of order or in another's name is dropped and counted. A request always gets a reply, here a refusal,
+which no leader counts towards its majority (`append_receiver.refuse_leader`). Impossible terms are refused here, so
+they are never adopted.
 """
 
 from typing import assert_never, get_args
@@ -167,7 +167,7 @@ def _fault_of_fetch_reply(reply: FetchReply, features: Features) -> Drop | None:
 def _fault_of_entries(
     reasons: tuple[Drop, Drop], previous: Term, entries: tuple[Entry, ...], latest: Term, features: Features
 ) -> Drop | None:
-    """Terms must rise from that of the entry before to the sender's, and what is not a command must be readable."""
+    """Return a fault of the entries: terms rise from the previous entry's to the sender's, records are readable."""
     wrong_order, wrong_command = reasons
     earlier, head_bytes = previous, features.command_head_bytes
     for entry in entries:

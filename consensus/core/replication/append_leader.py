@@ -1,17 +1,15 @@
 """A leader that sends entries: AppendEntries with entries, or empty as heartbeats (Raft sections 5.2, 5.3).
 
-`_replicate` sends as much as state, window and the follower's place in the log allow, in batches limited by count and
-bytes. Entries that left the tail are read back first; one read per follower at a time. Appends never wait for the
-leader's own disk: replication runs while it writes, and a slow disk delays no message. The commit index travels with
-every append, and soon by a heartbeat of its own to a follower that has nothing under way.
+`_replicate` sends as much as the state, the window and the follower's place in the log allow, in batches limited by
+count and bytes. Entries that left the tail are read back first; one read per follower at a time. Appends never wait for
+the leader's own disk. The commit index travels with every append; an idle follower soon gets it in a heartbeat.
 
-*One at a time.* Where the protocol permits one request per follower, heartbeats and chunks count: whatever is to be
-sent waits for the answer, or until the answer is overdue. The transport repeats the request meanwhile, and takes a new
-one as the end of the old. There a follower that did not answer is asked from the leader's end on (`Features`): what it
-has committed lies below, so it answers by a hint, and the leader never sends an append that begins below that. Only
-the answer to the newest request says where to go on: what was asked after an older one may have brought the follower
-further. An older answer still counts as a sign of life and for what the follower holds. So answers have to come within
-the time after which they are overdue, or the follower gets no entries.
+*One request at a time.* If the protocol permits one request per follower, heartbeats and chunks count. Each waits for
+the previous reply, or until that reply is overdue. The transport repeats an open request, and a new request ends it. An
+unresponsive follower is probed from the leader's end (`Features`): its committed entries lie below, so it replies with
+a hint, and the leader never sends an append below that. Only the reply to the newest request sets the next index: a
+later request may have brought the follower further. An older reply still counts as contact and for stored entries. A
+follower whose replies are always overdue gets no entries.
 """
 
 from collections.abc import Iterator
@@ -55,7 +53,7 @@ class AppendLeader:
         return min((self._due_ms(progress) for progress in self._followers.values()), default=None)
 
     def _due_ms(self, progress: Progress) -> Milliseconds:
-        """When this follower is to be sent something, though nothing happens before."""
+        """Return the time at which the leader must send to this follower, if nothing happens before."""
         options, now = self._replica.options, self._replica.now
         due_ms = now if progress.sent_ms is None else progress.sent_ms + self._pause_ms(progress)
         oldest_ms = progress.oldest_sent_ms()
@@ -77,7 +75,7 @@ class AppendLeader:
         return due_ms
 
     def begin(self) -> None:
-        """The first append of the term announces the leader."""
+        """Announce the leader with the first append of the term."""
         self.appended()
 
     def expire(self) -> None:
@@ -96,15 +94,15 @@ class AppendLeader:
             self._replicate(peer, progress)
 
     def followers_changed(self) -> None:
-        """A follower that joined begins at the end of the log, as all do at the beginning of the term."""
+        """Do nothing: a new follower begins at the end of the log, as all do at the beginning of the term."""
 
     def committed(self) -> None:
-        """Tell idle followers; the others learn it with the next append."""
+        """Send the commit index to idle followers; the others get it with the next append."""
         for peer, progress in self._followers.items():
             self._tell_commit_index(peer, progress)
 
     def receive(self, sender: ServerId, message: Message) -> None:
-        """A follower answered an append or a chunk in our term."""
+        """Process a follower's reply to an append or a chunk in our term."""
         progress = self._followers.get(sender)
         if progress is not None and isinstance(message, AppendReply):
             self._append_answered(sender, progress, message)
@@ -139,14 +137,14 @@ class AppendLeader:
         self._may_be_asked_again(sender, progress)
 
     def _is_late(self, progress: Progress, correlation: int) -> bool:
-        """Whether a newer request has no answer, where one is asked for at a time.
+        """Return True if a newer request is open and the protocol permits one request at a time.
 
-        That one may have brought the follower further than this answer tells, so no place to go on follows from it.
+        The newer request may have brought the follower further, so this reply must not set the next index.
         """
         return self._one_at_a_time and correlation != progress.newest
 
     def _holds(self, progress: Progress, index: Index) -> None:
-        """What a late answer still counts for."""
+        """Count a late reply as contact and for the stored entries."""
         progress.holds(index, self._replica.now)
         if self._tracker.acknowledge(progress, index):
             self.committed()
@@ -164,7 +162,10 @@ class AppendLeader:
         self._tell_commit_index(sender, progress)
 
     def not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
-        """Go back to what the peer lacks. It has not answered, so neither a quorum nor a read may count on it."""
+        """Go back to the entries that the peer lacks.
+
+        It has not replied, so this counts neither for a quorum nor for a read.
+        """
         progress = self._followers.get(peer)
         request = None if progress is None else progress.answered(correlation)
         if progress is None or request is None:
@@ -176,7 +177,7 @@ class AppendLeader:
             self._tracker.wake_by(self._due_ms(progress))
 
     def connected(self, peer: ServerId) -> None:
-        """What an earlier connection carried is lost, so its size gives it no time any more."""
+        """Treat requests of an earlier connection as lost: their size no longer extends their time."""
         progress = self._followers.get(peer)
         if progress is not None:
             progress.lost_connection()
@@ -215,16 +216,16 @@ class AppendLeader:
         return False
 
     def confirm(self, round_number: int) -> None:
-        """A heartbeat to every follower: one that answers it has not seen a later term before it was sent."""
+        """Send a heartbeat to every follower: a reply proves that the follower had no later term when this was sent."""
         self._round_number = round_number
         for peer, progress in self._followers.items():
             if self._may_ask(progress) and not self._is_kept_for_disk(progress):
                 self._send(peer, progress, ())
 
     def _may_be_asked_again(self, peer: ServerId, progress: Progress) -> None:
-        """The only request has been answered, or the disk has: what gathered meanwhile waits no longer.
+        """Send queued work after the reply to the only request, or after a disk read.
 
-        Entries go first, or the disk is asked for them; a round of reads goes with them, or now if there are none.
+        Entries go first, or are read from disk; a round of reads goes with them, or now if there are none.
         """
         if not self._one_at_a_time or not self._may_ask(progress):
             return
@@ -240,7 +241,7 @@ class AppendLeader:
         """Send nothing: the followers notice that the heartbeats end."""
 
     def describe(self, now: Milliseconds) -> tuple[FollowerProgress, ...]:
-        """The followers as plain data; ages count to `now`."""
+        """Return the followers as plain data; ages count to `now`."""
         return tuple(
             FollowerProgress(
                 peer,
@@ -255,7 +256,7 @@ class AppendLeader:
         )
 
     def faults(self) -> Iterator[str]:
-        """What is impossible about a follower's progress."""
+        """Yield contradictions in a follower's progress."""
         for progress in self._followers.values():
             if not 0 <= progress.match < progress.next <= self._replica.log.last_index + 1:
                 yield "progress out of range"
@@ -265,7 +266,7 @@ class AppendLeader:
                 yield "appends in flight counted wrongly"
 
     def _replicate(self, peer: ServerId, progress: Progress) -> None:
-        """Send the follower the entries that it lacks, or the snapshot instead, as far as is allowed now."""
+        """Send the follower the entries that it lacks, or the snapshot instead, within the present limits."""
         log = self._replica.log
         if progress.next <= log.start.index:
             self._send_snapshot(progress)
@@ -319,7 +320,7 @@ class AppendLeader:
         self._may_be_asked_again(sender, progress)
 
     def _tell_commit_index(self, peer: ServerId, progress: Progress) -> None:
-        """Tell an idle follower before the next heartbeat; a busy one learns it with the next append."""
+        """Send the commit index to an idle follower early; a busy one gets it with the next append."""
         replica = self._replica
         behind = progress.sent_commit < replica.applier.commit
         is_idle = not progress.in_flight and not self._is_kept_for_disk(progress)
@@ -333,19 +334,19 @@ class AppendLeader:
             self._tracker.wake_by(progress.commit_due_ms)
 
     def _is_due(self, progress: Progress) -> bool:
-        """Whether the follower has not been sent anything for a heartbeat interval."""
+        """Return True if a heartbeat interval has passed since the last message to the follower."""
         replica = self._replica
         return progress.sent_ms is None or replica.now >= progress.sent_ms + self._pause_ms(progress)
 
     def _pause_ms(self, progress: Progress) -> Milliseconds:
-        """How long nothing may be sent to the follower before a heartbeat is."""
+        """Return the longest pause between messages to the follower."""
         options = self._replica.options
         if self._is_kept_for_disk(progress):
             return max(options.heartbeat_ms, options.retry_ms)
         return options.heartbeat_ms
 
     def _is_kept_for_disk(self, progress: Progress) -> bool:
-        """Whether the one request is for what the disk reads: else each heartbeat would have it read in vain."""
+        """Return True if the only request waits for a disk read, which a heartbeat would make useless."""
         return self._one_at_a_time and progress.waits_for_disk
 
     def _check_overdue(self, progress: Progress) -> None:
@@ -368,20 +369,20 @@ class AppendLeader:
             progress.became_unreachable(self._place_to_probe(progress))
 
     def _heeds_overdue(self, progress: Progress) -> bool:
-        """Whether an overdue answer changes anything: of one that is unreachable only if no other may be asked for."""
+        """Return True if an overdue reply has an effect: one request at a time, or a reachable follower."""
         return self._one_at_a_time or progress.state is not ProgressState.UNREACHABLE
 
     def _place_to_probe(self, progress: Progress) -> Index:
-        """From where to find out how far the log of a follower agrees that has been lost."""
+        """Return the index from which to probe the log of an unresponsive follower."""
         from_the_end = self._replica.features.probes_from_the_end
         return (self._replica.log.last_index if from_the_end else progress.match) + 1
 
     def _may_ask(self, progress: Progress) -> bool:
-        """Whether one more request may be sent to the follower now."""
+        """Return True if one more request may be sent to the follower now."""
         return not (self._one_at_a_time and progress.is_asked)
 
     def _send(self, peer: ServerId, progress: Progress, entries: tuple[Entry, ...]) -> None:
-        """An append; without entries a heartbeat, which keeps leadership and finds out whether the logs still agree."""
+        """Send an append; without entries a heartbeat, which keeps leadership and checks that the logs still agree."""
         replica = self._replica
         # The entry before `next` exists: `next` is at most one beyond the leader's log, which never shrinks at its end.
         # If the follower needs what is compacted, the heartbeat names the oldest place whose term is known.

@@ -1,27 +1,20 @@
-"""AppendEntries and InstallSnapshot as they arrive, in any role (Raft figures 2 and 13).
-
-*Which sender is followed.*
+"""Receipt of AppendEntries and InstallSnapshot, in any role (Raft figures 2 and 13).
 
     of an older term               refused at our term, nothing changes
-    of a later term, from outside  refused and counted, while a leader is heard (`ServerRole.refuses_outsider`)
+    of a later term, from outside  refused and counted, during contact with a leader (`ServerRole.refuses_outsider`)
     of a term far ahead            refused, and our term has come nearer by one step (`Replica.adopt_term`)
     of a second leader             refused and counted: a term has one leader, so one of the two is wrong
-    of the leader of our term      a candidate becomes its follower; the timer starts anew; the follower takes it
+    of the leader of our term      a candidate becomes its follower; the timer restarts; the follower takes it
 
-A leader counts every answer of its term towards check-quorum and its lease, a refusal too, because it proves that the
-follower listens to no other candidate. A refused leader must not take the answer for such a promise, so the answer
-never carries the term that this leader leads (`refuse_leader`).
+A leader counts every reply of its term towards check-quorum and its lease, even a refusal: the follower listens to no
+other candidate. A refused leader must not count the reply, so it never carries that leader's term (`refuse_leader`).
 
-*What an append does to the log.* An append passes the consistency check (`previous` is in our log, in that term) or is
-refused with a hint. Then entries that are there already are skipped, a conflicting suffix is cut, the rest is appended.
-An append that is a prefix of what we hold cuts nothing: it may be an old one that was delayed. The commit index follows
-the leader's only as far as this append proved our log equal to the leader's; beyond, we may hold entries that it never
-had.
+An append passes the consistency check (`previous` is in our log, in that term) or is refused with a hint. Then present
+entries are skipped, a conflicting suffix is cut, the rest is appended. A delayed append that is a prefix of our log
+cuts nothing. The commit index follows the leader's only up to the proven match; later entries may be absent there.
 
-Success is answered when what it claims is durable. A heartbeat is answered at once, with what is durable already, so a
-follower whose disk is slow is late but never seems dead.
-
-The counterpart is `fetch_receiver`, where the follower asks. Replies go to the role that asked (`raft`).
+A success reply waits until its claim is durable. The reply to a heartbeat reports the durable end immediately, so a
+follower with a slow disk is late but never seems dead. The counterpart for followers that fetch is `fetch_receiver`.
 """
 
 from dataclasses import replace
@@ -38,7 +31,7 @@ from consensus.core.snapshots import ReceivedChunk, SnapshotReceiver
 
 
 class AppendReceiver:
-    """What a leader sends to one server, whatever the role of this server."""
+    """Requests of a leader to one server, in any role of this server."""
 
     def __init__(self, replica: Replica, role: ServerRole, snapshots: SnapshotReceiver) -> None:
         self._replica = replica
@@ -46,7 +39,7 @@ class AppendReceiver:
         self._snapshots = snapshots
 
     def receive(self, request: AppendEntries | InstallSnapshot) -> None:
-        """A plausible request of a leader arrives."""
+        """Process a plausible request of a leader."""
         if not self._follow(request.term, request.leader):
             refuse_leader(self._replica, request.leader, request)
             return
@@ -69,7 +62,7 @@ class AppendReceiver:
                 assert_never(request)
 
     def _follow(self, term: Term, leader: ServerId) -> bool:
-        """A leader's request has come: be its follower. Returns False if it is no leader of our term."""
+        """Follow the sender of a leader's request. Return False if it is not a leader of our term."""
         if term < self._replica.term:
             return False
         if term > self._replica.term and (
@@ -84,11 +77,11 @@ class AppendReceiver:
 
 
 def refuse_leader(replica: Replica, sender: ServerId, request: AppendEntries | InstallSnapshot) -> None:
-    """Answer a leader's request that has changed nothing here, not even who leads.
+    """Reply to a leader's request that has changed nothing here, not even the known leader.
 
-    The answer tells a leader of an older term our term. Any other leader must not count it: with an answer of its own
-    term it would keep its majority and renew its lease, although we have promised nothing. So a leader of our term gets
-    an answer of term 0, which is older than every leader's; a leader of a later term gets ours.
+    The reply gives a leader of an older term our term. Any other leader must not count it: a reply of its term would
+    keep its majority and renew its lease without our promise. So a leader of our term gets a reply of term 0, which is
+    older than every leader's; a leader of a later term gets ours.
     """
     term, after = (0, 0) if request.term == replica.term else (replica.term, replica.hard_state_number)
     match request:
@@ -129,10 +122,10 @@ def append(replica: Replica, request: AppendEntries) -> None:
 
 
 def without_compacted(replica: Replica, request: AppendEntries) -> AppendEntries | None:
-    """The part of an old append that is not compacted here; None if there is none, and then it is answered.
+    """Return the part of an old append after our compacted entries; None after acknowledging one without such a part.
 
-    What is compacted was committed, so it equals what the leader has there. It is ours for good only when the snapshot
-    that stands for it is durable, so the answer waits for that.
+    Compacted entries were committed, so they equal the leader's entries. They are permanent only when their snapshot is
+    durable, so the reply waits for that.
     """
     start = replica.log.start
     covered = start.index - request.previous.index
@@ -148,12 +141,12 @@ def without_compacted(replica: Replica, request: AppendEntries) -> AppendEntries
 
 
 def encoded_behind(request: AppendEntries, count: int) -> bytes:
-    """The bytes of an append's entries but for the first `count`, if they are at hand."""
+    """Return the bytes of an append's entries except the first `count`, if available."""
     return request.encoded[group_bytes(request.entries[:count]) :] if count else request.encoded
 
 
 def next_to_try(log: Log, previous: LogId) -> Index:
-    """From where a leader should try after `previous` failed to match: skips whole conflicting terms."""
+    """Return the index to try after `previous` failed to match: skip whole conflicting terms."""
     agreement = log.divergence(previous)
     if agreement.index < previous.index or agreement.index == log.start.index:
         return agreement.index + 1
@@ -169,7 +162,7 @@ def first_new_index(replica: Replica, request: AppendEntries) -> Index | None:
 
 
 def proven_commit(replica: Replica, request: AppendEntries, matched: Index) -> Index:
-    """The leader's commit index, as far as this append proved our log equal to the leader's."""
+    """Return the leader's commit index, limited to the proven match of the logs."""
     return min(request.commit, matched, replica.log.last_index)
 
 

@@ -1,21 +1,20 @@
-"""A leader that is fetched from: it answers replicas that fetch, and announces its term (KIP-595).
+"""A leader with followers that fetch: it replies to their fetches, and announces its term (KIP-595).
 
     fetch ──▶ does its position lie in our log? ──no──▶ diverging: the newest place where both logs may agree
                  │ yes: the replica holds everything up to it durably, which is its acknowledgement
                  ▼
               entries after it ──▶ reply        none ──▶ parked until an append, a new commit index, or its time is up
 
-A new commit index waits for entries for `commit_notice_ms`: an answer with nothing else costs both servers as much as
-the one that carries the next entry, and would leave just when that entry is on its way.
+A new commit index waits for entries for `commit_notice_ms`: a reply with the index alone costs as much as one with the
+next entry, and would often leave just before it.
 
-The next fetch acknowledges what the last answer brought; there is no other acknowledgement. A follower that fetches
-nothing for an election timeout does not count for check-quorum, so a leader whose followers all stop fetching notices
-it and resigns (the KIP's leader progress timeout). It tells the voters when it begins (BeginQuorumEpoch, repeated until
-a voter answers or fetches) and when it ends by its own choice (EndQuorumEpoch, with the fullest logs first, so that the
-election does not wait for a timeout).
+The next fetch is the only acknowledgement of the last reply. A follower without a fetch for an election timeout does
+not count for check-quorum, so a leader whose followers all stop fetching resigns (the KIP's leader progress timeout).
+It announces itself to the voters when it begins (BeginQuorumEpoch, repeated until a voter replies or fetches). It sends
+EndQuorumEpoch when it resigns by choice, with the longest logs first, so that the election need not wait.
 
-Parked fetches are one per replica, and bounded in number for replicas that are no voters: one more is answered at once
-with nothing, which is true and costs the observer a little latency.
+There is one parked fetch per replica. The number is bounded for replicas that are not voters: any further fetch gets an
+immediate empty reply, which is correct and costs the observer a little latency.
 """
 
 from collections.abc import Iterator
@@ -63,14 +62,14 @@ class FetchLeader:
         self._round_number = 0
         self._parked: dict[ServerId, Parked] = {}
         self._observers: dict[ServerId, Progress] = {}
-        """Servers that fetch and are no followers; `match` is where they fetched from last."""
+        """Servers that fetch and are not followers; `match` is the position of their last fetch."""
         self._chunks = SnapshotServer(replica)
         self._begun: dict[int, tuple[ServerId, int]] = {}
         """Announcements without an answer: the recipient, and the round of `confirm`."""
 
     @property
     def deadline(self) -> Milliseconds | None:
-        """When a parked fetch's time is up, or an announcement is to be repeated."""
+        """Return the time at which a parked fetch expires or an announcement must be repeated."""
         due = [parked.until_ms for parked in self._parked.values() if parked.read_id is None]
         for progress in self._followers.values():
             if progress.announced_ms is not None:
@@ -80,7 +79,7 @@ class FetchLeader:
         return min(due, default=None)
 
     def begin(self) -> None:
-        """Tell the voters which server leads this term."""
+        """Announce the leader of this term to the voters."""
         for voter in self._replica.others:
             self._announce(voter, self._followers[voter])
 
@@ -104,7 +103,7 @@ class FetchLeader:
                 self._serve(self._parked.pop(peer).fetch)
 
     def followers_changed(self) -> None:
-        """Tell servers that joined which one leads: a newcomer knows of no voter that it could ask."""
+        """Announce the leader to servers that joined: a newcomer does not have the address of any voter."""
         for peer, progress in self._followers.items():
             self._observers.pop(peer, None)
             if not progress.has_replied and progress.announced_ms is None:
@@ -123,7 +122,7 @@ class FetchLeader:
                 self._tracker.wake_by(parked.until_ms)
 
     def receive(self, sender: ServerId, message: Message) -> None:
-        """A fetch, of entries or of a snapshot, or the answer to an announcement."""
+        """Process a fetch of entries or of a snapshot, or the reply to an announcement."""
         match message:
             case Fetch():
                 self._fetched(message)
@@ -138,10 +137,10 @@ class FetchLeader:
                 self._replica.dropped[Drop.APPEND_MESSAGE_AT_FETCH_LEADER] += 1
 
     def not_sent(self, _peer: ServerId, _correlation: int, _next_index: Index) -> None:
-        """Entries leave with the answer to a fetch only, which says where the log of the peer ends."""
+        """Do nothing: entries leave only in the reply to a fetch, which contains the end of the peer's log."""
 
     def connected(self, _peer: ServerId) -> None:
-        """The peer fetches again."""
+        """Do nothing: the peer fetches again."""
 
     def entries_read(self, event: EntriesRead) -> bool:
         """Storage gave back entries for a server that fetches."""
@@ -158,9 +157,9 @@ class FetchLeader:
         return self._chunks.read(event)
 
     def confirm(self, round_number: int) -> None:
-        """Announce this leader again until each voter answers: one that does had seen no later term when this was sent.
+        """Announce this leader again until each voter replies: a reply proves that its voter had no later term.
 
-        A fetch says nothing about the round: it may have been sent long ago.
+        A fetch does not confirm the round: it may have been sent long ago.
         """
         self._round_number = round_number
         for voter in self._replica.others:
@@ -169,7 +168,7 @@ class FetchLeader:
         self._tracker.wake_by(self._replica.now + self._replica.options.retry_ms)
 
     def resign(self, successor: ServerId | None) -> None:
-        """Answer all parked fetches; if the term ends by our own choice, tell the voters."""
+        """Reply to all parked fetches; if the term ends by our own choice, announce the end to the voters."""
         replica = self._replica
         if replica.term == self._term:
             preferred = self._successors(successor)
@@ -194,7 +193,7 @@ class FetchLeader:
         return tuple(self._describe(peer, progress, now) for peer, progress in fetching)
 
     def faults(self) -> Iterator[str]:
-        """What is impossible about the fetches."""
+        """Yield contradictions in the state of the fetches."""
         if len(self._observers) > MAX_OBSERVERS:
             yield "too many stored observers"
         if len(self._parked) > len(self._followers) + MAX_OBSERVERS:
@@ -207,14 +206,14 @@ class FetchLeader:
         return self._replica.options.election_timeout_min_ms // 2
 
     def _fetched(self, fetch: Fetch) -> None:
-        """A replica says where its log ends, all of it durable, and asks for what follows."""
+        """Process a replica's fetch: its whole log up to the position is durable."""
         replica, peer = self._replica, fetch.replica
         if fetch.is_sign_of_life:
             self._alive(fetch)
             return
         superseded = self._parked.pop(peer, None)
         if superseded is not None:
-            # It asked again, so it no longer waits for the older answer; but every request is answered once.
+            # The newer fetch replaces the older one, but every request gets one reply.
             self._reply(superseded.fetch)
         self._heard(peer)
         if peer not in self._followers:
@@ -233,7 +232,7 @@ class FetchLeader:
         self._serve(fetch)
 
     def _alive(self, fetch: Fetch) -> None:
-        """A replica shows that it is alive while a large answer is on its way to it, and what it holds durably."""
+        """Record contact and durable position of a replica while a large reply is on its way to it."""
         self._heard(fetch.replica)
         follower = self._followers.get(fetch.replica)
         if follower is not None:
@@ -245,7 +244,7 @@ class FetchLeader:
         self._reply(fetch)
 
     def _turn_back(self, fetch: Fetch) -> None:
-        """The replica's log is not a part of ours: say where both may agree, or what stands for what we compacted."""
+        """Reply to a replica whose log is not a part of ours: the place of possible agreement, or our snapshot."""
         log = self._replica.log
         agreement = log.divergence(fetch.position)
         if log.snapshot is not None and (
@@ -281,7 +280,7 @@ class FetchLeader:
             else:
                 self._reply(fetch, entries)
             return
-        # Bounded: a follower that asks to wait longer than this would seem dead to check-quorum.
+        # Bounded: with a longer wait a follower would seem dead to check-quorum.
         wait_ms = min(fetch.max_wait_ms, options.check_quorum_ms // 2, options.election_timeout_min_ms // 2)
         if fetch.commit < replica.applier.commit:
             wait_ms = min(wait_ms, options.commit_notice_ms)
@@ -292,11 +291,11 @@ class FetchLeader:
             self._tracker.wake_by(replica.now + wait_ms)
 
     def _progress_of(self, peer: ServerId) -> Progress | None:
-        """What is known of a server that fetches; None if it is one observer too many."""
+        """Return the progress of a server that fetches; None if there are too many observers."""
         return self._followers.get(peer) or self._observers.get(peer)
 
     def _observe(self, peer: ServerId) -> None:
-        """Remember an observer, in the place of the longest silent one if there are too many."""
+        """Add an observer; if there are too many, replace the observer with the oldest contact."""
         now, observers = self._replica.now, self._observers
         if peer not in observers and len(observers) >= MAX_OBSERVERS:
             silent = min(observers, key=lambda each: observers[each].contact_ms)
@@ -331,7 +330,7 @@ class FetchLeader:
         self._tracker.wake_by(self._replica.now + self._announce_every_ms)
 
     def _ask_again(self, peer: ServerId, progress: Progress) -> None:
-        """The round of `confirm` goes on until this voter has answered in it."""
+        """Repeat the announcement of the round of `confirm` until this voter has replied in it."""
         progress.asked_ms = None
         if peer in self._replica.voters:
             progress.asked_ms = self._replica.now
@@ -361,7 +360,7 @@ class FetchLeader:
         self._tracker.confirmed(progress, round_number)
 
     def _successors(self, chosen: ServerId | None) -> tuple[ServerId, ...]:
-        """The other voters: the chosen one, then the fullest log first."""
+        """Return the other voters: first the chosen one, then by length of their logs."""
         matches = {peer: progress.match for peer, progress in self._followers.items()}
         return tuple(sorted(self._replica.others, key=lambda voter: (voter != chosen, -matches.get(voter, 0), voter)))
 
@@ -381,7 +380,7 @@ class FetchLeader:
 
 
 def refuse_fetch(replica: Replica, fetch: Fetch, leader: ServerId | None, error: RefusalReason) -> None:
-    """Answer a fetch with the reason why it gets nothing."""
+    """Refuse a fetch with a reason."""
     reply = FetchReply(
         term=replica.term, leader=leader, commit=replica.applier.commit, correlation=fetch.correlation, error=error
     )

@@ -1,30 +1,22 @@
-"""The messages of fetching as they arrive, in any role, and the effect of a reply on the log and the role (KIP-595).
+"""Receipt of the messages of fetching, in any role, and the effect of a reply on the log and the role (KIP-595).
 
-    Fetch               the leader serves it (`fetch_leader`); any other server names the leader if it knows it
-    FetchSnapshot       likewise, for a chunk of the snapshot
+    Fetch               the leader serves it (`fetch_leader`); any other server names the leader if known
+    FetchSnapshot       the same, for a chunk of the snapshot
     FetchReply          the follower takes it
     FetchSnapshotReply  the follower stores the chunk, and requests the next when it is durable
     BeginQuorumEpoch    follow its sender, unless the term has another known leader
     EndQuorumEpoch      the leader resigned: campaign now, or after a back-off that grows with the place in its list
 
-*Effect of a reply* (`take`, `take_chunk`).
+*Effect of a reply* (`take`, `take_chunk`). Entries are appended. A diverging log is cut to the newest place of possible
+agreement: terms never fall along a log, so the suffix is absent from the leader's log. If the leader compacted the
+entries, chunks of its snapshot are fetched, stored, verified and installed. The commit index becomes the leader's, up
+to the end of our log.
 
-    entries      appended at the end, from where they were requested
-    diverging    the log is cut to the newest place where both may agree: no entry that the leader has is lost,
-                 for terms never fall along a log, so the suffix has a term that the leader's log has not there
-    snapshot     the entries are gone there: chunks of the snapshot are fetched next
-    a chunk      stored, read back when it is the last, and installed
+A contradicting cluster id is refused. It ends this process only if an elected leader with that id refuses our fetch or
+announces itself: otherwise one misconfigured server could stop a healthy majority. An unknown id is not compared.
 
-The commit index becomes the leader's, as far as our log goes: the reply shows that our log is a part of the leader's.
-
-A cluster id that contradicts ours is refused. It ends this process only if it comes from an elected leader that refuses
-our fetch or announces itself: if every contradiction were fatal, one misconfigured server could stop a healthy
-majority. So a vote request with another id is refused like any other. An id that either side does not know yet is not
-compared.
-
-A follower that learns of the leader from a redirect fetches from it and restarts its timer once, but still answers
-candidates. Only the leader's own contact makes it refuse them. While it does, a leader of a later term that is outside
-the group as our log knows it is refused, and a fetch reply that names one is dropped (`ServerRole.refuses_outsider`).
+A redirect restarts the follower's timer once; only the leader's own contact makes it refuse candidates. During contact
+it also refuses later leaders outside the group, and replies that name them (`ServerRole.refuses_outsider`).
 """
 
 from typing import assert_never
@@ -143,7 +135,7 @@ class FetchReceiver:
 
     @property
     def deadline(self) -> Milliseconds | None:
-        """The time when `maybe_fetch` is due; None if this server does not follow, or has no server to ask."""
+        """Return the time when `maybe_fetch` is due; None without a server to fetch from."""
         return None if self._role.as_follower is None else self._schedule.deadline
 
     def maybe_fetch(self) -> None:
@@ -177,13 +169,13 @@ class FetchReceiver:
         refuse(self._replica, sender, request, self._role.leader, error)
 
     def _fetch_requested(self, fetch: Fetch | FetchSnapshot) -> None:
-        """KIP-595, Fetch request handling, steps 1 and 2; the strategy does the others."""
+        """Process a fetch: KIP-595, Fetch request handling, steps 1 and 2; the strategy does the others."""
         replica, leader = self._replica, self._role.as_leader
         if replica.is_foreign(fetch.cluster_id):
             foreign = RefusalReason.NOT_LEADER if leader is None else RefusalReason.FOREIGN_CLUSTER
             self._refuse(fetch.replica, fetch, foreign)
         elif fetch.term > replica.term:
-            # Only a voter's term counts: it may know more than we. Any other server, such as a removed one that
+            # Only a voter's term counts: it may be ahead of ours. Any other server, such as a removed one that
             # campaigns in vain, would depose leader after leader.
             if fetch.replica in replica.voters:
                 self._role.check_term(fetch.term)
@@ -262,7 +254,7 @@ class FetchReceiver:
             self._redirected(reply.leader)
 
     def _fetch_replied(self, sender: ServerId, reply: FetchReply | FetchSnapshotReply) -> None:
-        """KIP-595, Fetch response handling."""
+        """Process a reply: KIP-595, Fetch response handling."""
         replica, role = self._replica, self._role
         pending = self._schedule.take_reply_to(sender, reply.correlation)
         if pending is None:
@@ -308,7 +300,10 @@ class FetchReceiver:
         self._role.follow(leader)
 
     def _turned_away(self, sender: ServerId, reply: FetchReply | FetchSnapshotReply) -> None:
-        """Ask the leader that the reply names, else the next voter. A leader that refuses lacks the requested data."""
+        """Fetch from the leader that the reply names, else the next voter.
+
+        A leader that refuses lacks the requested data.
+        """
         if reply.leader == sender:
             self._follow(sender)
             if reply.error is not RefusalReason.BUSY:
@@ -348,7 +343,7 @@ def succession_backoff_ms(replica: Replica, place: int) -> Milliseconds:
 def refuse(
     replica: Replica, sender: ServerId, request: FetchRequest, leader: ServerId | None, error: RefusalReason
 ) -> None:
-    """Answer a request that changes nothing."""
+    """Refuse a request without any change."""
     match request:
         case Fetch():
             refuse_fetch(replica, request, leader, error)

@@ -1,26 +1,23 @@
-"""The schedule of a server that fetches: which server it asks, when, and for how much (KIP-595, Fetch).
+"""The schedule of a server that fetches: the target, the time and the size of each fetch (KIP-595, Fetch).
 
-    leader known      ask it; the reply (entries, a new commit index, or nothing after a while) is followed by the next
-    leader unknown    ask the voters in random order until one of them names the leader
-    no reply          ask again; a late reply is still taken
+    leader known      fetch from it; after the reply (entries, a commit index, or nothing after a while) fetch again
+    leader unknown    query the voters in random order until one of them names the leader
+    no reply          fetch again; a late reply is still taken
     disk is writing   a fetch acknowledges its position as durable, so the next one waits; if that lasts, a fetch from
                       the durable end shows the leader that this server is alive
 
-A reply belongs to the requested position, and to no other. A late "your log diverges here"
-would cut entries that were committed since. So each request is remembered by its correlation, and
-`fetch_receiver` drops a reply whose position is no longer the end of the log.
+A reply belongs to the requested position only: a late report of divergence would cut entries committed since. So each
+request is stored under its correlation, and `fetch_receiver` drops a reply whose position is not the end of the log. If
+the leader no longer has the entries, it names its snapshot. Chunks are fetched in order, each when the previous one is
+durable; entries follow when the snapshot is installed (`snapshots`).
 
-If the leader no longer has the entries, it names its snapshot. Its chunks are fetched one after the other, each when
-the previous one is durable. Entries follow when the snapshot is installed (`snapshots`).
+*Size of a request.* The size is halved when a reply is overdue, and doubled when a full reply comes soon, so a fetch
+takes a part of the timeouts on any link. The bytes of a larger batch are reported as they arrive (`AnswerArriving`).
+Until the reply is complete they count as contact, and a fetch of zero bytes shows the leader that this follower is
+alive.
 
-*Size of a request.* A reply that takes long on a slow link delays the next acknowledgement. So the size is halved when
-a reply is overdue, and doubled when a full reply comes soon: each fetch then takes a part of the timeouts on any link.
-One batch that is larger than that may take minutes. Its bytes are reported as they arrive (`AnswerArriving`). Until the
-reply is complete they count as the leader's contact, the fetch is not repeated, and a fetch of zero bytes shows the
-leader that this follower is alive.
-
-One fetch is under way at a time. After a reply that changes nothing the next fetch waits for its time, even if the
-leader replied early; otherwise the two would exchange empty messages without a pause.
+One fetch is under way at a time. After a reply without a change the next fetch waits for its time; otherwise the two
+would exchange empty messages without a pause.
 """
 
 import dataclasses
@@ -68,7 +65,7 @@ class FetchSchedule:
 
     @property
     def deadline(self) -> Milliseconds | None:
-        """When `maybe_fetch` may have something to do; None if there is no server to ask."""
+        """Return the time when `maybe_fetch` may have work; None if there is no server to fetch from."""
         if self._waiting is not None:
             overdue_ms = self._waiting.overdue_ms
             return min(overdue_ms, self._sign_of_life_ms) if self._is_arriving else overdue_ms
@@ -94,7 +91,7 @@ class FetchSchedule:
             if not redirected:
                 self._ask_for_less()
             else:
-                # The leader of a new term announces itself to the voters soon; other servers must ask the voters.
+                # The leader of a new term announces itself to the voters soon; other servers must query the voters.
                 self._rest_until_ms = replica.now if leader is not None else replica.now + replica.options.heartbeat_ms
         if replica.now < self._rest_until_ms or (self._is_busy and replica.now < self._sign_of_life_ms):
             return

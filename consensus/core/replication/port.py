@@ -1,11 +1,11 @@
-"""What a leader asks of a strategy of replication, whichever side sends and keeps the timers.
+"""The interface between a leader and its strategy of replication, for sending and for fetching.
 
-    leader   ──appended, confirm, expire, receive──▶  strategy     sends entries, or answers replicas that fetch
+    leader   ──appended, confirm, expire, receive──▶  strategy     sends entries, or replies to replicas that fetch
     leader   ◀──heard, acknowledge, confirmed──────  ProgressTracker  ◀── strategy
 
-`append_leader` sends entries; `fetch_leader` answers replicas that fetch. Neither decides anything about safety: what
-counts towards a majority reaches the `ProgressTracker` only, whatever wire it came by. A group uses one strategy, the
-one in its protocol's row of `features`.
+`append_leader` sends entries; `fetch_leader` replies to replicas that fetch. Neither makes decisions about safety: only
+the `ProgressTracker` counts towards a majority, for all wires. A group uses one strategy, set in its protocol's row of
+`features`.
 """
 
 from collections.abc import Iterator
@@ -22,31 +22,31 @@ class Replication(Protocol):
 
     @property
     def deadline(self) -> Milliseconds | None:
-        """When `expire` has something to do; earlier than that, `ProgressTracker.wake_by` is told of it."""
+        """Return the time at which `expire` has work; an earlier time goes to `ProgressTracker.wake_by`."""
 
     def begin(self) -> None:
-        """The first entry of the term is appended: announce leadership."""
+        """Announce leadership, after the first entry of the term."""
 
     def expire(self) -> None:
-        """Do what is due by now."""
+        """Do the work that is due."""
 
     def appended(self) -> None:
-        """The log grew."""
+        """Continue after the log grew."""
 
     def followers_changed(self) -> None:
-        """Servers joined the followers that were given at the beginning, or left them."""
+        """Continue after servers joined or left the followers that `begin` had."""
 
     def committed(self) -> None:
-        """The commit index rose, because our own disk caught up."""
+        """Continue after the commit index rose because our own disk caught up."""
 
     def receive(self, sender: ServerId, message: Message) -> None:
-        """A message of this strategy, of our term, from any server."""
+        """Process a message of this strategy, of our term, from any server."""
 
     def not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
-        """The transport kept back an append, because the peer lacks the entries from `next_index` on."""
+        """Process an append kept back by the transport, because the peer lacks the entries from `next_index` on."""
 
     def connected(self, peer: ServerId) -> None:
-        """A new connection to the peer is up: what an earlier one carried is lost."""
+        """Continue after a new connection to the peer: requests on the earlier one are lost."""
 
     def entries_read(self, event: EntriesRead) -> bool:
         """Storage answered; returns False if the read is not one of this strategy."""
@@ -55,13 +55,13 @@ class Replication(Protocol):
         """Storage answered with a chunk of the snapshot; returns False if the read is not one of this strategy."""
 
     def confirm(self, round_number: int) -> None:
-        """Ask every voter, by a correlated request, whether we still lead."""
+        """Query every voter, by a correlated request, to confirm that we still lead."""
 
     def resign(self, successor: ServerId | None) -> None:
         """Leadership ended: answer what waits, and if the leader resigned by choice, name the server to lead next."""
 
     def describe(self, now: Milliseconds) -> tuple[FollowerProgress, ...]:
-        """The followers as plain data; ages count to `now`."""
+        """Return the followers as plain data; ages count to `now`."""
 
     def faults(self) -> Iterator[str]:
-        """What is impossible about the strategy's state, for the invariants."""
+        """Yield contradictions in the strategy's state, for the invariants."""

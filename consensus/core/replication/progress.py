@@ -1,26 +1,22 @@
-"""What the leader knows of each follower (`Progress`), and what that amounts to (`ProgressTracker`).
+"""The leader's record of each follower (`Progress`), and the resulting commitment (`ProgressTracker`).
 
-*How eagerly a leader sends* to one follower, where it sends appends:
+    PROBING      ──success──▶  REPLICATING        one request at a time until the logs agree at some place
+    REPLICATING  ──refusal──▶  PROBING            pipelined: `next` runs ahead of the replies, up to the window
+    either       ──timeout──▶  UNREACHABLE        only heartbeats, which probe from `match` on, or from our end on
+    UNREACHABLE  ──any reply──▶ another state
+    any          ──needs compacted entries──▶ SNAPSHOT ──installed──▶ PROBING      see `snapshots`
 
-    PROBING      ──success──▶  REPLICATING        one request at a time until a place is found where the logs agree
-    REPLICATING  ──refusal──▶  PROBING            pipelined: `next` runs ahead of the answers, up to the window
-    either       ──timeout──▶  UNREACHABLE        only heartbeats, which ask from `match` on, or from our end on
-    UNREACHABLE  ──any answer──▶ one of the others
-    any          ──needs what is compacted──▶ SNAPSHOT ──installed──▶ PROBING      see `snapshots`
+A dead follower costs a heartbeat per interval, not a batch of entries per retry. Overdue requests are kept for a while
+(`expired`), because a follower with a slow disk may reply late; replies to other requests are stale. Both tables are
+bounded.
 
-A dead follower thus costs a heartbeat per interval, not a batch of entries per retry. Requests whose answer is overdue
-are remembered for a while (`expired`), because a follower with a slow disk may answer late and truthfully; an answer to
-anything else is stale or foreign and tells nothing. Both tables are bounded.
+*Size of a request.* A request that seems lost on a slow link is still on its way. So the size of a request and the
+window are halved when a reply is overdue, and doubled when one comes soon. If requests wait for each other, they begin
+small. Otherwise a large request has the time of its bytes on the slowest link, as long as its connection lasts.
 
-*How much is sent at a time.* A slow link carries no full window within the retry time: what is taken for lost is still
-on its way, and is sent again behind it. So the size of a request and the window are halved when an answer is overdue,
-and doubled when one comes soon. Where requests wait for each other, they begin small as well. Elsewhere a large request
-has the time that its bytes take on the slowest link, unless its connection is lost: then it is overdue as a small one.
-
-*What is committed.* A follower's match index rises, or the leader's own disk has caught up; Only `acknowledge` and
-`own_disk_caught_up` commit, whichever strategy is used. An index commits when a majority of voters holds it durably
-*and* its entry is of the leader's own term (Raft section 5.4.2); entries of older terms commit with it, never by
-counting. A match index that does not rise above the commit index changes nothing, so nothing is counted for it.
+*Commitment.* Only `acknowledge` and `own_disk_caught_up` commit, for either strategy. An index commits when a majority
+of voters holds it durably *and* its entry is of the leader's own term (Raft section 5.4.2); entries of older terms
+commit with it, never by counting.
 """
 
 from dataclasses import dataclass, field
@@ -35,14 +31,15 @@ from consensus.core.snapshots import OutgoingSnapshot
 MAX_REMEMBERED_REQUESTS = 128
 MAX_HALVINGS = 8
 FIRST_HALVINGS = 4
-"""At the beginning and after a silence, where a heartbeat waits behind the only request: a follower whose link is slow
-would campaign before a full one has arrived."""
+"""Halvings at the beginning and after a long pause, if a heartbeat waits for the only request: a follower on a slow
+link would campaign before a full request has arrived.
+"""
 LEAST_REQUEST_BYTES = 4 * 1024
 """No request is made smaller than this."""
 
 
 class ProgressState(Enum):
-    """How eagerly a follower is sent entries."""
+    """State of sending entries to a follower."""
 
     PROBING = "probing"
     REPLICATING = "replicating"
@@ -58,15 +55,15 @@ class SentAppend:
     last: Index
     sent_ms: Milliseconds
     round_number: int = 0
-    """The round of `confirm` in which it was sent."""
+    """The round of `confirm` at the time of sending."""
     transfer_ms: Milliseconds = 0
-    """What the slowest link needs for the entries that were under way with it, its own among them."""
+    """Time that the slowest link needs for all entries under way, including its own."""
     size_bytes: int = 0
-    """Of its entries; 0 once its connection is lost."""
+    """Size of its entries; 0 after its connection is lost."""
 
     @property
     def carries_entries(self) -> bool:
-        """Whether it is more than a heartbeat."""
+        """Return True if it is more than a heartbeat."""
         return self.last > self.previous
 
 
@@ -82,44 +79,44 @@ class Progress:
     """True if it has sent a message in this term; until then `contact_ms` is when the leader began."""
     match: Index = 0
     round_number: int = 0
-    """The newest round of `confirm` in which it answered."""
+    """The newest round of `confirm` with a reply from it."""
     asked_round: int = 0
-    """The newest one in which it was sent something."""
+    """The newest round with a message to it."""
     caught_up_ms: Milliseconds | None = None
-    """When it last held all that we had (KIP-595: lastCaughtUpTimestamp), as far as its answers tell."""
+    """Time at which it last held our whole log (KIP-595: lastCaughtUpTimestamp), according to its replies."""
     end_at_answer: tuple[Index, Milliseconds] | None = None
-    """Where our log ended when it last told how far it is, and when that was."""
+    """End of our log at its last report of progress, and the time of the report."""
     state: ProgressState = ProgressState.PROBING
     halvings: int = 0
-    """How often the size of a request was halved, because its answer was overdue (`part_of`)."""
+    """Halvings of the size of a request, because its reply was overdue (`part_of`)."""
 
     sent_ms: Milliseconds | None = None
     bytes_under_way: int = 0
-    """Of the entries that were sent and not answered."""
+    """Size of the sent entries without a reply."""
     newest: int = 0
     """The correlation of the newest request, with or without entries, or a chunk of the snapshot."""
     sent_commit: Index = 0
     commit_due_ms: Milliseconds | None = None
-    """When it is to be told of a higher commit index, unless an append tells it before."""
+    """Time to send it a higher commit index, unless an append carries it before."""
     in_flight: dict[int, SentAppend] = field(default_factory=dict)
     appends_in_flight: int = 0
-    """How many of them carry entries."""
+    """Number of these requests that carry entries."""
     expired: dict[int, SentAppend] = field(default_factory=dict)
     read_id: int | None = None
     transfer: OutgoingSnapshot | None = None
 
     fetched: tuple[Index, int] = (0, 0)
-    """Of the snapshot that it fetches: its last index, and the offset up to which it holds the bytes."""
+    """Progress of fetching a snapshot: its last index, and the offset up to which the follower holds its bytes."""
     announced_ms: Milliseconds | None = None
-    """When it was last told who leads, until it has shown that it knows."""
+    """Time of the last announcement of the leader to it, until it has followed."""
     asked_ms: Milliseconds | None = None
-    """When it was last asked in the newest round of `confirm`, until it has answered."""
+    """Time of the last query to it in the newest round of `confirm`, until it has replied."""
 
     def reached(self, index: Index, last_index: Index, now: Milliseconds) -> None:
-        """It holds our log, which ends at `last_index`, up to `index` durably.
+        """Record that it holds our log, which ends at `last_index`, up to `index` durably.
 
-        Under load a follower never reaches the end of the log, because the end moves on. But what it holds now may be
-        all that we had when it answered before; then it had caught up at that moment.
+        Under load a follower never reaches the moving end of the log. But its present log may cover our whole log at
+        the time of its previous reply; then it had caught up at that time.
         """
         if index > self.match:
             self.match, self.advanced_ms = index, now
@@ -130,30 +127,30 @@ class Progress:
         self.end_at_answer = last_index, now
 
     def caught_up_ago_ms(self, now: Milliseconds) -> Milliseconds | None:
-        """How long ago it last held all that we had; None if it has not in this term."""
+        """Return the time since it last held our whole log; None if it has not in this term."""
         return None if self.caught_up_ms is None else now - self.caught_up_ms
 
     def fetches_chunk(self, snapshot: Index, offset: int, now: Milliseconds) -> None:
-        """It holds this snapshot up to `offset`; it has not got further if it asks for the same chunk again."""
+        """Record that it holds this snapshot up to `offset`; a repeated fetch of the same chunk is not progress."""
         if offset and (snapshot, offset) != self.fetched:
             self.fetched = snapshot, offset
             self.advanced_ms = now
 
     @property
     def waits_for_disk(self) -> bool:
-        """Whether what it lacks is being read: entries, or a chunk of the snapshot."""
+        """Return True if the entries or the chunk that it lacks are being read."""
         reads_chunk = self.transfer is not None and self.transfer.read_id is not None
         return self.read_id is not None or (self.state is ProgressState.SNAPSHOT and reads_chunk)
 
     @property
     def is_asked(self) -> bool:
-        """Whether a request is unanswered, with entries or without, or a chunk of the snapshot."""
+        """Return True if a request is open: an append, a heartbeat, or a chunk of the snapshot."""
         return bool(self.in_flight) or (self.transfer is not None and self.transfer.sent_ms is not None)
 
     def overtook(self, request: SentAppend, now: Milliseconds) -> bool:
-        """Return True if this is a heartbeat behind entries that a slow link may still carry.
+        """Return True if this is a heartbeat sent after entries that a slow link may still carry.
 
-        Small requests do not need that time: where one was lost, the refusal has to bring it again at once.
+        Small requests do not need that time: after a loss, the refusal must resend immediately.
         """
         return not request.carries_entries and any(
             sent.carries_entries
@@ -167,16 +164,16 @@ class Progress:
         return max(min(full, least), full >> self.halvings)
 
     def took(self, took_ms: Milliseconds, retry_ms: Milliseconds) -> None:
-        """An answer to entries or to a chunk came: send larger requests if it came soon."""
+        """Send larger requests if the reply to entries or to a chunk came soon."""
         if took_ms <= retry_ms // 4:
             self.halvings = max(0, self.halvings - 1)
 
     def was_overdue(self) -> None:
-        """An answer to entries or to a chunk is overdue: send smaller requests."""
+        """Send smaller requests after an overdue reply to entries or to a chunk."""
         self.halvings = min(MAX_HALVINGS, self.halvings + 1)
 
     def may_send_entries(self, window: int) -> bool:
-        """Whether the state and the window leave room for one more request with entries."""
+        """Return True if the state and the window leave room for one more request with entries."""
         match self.state:
             case ProgressState.REPLICATING:
                 return self.read_id is None and self.appends_in_flight < window
@@ -194,7 +191,7 @@ class Progress:
         round_number: int = 0,
         size_bytes: int = 0,
     ) -> None:
-        """Remember a request of so many bytes of entries; while replicating, `next` runs ahead."""
+        """Store a request of so many bytes of entries; while replicating, `next` runs ahead."""
         self.bytes_under_way += size_bytes
         transfer_ms = slow_link_ms(self.bytes_under_way) if size_bytes else 0
         self.in_flight[correlation] = SentAppend(previous, last, now, round_number, transfer_ms, size_bytes)
@@ -206,13 +203,13 @@ class Progress:
             self._expire(next(iter(self.in_flight)))
 
     def lost_connection(self) -> None:
-        """The connection that carried what is under way is gone, and with it perhaps the requests."""
+        """Record that the connection is lost, and with it perhaps its requests."""
         self.bytes_under_way = 0
         for sent in self.in_flight.values():
             sent.transfer_ms = sent.size_bytes = 0
 
     def answered(self, correlation: int) -> SentAppend | None:
-        """The request that this answers, once; None if the answer is stale or foreign."""
+        """Remove and return the request for this reply; None if the reply is stale or foreign."""
         sent = self.in_flight.pop(correlation, None)
         if sent is None:
             return self.expired.pop(correlation, None)
@@ -221,15 +218,15 @@ class Progress:
         return sent
 
     def oldest_sent_ms(self) -> Milliseconds | None:
-        """When the longest unanswered request was sent, or last known to have arrived: large ones arrive later."""
+        """Return the time of the longest open request; for a large one the time at which it should have arrived."""
         return min((sent.sent_ms + sent.transfer_ms for sent in self.in_flight.values()), default=None)
 
     def succeeded(self, request: SentAppend, match: Index, now: Milliseconds) -> None:
-        """The follower holds everything up to `match` durably; with less than it was sent, it did not take the rest."""
+        """Record that the follower holds everything up to `match` durably; it rejected later entries of the request."""
         if match > self.match:
             self.match, self.advanced_ms = match, now
         if request.last > request.previous and match < request.last:
-            # Its backlog is full. To send again at once would go on for ever; the next heartbeat finds out.
+            # Its backlog is full. An immediate retry would repeat without end; the next heartbeat probes it.
             self.became_unreachable(self.match + 1)
             return
         if self.state is not ProgressState.REPLICATING:
@@ -240,7 +237,7 @@ class Progress:
             self._settle_others(request, now)
 
     def _settle_others(self, request: SentAppend, now: Milliseconds) -> None:
-        """What the success of `request` says of the requests that have no answer yet."""
+        """Settle other open requests that the success of `request` covers."""
         for correlation, sent in list(self.in_flight.items()):
             # A heartbeat of a later round of reads is not settled by an older answer: its own is waited for.
             older = sent.sent_ms <= request.sent_ms and sent.round_number <= request.round_number
@@ -252,13 +249,13 @@ class Progress:
                 sent.sent_ms = now
 
     def holds(self, index: Index, now: Milliseconds) -> None:
-        """It holds everything up to `index` durably, which it told too late to say where to go on."""
+        """Record that it holds everything up to `index` durably; the report is too late to set the next index."""
         if index > self.match:
             self.match, self.advanced_ms = index, now
         self.next = max(self.next, self.match + 1)
 
     def refused(self, request: SentAppend, hint: Index) -> bool:
-        """The logs differ at the request's `previous`: back off by the hint. Returns False if that taught nothing."""
+        """Back off by the hint, since the logs differ at `previous`. Return False if the reply is not useful."""
         if self.state is ProgressState.UNREACHABLE:
             self.state = ProgressState.PROBING
         if not self.match < request.previous < self.next:
@@ -269,14 +266,14 @@ class Progress:
         return True
 
     def needs_snapshot(self) -> None:
-        """The entries that the follower lacks are gone."""
+        """Switch to the snapshot: the entries that the follower lacks are deleted."""
         if self.state is not ProgressState.SNAPSHOT:
             self.state = ProgressState.SNAPSHOT
             self.next = self.match + 1
             self._expire_all()
 
     def installed(self, last: Index, now: Milliseconds) -> None:
-        """The follower holds everything up to `last` durably; find out what it lacks beyond."""
+        """Record that the follower holds everything up to `last` durably; probe for later entries."""
         self.transfer = None
         if last > self.match:
             self.match, self.advanced_ms = last, now
@@ -285,9 +282,9 @@ class Progress:
         self._expire_all()
 
     def became_unreachable(self, next_index: Index) -> None:
-        """Answers are overdue: take what is under way for lost and wait for a sign of life.
+        """Treat open requests as lost after an overdue reply, and wait for contact.
 
-        Heartbeats ask whether the logs agree before `next_index`, above `match`.
+        Heartbeats check that the logs agree before `next_index`, above `match`.
         """
         self.state = ProgressState.UNREACHABLE
         if self.transfer is not None:
@@ -310,7 +307,7 @@ class Progress:
 
 
 class ProgressTracker:
-    """The followers of one leader, and what a majority of the voters among them has acknowledged."""
+    """The followers of one leader, and the acknowledgements of a majority of the voters among them."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -318,7 +315,7 @@ class ProgressTracker:
         self.committed_ms: Milliseconds = replica.now
         """When something was last committed, or when proposals began to wait."""
         self.wake_ms: Milliseconds = replica.now
-        """No later than the first thing that is due; it is found anew only when it has come (`Leader.expire`)."""
+        """Upper bound for the time of the next due work; it is computed again only at that time (`Leader.expire`)."""
 
     @property
     def confirmed_round(self) -> int:
@@ -339,15 +336,15 @@ class ProgressTracker:
         self.wake_ms = min(self.wake_ms, due_ms)
 
     def note_contact(self, progress: Progress) -> None:
-        """The follower spoke in our term just now: it counts for check-quorum."""
+        """Record contact with the follower in our term: it counts for check-quorum."""
         progress.contact_ms, progress.has_replied = self._replica.now, True
 
     def confirmed(self, progress: Progress, round_number: int) -> None:
-        """The follower answered, in our term, a request that was sent in this round of `confirm` or later."""
+        """Record the follower's reply, in our term, to a request sent in this round of `confirm` or later."""
         progress.round_number = max(progress.round_number, round_number)
 
     def acknowledge(self, progress: Progress, index: Index) -> bool:
-        """The follower holds our log up to `index` durably; returns whether something was committed by that."""
+        """Record that the follower holds our log up to `index` durably; return True if that committed an entry."""
         progress.reached(index, self._replica.log.last_index, self._replica.now)
         return progress.match > self._replica.applier.commit and self._commit()
 
@@ -356,7 +353,7 @@ class ProgressTracker:
         return self._own_match() > self._replica.applier.commit and self._commit()
 
     def _commit(self) -> bool:
-        """Commit what a majority holds, if it is of our own term."""
+        """Commit the index held by a majority, if its entry has our term."""
         replica = self._replica
         matches = {peer: progress.match for peer, progress in self.followers.items()}
         matches[replica.server_id] = self._own_match()
