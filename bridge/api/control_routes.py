@@ -49,6 +49,7 @@ from bridge.api.requests import (
     QueryRequest,
     ReplaceKeysRequest,
     TransferRequest,
+    body_form,
 )
 from bridge.api.trace import EventPage
 from bridge.api.view import FarmView
@@ -81,14 +82,18 @@ class Route(Generic[A]):
     content: str = ""
     body: type[RequestBody] | None = None
     """The type of the request's body; None if the body is ignored, or is bytes."""
-    expected: str = ""
-    """The form of the body, for its refusal."""
     empty: bytes = b""
     """The JSON that replaces an empty body."""
     numbers: Mapping[str, int] = field(default_factory=dict)
     """The parameters of the query, each with its default."""
     status: int = 200
     """The HTTP status of the response, unless the handler returns another one."""
+
+    @property
+    def expected(self) -> str:
+        """The form of the body, for its refusal."""
+        form = "" if self.body is None else body_form(self.body)
+        return f"expected {form}{', or nothing' if self.empty else ''}"
 
     @property
     def access(self) -> Access:
@@ -116,8 +121,8 @@ def _declared(route: Route[A]) -> Route[A]:
 
 _PAGE: Final = {"from": 1, "limit": PAGE_DEFAULT, "wait": 0}
 _CHECK: Final = {"check": 0}
-_NODE: Final = {"body": NodeRequest, "expected": 'expected {"node": NAME or ID, "force": false}', "numbers": _CHECK}
-_KEY: Final = {"body": KeyRequest, "expected": 'expected {"key": ID, "force": false}'}
+_NODE: Final = {"body": NodeRequest, "numbers": _CHECK}
+_KEY: Final = {"body": KeyRequest}
 
 # -- the farm, its log, the node ---------------------------------------------------------------------------------------
 
@@ -149,10 +154,6 @@ COMMANDS: Final = _post(
     CommandAnswer,
     "commands of operators, below",
     body=CommandRequest,
-    expected='the body is one of {"exclusion": {"hash": ADDRESS, "excluded": true}},'
-    ' {"cost": {"hash": ADDRESS, "factor": 1.5}}, {"force": {"master": ADDRESS}},'
-    ' {"removal": {"server": NAME, "removed": true}},'
-    ' {"client": {"name": NAME, "key": KEY, "scopes": ["weights"], "admitted": true}}, {"correction": {}}',
     numbers=_CHECK,
 )
 EVENT: Final = _post(
@@ -161,14 +162,12 @@ EVENT: Final = _post(
     "send a user event to all nodes by gossip; 409 `no-gossip`, 503 `busy` beyond 20 a second"
     " ([send-events.md](../how-to/send-events.md))",
     body=EventRequest,
-    expected='expected {"name": NAME, "payload": TEXT}',
 )
 QUERY: Final = _post(
     "/v1/query",
     QueryAnswer,
     "query all nodes; answers when all have answered, or after the timeout (at most 20,000 ms)",
     body=QueryRequest,
-    expected='expected {"name": NAME, "payload": TEXT, "timeoutMs": 5000}',
 )
 LEAVE: Final = _post(
     "/v1/leave",
@@ -182,7 +181,6 @@ CONFIRM_CLUSTER: Final = _post(
     ConfirmedAnswer,
     "accept this cluster as the node's farm; 200 when that is durable, or 409",
     body=ConfirmClusterRequest,
-    expected='the body is {"clusterId": 32 hexadecimal digits}',
 )
 TRANSFER: Final = _post(
     "/v1/transfer",
@@ -190,7 +188,6 @@ TRANSFER: Final = _post(
     "hand leadership over. A node that does not lead passes the order on through the log, and answers when another"
     " server leads. 404, 409 or 503 with the reason",
     body=TransferRequest,
-    expected='the body is {"to": NODE}, or nothing',
     empty=b"{}",
 )
 
@@ -220,7 +217,6 @@ KEYS_REPLACE: Final = _post(
     "replace all gossip keys without an eviction; at the leader. 409 `left-out` names members whose public key is not"
     " known, unless forced",
     body=ReplaceKeysRequest,
-    expected='expected {"force": false}',
     empty=b"{}",
 )
 BACKUP: Final = _post(

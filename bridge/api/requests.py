@@ -4,10 +4,10 @@ An operator's command is one of `ExclusionOrder` … `CorrectionOrder` under its
 operator's words: addresses instead of hashes and destinations, names instead of Raft ids.
 """
 
-from typing import Annotated, Final
+from typing import Annotated, Final, get_args
 
 from msgspec import UNSET, Meta, UnsetType
-from msgspec.structs import fields
+from msgspec.structs import FieldInfo, fields
 
 from bridge.api.json import RequestBody
 from bridge.core.formation.founding import CLUSTER_ID_BYTES
@@ -163,3 +163,21 @@ class CommandRequest(RequestBody, frozen=True):
         """Return the order of the command."""
         order: Order = getattr(self, self.kind)
         return order
+
+
+def body_form(body: type[RequestBody]) -> str:
+    """Return the form of a body: its keys, with defaults of numbers and flags, or names in capitals."""
+    members = [f'"{each.encode_name}": {_value_form(each)}' for each in fields(body)]
+    if body is CommandRequest:
+        return f"one of {', '.join(f'{{{each}}}' for each in members)}"
+    return f"{{{', '.join(members)}}}"
+
+
+def _value_form(field: FieldInfo) -> str:
+    match field.default:
+        case UnsetType():
+            return body_form(get_args(field.type)[0])
+        case bool() | int():
+            return str(field.default).lower()
+        case _:
+            return "true" if field.type is bool else field.name.upper().replace("_", " ")

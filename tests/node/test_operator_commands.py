@@ -195,7 +195,7 @@ async def test_what_was_not_committed_is_not_granted(node: AskedNode, outcome: S
 async def test_a_malformed_command_is_answered_with_the_forms_that_there_are(node: AskedNode, body: bytes) -> None:
     status, code, text = await node.refusal(body)
     assert (status, code) == (400, "bad-request")
-    assert '{"removal": {"server": NAME, "removed": true}}' in text
+    assert '{"removal": {"server": SERVER, "removed": true}}' in text
 
 
 async def test_nothing_is_asked_of_servers_that_would_not_understand_it() -> None:
