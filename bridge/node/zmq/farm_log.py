@@ -80,18 +80,7 @@ class FarmLog:
         """How it is now."""
         farm = self._current.farm
         if farm is None:
-            return LogDescription(
-                is_leader=False,
-                leader=None,
-                peers=self._peers,
-                term=0,
-                first_index=1,
-                last_applied=0,
-                commit=0,
-                last_index=0,
-                snapshot_bytes=0,
-                prune_index=0,
-            )
+            return LogDescription(is_leader=False, leader=None, peers=self._peers)
         about = farm.replica.server.describe()
         raft, applied = about.raft, about.applied
         return LogDescription(

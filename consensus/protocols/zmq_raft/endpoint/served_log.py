@@ -22,18 +22,21 @@ from consensus.server.log_stream import SnapshotChunk
 
 @dataclass(frozen=True, slots=True)
 class LogDescription:
-    """A log as its clients may know it. `peers` are the members; during a change those of both configurations."""
+    """A log as its clients may know it; the defaults describe an empty log.
+
+    `peers` are the members, during a change of both configurations.
+    """
 
     is_leader: bool
     leader: str | None
     peers: tuple[Peer, ...]
-    term: Term
-    first_index: Index
-    last_applied: Index
-    commit: Index
-    last_index: Index
-    snapshot_bytes: int
-    prune_index: Index
+    term: Term = 0
+    first_index: Index = 1
+    last_applied: Index = 0
+    commit: Index = 0
+    last_index: Index = 0
+    snapshot_bytes: int = 0
+    prune_index: Index = 0
     """Up to here no request id is fresh, so a snapshot may replace the entries."""
 
 
