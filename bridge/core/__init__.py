@@ -1,1 +1,1 @@
-"""The pure floor of the farm: formation, the replicated state machine, the publisher's choice, the operator's view."""
+"""The pure floor of the farm: formation, the replicated state machine, the choice of the publisher."""

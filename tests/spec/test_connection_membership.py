@@ -28,28 +28,28 @@ def statuses(known: ConnectionMembership) -> dict[NodeId, Status]:
 
 def test_a_member_that_introduces_itself_is_alive_until_it_has_been_silent_for_long() -> None:
     known = connection_membership()
-    assert [*known.hear(B, 0, first_hand=True)] == [MembershipChanged(B, Status.ALIVE, None)]
+    assert [*known.receive(B, 0, first_hand=True)] == [MembershipChanged(B, Status.ALIVE, None)]
     assert known.look(SILENT_MS - 1, ()) == []
     assert known.look(SILENT_MS, ()) == [MembershipChanged(B, Status.DEAD, Status.ALIVE)]
     # And hearing from it again is life, though it says nothing new.
-    assert [*known.hear(B, 9_000, first_hand=True)] == [MembershipChanged(B, Status.ALIVE, Status.DEAD)]
+    assert [*known.receive(B, 9_000, first_hand=True)] == [MembershipChanged(B, Status.ALIVE, Status.DEAD)]
     assert known.look(9_000 + SILENT_MS - 1, ()) == []
 
 
 def test_two_descriptions_of_one_incarnation_are_an_equivocation() -> None:
     known = connection_membership()
-    known.hear(B, 0, first_hand=True)
-    found = [*known.hear(described(2, says=b"other"), 1, first_hand=False)]
+    known.receive(B, 0, first_hand=True)
+    found = [*known.receive(described(2, says=b"other"), 1, first_hand=False)]
     assert [type(each) for each in found] == [MembershipChanged, Alarm]
     assert [each.equivocates for each in known.members()] == [True]
-    assert [*known.hear(described(2, says=b"third"), 2, first_hand=True)] == []
+    assert [*known.receive(described(2, says=b"third"), 2, first_hand=True)] == []
 
 
 def test_equivocation_at_a_later_generation_is_over() -> None:
     known = connection_membership()
-    known.hear(B, 0, first_hand=True)
-    known.hear(described(2, says=b"other"), 1, first_hand=False)
-    found = [*known.hear(described(2, generation=2), 2, first_hand=False)]
+    known.receive(B, 0, first_hand=True)
+    known.receive(described(2, says=b"other"), 1, first_hand=False)
+    found = [*known.receive(described(2, generation=2), 2, first_hand=False)]
     assert [each.equivocates for each in found if isinstance(each, MembershipChanged)] == [False]
     assert [(each.kind, each.over) for each in found if isinstance(each, Alarm)] == [(AlarmKind.EQUIVOCATION, True)]
     assert [each.equivocates for each in known.members()] == [False]
@@ -57,16 +57,16 @@ def test_equivocation_at_a_later_generation_is_over() -> None:
 
 def test_equivocation_of_a_dropped_member_is_over() -> None:
     known = connection_membership(most=1)
-    known.hear(B, 0, first_hand=True)
-    known.hear(described(2, says=b"other"), 1, first_hand=False)
+    known.receive(B, 0, first_hand=True)
+    known.receive(described(2, says=b"other"), 1, first_hand=False)
     known.look(SILENT_MS + 1, ())
-    found = [*known.hear(C, SILENT_MS + 2, first_hand=True)]
+    found = [*known.receive(C, SILENT_MS + 2, first_hand=True)]
     assert [each.over for each in found if isinstance(each, Alarm)] == [True]
 
 
 def test_a_connection_that_stands_is_life_without_any_introduction() -> None:
     known = connection_membership()
-    known.hear(B, 0, first_hand=True)
+    known.receive(B, 0, first_hand=True)
     for now in range(1_000, 20_000, 1_000):
         assert known.look(now, {B.node_id}) == []
     assert known.look(19_000 + SILENT_MS, ()) == [MembershipChanged(B, Status.DEAD, Status.ALIVE)]
@@ -75,50 +75,52 @@ def test_a_connection_that_stands_is_life_without_any_introduction() -> None:
 
 def test_what_others_pass_on_makes_known_and_renews_but_keeps_no_member_alive() -> None:
     known = connection_membership()
-    assert [*known.hear(C, 0, first_hand=False)] == [MembershipChanged(C, Status.ALIVE, None)]
+    assert [*known.receive(C, 0, first_hand=False)] == [MembershipChanged(C, Status.ALIVE, None)]
     for now in range(0, SILENT_MS, 100):
-        assert not known.hear(C, now, first_hand=False)
+        assert not known.receive(C, now, first_hand=False)
     assert known.look(SILENT_MS, ()) == [MembershipChanged(C, Status.DEAD, Status.ALIVE)]
-    assert not known.hear(C, SILENT_MS, first_hand=False)
+    assert not known.receive(C, SILENT_MS, first_hand=False)
     # Only a later word proves that it has said something since.
     later = described(3, claim=1, says=b"later")
-    assert [*known.hear(later, SILENT_MS, first_hand=False)] == [MembershipChanged(later, Status.ALIVE, Status.DEAD)]
+    assert [*known.receive(later, SILENT_MS, first_hand=False)] == [MembershipChanged(later, Status.ALIVE, Status.DEAD)]
 
 
 def test_the_later_description_counts_in_any_order_and_from_any_sender() -> None:
     known = connection_membership()
     later = described(2, claim=5, says=b"later")
-    known.hear(later, 0, first_hand=False)
-    assert not known.hear(described(2, claim=4, says=b"older"), 0, first_hand=True)
+    known.receive(later, 0, first_hand=False)
+    assert not known.receive(described(2, claim=4, says=b"older"), 0, first_hand=True)
     assert known.members()[0].metadata == b"later"
 
 
 def test_a_goodbye_is_final_for_that_life_and_only_a_later_word_of_its_own_ends_it() -> None:
     known = connection_membership()
-    known.hear(B, 0, first_hand=True)
+    known.receive(B, 0, first_hand=True)
     gone = described(2, claim=1)
-    assert [*known.hear(gone, 1, first_hand=True, leaving=True)] == [MembershipChanged(gone, Status.LEFT, Status.ALIVE)]
-    assert not known.hear(gone, 2, first_hand=True)
-    assert not known.hear(described(2, claim=2), 2, first_hand=False)
+    assert [*known.receive(gone, 1, first_hand=True, leaving=True)] == [
+        MembershipChanged(gone, Status.LEFT, Status.ALIVE)
+    ]
+    assert not known.receive(gone, 2, first_hand=True)
+    assert not known.receive(described(2, claim=2), 2, first_hand=False)
     assert known.look(60_000, ()) == []
     assert known.alive() == ()
     back = described(2, generation=2)
-    assert [*known.hear(back, 3, first_hand=True)] == [MembershipChanged(back, Status.ALIVE, Status.LEFT)]
+    assert [*known.receive(back, 3, first_hand=True)] == [MembershipChanged(back, Status.ALIVE, Status.LEFT)]
 
 
 def test_departure_of_an_unknown_node_is_ignored() -> None:
     known = connection_membership()
-    assert not known.hear(B, 0, first_hand=True, leaving=True)
+    assert not known.receive(B, 0, first_hand=True, leaving=True)
     assert known.members() == ()
 
 
 def test_a_node_that_calls_itself_is_no_conflict_and_another_process_of_its_identity_is() -> None:
     known = connection_membership()
-    known.say(b"more")
-    assert not known.hear(replace(known.own, credential=b"signed"), 0, first_hand=True)
-    assert not known.hear(A, 0, first_hand=True)
+    known.announce(b"more")
+    assert not known.receive(replace(known.own, credential=b"signed"), 0, first_hand=True)
+    assert not known.receive(A, 0, first_hand=True)
     for other in (described(1, claim=1, says=b"other words"), described(1, generation=2)):
-        found = [*known.hear(other, 0, first_hand=True)]
+        found = [*known.receive(other, 0, first_hand=True)]
         assert [type(each) for each in found] == [Alarm]
         assert isinstance(found[0], Alarm)
         assert found[0].kind is AlarmKind.IDENTITY_CONFLICT
@@ -126,21 +128,21 @@ def test_a_node_that_calls_itself_is_no_conflict_and_another_process_of_its_iden
 
 def test_a_node_whose_memory_is_older_than_the_others_begins_a_later_life() -> None:
     known = connection_membership()
-    adopted, alarm = known.hear(described(1, generation=7), 0, first_hand=False)
+    adopted, alarm = known.receive(described(1, generation=7), 0, first_hand=False)
     assert adopted == AdoptGeneration(8)
     assert isinstance(alarm, Alarm)
     assert alarm.kind is AlarmKind.ROLLED_BACK
     known.adopt(8)
     assert known.own.incarnation == Incarnation(8, 0)
-    assert not known.hear(described(1, generation=7, claim=9), 0, first_hand=False)
+    assert not known.receive(described(1, generation=7, claim=9), 0, first_hand=False)
 
 
 def test_the_table_is_bounded_and_the_dead_give_way() -> None:
     known = connection_membership(most=2)
-    known.hear(B, 0, first_hand=True)
-    known.hear(C, 0, first_hand=True)
-    assert not known.hear(described(4), 0, first_hand=True)
+    known.receive(B, 0, first_hand=True)
+    known.receive(C, 0, first_hand=True)
+    assert not known.receive(described(4), 0, first_hand=True)
     assert known.left_out == 1
     known.look(SILENT_MS, {C.node_id})
-    assert [*known.hear(described(4), SILENT_MS, first_hand=True)]
+    assert [*known.receive(described(4), SILENT_MS, first_hand=True)]
     assert statuses(known) == {C.node_id: Status.ALIVE, described(4).node_id: Status.ALIVE}

@@ -328,7 +328,7 @@ def test_a_suspicion_does_not_start_the_settle_time_of_a_newcomer_again() -> Non
     for second in range(SETTLE_MS // LOOK_MS + 1):
         story.status[7] = SUSPECT if second % 3 == 2 else ALIVE
         story.look()
-    assert [each.node_id for each in story.decision.asking] == [identity(7)]
+    assert [each.node_id for each in story.decision.awaiting_approval] == [identity(7)]
 
 
 @settings(max_examples=40)
@@ -352,10 +352,10 @@ def test_a_newcomer_that_is_heard_is_not_admitted_but_told_of_until_an_operator_
     story = Story(rules=ASKING)
     story.status |= {7: ALIVE, 8: ALIVE}
     assert story.live(60_000) == []
-    assert [each.node_id for each in story.decision.asking] == [identity(7), identity(8)]
+    assert [each.node_id for each in story.decision.awaiting_approval] == [identity(7), identity(8)]
     story.do(Admit(identity(8), "node-8"))
     assert AddLearner(4) in story.live(1_000), "what follows an admission needs no operator"
-    assert [each.node_id for each in story.decision.asking] == [identity(7)]
+    assert [each.node_id for each in story.decision.awaiting_approval] == [identity(7)]
 
 
 def test_the_names_of_founders_and_of_members_are_recorded_without_an_operator() -> None:
@@ -370,7 +370,7 @@ def test_newcomers_are_admitted_one_in_a_period_where_all_are_let_in() -> None:
     story.status |= dict.fromkeys(range(10, 100), ALIVE)
     admitted = [each for each in story.live(300_000) if isinstance(each, Admit)]
     assert len(admitted) == 10
-    assert story.decision.asking == ()
+    assert story.decision.awaiting_approval == ()
 
 
 def test_the_longest_waiting_newcomer_comes_first_whatever_crowd_comes_after_it() -> None:
@@ -379,8 +379,8 @@ def test_the_longest_waiting_newcomer_comes_first_whatever_crowd_comes_after_it(
     story.live(SETTLE_MS)
     story.status |= dict.fromkeys(range(10, 90), ALIVE)
     story.live(2 * SETTLE_MS)
-    assert story.decision.asking[0].node_id == identity(99)
-    assert len(story.decision.asking) == 81
+    assert story.decision.awaiting_approval[0].node_id == identity(99)
+    assert len(story.decision.awaiting_approval) == 81
 
 
 @settings(max_examples=60)

@@ -1,11 +1,11 @@
-"""Compares the time that a majority needs to store an entry with the election timeout.
+"""Compare the time that a majority needs to store an entry with the election timeout.
 
 Raft keeps a leader only if broadcastTime << electionTimeout (section 5.6). If a round to the majority, disks included,
 takes about as long as followers wait, any delay causes an election. The leader measures the time from proposing a clock
-entry until it is committed; this costs no extra message. The median of several measurements is used, so that one slow
-write raises no alarm. The paper asks for a tenth of the timeout; the alarm is raised at a fifth.
+entry until it is committed, without extra messages. The median of several measurements is used, so that one slow write
+does not raise an alarm. The paper requires a tenth of the timeout; the alarm is raised at a fifth.
 
-A module of its own: it is pure, and the task that measures is not.
+A module of its own: it is pure, and the measuring task is not.
 """
 
 from collections import deque
@@ -27,12 +27,12 @@ class BroadcastTime:
         self._taken_ms.append(taken_ms)
 
     def forget(self) -> None:
-        """Forget the measurements: another server leads."""
+        """Drop the measurements: another server leads."""
         self._taken_ms.clear()
 
     @property
     def alarm(self) -> str | None:
-        """The problem in words; None without a problem, or with too few measurements."""
+        """The problem as text; None without a problem, or with too few measurements."""
         if len(self._taken_ms) < MEASURED:
             return None
         below, above = sorted(self._taken_ms)[MEASURED // 2 - 1 : MEASURED // 2 + 1]

@@ -1,12 +1,12 @@
-"""Alarms about clocks: a node's own, those of the others, and log time.
+"""Alarms about clocks: a node's own clock, the clocks of other servers, and log time.
 
-    founding      every node, before there is a log: its clock differs from those of a majority, or none agrees
+    founding      every node, before there is a log: its clock differs from a majority of the clocks, or none agrees
     own clock     every node: it differs from the clocks of a majority of the voters
-    other clocks  the leader: the same for the others, by name
-    log time      the leader: it leads the clocks of a majority by more than honest reports explain, so it stands still;
-                  or no majority of the voters reports
+    other clocks  the leader: the same for the other servers, by name
+    log time      the leader: it leads the clocks of a majority by more than correct reports explain, so it does not
+                  advance; or no majority of the voters reports
 
-If no majority of the clocks agrees, the text says so and lists all clocks: no machine can tell then which is right.
+If no majority of the clocks agrees, the text states this and lists all clocks: no machine can find the right one then.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,12 +23,12 @@ SILENT_ACTION = "check that the voters run and report (`garlicfarm farm`); log t
 
 
 def seconds_off(offset_ms: int) -> str:
-    """`12 s ahead of`, or behind."""
+    """Return `12 s ahead of`, or `behind` for a negative offset."""
     return f"{abs(offset_ms) / 1000:.0f} s {'ahead of' if offset_ms >= 0 else 'behind'}"
 
 
 def own_clock_text(judgment: ClockJudgment | None, own_id: int, name_of: Callable[[int], str]) -> str | None:
-    """The problem with this node's clock, if any."""
+    """Return the problem with this node's clock, if any."""
     if judgment is None:
         return None
     # The majority time of two voters is the earlier of their clocks, which may be the wrong one.
@@ -45,7 +45,7 @@ def own_clock_text(judgment: ClockJudgment | None, own_id: int, name_of: Callabl
 
 
 def other_clocks_text(judgment: ClockJudgment | None, own_id: int, name_of: Callable[[int], str]) -> str | None:
-    """The other servers whose clocks are off, as the leader sees it."""
+    """Return a text about the other servers whose clocks are off, as the leader sees it; None without any."""
     if judgment is None:
         return None
     others = {each: offset_ms for each, offset_ms in judgment.off.items() if each != own_id}
@@ -53,12 +53,15 @@ def other_clocks_text(judgment: ClockJudgment | None, own_id: int, name_of: Call
         return None
     if not judgment.agreed:
         return _disagreement(judgment, name_of)
-    told = "; ".join(f"the clock of {name_of(each)} is {seconds_off(ms)}" for each, ms in sorted(others.items()))
-    return f"{told} the clocks of a majority of the voters, which log time follows"
+    clocks = "; ".join(f"the clock of {name_of(each)} is {seconds_off(ms)}" for each, ms in sorted(others.items()))
+    return f"{clocks} the clocks of a majority of the voters, which log time follows"
 
 
 def founding_clock_text(own_name: str, offsets_ms: Mapping[str, int]) -> str | None:
-    """The problem with the clock of a node that has no log yet; `offsets_ms`: of the others, ahead of its own clock."""
+    """Return the problem with the clock of a node without a log.
+
+    `offsets_ms` has the offsets of the other nodes, positive if ahead of its own clock.
+    """
     clocks_ms = {own_name: 0, **offsets_ms}
 
     def near(time_ms: int) -> list[str]:
@@ -74,7 +77,7 @@ def founding_clock_text(own_name: str, offsets_ms: Mapping[str, int]) -> str | N
 
 
 def log_time_text(judgment: ClockJudgment | None, state: FarmState, period_ms: int) -> tuple[str, str] | None:
-    """The problem with log time and what to do; None without a problem."""
+    """Return the problem with log time and the remedy; None without a problem."""
     if judgment is None:
         return "no majority of the voters has reported recently: log time cannot advance", SILENT_ACTION
     ahead_ms = state.log_time_ms - judgment.majority_ms

@@ -1,23 +1,24 @@
-"""An operator's entry sets log time back to what the clocks of a majority of the voters show (M).
+"""Set log time back to the time that the clocks of a majority of the voters show (M), by an operator's entry.
 
-Log time never goes back by itself, and leads the clocks of a majority by little (`bridge.core.log.voter_clocks`). But
-the clocks of a majority can be wrong and be corrected later, or a farm can be recovered from one whose log time was
-wrong. Log time then stands still until the clocks have caught up, which may take years. The operator ends this with a
-correction entry:
+Log time never goes back automatically, and leads the clocks of a majority by little (`bridge.core.log.voter_clocks`).
+But the clocks of a majority can be wrong and be corrected later, or a farm can be recovered from one whose log time was
+wrong. Then log time does not advance until the clocks have caught up, which may take years. The operator ends this with
+a correction entry:
 
-    accepted   if log time leads M by more than a period and the allowance, so by more than honest reports explain,
+    accepted   if log time leads M by more than a period and the allowance, so by more than correct reports explain,
                and the time that the entry names lies within M and M + allowance
     refused    otherwise, with the numbers
 
-So a correction can do no more than a clock entry: log time ends where the clocks of a majority are.
+So a correction can do no more than a clock entry: log time ends at the time of a majority of the clocks.
 
-All times in the state move by the same amount: when servers were heard, how long identities have not been seen,
+All times in the state move by the same amount: the times of reports, the times of identities that were not seen,
 sessions, the pipeline's factors, Kafka's producers and offsets (`NumberKind.LOG_TIME`). Their ages do not change. So no
 report becomes stale or fresh by a correction, and no session ends early or lasts longer.
 
 The second of a structure that routers already hold cannot be changed. If the last accepted second of a master lies
-beyond what log time now allows, the state forgets that second, and the next publication gets a present one. A router
-that holds the later structure refuses it until that second has passed. The change that is reported says so.
+beyond the range that log time now allows, the state drops that second, and the next publication gets a present one. A
+router that holds the later structure refuses the new one until that second has passed. The reported change includes
+this time.
 """
 
 from dataclasses import dataclass, replace
@@ -41,23 +42,23 @@ class LogTimeCorrected:
 
 @dataclass(frozen=True, slots=True)
 class SecondForgotten:
-    """The second of a master's last publication is forgotten; routers that hold that structure refuse earlier ones."""
+    """The second of a master's last publication was dropped; routers that hold that structure refuse earlier ones."""
 
     publication: Publication
     refused_until_s: int
-    """The last second at which a router can still have that structure, and so refuse an earlier one."""
+    """The last second at which a router may still hold that structure, and refuse an earlier one."""
 
 
 CorrectionChange = LogTimeCorrected | SecondForgotten | CommandRefused
 
 
 def needless_ms(period_ms: int) -> int:
-    """How far log time may lead M without a correction: it stands still until the clocks have caught up."""
+    """Return the largest lead over M without a correction: log time waits until the clocks have caught up."""
     return period_ms + allowance_ms(period_ms)
 
 
 def correct(state: FarmState, correction: Correction, tuning: FarmTuning) -> tuple[FarmState, list[CorrectionChange]]:
-    """The state after a correction in the entry at `state.applied_index`, and what changed."""
+    """Return the state after a correction in the entry at `state.applied_index`, and the changes."""
     majority_ms = state.clocks.majority_ms(state.applied_term)
     if majority_ms is None:
         return state, [_refused("no majority of the voters has reported its clock since the last election")]
@@ -77,13 +78,13 @@ def correct(state: FarmState, correction: Correction, tuning: FarmTuning) -> tup
     masters = {
         name: replace(master, publication=None) if name in beyond else master for name, master in after.masters.items()
     }
-    told: list[CorrectionChange] = [LogTimeCorrected(state.log_time_ms, correction.time_ms)]
+    corrected: list[CorrectionChange] = [LogTimeCorrected(state.log_time_ms, correction.time_ms)]
     until_s = correction.time_ms // 1000 + LEASE_SET_SECONDS_MAX
-    return replace(after, masters=masters), [*told, *(SecondForgotten(each, until_s) for each in beyond.values())]
+    return replace(after, masters=masters), [*corrected, *(SecondForgotten(each, until_s) for each in beyond.values())]
 
 
 def correction_refusal(log_time_ms: int, majority_ms: int, time_ms: int, period_ms: int) -> str | None:
-    """Why log time cannot be set back to `time_ms`, with the numbers; `majority_ms` is M."""
+    """Return the reason, with the numbers, why log time cannot be set back to `time_ms`; `majority_ms` is M."""
     ahead_ms = log_time_ms - majority_ms
     if ahead_ms <= needless_ms(period_ms):
         return (
@@ -109,5 +110,5 @@ def _moved_back(state: FarmState, back_ms: int) -> FarmState:
         return value - back_ms if number.kind is NumberKind.LOG_TIME else value
 
     moved: FarmState = with_numbers(state, earlier)
-    # Earlier versions left the times of Kafka's clients as they were, so these never expired.
+    # # Earlier versions did not move the times of Kafka's clients, so these never expired.
     return moved if state.level >= BOUNDS_LEVEL else replace(moved, kafka=state.kafka)

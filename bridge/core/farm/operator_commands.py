@@ -1,13 +1,13 @@
 """The commands of operators and of the pipeline: the state machine carries them out or refuses them.
 
-    exclusion, cost, factors    change the weights; leaves and publishers are chosen again at once
+    exclusion, cost, factors    change the weights; leaves and publishers are chosen again immediately
     force                       marks the master until its next accepted publication
     client                      admits a client key, or removes it (`bridge.core.membership.client_keys`)
     removal                     deletes the server's report and ignores further ones
     correction                  sets log time back (`bridge.core.farm.log_time_correction`)
 
 An exclusion is refused if it would leave a master without any leaf. An empty structure is never published, so the
-previous structure would go on naming the excluded leaf until it ends.
+previous structure would name the excluded leaf until it ends.
 """
 
 from dataclasses import dataclass, replace
@@ -60,7 +60,10 @@ CommandChange = (
 def apply_command(  # noqa: PLR0911 - one case per command
     state: FarmState, command: OperatorCommand, tuning: FarmTuning, author: bytes | None = None
 ) -> tuple[FarmState, list[CommandChange]]:
-    """The state after a command, and what changed. `author`: on whose share a row counts; None below `BOUNDS_LEVEL`."""
+    """Return the state after a command, and the changes.
+
+    A new row counts on the share of `author`, which is None below `BOUNDS_LEVEL`.
+    """
     weights, reweighed = state.weights, None
     change: WeightsChange | None
     match command:
@@ -69,8 +72,8 @@ def apply_command(  # noqa: PLR0911 - one case per command
         case Removal():
             return _remove(state, command, tuning)
         case ClientKey():
-            clients, told = change_client(state.clients, state.admitted, command, author)
-            return replace(state, clients=clients), [] if told is None else [told]
+            clients, outcome = change_client(state.clients, state.admitted, command, author)
+            return replace(state, clients=clients), [] if outcome is None else [outcome]
         case Correction():
             state, corrected = correct(state, command, tuning)
             return state, [*corrected]

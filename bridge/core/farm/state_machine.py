@@ -2,7 +2,7 @@
 
     report       replaces the sender's previous report
     clock        advances log time, never beyond what the clocks of a majority allow (`bridge.core.log.voter_clocks`);
-                 a silent server becomes stale, and a server that was silent for long is forgotten
+                 a server without reports becomes stale, and is dropped after a long time
     publication  accepted only from the chosen publisher, with a later second than the last accepted one: this fences a
                  former publisher before it signs anything. The second may lead log time only by a bounded amount,
                  because routers refuse structures from the future
@@ -22,29 +22,29 @@
     client       lets a client key write entries of some kinds, or no longer (`bridge.core.membership.client_keys`)
     producer     begins a producer of Kafka's (`bridge.core.state.kafka_clients`)
     offset       replaces what a consumer group of Kafka's has noted
-    foreign      stays in the log and means nothing to the farm
+    foreign      stays in the log and has no effect on the farm
 
 An entry has an effect only if its author may write it and writes it for the first time
 (`bridge.core.membership.authors`); the wire floor has verified the author's signature. Any other entry stays in the log
 and is only counted and reported.
 
-An entry of a kind above the farm's level has no effect. An older version takes it for a foreign entry, so applying it
+An entry of a kind above the farm's level has no effect. An older version treats it as a foreign entry, so applying it
 would make the versions differ. Members wait for the level before they propose such entries, but any client can submit
 one.
 
 A submission may name its request. A sender without an answer repeats its submission; the table of sessions then applies
-it once and returns the index of the first. Each author has requests of its own, so that no author can use up the
+it once and returns the index of the first. Request ids are scoped to their author, so that no author can use up the
 request of another. An author chooses the names of its sessions. Therefore only a limited number of them is protected
-from eviction by strangers' sessions.
+from eviction by sessions of unknown authors.
 
-An update that came by ØMQ Raft names its reqid instead; from feature level 3 on, a table of reqids does the same for it
-(`bridge.core.state.reqids`). At a lower level such an entry names no request. From level 4 on an entry that a member
-signed for a producer of Kafka's names that producer and a sequence, and a table of producers does the same
+An update by ØMQ Raft names its reqid instead; from feature level 3 on, a table of reqids does the same for it
+(`bridge.core.state.reqids`). At a lower level such an entry does not name a request. From level 4 on an entry that a
+member signed for a producer of Kafka's names that producer and a sequence, and a table of producers does the same
 (`bridge.core.state.kafka_clients`). Without a member's proof it would let any client use up a producer's sequences.
 
 The publisher and the leaves of every master are chosen again after each report, clock entry and weight. The choice is
-part of the state and needs no message of its own. It depends on nothing but the record, its index and the tuning.
-Entries up to the applied index are ignored, so replay is harmless.
+part of the state and does not need a message. It depends only on the record, its index and the tuning. Entries up to
+the applied index are ignored, so replay is harmless.
 """
 
 import hashlib
@@ -135,8 +135,8 @@ from consensus.sessions import RequestId, RequestStatus, SessionTable, parse_req
 
 _NUMBER_BYTES = 8
 """The result of a request is index and term of the applied entry, each of so many bytes."""
-_STRANGERS_MARK = "?"
-"""As `AUTHORS_MARK`, for authors that are not admitted."""
+_UNKNOWN_MARK = "?"
+"""Like `AUTHORS_MARK`, for unknown authors."""
 _CLIENT_DIGITS = 32
 """Length of the hash that replaces the author's own name of a session: the table bounds the length of names."""
 _AS_REQUEST = {
@@ -188,7 +188,7 @@ class ClockOff:
 
 @dataclass(frozen=True, slots=True)
 class ClockBounded:
-    """A clock entry of `server_id` asked for more than the clocks of a majority allow: log time took the limit."""
+    """A clock entry of `server_id` exceeded the limit by the clocks of a majority: log time was set to the limit."""
 
     server_id: int
     excess_ms: int
@@ -196,7 +196,7 @@ class ClockBounded:
 
 @dataclass(frozen=True, slots=True)
 class ServerForgotten:
-    """A server has been silent for so long that its leaves no longer count."""
+    """A server has not reported for so long that its leaves no longer count."""
 
     server_id: int
 
@@ -218,7 +218,7 @@ class EntryTooEarly:
 
 @dataclass(frozen=True, slots=True)
 class LevelRefused:
-    """An entry of `level` has no effect: the farm is at `current`, and levels rise by one."""
+    """An entry of `level` does not have an effect: the farm is at `current`, and levels rise by one."""
 
     level: int
     current: int
@@ -260,7 +260,7 @@ class Farm:
     def __init__(
         self, log_time_base_ms: int, tuning: FarmTuning | None = None, founders: tuple[bytes, ...] = ()
     ) -> None:
-        # The period in it is only where the farm begins: clock entries change it, on all servers at the same index.
+        # # The period in it is only an initial value: clock entries change it, on all servers at the same index.
         self.tuning = tuning if tuning is not None else FarmTuning()
         admitted = of_founders(founders)
         clocks = VoterClocks(log_time_base_ms, (tuple(sorted(admitted)),) if admitted else ())
@@ -276,11 +276,11 @@ class Farm:
         self.sessions = SessionTable.load(sessions, SESSION_LIMITS)
         self.reqids = Reqids.load(reqids)
         self.tuning = replace(self.tuning, period_ms=period_ms)
-        # A snapshot from before the first admission has no founders in it.
+        # # A snapshot from before the first admission does not contain the founders.
         self.state = replace(state, admitted={**self.state.admitted, **state.admitted})
 
     def apply(self, index: int, term: int, entry: ProvenRecord) -> tuple[Change, ...]:
-        """Apply one committed record; returns the changes, for the trace and for the publisher."""
+        """Apply one committed record; return the changes, for the trace and for the publisher."""
         if index <= self.state.applied_index:
             return ()
         record = entry.record
@@ -289,7 +289,7 @@ class Farm:
         changes: list[Change] = []
         match verdict:
             case RequestStatus.NEW if isinstance(record, Foreign):
-                pass  # most entries are opaque ones of users, which need no signature
+                pass  # most entries are opaque data of users, which do not need a signature
             case RequestStatus.NEW:
                 reason = self.without_effect(entry)
                 if reason is not None:
@@ -311,14 +311,14 @@ class Farm:
         return tuple(changes)
 
     def without_effect(self, entry: ProvenRecord) -> NoEffect | None:
-        """Why this entry would change nothing now because of its author; None if its author is no obstacle."""
+        """Return the reason why this entry has no effect because of its author; None if its author may write it."""
         state = self.state
         return without_effect(entry, state.admitted, state.clients, state.numbers)
 
     def configure(
         self, index: int, term: int, majorities: tuple[tuple[int, ...], ...], members: Collection[int] = ()
     ) -> None:
-        """Take a committed configuration: these are the sets of voters of which each must agree by a majority.
+        """Take a committed configuration: a decision needs a majority in each of these voter sets.
 
         `members`: all servers in it, learners included. They came alive (`bridge.core.membership.admission`).
         """
@@ -354,53 +354,55 @@ class Farm:
                 assert_never(record)
 
     def session_of(self, entry: ProvenRecord) -> RequestId | None:
-        """The request that an entry names, as the table of sessions calls it; None if it names none.
+        """Return the request that an entry names, as the table of sessions names it; None without one.
 
         A request of a proven entry belongs to its author. Otherwise any client could submit a meaningless entry under
-        the next request id of an honest server, and that server's own entry would count as a repetition. The first
-        sessions of each of the farm's own authors, up to `AUTHOR_SESSIONS_MAX`, are not forgotten in favor of
-        strangers' sessions. A session never changes from protected to unprotected or back: its requests would be new
-        there.
+        the next request id of a correct server, and that server's own entry would count as a repetition. The first
+        sessions of each of the farm's own authors, up to `AUTHOR_SESSIONS_MAX`, are not displaced by sessions of
+        unknown authors. A session never changes from protected to unprotected or back: its requests would be new there.
         """
         request = request_of(entry.record)
         request_id = None if request is None else parse_request_id(request)
-        if request_id is None or request_id.client.startswith((AUTHORS_MARK, _STRANGERS_MARK)):
+        if request_id is None or request_id.client.startswith((AUTHORS_MARK, _UNKNOWN_MARK)):
             return None
         if entry.author is None:
             return request_id
-        strangers = _of_author(_STRANGERS_MARK, entry.author, request_id)
-        if not _author_has_a_say(self.state, entry.author):
-            return strangers
+        unprotected = _of_author(_UNKNOWN_MARK, entry.author, request_id)
+        if not _is_known_author(self.state, entry.author):
+            return unprotected
         own, sessions = _of_author(AUTHORS_MARK, entry.author, request_id), self.sessions
         if sessions.has(own.client, own.session_start):
             return own
         crowded = sessions.count(_author_prefix(AUTHORS_MARK, entry.author)) >= AUTHOR_SESSIONS_MAX
-        return strangers if crowded or sessions.has(strangers.client, strangers.session_start) else own
+        return unprotected if crowded or sessions.has(unprotected.client, unprotected.session_start) else own
 
     def update_of(self, entry: ProvenRecord) -> Update | None:
-        """The update by ØMQ Raft that an entry is; None if it is none, or the farm's level knows none yet."""
+        """Return the update by ØMQ Raft in an entry; None for other entries, or below `REQIDS_LEVEL`."""
         reqid = reqid_in(request_of(entry.record)) if self.state.level >= REQIDS_LEVEL else None
         if reqid is None:
             return None
-        is_proven = entry.author is not None and _author_has_a_say(self.state, entry.author)
+        is_proven = entry.author is not None and _is_known_author(self.state, entry.author)
         return Update(reqid, is_proven, self._holder_of_rows(entry) if is_proven else None)
 
     def produced_of(self, entry: ProvenRecord) -> Produced | None:
-        """Which record of which producer of Kafka's an entry is; None if it is none, or no member vouches for it."""
+        """Return producer and sequence of an entry of a Kafka producer.
+
+        None for other entries, or without a member's proof.
+        """
         named = produced_in(request_of(entry.record)) if self.state.level >= KAFKA_LEVEL else None
         if named is None or (named.principal and self.state.level < BOUNDS_LEVEL):
             return None
         return named if _is_of_member(self.state, entry.author) else None
 
     def position_of(self, request: RequestId) -> LogId | None:
-        """Index and term of the entry that was applied under this request id; None if none was, or it is forgotten."""
+        """Return index and term of the entry applied under this request id; None if none is known."""
         if not self.sessions.was_executed(request):
             return None
         result = self.sessions.result_of(request) or b""
         return LogId(int.from_bytes(result[:_NUMBER_BYTES]), int.from_bytes(result[_NUMBER_BYTES:]))
 
     def _admit(self, entry: ProvenRecord, index: int, term: int) -> RequestStatus:
-        """What the tables say of the request that an entry names. An entry without one is applied each time."""
+        """Return the verdict of the tables on the request of an entry. An entry without one is applied each time."""
         update = self.update_of(entry)
         if update is not None:
             return _AS_REQUEST[self.reqids.admit(update, index, self.state.log_time_ms)]
@@ -422,33 +424,36 @@ class Farm:
         return verdict
 
     def _holder_of_rows(self, entry: ProvenRecord) -> bytes | None:
-        """On whose share the rows count that an entry adds; None below `BOUNDS_LEVEL`."""
+        """Return the author whose share contains the rows of an entry; None below `BOUNDS_LEVEL`."""
         return None if entry.author is None or self.state.level < BOUNDS_LEVEL else entry.author.node_id
 
     def _numbers_for(self, entry: ProvenRecord) -> Mapping[bytes, AuthorNumbers]:
-        """The table of numbers, with room for the author of the entry."""
+        """Return the table of numbers, with room for the author of the entry."""
         numbers, state, holder = self.state.numbers, self.state, self._holder_of_rows(entry)
         return (
             numbers if holder is None or holder in numbers else without_former(numbers, state.admitted, state.clients)
         )
 
     def _author_of_skipped(self, entry: ProvenRecord, produced: Produced | None) -> str | None:
-        """The holder of a row of `KafkaClients.skipped`: a user, a member or client key; all strangers are one."""
+        """Return the holder of a row of `KafkaClients.skipped`: a user, a member or client key.
+
+        Unknown authors share one holder.
+        """
         if self.state.level < BOUNDS_LEVEL:
             return None
         if produced is not None and produced.principal:
             return produced.principal
-        is_known = entry.author is not None and _author_has_a_say(self.state, entry.author)
+        is_known = entry.author is not None and _is_known_author(self.state, entry.author)
         return entry.author.node_id.hex() if entry.author is not None and is_known else ""
 
 
 def result_of_first_term(result: bytes) -> bytes:
-    """The result of a request in a new cluster whose terms begin again."""
+    """Return the result of a request in a new cluster whose terms begin again."""
     return result[:_NUMBER_BYTES] + min(int.from_bytes(result[_NUMBER_BYTES:]), FIRST_TERM).to_bytes(_NUMBER_BYTES)
 
 
-def _author_has_a_say(state: FarmState, author: Author) -> bool:
-    """Whether the author is a member of the farm, also one removed from the group, or an admitted client key."""
+def _is_known_author(state: FarmState, author: Author) -> bool:
+    """Return True if the author is a member of the farm, also one removed from the group, or an admitted client key."""
     client = state.clients.get(author.node_id)
     if client is not None and client.admitted:
         return True
@@ -490,7 +495,7 @@ def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple
         # It votes until the leader has removed it; while its vote is needed, log time needs its clock.
         return replace(state, clocks=clocks), []
     before = state.servers.get(report.server_id)
-    # Log time is up to one period behind the true time, because it moves only once a period.
+    # # Log time is behind the true time by at most one period, because it advances only once a period.
     earliest_ms, latest_ms = state.log_time_ms, state.log_time_ms + tuning.period_ms
     offset_ms = max(0, report.date_ms - latest_ms) + min(0, report.date_ms - earliest_ms)
     clock_off = abs(offset_ms) > tuning.clock_tolerance_ms
@@ -502,7 +507,7 @@ def _apply_report(state: FarmState, report: Report, tuning: FarmTuning) -> tuple
     if len(servers) > SERVERS_MAX:
         others = [each for each in servers if each != report.server_id]
         if state.level >= BOUNDS_LEVEL:
-            # A leader can admit more servers than there are places; those that it makes voters are few.
+            # # A leader can admit more servers than there are places; only few of them become voters.
             others = [each for each in others if not clocks.is_voter(each)] or others
         del servers[min(others, key=lambda each: (servers[each].heard_ms, each))]
     changes: list[Change] = []
@@ -547,9 +552,10 @@ def _apply_identity(
 
 
 def _with_admitted(state: FarmState, admitted: Mapping[int, Admitted], leader: bytes | None) -> FarmState:
-    """The state with this table of identities; what else is kept of an id goes with its row, for it never comes back.
+    """Return the state with this table of identities.
 
-    `leader`: on whose share a new row counts; None below `BOUNDS_LEVEL`.
+    Other data of a deleted id are deleted with its row, since the id is never used again. A new row counts on the share
+    of `leader`, which is None below `BOUNDS_LEVEL`.
     """
     if leader is None or admitted.keys() == state.admitted.keys():
         return replace(state, admitted=admitted)
@@ -588,14 +594,12 @@ def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[Fa
     excess_ms = 0 if limit_ms is None else max(0, clock.time_ms - limit_ms)
     log_time_ms = max(state.log_time_ms, clock.time_ms - excess_ms)
     unproven_ms = _unproven_silence_ms(log_time_ms - state.log_time_ms, tuning)
-    heard = {
+    aged = {
         server_id: replace(server, heard_ms=server.heard_ms + unproven_ms)
         for server_id, server in sorted(state.servers.items())
     }
-    silent = [
-        server_id for server_id, server in heard.items() if log_time_ms - server.heard_ms > tuning.forget_after_ms
-    ]
-    servers = {server_id: server for server_id, server in heard.items() if server_id not in silent}
+    silent = [server_id for server_id, server in aged.items() if log_time_ms - server.heard_ms > tuning.forget_after_ms]
+    servers = {server_id: server for server_id, server in aged.items() if server_id not in silent}
     weights = fading(state.weights, log_time_ms)
     clocks = state.clocks.clock_written(state.applied_term)
     admitted, lapsed = after_time(state.admitted, log_time_ms, unproven_ms)
@@ -615,10 +619,10 @@ def _apply_clock(state: FarmState, clock: Clock, tuning: FarmTuning) -> tuple[Fa
 
 
 def _unproven_silence_ms(advance_ms: int, tuning: FarmTuning) -> int:
-    """How much of an advance of log time does not count as silence of the servers.
+    """Return the part of an advance of log time that does not count as missing reports.
 
-    A leader writes a clock entry each period. A longer gap means that there was no leader, or that log time caught up
-    with the clocks after a standstill. No report could be committed during the gap.
+    A leader writes a clock entry each period. A longer gap means that there was no leader, or that log time waited for
+    the clocks. No report could be committed during the gap.
     """
     return advance_ms - tuning.period_ms if advance_ms > tuning.stale_after_ms else 0
 

@@ -1,7 +1,7 @@
-"""Alarms of formation: what happened, to which nodes, and what to do next.
+"""Alarms of formation: the cause, the nodes, and the next step.
 
-The alarms only read the decisions. Each is a function of the situation, so it disappears with its cause. A promise that
-is incomplete raises no alarm until `patience_ms` has passed.
+The alarms only read the decisions. Each is a function of the situation, so it disappears with its cause. An incomplete
+promise does not raise an alarm until `patience_ms` has passed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ CONFIRM_COMMAND = "garlicfarm confirm-cluster"
 _EQUIVOCATES = "shows different nodes different descriptions, and is not counted as a founder"
 CLUSTERS_SHOWN = 4
 ANNOUNCERS_SHOWN = 4
-"""How many foundings an alarm lists: a holder of the farm key can invent any number of them."""
+"""Number of foundings in an alarm: a holder of the farm key can invent any number of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Situation:
     members: Mapping[bytes, FarmMember]
     foundings: Sequence[Founding]
     ignored: Mapping[bytes, Founding]
-    """The foundings that this node does not believe, by the member that announces each."""
+    """The foundings that this node does not accept, by the member that announces each."""
     unendorsed_by: Sequence[bytes]
     """Nodes whose endorsement this node waits for."""
     too_many: bool
@@ -41,12 +41,12 @@ class Situation:
 
     @property
     def source(self) -> str:
-        """Where it comes from."""
+        """The source of the trusted cluster id, with its verb."""
         return "its farm key file names" if self.key_file_cluster is not None else "an operator confirmed"
 
 
 def alarms_of(situation: Situation, *, impatient: bool) -> tuple[str, ...]:
-    """The alarms that hold now; `impatient` once this node's promise has been incomplete for too long."""
+    """Return the current alarms; `impatient` is True if this node's promise has been incomplete for too long."""
     state = situation.state
     own = state.founding or state.known
     alarms = []
@@ -80,7 +80,7 @@ def _two_clusters(situation: Situation, own: Founding) -> str:
 
 
 def _not_believed(situation: Situation) -> str:
-    """Foundings of others, on a node that belongs to no farm yet."""
+    """Return an alarm about foundings of others, on a node that does not belong to a farm yet."""
     announced = _announced(situation)
     if situation.trusted is not None:
         return (
@@ -180,7 +180,7 @@ def _waiting(situation: Situation, founders: Founders) -> str:
 
 
 def _unendorsed(situation: Situation, endorsed: Founding) -> str:
-    """All promises are seen; some node does not confirm that it sees the same ones."""
+    """Return an alarm: all promises are seen, and some node does not confirm that it sees the same ones."""
     members = situation.members
     missing = situation.unendorsed_by
     absent = [each for each in missing if each not in members or not members[each].reachable]
@@ -199,7 +199,10 @@ def _unendorsed(situation: Situation, endorsed: Founding) -> str:
 
 
 def _way_out(missing: Sequence[bytes], endorsed: Founding) -> str:
-    """How the founding ends. A withdrawal is refused once all founders endorse it: then only a list of them helps."""
+    """Return the remedy.
+
+    A withdrawal is refused once all founders endorse the founding: then only a list of them helps.
+    """
     outside = [each for each in missing if each not in endorsed.founders]
     if outside and len(outside) == len(missing):
         return (
@@ -214,7 +217,7 @@ def _way_out(missing: Sequence[bytes], endorsed: Founding) -> str:
 
 
 def list_founders(endorsed: Founding) -> str:
-    """The way out of a founding that a node outside of it blocks: nodes that are not listed are not waited for."""
+    """Return the remedy for a founding that another node blocks: with a list of founders, only these nodes count."""
     ids = ", ".join(f'"{each.hex()}"' for each in endorsed.founders)
     return (
         f"Compare {_names(endorsed.founders)} with your nodes; if all are yours, set `founders = [{ids}]` at the top of"

@@ -20,15 +20,15 @@ Safety. (1) A founding of S exists only if every node of S promised S durably: i
 (2) A node holds one promise, and a lost storage takes its NodeId with it, so a node promises one set only. (3) `expect`
 exceeds half of the NodeIds that can ever be founders, so two sets S and T share a node, which promised both: S = T. (4)
 Clock and nonce of a promise never change, so S has one cluster id. Loss, repetition, reordering and restarts do not
-enter the argument: a notice, however old, reports durable state of its author. A node that knows a cluster never
-promises or creates another; that is a second protection (against lost storages), not the argument. Seeing twice
-`expect` eligible nodes breaks (3) visibly, and stops promises with an alarm.
+enter the argument: even an old notice reports durable state of its author. A node that knows a cluster never promises
+or creates another; that is a second protection (against lost storages), not the argument. Seeing twice `expect`
+eligible nodes breaks (3) visibly, and stops promises with an alarm.
 
-Safety against holders of the farm key that are not nodes of the farm. They invent any number of identities, which
-promise different things to different nodes, so (2) and (3) do not hold for them. The following holds for honest nodes:
-(a) Two founders of one set never create different clusters: each needs the endorsement of the other, and an honest node
+Safety against holders of the farm key that are not nodes of the farm. They invent any number of identities, which send
+different promises to different nodes. So (2) and (3) do not hold for them. The following holds for correct nodes: (a)
+Two founders of one set never create different clusters: each needs the endorsement of the other, and a correct node
 endorses one founding only. (b) Two nodes that reach each other during the founding never create different clusters, for
-the same reason. (c) With a list of founders that names honest nodes only, there are never two clusters: all sets are
+the same reason. (c) With a list of founders that names correct nodes only, there are never two clusters: all sets are
 within the list, where (1) to (4) hold. Without a list, nodes that do not reach each other cannot distinguish invented
 founders from real ones: then each half can create a cluster together with them. The list is the remedy.
 
@@ -92,7 +92,7 @@ __all__ = ["Formation", "FormationTuning"]
 
 @dataclass(frozen=True, slots=True)
 class FormationTuning:
-    """`settle_ms`: how long a proposal must be unanimous. `patience_ms`: how long a promise waits without alarm."""
+    """Times of formation: a proposal must be unanimous for `settle_ms`; a promise waits `patience_ms` without alarm."""
 
     settle_ms: int = 1_000
     patience_ms: int = 20_000
@@ -143,7 +143,7 @@ class Formation:
         self._effects: list[Effect] = []
 
     def step(self, event: Event, now: int, clock_ms: int) -> list[Effect]:
-        """Take one event; `now` is monotonic, `clock_ms` the wall clock that a promise carries."""
+        """Process one event; `now` is monotonic, `clock_ms` the wall clock that a promise carries."""
         match event:
             case Started():
                 self._announce_outcome()
@@ -209,19 +209,19 @@ class Formation:
 
     @property
     def alarms(self) -> tuple[str, ...]:
-        """The current alarms, in words for an operator."""
+        """The current alarms, as text for an operator."""
         return self._alarms
 
     @property
     def ignored(self) -> Mapping[bytes, Founding]:
-        """The foundings that this node does not believe, by the NodeId of the member that announces each."""
+        """The foundings that this node does not accept, by the NodeId of the member that announces each."""
         own = self.founding
         return {
-            node_id: told
+            node_id: announced
             for node_id, member in self._members.items()
-            if (told := member.notice.founding) is not None
-            and told != own
-            and (own is not None or not (self._trusts(told) or self._may_adopt(told)))
+            if (announced := member.notice.founding) is not None
+            and announced != own
+            and (own is not None or not (self._trusts(announced) or self._may_adopt(announced)))
         }
 
     @property
@@ -256,7 +256,7 @@ class Formation:
             return None
         foundings = self._foundings_seen()
         if foundings:
-            # A founder that has heard of its own cluster only from observers waits until a founder confirms it.
+            # # A founder that knows its own cluster only from observers waits until a founder confirms it.
             to_join = next((each for each in foundings if self._trusts(each)), None)
             if to_join is not None:
                 return replace(self._durable, known=to_join, endorsed=None, revoked=())
@@ -272,19 +272,20 @@ class Formation:
         """The cluster id from the key file or from an operator, if any."""
         return self._key_file_cluster or self._durable.confirmed
 
-    def _trusts(self, told: Founding) -> bool:
-        return told.cluster_id == self._trusted
+    def _trusts(self, announced: Founding) -> bool:
+        return announced.cluster_id == self._trusted
 
     def _own_founding(self) -> Founding | None:
         for member in self._members.values():
-            told = member.notice.founding
-            if told is not None and self._may_adopt(told):
-                return told
+            announced = member.notice.founding
+            if announced is not None and self._may_adopt(announced):
+                return announced
         promise, made = self._durable.promise, self._durable.endorsed
         if promise is None or self._durable.known is not None:
             return None
         if self._expect == 1:
-            made = founding_of({self._node_id: promise})  # No other promise is in it that could differ elsewhere.
+            # This promise is the only one in it, so no promise can differ elsewhere.
+            made = founding_of({self._node_id: promise})
         if made is None or not made.rests_on(self._node_id, promise):
             return None
         if self._expect > 1 and self.unendorsed_by:
@@ -294,7 +295,7 @@ class Formation:
         return made if all(seen == made for seen in self._foundings_seen()) else None
 
     def _complete(self) -> Founding | None:
-        """The founding of which this node sees all promises: the one of its own promise, or else the lowest one."""
+        """Return a founding whose promises this node sees all: the one of its own promise, or else the lowest one."""
         own = self._durable.promise
         sets = {member.notice.promise.founders for member in self._members.values() if member.notice.promise}
         complete = [
@@ -310,20 +311,20 @@ class Formation:
         made = [founding_of(self._promises_for(founders)) for founders in complete]
         return next((each for each in made if self._may_still_be_created(each)), None)
 
-    def _may_adopt(self, told: Founding) -> bool:
-        if self._durable.known is not None and self._durable.known != told:
+    def _may_adopt(self, announced: Founding) -> bool:
+        if self._durable.known is not None and self._durable.known != announced:
             return False
-        if not self._has_promised(told):
+        if not self._has_promised(announced):
             return False
         # Any member, a founder too, can combine this node's public promise with invented ones.
         if self._trusted is not None:
-            return self._trusts(told)
-        return told == self._durable.endorsed or told in self._durable.revoked
+            return self._trusts(announced)
+        return announced == self._durable.endorsed or announced in self._durable.revoked
 
-    def _has_promised(self, told: Founding) -> bool:
+    def _has_promised(self, announced: Founding) -> bool:
         own = self._durable.promise
         promises = self._durable.withdrawn if own is None else (own,)
-        return any(told.rests_on(self._node_id, promise) for promise in promises)
+        return any(announced.rests_on(self._node_id, promise) for promise in promises)
 
     def _first_promise(self, now: int, clock_ms: int) -> FormationState | None:
         if self._durable.promise is not None or self._durable.endorsed is not None:
@@ -457,12 +458,12 @@ class Formation:
         self._effects.append(Persist(self._persist_count, wanted))
 
     def _is_about_to_exist(self) -> bool:
-        """Return True if every founder of the endorsed founding endorsed it, as far as this node has seen."""
+        """Return True if this node has seen the endorsements of all founders of the endorsed founding."""
         endorsed = self._durable.endorsed
         return endorsed is not None and not set(endorsed.founders).intersection(self.unendorsed_by)
 
     def _until_it_exists(self) -> str:
-        """What to do about a founding that all founders endorsed: it may have happened, so it cannot be withdrawn."""
+        """Return the remedy for a founding that all founders endorsed: it may exist, so it cannot be withdrawn."""
         blocking, endorsed = self.unendorsed_by, self._durable.endorsed
         if self._pending is not None or endorsed is None or not blocking:
             return "Check again in a moment."
@@ -473,8 +474,8 @@ class Formation:
         )
 
     def _confirm(self, cluster_id: bytes) -> None:
-        asked = cluster_id.hex()
-        heard = sorted({each.cluster_id.hex() for each in self._foundings_seen()})
+        wanted = cluster_id.hex()
+        reported = sorted({each.cluster_id.hex() for each in self._foundings_seen()})
         refusal = None
         if self.founding is not None:
             refusal = f"this node belongs to cluster {self.founding.cluster_id.hex()} permanently."
@@ -482,8 +483,8 @@ class Formation:
             refusal = "the farm key file of this node names another cluster, and the file decides."
         elif self._pending is not None:
             refusal = "formation is writing a step. Try again in a moment."
-        elif asked not in heard:
-            refusal = f"no member reports cluster {asked}; the members report {', '.join(heard[:4]) or 'none'}."
+        elif wanted not in reported:
+            refusal = f"no member reports cluster {wanted}; the members report {', '.join(reported[:4]) or 'none'}."
         if refusal is not None:
             self._effects.append(FormationRefused(f"Confirmation refused: {refusal}"))
             return

@@ -2,16 +2,16 @@
 
     proposal    a set of founders that a node would promise; not durable, changes as discovery continues
     promise     the one set of exactly `expect` founders that a node promises; durable before it is announced
-    endorsement the one founding of which a node has seen all promises; durable before it is announced
-    founding    a first configuration, made of the promises of *all* founders and of nothing else
+    endorsement the one founding whose promises a node has all seen; durable before it is announced
+    founding    a first configuration, made only of the promises of *all* founders
 
 A promise carries the founder's clock and a nonce. Both are created once with the storage and survive a withdrawal. So
-the same set always gives the same cluster id, whichever copies of the promises a founder has seen. With a nonce per
+the same set always gives the same cluster id, for any copies of the promises that a founder has seen. With a nonce per
 promise, two founders of one set could create two clusters.
 
 A founding certifies itself: it carries clock and nonce of each founder's promise, and its cluster id is their hash. So
 a founding cannot claim another cluster id, and a node that knows the cluster id of its farm recognizes that farm's
-founding, whichever member sends it.
+founding from any sender.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ NONCE_BYTES = 16
 CLOCK_LIMIT_MS = 2**48
 """Clocks of promises lie below this: they are hashed as six bytes and become log time."""
 EXPECT_MAX = 9
-"""More founders would not fit into the 512 bytes of a member's metadata beside its other facts."""
+"""More founders would not fit into the 512 bytes of a member's metadata next to its other facts."""
 WITHDRAWALS_MAX = 8
 _CLOCK_BYTES = 6
 FOUNDER_BYTES = NODE_ID_BYTES + _CLOCK_BYTES + NONCE_BYTES
@@ -60,7 +60,8 @@ class Founder:
 class Founding:
     """A first configuration: founder number k (from 1, in order of NodeId) has the Raft id k.
 
-    `promised` are the founders in order of NodeId; all else follows from them. ValueError if they make no founding.
+    `promised` are the founders in order of NodeId; all else follows from them. The constructor raises ValueError if
+    they are not a founding.
     """
 
     promised: tuple[Founder, ...]
@@ -91,16 +92,16 @@ class Founding:
         )
 
     def raft_id(self, node_id: bytes) -> int:
-        """The permanent Raft id of a founder; ValueError for a node that is no founder."""
+        """Return the permanent Raft id of a founder; raise ValueError for another node."""
         return self.founders.index(node_id) + 1
 
     def rests_on(self, node_id: bytes, promise: Promise) -> bool:
-        """Whether this very promise of that node is in it."""
+        """Return True if exactly this promise of that node is in it."""
         return promise.founders == self.founders and Founder(node_id, promise.clock_ms, promise.nonce) in self.promised
 
 
 def unpacked(packed: bytes) -> Founding:
-    """The founding of these bytes; ValueError if they are none."""
+    """Return the founding of these bytes; raise ValueError if they are not one."""
     if len(packed) % FOUNDER_BYTES or not 1 <= len(packed) // FOUNDER_BYTES <= EXPECT_MAX:
         raise ValueError(f"a founding has 1 to {EXPECT_MAX} times {FOUNDER_BYTES} bytes, not {len(packed)}")
     clock_ends = NODE_ID_BYTES + _CLOCK_BYTES
@@ -142,8 +143,8 @@ class FormationState:
 
     `founding` is the farm that this node created, `known` a cluster that others created. `withdrawn` are sets that it
     once promised: if the others completed such a set after all, this node still belongs to it. `confirmed` is the
-    cluster id that an operator confirmed on this node. `endorsed` is the founding of which this node has seen all
-    promises, whether it is a founder or not; `revoked` are earlier ones, which an operator withdrew.
+    cluster id that an operator confirmed on this node. `endorsed` is the founding whose promises this node has all
+    seen, even if it is not a founder; `revoked` are earlier ones, which an operator withdrew.
     """
 
     promise: Promise | None = None

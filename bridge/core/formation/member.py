@@ -1,10 +1,10 @@
-"""Another node of the farm: what gossip says of it, and what it says of itself in its signed metadata.
+"""Another node of the farm: gossip's facts about it, and its own signed metadata.
 
-    NodeId, status   by gossip, or by introductions where there is no gossip
-    metadata         signed by the node: its own word, which is not binding (two nodes may give one name)
+    NodeId, status   by gossip, or by introductions without gossip
+    metadata         signed by the node: a claim, which is not binding (two nodes may give one name)
     public key       of its identity: the NodeId is its hash
 
-What the log says of an identity is another thing (`bridge.core.membership.admission.Admitted`), and goes before.
+The log's facts about an identity are separate, and have precedence (`bridge.core.membership.admission.Admitted`).
 """
 
 from dataclasses import dataclass, field
@@ -26,9 +26,9 @@ class RoleHint(IntEnum):
     """A node's role in Raft as it declares it; the configuration in the log decides."""
 
     OBSERVER = 0
-    """It is never a founder or a voter."""
+    """Never a founder or a voter."""
     ELIGIBLE = 1
-    """It can be a founder, or become a voter."""
+    """Can be a founder, or become a voter."""
     VOTER = 2
 
 
@@ -59,11 +59,11 @@ class FarmMember:
     status: MemberStatus
     metadata: NodeMetadata
     credential: bytes = b""
-    """Its identity's public key, and a signature. Like `signed`, it is the very object that gossip keeps."""
+    """The public key of its identity, and a signature. Like `signed`, it is the same object that gossip keeps."""
     signed: bytes = field(default=b"", repr=False)
     """The bytes that the metadata was decoded from."""
     equivocates: bool = False
-    """It signed two different descriptions of one incarnation, so it shows different nodes different things."""
+    """Two different signed descriptions of one incarnation exist, so it shows different nodes different facts."""
 
     @property
     def name(self) -> str:
@@ -77,20 +77,20 @@ class FarmMember:
 
     @property
     def notice(self) -> FormationNotice:
-        """What it says of formation."""
+        """Its notice of formation."""
         return self.metadata.notice
 
     @property
     def reachable(self) -> bool:
-        """Gossip has not given it up."""
+        """Gossip has not marked it dead."""
         return self.status in {MemberStatus.ALIVE, MemberStatus.SUSPECT}
 
     @property
     def serves(self) -> bool:
-        """It says that its Raft server runs."""
+        """True if its metadata announces a running Raft server."""
         return self.metadata.raft_id is not None
 
     @property
     def eligible(self) -> bool:
-        """It can be a founder and a voter."""
+        """True if it can be a founder and a voter."""
         return self.metadata.role is not RoleHint.OBSERVER

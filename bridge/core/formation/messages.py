@@ -1,6 +1,6 @@
 """The events and effects of `Formation`.
 
-`Persist` effects are numbered; one is in progress at a time, and its completion comes back as `Persisted`. Effects that
+`Persist` effects are numbered; one is in progress at a time, and its completion arrives as `Persisted`. Effects that
 depend on it (the notice with the promise, the start of Raft) are effects of that event, so the shell need not order
 them.
 """

@@ -1,1 +1,1 @@
-"""What the entries of the farm's log say, as values that need nothing else of the farm."""
+"""The content of the entries of the farm's log, as values that do not depend on other parts of the farm."""

@@ -1,6 +1,6 @@
 """The feature level: which kinds of entries all servers of a farm understand.
 
-    each node        tells the level that it supports in its signed metadata
+    each node        announces the level that it supports in its signed metadata
     the leader       once every voter supports more than the farm's level ──▶ {"level": …}, committed
     every server     applies entries of the kinds that the level allows; at a level beyond its own it stops
     every voter      refuses an append or a snapshot with a level beyond its own before it stores anything of it
@@ -8,13 +8,13 @@
 Servers of different versions must compute the same state. An older server takes an entry of an unknown kind for a
 foreign JSON object; its state would differ silently from then on. So entries of a new kind are proposed only at the
 level that introduces them, and the level is raised only when all voters support it. No server applies such an entry
-before that (`bridge.core.farm.state_machine`). A server with an older version, such as a learner that was not asked,
-refuses the level's entry and all that follow. If its log holds that entry already (a downgrade), it stops there, before
-any new entry. In both cases it names the version that is needed.
+before that (`bridge.core.farm.state_machine`). A server with an older version, such as a learner, whose level does not
+count, refuses the level's entry and all later ones. If its log holds that entry already (a downgrade), it stops there,
+before any new entry. In both cases it names the required version.
 
-The level never falls and rises by one at a time. An entry with any other level has no effect, so a forged one neither
-stops a server nor permits entries that servers do not understand. JSON objects of applications are foreign at every
-level.
+The level never falls and rises by one at a time. An entry with any other level does not have an effect, so a forged one
+neither stops a server nor permits entries that servers do not understand. JSON objects of applications are foreign at
+every level.
 """
 
 from collections.abc import Collection, Mapping
@@ -49,7 +49,10 @@ _VERSION_CHARACTERS = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijk
 
 
 def next_level(current: int, voters: Collection[int | None]) -> Level | None:
-    """The level to propose, given what each voter supports (None: not known); None while there is nothing to raise."""
+    """Return the level to propose, given the levels that the voters support (None: not known).
+
+    None without a next level.
+    """
     if not voters:
         return None
     supported = min((FIRST_LEVEL if each is None else each for each in voters), default=FIRST_LEVEL)
@@ -74,15 +77,15 @@ def held_back_text(current: int, holding: Mapping[str, int | None]) -> str:
 
 
 def may_raise(current: int, level: Level) -> bool:
-    """Whether the entry raises the level, or would on a server that supports it."""
+    """Return True if the entry raises the level, or would on a server that supports it."""
     return level.number == current + 1
 
 
 class UnsupportedLevelError(Exception):
-    """The farm's level is above what this version supports; the text names the version that is needed."""
+    """The farm's level is above the levels of this version; the text names the required version."""
 
     def __init__(self, level: int, version: str, index: int | None = None) -> None:
-        """`index` is the index of the entry in the log; None if a snapshot holds the level."""
+        """Set the index of the entry in the log; None if a snapshot holds the level."""
         self.index = index
         # The version's name comes from an entry that any client may have forged.
         named = version if version and _VERSION_CHARACTERS.issuperset(version) else "a newer one"

@@ -31,7 +31,7 @@ from bridge.core.log.hashes import HASH_CHARACTERS
 
 ENTRY_LIMIT_BYTES: Final = 65_536
 BRACKETS_LIMIT: Final = 256
-"""Limits nesting by the bytes alone: the depth at which a parser gives up depends on its caller's stack."""
+"""Limits nesting by the bytes alone: the maximum depth of a parser depends on its caller's stack."""
 BOXES_LIMIT: Final = 256
 """The most boxes of one entry, so that it stays below the limit of all entries."""
 BOX_BYTES: Final = 92
@@ -103,13 +103,13 @@ class Json:
     """The form of a field in JSON."""
 
     type: Any
-    """Type and range in JSON; None is added if the field's default is None."""
+    """Type and range in JSON, with None if the field's default is None."""
     key: str = ""
     read: Callable[[Any], Any] = _unchanged
-    """Makes the field's value of the one in JSON; raises `ValueError`."""
+    """Converts the value in JSON to the field's value; raises `ValueError`."""
     write: Callable[[Any], Any] = _unchanged
     is_first: bool = False
-    """Its member is written first, and required whatever the default of the field is."""
+    """Its member is written first, and required even if the field has a default."""
 
 
 DERIVED: Final = Json(None)
@@ -149,7 +149,7 @@ BOXES: Final = Json(
 PRINCIPAL: Final = Json(
     Raw, read=_read_principal, write=lambda principal: Raw(msgspec.json.encode(principal)) if principal else ABSENT
 )
-"""The hash of a user. Older versions do not read it, so a value that is no such hash counts as none."""
+"""The hash of a user. Older versions do not read it, so a value that is not such a hash counts as none."""
 
 
 class RecordJson:
@@ -173,7 +173,7 @@ class RecordJson:
         self._decoder = msgspec.json.Decoder(self._entry)
 
     def decode(self, data: bytes) -> Any:
-        """Return the record in an entry; raises `ValueError`."""
+        """Return the record in an entry; raise `ValueError`."""
         entry: Any = self._decoder.decode(data)
         body = structs.astuple(getattr(entry, self._member))
         values = dict(zip(self._forms, body, strict=True)) | self._derived
@@ -184,7 +184,7 @@ class RecordJson:
         return self._record(**values)
 
     def entry_of(self, record: Any) -> Struct:
-        """Return the Struct that is encoded as the JSON of a record."""
+        """Return the Struct that encodes to the JSON of a record."""
         body = self._body(**{form.key: form.write(getattr(record, name)) for name, form in self._forms.items()})
         return self._entry(body, record.request) if self._has_request else self._entry(body)
 

@@ -4,7 +4,7 @@ Each field of `RouterStatus` carries a `Declaration`. A report has the class as 
 follow from these. The rest derives from `FIGURES`:
 
     bridge.core.state.numbers             the range of each number in a snapshot
-    bridge.api.view.SHOWN                 the figures of the view: those with a field of the same name in `ReportView`
+    bridge.api.view.SHOWN                 figures in the view: a field of the same name in `ReportView`
     cli, tui, metrics                     a column, a line and a gauge for each of `SHOWN`
     pipeline.schemas, pipeline.decode     a column for each figure with `column`
     docs/reference/router-report.md       the table of keys
@@ -56,7 +56,7 @@ class RouterStatus:
     """`router`: the sender's router. None is a figure that this kind of router cannot report."""
 
     attached: bool
-    """False for a node that has no router."""
+    """False for a node without a router."""
     uptime_ms: Annotated[
         int | None,
         Declaration(

@@ -1,6 +1,6 @@
-"""The hash of a destination, as operators and the pipeline name it: what stands before `.b32.i2p` in its address.
+"""The hash of a destination, as operators and the pipeline name it: the part before `.b32.i2p` in its address.
 
-Reports carry destinations in full, in I2P's base64 (`-` and `~` in place of `+` and `/`); exclusions, factors and the
+Reports carry destinations in full, in I2P's base64 (`-` and `~` instead of `+` and `/`); exclusions, factors and the
 assignment of leaves to masters carry hashes, because an operator cannot type 500 characters. The state machine computes
 the hash from the destination, for each leaf at each entry; therefore results are cached.
 """
@@ -15,10 +15,10 @@ _KEPT = 8192
 
 @lru_cache(maxsize=_KEPT)
 def hash_of(destination: str) -> str:
-    """Base32 of the SHA-256 of a destination, 52 characters.
+    """Return the base32 of the SHA-256 of a destination, 52 characters.
 
-    The decoder admits nothing but destinations. Any other text is hashed as it is: an exception here would stop every
-    server of the farm at the same entry.
+    The decoder admits only destinations. Any other text is hashed unchanged: an exception here would stop every server
+    of the farm at the same entry.
     """
     try:
         content = base64.b64decode(destination, altchars=b"-~", validate=True)

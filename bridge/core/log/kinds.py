@@ -2,7 +2,7 @@
 
     member    the member of a JSON object that makes an entry one of this kind
     record    the class in `bridge.core.log.records`, whose fields define the JSON
-    level     the feature level from which on it has an effect (`bridge.core.log.feature_level`)
+    level     the lowest feature level at which it has an effect (`bridge.core.log.feature_level`)
     counter   the counter of such entries, with its meaning
     scope     the scope of client keys that may write it next to servers (`bridge.core.membership.authors`)
     command   the operator's command for such an entry
@@ -144,7 +144,7 @@ KINDS: Final = (
     Kind("kafkaOffset", GroupOffset, KAFKA_LEVEL, EntryCounter.KAFKA_OFFSETS, name="offset", type="kafka-offset"),
 )
 FOREIGN: Final = Kind("", Foreign, FIRST_LEVEL, EntryCounter.FOREIGN_ENTRIES, name="foreign", type="other")
-"""JSON objects that no member makes one of the others."""
+"""JSON objects without a member of another kind."""
 ALL_KINDS: Final = (*KINDS, FOREIGN)
 _BY_MEMBER: Final = {each.member: each for each in KINDS}
 _BY_RECORD: Final = {each.record: each for each in ALL_KINDS}
@@ -158,8 +158,8 @@ def kind_of(record: Record) -> Kind:
 def kinds_in(members: AbstractSet[str]) -> list[Kind]:
     """Return the kinds that the members of an object name.
 
-    Kinds from `KAFKA_LEVEL` on yield to those of earlier levels: an older version ignores the member of a kind that it
-    does not know. Kinds of one level, and all below `KAFKA_LEVEL`, exclude each other.
+    Kinds from `KAFKA_LEVEL` on yield to kinds of earlier levels: an older version ignores the member of an unknown
+    kind. Kinds of one level, and all below `KAFKA_LEVEL`, exclude each other.
     """
     named = [_BY_MEMBER[each] for each in _BY_MEMBER.keys() & members]
     if len(named) > 1:

@@ -1,4 +1,4 @@
-"""The farm's log entries as values: what the JSON of an application entry means.
+"""The farm's log entries as values: the meaning of the JSON of an application entry.
 
 `bridge.core.log.kinds` lists the kinds, with their authors and names. Each field declares its JSON
 (`bridge.core.log.fields`); the fields of a report have theirs in `bridge.wire.log.reports`.
@@ -42,7 +42,7 @@ FACTORS_MAX = 1024
 
 
 class PublishConfig(Enum):
-    """What an operator allows this server: never publish, publish if chosen, or publish whenever able."""
+    """An operator's setting for this server: never publish, publish if chosen, or publish whenever able."""
 
     OFF = "off"
     AUTO = "auto"
@@ -59,18 +59,18 @@ class MetaStatus:
     last_published_time_ms: int
     last_published_lease_set: str | None = None
     can_sign_until_s: int | None = None
-    """Second at which its (transient) signing key ends; None when it holds no key and so can never publish."""
+    """Second at which its (transient) signing key ends; None without a key, so it can never publish."""
     publish_failure: str | None = None
-    """Why its router did not take the last structure, or never takes one. It decides nothing: `publish_config` does."""
+    """The reason why its router did not accept the last structure, or never does. Only `publish_config` decides."""
 
 
 class LeafFault(Enum):
     """A condition of a healthy leaf that does not hold."""
 
     ROUTER = "router"
-    """The router does not answer, or there is none."""
+    """The router does not answer, or does not exist."""
     LEASE_SET = "leaseSet"
-    """No lease set of the leaf is found, so its tunnels do not stand."""
+    """No lease set of the leaf is found, so its tunnels do not work."""
     SERVICE = "service"
     """The local service does not answer its probe."""
 
@@ -83,7 +83,7 @@ class LeafStatus:
     healthy: bool
     """Router reachable, tunnels up, and the local service answers its probe."""
     master_hash: str | None = None
-    """Base32 of the master that it stands behind; None: every master of its report."""
+    """Base32 of the master that it belongs to; None: every master of its report."""
     uptime_ms: int | None = None
     configured_tunnels: int | None = None
     current_tunnels: int | None = None
@@ -92,12 +92,12 @@ class LeafStatus:
     configured_connections: int | None = None
     current_connections: int | None = None
     faults: tuple[LeafFault, ...] = ()
-    """Which conditions do not hold. They decide nothing: `healthy` does."""
+    """The failed conditions. Only `healthy` decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What the sender's router saw of a destination that it does not serve: whether a lease set is found, how fast."""
+    """An observation of another server's destination by the sender's router: a lease set, and how fast it is found."""
 
     destination_hash: str
     """Base32."""
@@ -114,16 +114,16 @@ class Report:
     server_id: int
     router: RouterStatus
     masters: tuple[MetaStatus, ...] = ()
-    """Its part in each master destination that it serves; none if it names none."""
+    """Its part in each master destination that it serves; empty if it does not name any."""
     destinations: tuple[LeafStatus, ...] = ()
     remote_destinations: tuple[Measurement, ...] = ()
-    """What it measured of leaves of other servers since its last report."""
+    """Measurements of leaves of other servers since its last report."""
     remote_metas: tuple[Measurement, ...] = ()
-    """The same of master destinations."""
+    """Measurements of master destinations."""
     request: str | None = None
 
     def part_in(self, master: str) -> MetaStatus | None:
-        """Its part in publishing `master`."""
+        """Return its part in publishing `master`."""
         return next((each for each in self.masters if each.destination == master), None)
 
 
@@ -158,7 +158,7 @@ class Admission:
     key: Annotated[bytes | None, PUBLIC_KEY] = None
     """Its public key."""
     server_id: Annotated[int, Json(NewServerId, "server", is_first=True)] = 0
-    """The Raft id that it gives out, or that the identity has; named here so that the leader's signature covers it."""
+    """The Raft id that it assigns, or that the identity has; the leader's signature covers it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Approval:
     replaces: Annotated[bytes, hex_id("replaces")]
     key: Annotated[bytes | None, PUBLIC_KEY] = None
     server_id: Annotated[int, Json(NewServerId, "server", is_first=True)] = 0
-    """As in an admission."""
+    """Like the id in an admission."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ class CostFactor:
 
 @dataclass(frozen=True, slots=True)
 class Force:
-    """The publisher of `master` publishes it anew, changed or not."""
+    """The publisher of `master` publishes it again, changed or not."""
 
     master: DestinationText
     request: str | None = None
@@ -242,12 +242,12 @@ class Foreign:
 
     reason: str
     request: str | None = None
-    """The sender's name of the request, which tells a repetition from a second entry."""
+    """The sender's name of the request, which distinguishes a repetition from a second entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The server with this Raft id no longer belongs to the group, alive or not; or it may come back."""
+    """The server with this Raft id no longer belongs to the group, alive or not; or it may join again."""
 
     server_id: Annotated[int, Json(ServerId, "server")]
     removed: bool
@@ -255,7 +255,7 @@ class Removal:
 
 
 class Scope(Enum):
-    """What entries of a client key may do."""
+    """Rights of a client key's entries."""
 
     WEIGHTS = "weights"
     """The pipeline's factors."""
@@ -292,7 +292,7 @@ class Correction:
 
 
 IdentityRecord = Admission | Approval | Eviction | KeyReplacement | Level
-"""What the leader writes about who belongs to the farm, and about what its servers support."""
+"""Entries of the leader about members of the farm, and about the feature level of its servers."""
 
 OperatorCommand = Exclusion | CostFactor | Force | Factors | Removal | ClientKey | Correction
 """The commands of operators and of the pipeline about publishing, servers and client keys."""
@@ -305,12 +305,12 @@ class ProducerStart:
     name: Name
     request: str | None = None
     principal: Annotated[str, PRINCIPAL] = ""
-    """Its user (`bridge.core.state.kafka_clients.principal_hash`); entries below `BOUNDS_LEVEL` have none."""
+    """Its user (`bridge.core.state.kafka_clients.principal_hash`); empty in entries below `BOUNDS_LEVEL`."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset:
-    """How far a consumer group of Kafka's has read. `leader_epoch` is -1 if its client did not say it."""
+    """The position of a consumer group of Kafka's. `leader_epoch` is -1 if its client did not send it."""
 
     group: Annotated[str, Meta(min_length=1, max_length=255)]
     offset: Count
@@ -318,30 +318,33 @@ class GroupOffset:
     metadata: Annotated[str, Meta(max_length=1024)] = ""
     request: str | None = None
     principal: Annotated[str, PRINCIPAL] = ""
-    """As in `ProducerStart`."""
+    """Like the user in `ProducerStart`."""
 
 
 KafkaRecord = ProducerStart | GroupOffset
-"""What nodes write for clients of their Kafka listeners."""
+"""Entries that nodes write for clients of their Kafka listeners."""
 
 ServerRecord = Report | Clock | Publication
 """Records that a server writes about itself."""
 
 LeadersRecord = Clock | IdentityRecord
-"""What the leader alone writes."""
+"""Entries that only the leader writes."""
 
 EntryRecord = ServerRecord | IdentityRecord | OperatorCommand | KafkaRecord
 Record = EntryRecord | Foreign
 
 
 def request_of(record: Record) -> str | None:
-    """The sender's name of the request; None for records that only servers write, which are never submitted twice."""
+    """Return the sender's name of the request.
+
+    None for records that only servers write, which are never submitted twice.
+    """
     return None if isinstance(record, Clock | Publication | IdentityRecord) else record.request
 
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """The verified signer of an entry, and the signer's number of it (`bridge.core.membership.authors`)."""
+    """The verified signer of an entry, and the entry's number by this signer (`bridge.core.membership.authors`)."""
 
     node_id: bytes
     number: int
@@ -356,4 +359,4 @@ class ProvenRecord:
     forged: bool = False
     """It ends like a proof, and the signature does not verify."""
     data: bytes = b""
-    """The entry's bytes; kept where others check the signature again (`bridge.core.membership.admission`)."""
+    """The entry's bytes; kept if others check the signature again (`bridge.core.membership.admission`)."""

@@ -1,20 +1,20 @@
-"""The limit of log time: how far the clocks of a majority of the voters have come, computed from the log alone.
+"""The limit of log time: the progress of the clocks of a majority of the voters, computed from the log alone.
 
 Each report in the log is signed by its author and carries the author's clock (`date`). So the reports prove the time
-without a message of their own. The state keeps the latest reading of each voter:
+without extra messages. The state keeps the latest reading of each voter:
 
     M(term)   the greatest time that the readings of a majority of the voters have reached; None without a majority.
-              A reading counts only if it was committed in `term`, hence after the election of its leader, and not more
-              than `READING_CLOCK_ENTRIES` clock entries ago: a wrong clock of a server that fell silent does not count
-              for ever.
-    V         the greatest M that any clock entry so far was measured by
+              A reading counts only if it was committed in `term`, so after the election of its leader, and not more
+              than `READING_CLOCK_ENTRIES` clock entries ago. So a wrong clock of a server that stopped reporting
+              does not count permanently
+    V         the greatest M by which any clock entry so far was measured
     limit     max(V, M) + allowance, with allowance = min(period, 20 s) + 5 s
 
-A clock entry sets log time to min(its time, limit), and never back. As long as fewer than half of the clocks are wrong,
-each majority includes a server with a right clock. So M and V never lead the true time by more than that clock does,
-and no server, not even the leader, can advance log time beyond the allowance. The allowance is less than the 30 s by
-which a report's date may differ from log time: a server with a false clock cannot make honest servers look wrong. It is
-needed because M can be one period old: reports come once a period.
+A clock entry sets log time to min(its time, limit), and never back. If fewer than half of the clocks are wrong, each
+majority includes a server with a right clock. So M and V never lead the true time by more than that clock does, and no
+server, not even the leader, can advance log time beyond the allowance. A report's date may differ from log time by 30
+s. The allowance is less, so that a server with a false clock cannot make correct servers look wrong. It is needed
+because M can be one period old: reports come once a period.
 
 Without a majority (at an election, before the first reports) V bounds all entries: together they cannot exceed one
 allowance. The voters come from the configurations in the log, so the limit depends on the log alone and is equal on
@@ -28,26 +28,26 @@ ALLOWANCE_PERIOD_MAX_MS = 20_000
 ALLOWANCE_MS = 5_000
 """Together less than the tolerance of 30 s for the date of a report (`FarmTuning.clock_tolerance_ms`)."""
 READING_CLOCK_ENTRIES = 6
-"""How many clock entries a reading counts for: at most two come in a period, and one report of each server."""
+"""Number of clock entries for which a reading counts: a period has at most two, and one report of each server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The clock of one voter, as its latest report tells it."""
+    """The clock of one voter, from its latest report."""
 
     date_ms: int
     term: int
-    """Of the entry that holds the report."""
+    """Term of the entry that holds the report."""
     clock_entries: int
-    """How many clock entries the log had before it."""
+    """Number of clock entries before it in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class VoterClocks:
     """The voters' clocks after some entry of the log; `vouched_ms` is V.
 
-    `majorities` are the sets of voters of which each must agree by a majority of its own. There are none in a state
-    without a founding (a tool that checks a generated log): there nothing bounds log time.
+    `majorities` are the voter sets; a decision needs a majority in each of them. They are empty in a state without a
+    founding (a tool that checks a generated log): then nothing bounds log time.
     """
 
     vouched_ms: int = 0
@@ -56,13 +56,13 @@ class VoterClocks:
     clock_entries: int = 0
 
     def configured(self, majorities: tuple[tuple[int, ...], ...]) -> "VoterClocks":
-        """The value after a configuration: readings of servers that no longer vote are dropped."""
+        """Return the value after a configuration: readings of servers that no longer vote are dropped."""
         voters = {each for majority in majorities for each in majority}
         readings = {server_id: each for server_id, each in self.readings.items() if server_id in voters}
         return replace(self, majorities=majorities, readings=readings)
 
     def reported(self, server_id: int, date_ms: int, term: int) -> "VoterClocks":
-        """The value after a report, which replaces the server's previous reading, earlier or later."""
+        """Return the value after a report, which replaces the server's previous reading, earlier or later."""
         if not self.is_voter(server_id):
             return self
         return replace(self, readings={**self.readings, server_id: Reading(date_ms, term, self.clock_entries)})
@@ -72,7 +72,7 @@ class VoterClocks:
         return any(server_id in majority for majority in self.majorities)
 
     def majority_ms(self, term: int) -> int | None:
-        """M: the time that the clocks of a majority of the voters have reached, by their readings of `term`."""
+        """Return M: the time that the clocks of a majority of the voters have reached, by their readings of `term`."""
         reached = {
             server_id: each.date_ms
             for server_id, each in self.readings.items()
@@ -81,28 +81,28 @@ class VoterClocks:
         return time_of_majorities(self.majorities, reached)
 
     def limit_ms(self, term: int, period_ms: int) -> int | None:
-        """The latest log time that a clock entry of `term` can set; None: no bound."""
+        """Return the latest log time that a clock entry of `term` can set; None: no bound."""
         if not self.majorities:
             return None
         return max(self.vouched_ms, self.majority_ms(term) or 0) + allowance_ms(period_ms)
 
     def clock_written(self, term: int) -> "VoterClocks":
-        """The value after a clock entry."""
+        """Return the value after a clock entry."""
         vouched_ms = max(self.vouched_ms, self.majority_ms(term) or 0)
         return replace(self, vouched_ms=vouched_ms, clock_entries=self.clock_entries + 1)
 
     def taken_back(self, majority_ms: int) -> "VoterClocks":
-        """The value after a correction: what the clocks had reached before was wrong."""
+        """Return the value after a correction: the earlier readings of the clocks were wrong."""
         return replace(self, vouched_ms=majority_ms)
 
 
 def allowance_ms(period_ms: int) -> int:
-    """How far log time may lead the readings of a majority."""
+    """Return the largest lead of log time over the readings of a majority."""
     return min(period_ms, ALLOWANCE_PERIOD_MAX_MS) + ALLOWANCE_MS
 
 
 def time_of_majorities(majorities: tuple[tuple[int, ...], ...], times_ms: Mapping[int, int]) -> int | None:
-    """The greatest time that a majority of each set has reached; None if a set has no majority of times."""
+    """Return the greatest time that a majority of each set has reached; None if a set lacks a majority of times."""
     times = [_time_of_majority(voters, times_ms) for voters in majorities]
     known = [each for each in times if each is not None]
     return min(known) if known and len(known) == len(times) else None

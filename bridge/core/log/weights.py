@@ -6,14 +6,14 @@
 
     cost = (load + 20) x operator x pipeline - 20,  within 0 … 100
 
-The factors multiply load + 20: a plain product would leave an idle leaf at cost 0, whatever the factor. With both
-factors 1 the cost is the load.
+The factors multiply load + 20: a plain product would leave an idle leaf at cost 0, for any factor. With both factors 1
+the cost is the load.
 
-An operator's weight counts at once and in full. The pipeline is a slow feedback loop outside of the farm, so its
+An operator's weight counts immediately and in full. The pipeline is a slow feedback loop outside of the farm, so its
 factors are bounded (0.5 … 2), damped (each accepted entry changes a factor by a tenth at most) and fade: a factor that
-is not repeated within 5 minutes returns to 1, which it reaches 10 minutes of log time after the last entry. An entry
-is refused if it covers no more of the log than the previous one, or claims to cover entries after itself. So neither a
-repetition nor a second pipeline that lags behind changes anything.
+is not repeated within 5 minutes returns to 1, which it reaches 10 minutes of log time after the last entry. An entry is
+refused if it covers no more of the log than the previous one, or claims to cover entries after itself. So neither a
+repetition nor a second, slower pipeline has an effect.
 
 *Shares.* From `BOUNDS_LEVEL` on each author (a node for its operators, or a client key) has at most `EXCLUSIONS_MAX`,
 `COST_FACTORS_MAX` and `FACTORS_MAX` leaves in each table, and the tables have room for four such authors. So one script
@@ -54,7 +54,7 @@ class PipelineFactor:
     """The NodeId of the key that signed the entry; empty below `BOUNDS_LEVEL`."""
 
     def at(self, log_time_ms: int) -> int:
-        """The factor in thousandths at this log time."""
+        """Return the factor in thousandths at this log time."""
         age_ms = log_time_ms - self.said_ms
         if age_ms <= FACTOR_HOLDS_MS:
             return self.thousandths
@@ -72,12 +72,12 @@ class Weights:
     """Operators' factors other than 1, in thousandths."""
     factors: Mapping[str, PipelineFactor] = field(default_factory=dict)
     through_index: int = 0
-    """Up to which index the pipeline had read for its last entry."""
+    """The last index that the pipeline had read for its last entry."""
     formula: str = ""
     excluded_by: Mapping[str, bytes] = field(default_factory=dict)
-    """The author of each exclusion, by hash of the leaf; none of those from below `BOUNDS_LEVEL`."""
+    """The author of each exclusion, by hash of the leaf; without exclusions from below `BOUNDS_LEVEL`."""
     costs_by: Mapping[str, bytes] = field(default_factory=dict)
-    """The author of each operator's factor, likewise."""
+    """The author of each operator's factor, by hash of the leaf."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class FactorsAccepted:
 
 @dataclass(frozen=True, slots=True)
 class CommandRefused:
-    """A command that changed nothing, and the reason."""
+    """A command without effect, and the reason."""
 
     kind: str
     reason: str
@@ -116,7 +116,7 @@ WeightsChange = ExclusionChanged | CostFactorChanged | FactorsAccepted | Command
 
 
 def weighed(load: int, leaf_hash: str, weights: Weights, log_time_ms: int) -> int:
-    """The cost of a leaf whose load is 0 … 100."""
+    """Return the cost of a leaf whose load is 0 … 100."""
     pipeline = weights.factors.get(leaf_hash)
     product = weights.costs.get(leaf_hash, THOUSANDTHS) * (
         THOUSANDTHS if pipeline is None else pipeline.at(log_time_ms)
@@ -127,7 +127,7 @@ def weighed(load: int, leaf_hash: str, weights: Weights, log_time_ms: int) -> in
 def exclude(
     weights: Weights, exclusion: Exclusion, author: bytes | None = None
 ) -> tuple[Weights, WeightsChange | None]:
-    """The weights after an exclusion; None if it changes nothing. `author`: None below `BOUNDS_LEVEL`."""
+    """Return the weights after an exclusion, and the change, if any. `author` is None below `BOUNDS_LEVEL`."""
     known = exclusion.leaf_hash in weights.excluded
     if known == exclusion.excluded:
         return weights, None
@@ -144,7 +144,7 @@ def exclude(
 
 
 def set_cost(weights: Weights, cost: CostFactor, author: bytes | None = None) -> tuple[Weights, WeightsChange | None]:
-    """The weights after an operator's factor; None if it changes nothing. `author`: None below `BOUNDS_LEVEL`."""
+    """Return the weights after an operator's factor, and the change, if any. `author` is None below `BOUNDS_LEVEL`."""
     thousandths = _thousandths(cost.factor, OPERATOR_BOUNDS)
     if thousandths is None:
         return weights, CommandRefused("cost", f"the factor {cost.factor:g} is not within {_bounds(OPERATOR_BOUNDS)}")
@@ -164,9 +164,9 @@ def set_cost(weights: Weights, cost: CostFactor, author: bytes | None = None) ->
 def take_factors(
     weights: Weights, entry: Factors, index: int, log_time_ms: int, author: bytes | None = None
 ) -> tuple[Weights, WeightsChange]:
-    """The weights after the pipeline's entry at `index`: it is accepted or refused as a whole.
+    """Return the weights after the pipeline's entry at `index`: it is accepted or refused as a whole.
 
-    `author`: None below `BOUNDS_LEVEL`.
+    `author` is None below `BOUNDS_LEVEL`.
     """
     refusal = _refusal(weights, entry, index)
     if refusal is not None:
@@ -186,7 +186,7 @@ def take_factors(
 
 
 def fading(weights: Weights, log_time_ms: int) -> Weights:
-    """The weights without the factors that have faded out."""
+    """Return the weights without the factors that have faded out."""
     if all(log_time_ms - each.said_ms < FACTOR_ENDS_MS for each in weights.factors.values()):
         return weights
     left = {leaf: each for leaf, each in weights.factors.items() if log_time_ms - each.said_ms < FACTOR_ENDS_MS}
@@ -211,15 +211,15 @@ def _damped(now: int, wanted: int) -> int:
 
 
 def _thousandths(factor: float, bounds: tuple[int, int]) -> int | None:
-    """None if it is out of bounds; a NaN is."""
+    """Return the factor in thousandths; None if it is out of bounds, like a NaN."""
     lowest, highest = bounds
     return round(factor * THOUSANDTHS) if lowest <= factor * THOUSANDTHS <= highest else None
 
 
 def _full(rows: int, by: Mapping[str, bytes], author: bytes | None, limits: tuple[int, int]) -> str | None:
-    """How many rows leave no room for another one of this author; None if there is room.
+    """Return the limit that leaves no room for another row of this author; None if there is room.
 
-    `limits`: of one author and of all; below `BOUNDS_LEVEL`, where authors are not known, all have the first.
+    `limits`: of one author and of all; below `BOUNDS_LEVEL` authors are not known, and the first applies to all rows.
     """
     of_author, of_all = limits
     if author is None:

@@ -1,1 +1,1 @@
-"""Which identities and servers belong to the farm, as the log decides it and the leader proposes it."""
+"""Identities and servers of the farm, as the log decides and the leader proposes."""

@@ -1,4 +1,4 @@
-"""The table of admitted identities: the log gives out Raft ids and binds each to one identity permanently.
+"""The table of admitted identities: the log assigns Raft ids and binds each to one identity permanently.
 
     founders     Raft ids 1, 2, … in order of NodeId, known with the founding
     admission    the leader's entry: this identity, under this name         ──▶ the next unused Raft id
@@ -6,34 +6,34 @@
     eviction     an operator's entry about this identity          ──▶ it is EVICTED  (`bridge.core.membership.eviction`)
     a clock      an identity has not come alive since its admission         ──▶ LAPSED, its row is deleted
 
-The id follows from the previous entries, so two leaders cannot give out the same id. The entry names the id as well and
-is refused if it names another one. So the leader's signature covers the binding of id and identity, and every node that
+The id follows from the previous entries, so two leaders cannot assign the same id. The entry names the id too and is
+refused if it names another one. So the leader's signature covers the binding of id and identity, and every node that
 knows the founders can verify it without the log. For that, the table keeps the signed bytes of the entry that first
-admitted an identity. A Raft id stands for a storage that has voted; another node under the same id could vote a
-second time. Therefore an id is never given out again.
+admitted an identity. A Raft id represents a storage that has voted; another node under the same id could vote a second
+time. Therefore an id is never assigned again.
 
 *Lapses.* A holder of the farm key can make any number of identities, and each admission takes one of `ADMITTED_MAX`
-places. An identity that came alive (it is in a configuration, or one of its entries had effect) keeps its place for
-good. If it does not come alive within `LAPSE_MS` of log time, its row is deleted; the identity may ask again and gets a
-new id. The id stays used: the row of the highest id is kept, as LAPSED, until a higher one is given out, so that the
-next id still follows from the table. An id below the highest that is not in the table has lapsed, and a node that
+places. An identity that came alive (it is in a configuration, or one of its entries had effect) keeps its place
+permanently. If it does not come alive within `LAPSE_MS` of log time, its row is deleted; the identity may apply again
+and gets a new id. The id stays used: the row of the highest id is kept, as LAPSED, until a higher one is assigned, so
+that the next id still follows from the table. An id below the highest without a row has lapsed, and a node that
 presents an admission with it is refused (`is_lapsed`).
 
-The first identity under a name keeps the name. A node with a known name and another identity is either a replaced
-node or a stranger. The log cannot distinguish them, so the node is refused until an operator decides. An identity
-may change its name to a free one.
+The first identity under a name keeps the name. A node with a known name and another identity is either a replaced node
+or an unknown one. The log cannot distinguish them, so the node is refused until an operator decides. An identity may
+change its name to a free one.
 
-A retired or evicted identity stays in the table and never comes back under any name; the group loses its server. An
-approval names the identity that it replaces. If two operators decide about one name at once, the second entry is
-refused and does not retire the identity that the first has just approved.
+A retired or evicted identity stays in the table and never returns under any name; the group loses its server. An
+approval names the identity that it replaces. If two operators decide about one name at the same time, the second entry
+is refused and does not retire the identity that the first has just approved.
 
 *Shares.* From `BOUNDS_LEVEL` on an identity counts on the leader that signed its admission, while it is a member. One
-leader has at most `ADMITTED_OF_LEADER_MAX` such members. Retired and evicted identities count on no leader; in a full
-table the retired one with the lowest Raft id gives way, and an evicted one only if none is retired: an identity
-without a row could be admitted again, and an eviction is meant to last. Its id stays used, as after a lapse.
+leader has at most `ADMITTED_OF_LEADER_MAX` such members. Retired and evicted identities count on no leader. In a full
+table the retired one with the lowest Raft id gives way, and an evicted one only if none is retired: an identity without
+a row could be admitted again, and an eviction is meant to last. Its id stays used, as after a lapse.
 
-An admission carries the identity's public key, of which its NodeId is a hash. So each member can seal data for it that
-no other member can open, whether it runs or not.
+An admission carries the identity's public key; the NodeId is a hash of it. So each member can seal data for the
+identity that no other member can open, even if it is offline.
 """
 
 from collections.abc import Collection, Mapping
@@ -47,16 +47,16 @@ ADMITTED_MAX = 1024
 ADMITTED_OF_LEADER_MAX = ADMITTED_MAX // 4
 """Members that one leader has admitted."""
 ENTRY_BYTES_MAX = 768
-"""Limit of an admission or approval with its proof. The state and handshakes (in base64) carry these bytes.
-An honest one has less than 450 bytes; unknown members could make it 64 KiB, a thousand times."""
+"""Limit of an admission or approval with its proof. The state and handshakes (in base64) carry these bytes. A normal
+one has less than 450 bytes; unknown members could make it 64 KiB, a thousand times."""
 LAPSE_MS = 1_800_000
-"""Log time in which an admitted identity must come alive: a node that was just approved needs seconds; half an hour
-leaves room for one that gets a large log over a slow line, and keeps 1,024 places from being used up within a day by
-one admission a reporting period, since sixty of them have lapsed when the sixty-first comes."""
+"""Log time in which an admitted identity must come alive: a newly approved node needs seconds. Half an hour leaves room
+for a node that gets a large log over a slow line. It also keeps 1,024 places from being used up within a day by one
+admission a reporting period, since sixty of them have lapsed when the sixty-first comes."""
 
 
 class Standing(Enum):
-    """What an admitted identity is to the farm."""
+    """Standing of an admitted identity in the farm."""
 
     MEMBER = "member"
     RETIRED = "retired"
@@ -64,30 +64,30 @@ class Standing(Enum):
     EVICTED = "evicted"
     """An operator evicted it."""
     LAPSED = "lapsed"
-    """It never came alive. Only the row of the highest Raft id has this value."""
+    """Never came alive. Only the row of the highest Raft id has this value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The identity that has a Raft id. A founder has no name and no public key until the leader has recorded them."""
+    """The identity with a Raft id. A founder has neither a name nor a public key until the leader has recorded them."""
 
     node_id: bytes
     name: str | None = None
     key: bytes | None = None
     standing: Standing = Standing.MEMBER
     entry: bytes = b""
-    """The signed entry that first admitted it, an admission or an approval; a founder needs none."""
+    """The signed entry that first admitted it, an admission or an approval; empty for a founder."""
     unseen_since_ms: int | None = None
     """Log time of its admission until it comes alive; None for a founder."""
 
     @property
     def is_member(self) -> bool:
-        """Neither retired nor evicted nor lapsed."""
+        """True if it is neither retired nor evicted nor lapsed."""
         return self.standing is Standing.MEMBER
 
     @property
     def is_out(self) -> bool:
-        """Retired or evicted: never admitted again."""
+        """True if it is retired or evicted: never admitted again."""
         return self.standing in {Standing.RETIRED, Standing.EVICTED}
 
 
@@ -102,7 +102,7 @@ class ServerAdmitted:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRefused:
-    """An admission or an approval that changed nothing, and why."""
+    """An admission or an approval without effect, and the reason."""
 
     node_id: bytes
     name: str
@@ -143,12 +143,12 @@ def server_name(admitted: Mapping[int, Admitted], server_id: int) -> str:
 
 
 def of_founders(founders: tuple[bytes, ...]) -> dict[int, Admitted]:
-    """The table before the first entry."""
+    """Return the table before the first entry."""
     return {number: Admitted(node_id) for number, node_id in enumerate(founders, start=1)}
 
 
 def raft_id_of(admitted: Mapping[int, Admitted], node_id: bytes) -> int | None:
-    """The Raft id of an identity, None if it was never admitted, or its admission has lapsed."""
+    """Return the Raft id of an identity; None if it was never admitted, or its admission has lapsed."""
     return next(
         (
             server_id
@@ -160,7 +160,7 @@ def raft_id_of(admitted: Mapping[int, Admitted], node_id: bytes) -> int | None:
 
 
 def is_lapsed(admitted: Mapping[int, Admitted], server_id: int) -> bool:
-    """Whether this Raft id was given out, and its identity never came alive."""
+    """Return True if this Raft id was assigned, and its identity never came alive."""
     each = admitted.get(server_id)
     if each is not None:
         return each.standing is Standing.LAPSED
@@ -168,18 +168,18 @@ def is_lapsed(admitted: Mapping[int, Admitted], server_id: int) -> bool:
 
 
 def next_raft_id(admitted: Mapping[int, Admitted], node_id: bytes) -> int:
-    """The Raft id that the identity has, or would be given."""
+    """Return the Raft id that the identity has, or would get."""
     known = raft_id_of(admitted, node_id)
     return known if known is not None else max(admitted, default=0) + 1
 
 
 def holder_of(admitted: Mapping[int, Admitted], name: str) -> int | None:
-    """The Raft id of the member of that name."""
+    """Return the Raft id of the member with this name."""
     return next((number for number, each in admitted.items() if each.name == name and each.is_member), None)
 
 
 def refusal(admitted: Mapping[int, Admitted], node_id: bytes, name: str, *, holder_runs: bool = False) -> str | None:
-    """The reason not to record this identity under this name; None if there is none.
+    """Return the reason not to record this identity under this name; None without one.
 
     `holder_runs`: the identity that has the name is alive, so the new node is not the same node with a new identity.
     """
@@ -203,7 +203,7 @@ def refusal(admitted: Mapping[int, Admitted], node_id: bytes, name: str, *, hold
 
 
 def out_refusal(admitted: Mapping[int, Admitted], node_id: bytes) -> str | None:
-    """The reason not to admit an evicted or retired identity; None if it is neither."""
+    """Return the reason not to admit an evicted or retired identity; None if it is neither."""
     known = raft_id_of(admitted, node_id)
     each = None if known is None else admitted[known]
     if each is None or not each.is_out:
@@ -222,7 +222,7 @@ def _full(admitted: Mapping[int, Admitted], node_id: bytes) -> str | None:
 
 
 def came_alive(admitted: Mapping[int, Admitted], server_ids: Collection[int]) -> Mapping[int, Admitted]:
-    """The table after a sign of life of these servers."""
+    """Return the table after these servers have come alive."""
     seen = {
         server_id: replace(each, unseen_since_ms=None)
         for server_id in server_ids
@@ -234,7 +234,10 @@ def came_alive(admitted: Mapping[int, Admitted], server_ids: Collection[int]) ->
 def after_time(
     admitted: Mapping[int, Admitted], log_time_ms: int, unproven_ms: int
 ) -> tuple[Mapping[int, Admitted], tuple[AdmissionLapsed, ...]]:
-    """The table at this log time. `unproven_ms` of the time since the last clock entry do not count as silence."""
+    """Return the table at this log time, and the lapsed admissions.
+
+    `unproven_ms` of the time since the last clock entry do not count as absence.
+    """
     if all(each.unseen_since_ms is None for each in admitted.values()):
         return admitted, ()
     highest = max(admitted)
@@ -257,14 +260,17 @@ def after_time(
 
 @dataclass(frozen=True, slots=True)
 class LeaderShare:
-    """A leader that signs an admission, and which leader admitted each Raft id."""
+    """The leader that signs an admission, and the leader that admitted each Raft id."""
 
     leader: bytes
     admitted_by: Mapping[int, bytes]
 
 
 def share_refusal(admitted: Mapping[int, Admitted], node_id: bytes, share: LeaderShare) -> str | None:
-    """The reason why this leader cannot admit this identity; None if its share has room, or the identity a row."""
+    """Return the reason why this leader cannot admit this identity.
+
+    None if its share has room, or the identity has a row.
+    """
     if raft_id_of(admitted, node_id) is not None:
         return None
     own = (admitted[at] for at, leader in share.admitted_by.items() if leader == share.leader and at in admitted)
@@ -277,14 +283,17 @@ def share_refusal(admitted: Mapping[int, Admitted], node_id: bytes, share: Leade
 
 
 def with_room(admitted: Mapping[int, Admitted]) -> Mapping[int, Admitted]:
-    """The table with room for one more identity, if one that is out can give way; the highest id is kept."""
+    """Return the table with room for one more identity, if a retired or evicted one can give way.
+
+    The highest id is kept.
+    """
     if len(admitted) < ADMITTED_MAX:
         return admitted
     highest = max(admitted)
     out = [server_id for server_id, each in admitted.items() if each.is_out and server_id != highest]
     if not out:
         return admitted
-    # An evicted identity without a row could come back; a retired one belongs to a node with a new identity.
+    # # An evicted identity without a row could return; a retired one belongs to a node with a new identity.
     first = min(out, key=lambda server_id: (admitted[server_id].standing is Standing.EVICTED, server_id))
     return {server_id: each for server_id, each in admitted.items() if server_id != first}
 
@@ -296,9 +305,9 @@ def admit(
     log_time_ms: int | None = None,
     share: LeaderShare | None = None,
 ) -> tuple[Mapping[int, Admitted], ServerAdmitted | AdmissionRefused | None]:
-    """The table after one admission, and the change; None if there is none to report.
+    """Return the table after one admission, and the change; None without a change to report.
 
-    `share`: of the leader that signed it; None below `BOUNDS_LEVEL`.
+    `share` belongs to the leader that signed it; None below `BOUNDS_LEVEL`.
     """
     node_id, name = admission.node_id, admission.name
     before, reason = admitted, None if share is None else share_refusal(admitted, node_id, share)
@@ -321,7 +330,7 @@ def approve(
     log_time_ms: int | None = None,
     share: LeaderShare | None = None,
 ) -> tuple[Mapping[int, Admitted], tuple[AdmissionChange, ...]]:
-    """The table after one approval, and the change; `share` as for `admit`."""
+    """Return the table after one approval, and the change; `share` as for `admit`."""
     node_id, name = approval.node_id, approval.name
     before, reason = admitted, None if share is None else share_refusal(admitted, node_id, share)
     if share is not None and raft_id_of(admitted, node_id) is None:
@@ -337,7 +346,7 @@ def approve(
 
 
 def approval_refusal(admitted: Mapping[int, Admitted], approval: Approval) -> str | None:
-    """The reason why this approval has no effect; None if it has one."""
+    """Return the reason why this approval does not have an effect; None if it has one."""
     node_id, name = approval.node_id, approval.name
     out = out_refusal(admitted, node_id)
     if out is not None:
@@ -378,7 +387,7 @@ def _recorded(
     if before is None:
         row = Admitted(node_id, name, record.key, entry=entry, unseen_since_ms=log_time_ms)
     else:
-        # The first entry is kept: its author was admitted before, so the chain from any identity to a founder has no
-        # circle.
+        # # The first entry is kept: its author was admitted before, so the chain from any identity to a founder is not
+        # a # circle.
         row = replace(before, name=name, key=record.key or before.key)
     return {**admitted, server_id: row}, ServerAdmitted(server_id, node_id, name)

@@ -1,28 +1,28 @@
-"""Which authors may write which entries, and that each entry has its effect once.
+"""The rights of authors to write entries, and the effect of each entry exactly once.
 
     report, clock, publication          the identity that has the Raft id which the entry names
-    admission, approval, eviction,      any admitted server (that only a leader writes them is checked where clients
-    rekeying, level                     connect, `bridge.node.raft.replica`)
+    admission, approval, eviction,      any admitted server (clients are checked for leadership when they connect,
+    rekeying, level                     `bridge.node.raft.replica`)
     factors                             an admitted server, or a client key with the scope `weights`
     exclusion, cost, force, removal,    an admitted server, or a client key with the scope `operator`
     correction
     client, producer, offset            an admitted server
-    foreign                             any client: such an entry means nothing to the farm
+    foreign                             any client: such an entry has no effect on the farm
 
 The farm key permits a program to connect and submit; it does not identify the author. The identity that signed an entry
-decides what the entry may do; the wire floor verifies the signature (`bridge.wire.log.proof`). Entries of a retired or
-evicted identity, or of a removed client key, have no effect. A server that an operator removed from the group keeps its
-identity; its reports do not count (`bridge.core.farm.state_machine`).
+decides the entry's rights; the wire floor verifies the signature (`bridge.wire.log.proof`). Entries of a retired or
+evicted identity, or of a removed client key, do not have an effect. A server that an operator removed from the group
+keeps its identity; its reports do not count (`bridge.core.farm.state_machine`).
 
 *Numbers.* A reader of the log can submit one of its entries a second time. So each author numbers its entries upwards.
-For each author the state keeps the highest number that had effect, and which of the 64 numbers below it had. So the
-entries of one author may overtake each other within this window (a node numbers its entries one by one while it runs,
-`bridge.node.raft.entry_signer`). A used number, or one below the window, has no effect. A report with a lower number
-than the last one that counted is out of date.
+For each author the state keeps the highest number that had effect, and a bit for each of the 64 numbers below it. So
+the entries of one author may overtake each other within this window (a node numbers its entries one by one while it
+runs, `bridge.node.raft.entry_signer`). A used number, or one below the window, does not have an effect. A report with a
+lower number than the last counted report is out of date.
 
 Numbers are kept only for admitted identities and client keys, which are bounded in number. A row stays when its
-identity or client key leaves its table, so that an old entry has no effect if the key is admitted again. Only when the
-table is full, such a row gives way (`NUMBERED_MAX`).
+identity or client key leaves its table, so that an old entry does not have an effect if the key is admitted again. Such
+a row gives way only when the table is full (`NUMBERED_MAX`).
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ from bridge.core.membership.admission import ADMITTED_MAX, Admitted, raft_id_of
 from bridge.core.membership.client_keys import CLIENTS_MAX, Client
 
 NUMBERS_WINDOW = 64
-"""How many numbers below the highest are remembered: so many entries may one author have in flight."""
+"""Size of the window below the highest number: so many entries of one author may be in flight."""
 NUMBERED_MAX = 2 * (ADMITTED_MAX + CLIENTS_MAX)
 """Authors whose numbers are kept, from `BOUNDS_LEVEL` on. Each has one row; half of the table is for former ones."""
 
@@ -91,7 +91,7 @@ class NoEffect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EntryWithoutEffect:
-    """A committed entry of a kind that acts on the farm had no effect; `author` is known if its signature verifies."""
+    """A committed entry of a kind that acts on the farm had no effect; `author` is set if its signature verifies."""
 
     kind: str
     author: bytes | None
@@ -100,7 +100,7 @@ class EntryWithoutEffect:
 
 @dataclass(frozen=True, slots=True)
 class AuthorNumbers:
-    """Which numbers of one author had effect."""
+    """The numbers of one author's entries that had effect."""
 
     highest: int = 0
     seen: int = 0
@@ -109,16 +109,16 @@ class AuthorNumbers:
     """The number of its last report that counted."""
 
     def has_seen(self, number: int) -> bool:
-        """Whether this number had effect, or lies below the window."""
+        """Return True if this number had effect, or lies below the window."""
         below = self.highest - number
         return below == 0 or below > NUMBERS_WINDOW or (below > 0 and self.seen >> (below - 1) & 1 == 1)
 
     def after(self, number: int) -> "AuthorNumbers":
-        """These numbers and one more."""
+        """Return these numbers and one more."""
         rise = number - self.highest
         if rise < 0:
             return replace(self, seen=self.seen | 1 << (-rise - 1))
-        # A rise beyond the window leaves nothing of it; the shift itself must not grow with the number.
+        # # A rise beyond the window leaves it empty; the shift itself must not grow with the number.
         seen = (self.seen << 1 | 1) << (rise - 1) if rise <= NUMBERS_WINDOW else 0
         return replace(self, highest=number, seen=seen & ((1 << NUMBERS_WINDOW) - 1))
 
@@ -129,7 +129,10 @@ def without_effect(
     clients: Mapping[bytes, Client],
     numbers: Mapping[bytes, AuthorNumbers],
 ) -> NoEffect | None:
-    """The reason why this entry has no effect; None if its author may write it and writes it for the first time."""
+    """Return the reason why this entry does not have an effect.
+
+    None if its author may write it and writes it for the first time.
+    """
     record, author = entry.record, entry.author
     if isinstance(record, Foreign):
         return None
@@ -147,7 +150,7 @@ def without_effect(
 
 
 def numbers_after(numbers: Mapping[bytes, AuthorNumbers], entry: ProvenRecord) -> Mapping[bytes, AuthorNumbers]:
-    """The numbers after an entry that has effect."""
+    """Return the numbers after an entry that has effect."""
     author = entry.author
     if author is None or isinstance(entry.record, Foreign):
         return numbers
@@ -160,7 +163,7 @@ def numbers_after(numbers: Mapping[bytes, AuthorNumbers], entry: ProvenRecord) -
 def without_former(
     numbers: Mapping[bytes, AuthorNumbers], admitted: Mapping[int, Admitted], clients: Mapping[bytes, Client]
 ) -> Mapping[bytes, AuthorNumbers]:
-    """The numbers with room for one more author: in a full table a former author gives way."""
+    """Return the numbers with room for one more author: in a full table a former author gives way."""
     if len(numbers) < NUMBERED_MAX:
         return numbers
     present = {each.node_id for each in admitted.values()} | clients.keys()

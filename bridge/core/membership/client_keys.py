@@ -1,4 +1,4 @@
-"""Client keys: programs that may submit entries with an effect on the farm and are no servers of it.
+"""Client keys: keys of programs other than servers that may submit entries with an effect on the farm.
 
     client entry, signed by a server ──▶ the key may write entries of its scopes, or may no longer
 
@@ -8,8 +8,8 @@ to one admitted key at a time. A removed key stays in the table; if it is admitt
 (`bridge.core.membership.authors`), so its earlier entries never count again.
 
 *Shares.* From `BOUNDS_LEVEL` on a key counts on the server that signed its admission. One server has at most
-`CLIENTS_OF_SERVER_MAX` admitted keys, and the table has room for those of four. Removed keys count on no server; one of
-them gives way in a full table. So the row also shows the keys admitted by an evicted node.
+`CLIENTS_OF_SERVER_MAX` admitted keys, and the table has room for the keys of four servers. Removed keys count on no
+server; one of them gives way in a full table. So the row also shows the keys admitted by an evicted node.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ CLIENTS_OF_SERVER_MAX = CLIENTS_MAX // 4
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One client key; it may write nothing while it is not `admitted`."""
+    """One client key; its entries have no effect while it is not `admitted`."""
 
     name: str
     key: bytes
@@ -50,7 +50,7 @@ class ClientChanged:
 def client_refusal(
     clients: Mapping[bytes, Client], admitted: Mapping[int, Admitted], entry: ClientKey, author: bytes | None = None
 ) -> str | None:
-    """The reason to refuse this entry about a client key; None if it is accepted, also if it changes nothing.
+    """Return the reason to refuse this entry about a client key; None if it is accepted, also without a change.
 
     `author`: the server that signs it; None below `BOUNDS_LEVEL`.
     """
@@ -94,7 +94,7 @@ def _share_refusal(clients: Mapping[bytes, Client], entry: ClientKey, author: by
 def change_client(
     clients: Mapping[bytes, Client], admitted: Mapping[int, Admitted], entry: ClientKey, author: bytes | None = None
 ) -> tuple[Mapping[bytes, Client], ClientChanged | CommandRefused | None]:
-    """The table after one entry, and the change; None if there is none. `author` as for `client_refusal`."""
+    """Return the table after one entry, and the change, if any. `author` as for `client_refusal`."""
     reason = client_refusal(clients, admitted, entry, author)
     if reason is not None:
         return clients, CommandRefused("client", reason)

@@ -4,15 +4,15 @@
     introduction by another  ──▶ known       signed departure ──▶ left
 
 Each server describes itself in the handshake of every connection, with the same signed description that gossip would
-carry, and passes on the descriptions of the other servers that it considers alive. So a newcomer with one working seed
-learns of all. A description that is passed on makes a server known and replaces an older one; it is no sign of life, or
-two servers would keep a dead one alive between them. A server is alive if a Raft connection to it is open or has just
-been opened. Servers do not exchange judgments, so there is nothing to refute.
+carry. It also passes on the descriptions of the other servers that it considers alive, so a newcomer with one working
+seed discovers all. A second-hand description makes a server known and replaces an older one. It does not show that the
+server is alive, or two servers would keep a dead one alive between them. A server is alive if a Raft connection to it
+is open or has just been opened. Servers do not exchange judgments, so nothing needs a refutation.
 
 Of two descriptions the one with the higher incarnation counts, as in gossip. If a server receives its own description
 first hand, with its own generation or a later one and other content, a second instance of its identity runs: an
-identity conflict. If other servers pass such a description on, this server's record of its generations is out of date:
-it begins a later generation and reports that, since its record of votes may be out of date as well.
+identity conflict. If other servers pass such a description on, this server's record of its generations is out of date.
+It begins a later generation and reports that, since its record of votes may be out of date too.
 """
 
 from collections.abc import Collection, Sequence
@@ -43,14 +43,14 @@ Consequence = MembershipChanged | Alarm | AdoptGeneration
 class _ConnectedMember:
     info: NodeInfo
     status: Status
-    heard_ms: int
+    seen_ms: int
     since_ms: int
     connected: bool = False
     equivocates: bool = False
 
 
 class ConnectionMembership:
-    """The others, and this node's own description. Pure: `now` is monotonic milliseconds."""
+    """The other servers, and this node's own description. Pure: `now` is monotonic milliseconds."""
 
     def __init__(self, own: NodeInfo, silent_after_ms: int, *, most: int = SERVERS_MAX) -> None:
         self.own = own
@@ -59,14 +59,14 @@ class ConnectionMembership:
         self._most = most
         self._others: dict[NodeId, _ConnectedMember] = {}
         self.left_out = 0
-        """Descriptions that were dropped for lack of room."""
+        """Number of descriptions that were dropped because the table was full."""
 
-    def say(self, metadata: bytes) -> None:
+    def announce(self, metadata: bytes) -> None:
         """Change this node's metadata."""
         self.own = replace(self.own, metadata=metadata, incarnation=self.own.incarnation.raised())
 
     def announce_departure(self) -> None:
-        """This node leaves: its description says so from now on."""
+        """Mark this node as leaving in its description."""
         self.leaving = True
         self.own = replace(self.own, incarnation=self.own.incarnation.raised())
 
@@ -74,26 +74,26 @@ class ConnectionMembership:
         """Begin a later generation."""
         self.own = replace(self.own, incarnation=Incarnation(generation, 0))
 
-    def hear(self, info: NodeInfo, now: int, *, first_hand: bool, leaving: bool = False) -> Sequence[Consequence]:
-        """A signed description, from its server itself or passed on."""
+    def receive(self, info: NodeInfo, now: int, *, first_hand: bool, leaving: bool = False) -> Sequence[Consequence]:
+        """Process a signed description, from its server itself or passed on."""
         if not is_plausible(info):
             return ()
         if info.node_id == self.own.node_id:
-            return self._hear_of_self(info, first_hand=first_hand)
+            return self._receive_own(info, first_hand=first_hand)
         known = self._others.get(info.node_id)
         if known is None:
             return self._welcome(info, now, leaving=leaving)
-        return self._hear_of_known(known, info, now, first_hand=first_hand, leaving=leaving)
+        return self._receive_known(known, info, now, first_hand=first_hand, leaving=leaving)
 
-    def _hear_of_known(
+    def _receive_known(
         self, known: _ConnectedMember, info: NodeInfo, now: int, *, first_hand: bool, leaving: bool
     ) -> Sequence[Consequence]:
         newer = info.incarnation > known.info.incarnation
         if known.equivocates and info.incarnation.generation > known.info.incarnation.generation:
-            # Signed by the member: it began again, and what it signed before says nothing of it now.
+            # # Signed by the member: it has started again, and its earlier signatures do not count for this run.
             known.equivocates = False
-            told = self._hear_of_known(known, info, now, first_hand=first_hand, leaving=leaving)
-            return (*told, self._equivocation())
+            changes = self._receive_known(known, info, now, first_hand=first_hand, leaving=leaving)
+            return (*changes, self._equivocation())
         if not newer and info.incarnation != known.info.incarnation:
             return ()
         if not leaving and known.status is not Status.LEFT and equivocate(info, known.info):
@@ -103,7 +103,7 @@ class ConnectionMembership:
         if known.status is Status.LEFT and not (newer and first_hand):
             return ()
         if first_hand:
-            known.heard_ms = now
+            known.seen_ms = now
         # A newer description of a dead server: it may have started again, so it counts as seen now.
         return self._becomes(known, Status.ALIVE, now, info, always=newer) if first_hand or newer else ()
 
@@ -120,15 +120,15 @@ class ConnectionMembership:
         return equivocation([node_id for node_id, each in self._others.items() if each.equivocates])
 
     def look(self, now: int, connected: Collection[NodeId]) -> list[MembershipChanged]:
-        """Update which servers are alive; to those in `connected` a Raft connection is open."""
+        """Update the status of the servers; a server in `connected` has an open Raft connection."""
         changes = []
         for node_id, known in self._others.items():
             known.connected = node_id in connected
             if known.connected:
-                known.heard_ms = now
+                known.seen_ms = now
             if known.status is Status.LEFT:
                 continue
-            silent = now - known.heard_ms >= self._silent_after_ms
+            silent = now - known.seen_ms >= self._silent_after_ms
             changes += self._becomes(known, Status.DEAD if silent else Status.ALIVE, now, known.info)
         return changes
 
@@ -150,11 +150,11 @@ class ConnectionMembership:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many others are known, and how many of them are alive."""
+        """Number of known others, and the number of alive ones."""
         return len(self._others), len(self.alive())
 
     def alive(self) -> tuple[NodeInfo, ...]:
-        """The descriptions that are passed on."""
+        """Return the descriptions to pass on."""
         return tuple(known.info for known in self._others.values() if known.status is Status.ALIVE)
 
     def _welcome(self, info: NodeInfo, now: int, *, leaving: bool) -> Sequence[Consequence]:
@@ -166,12 +166,12 @@ class ConnectionMembership:
             if not gone:
                 self.left_out += 1
                 return []
-            former = self._others.pop(min(gone, key=lambda node_id: self._others[node_id].heard_ms))
+            former = self._others.pop(min(gone, key=lambda node_id: self._others[node_id].seen_ms))
             ended = [self._equivocation()] if former.equivocates else []
-        self._others[info.node_id] = _ConnectedMember(info, Status.ALIVE, heard_ms=now, since_ms=now)
+        self._others[info.node_id] = _ConnectedMember(info, Status.ALIVE, seen_ms=now, since_ms=now)
         return [MembershipChanged(info, Status.ALIVE, None), *ended]
 
-    def _hear_of_self(self, info: NodeInfo, *, first_hand: bool) -> Sequence[Consequence]:
+    def _receive_own(self, info: NodeInfo, *, first_hand: bool) -> Sequence[Consequence]:
         own = self.own
         if first_hand:
             same = replace(info, credential=b"") == replace(own, credential=b"")
@@ -185,9 +185,9 @@ class ConnectionMembership:
                 )
             ]
         if own.incarnation.generation < info.incarnation.generation < LAST_GENERATION:
-            heard, known = info.incarnation.generation, own.incarnation.generation
-            alarms = [rolled_back(own.node_id, heard, known)] if info.address == own.address else []
-            return [AdoptGeneration(heard + 1), *alarms]
+            received, known = info.incarnation.generation, own.incarnation.generation
+            alarms = [rolled_back(own.node_id, received, known)] if info.address == own.address else []
+            return [AdoptGeneration(received + 1), *alarms]
         return []
 
     @staticmethod
@@ -200,6 +200,6 @@ class ConnectionMembership:
         if status is not previous:
             known.since_ms = now
         if status is Status.ALIVE and previous is not Status.ALIVE:
-            known.heard_ms = now
+            known.seen_ms = now
         known.info, known.status = info, status
         return [MembershipChanged(info, status, previous, known.equivocates)]

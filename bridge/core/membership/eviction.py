@@ -7,11 +7,11 @@
 
 One entry does both, since neither helps without the other: with the old keys the evicted node could still read and
 submit, and without the eviction it would still be a voter. The sealed keys ("boxes") are in the log, because every
-remaining server receives the log, also one that is down at the moment, and because only the leader could replace them.
-The evicted node may read the entry, but can open none of its boxes.
+remaining server receives the log, even after an outage, and because only the leader could replace them. The evicted
+node may read the entry, but can open none of its boxes.
 
-A node that learns of its eviction stops, and the other members refuse it, so its vote is lost at once. In a group of
-four with one server down, the leader would lose its majority before it could remove a server. Therefore a voter is
+A node that learns of its eviction stops, and the other members refuse it, so its vote is lost immediately. In a group
+of four with one server down, the leader would lose its majority before it could remove a server. Therefore a voter is
 demoted first and evicted as a learner, which still receives the entry (`vote_goes_first`); until the eviction is
 applied the leader does not promote it again. If the farm cannot spare the vote, the evicted node stays in the
 configuration until another server replaces it.
@@ -69,7 +69,7 @@ class NewEra:
 
 @dataclass(frozen=True, slots=True)
 class KeysNotReplaced:
-    """A replacement of the keys that changed nothing, and why."""
+    """A replacement of the keys without effect, and the reason."""
 
     era: int
     reason: str
@@ -87,7 +87,7 @@ SPONSORS_LEAST = 2
 
 
 def sponsors_needed(voters: int) -> int:
-    """How many of the `voters` other voters must vouch for a key, before a node that was away accepts it.
+    """Return the number of other voters that must vouch for a key, before a node that was away accepts it.
 
     An identity evicted since then was a member when that node went offline: a single signature could be its own.
     """
@@ -95,12 +95,15 @@ def sponsors_needed(voters: int) -> int:
 
 
 def vote_goes_first(voters: Collection[int], server_id: int | None, expect: int) -> bool:
-    """Whether this voter loses its vote before the eviction; a group of fewer than `expect` voters is never made."""
+    """Return True if this voter loses its vote before the eviction; a group never gets fewer than `expect` voters."""
     return server_id in voters and len(voters) > expect
 
 
 def majority_lost(voters: Collection[int], well: Collection[int], server_id: int | None, expect: int) -> str | None:
-    """Why the farm would stand still without this server; `well` are those that answer, the leader among them."""
+    """Return the reason why the farm would stop without this server; None if it would not.
+
+    `well` are the servers that answer, the leader among them.
+    """
     if server_id is None or server_id not in voters:
         return None
     there = set(voters) & set(well) - {server_id}
@@ -118,7 +121,7 @@ def majority_lost(voters: Collection[int], well: Collection[int], server_id: int
 def evict(
     admitted: Mapping[int, Admitted], rekeying: Rekeying, eviction: Eviction, level: int = BOUNDS_LEVEL
 ) -> tuple[Mapping[int, Admitted], Rekeying, ServerEvicted | EvictionRefused]:
-    """Table and keys after one eviction at this feature level."""
+    """Return table and keys after one eviction at this feature level, and the change."""
     known = raft_id_of(admitted, eviction.node_id)
     objection = _objection_to_era(eviction.era, rekeying, level)
     without_keys = level >= BOUNDS_LEVEL and rekeying.era >= LAST_ERA
@@ -141,7 +144,7 @@ def evict(
 def replace_keys(
     rekeying: Rekeying, replacement: KeyReplacement, level: int = BOUNDS_LEVEL
 ) -> tuple[Rekeying, NewEra | KeysNotReplaced]:
-    """The keys after a replacement at this feature level."""
+    """Return the keys after a replacement at this feature level, and the change."""
     era = replacement.era
     objection = _objection_to_era(era, rekeying, level)
     if objection is not None:

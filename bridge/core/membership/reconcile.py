@@ -1,33 +1,33 @@
-"""Decides which servers should be in the Raft group, one step at a time.
+"""Decide the servers of the Raft group, one step at a time.
 
     gossip: which members are alive      ─┐
     log: which identities are admitted   ─┼──▶ Reconciler.decide ──▶ at most one proposal, and the reasons to wait
     Raft: which servers are members,     ─┘
           which of them answer
 
-Any holder of the farm key can join the gossip, so gossip alone admits no server: a newcomer waits until an operator
-approves it (`garlicfarm node approve` writes an admission), unless the settings admit all. Even then at most one is
-admitted in `admission_every_ms`. Founders belong from the beginning.
+Any holder of the farm key can join the gossip, so gossip alone does not admit a server: a newcomer waits until an
+operator approves it (`garlicfarm node approve` writes an admission), unless the settings admit all. Even then at most
+one is admitted in `admission_every_ms`. Founders belong from the beginning.
 
 A server joins by  newcomer ──Admit──▶ has a Raft id ──AddLearner──▶ gets the log ──Promote──▶ votes.  Without room
-among the voters it stays a learner. A server leaves by  Remove:  at once if it left, after the grace time if it
+among the voters it stays a learner. A server leaves by  Remove:  immediately if it left, after the grace time if it
 died. The rules:
 
-- *Suspicion and flapping change nothing.* To join, a server must be alive for an unbroken time; to be removed, dead for
-  an unbroken time. A suspicion breaks neither, and it delays the step. A server that answers the leader is alive.
+- *Suspicion and flapping have no effect.* To join, a server must be alive for an unbroken time; to be removed, dead
+  for an unbroken time. A suspicion breaks neither, and it delays the step. A server that answers the leader is alive.
 - *Replace first.* A caught-up learner is promoted before a dead voter is removed, so for a moment the group may have
   one voter more than `voters_max`. It never has fewer than `expect`, the number of its founders.
-- *Only with a majority.* A server is removed only if the leader hears from a majority of the voters, and if a majority
+- *Only with a majority.* A server is removed only if a majority of the voters answers the leader, and if a majority
   of the remaining voters is alive. Otherwise the change itself could stop the farm.
 - *A single voter stays alone* until two servers can join it: with two voters none may fail, which is worse than one.
 - *No server removes itself.* A leader that leaves transfers leadership first, and its successor removes it.
-- *An operator's removal* (a log entry) counts like a server that left: it is removed at once although it lives, and not
-  added again. The other rules still apply. A leader transfers leadership first.
+- *An operator's removal* (a log entry) counts like a departure: the server is removed immediately although it is
+  alive, and not added again. The other rules still apply. A leader transfers leadership first.
 - *Retired and evicted servers are removed* without grace time, under the same rules. The server of a retired identity
-  stays until its successor can vote in its place.
+  stays until its successor can vote.
 
-The leader measures times from when it first saw something. A new leader starts these times again, which only delays
-decisions. The core stores nothing else, so its decisions follow from its inputs.
+The leader measures times from its first observation. A new leader starts these times again, which only delays
+decisions. The core does not store anything else, so its decisions follow from its inputs.
 """
 
 from collections.abc import Mapping
@@ -49,13 +49,13 @@ from consensus import MAX_MEMBERS
 
 VOTERS_MAX_DEFAULT = 5
 GRACE_DEFAULT_MS = 600_000
-REFUSED_TOLD_MAX = 8
+REFUSED_SHOWN_MAX = 8
 _MINUTE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class ReconcileSettings:
-    """`expect` of the farm key; `voters_max` is odd. `settle_ms`: how long a server must be alive to get further."""
+    """`expect` of the farm key; `voters_max` is odd. A server must be alive for `settle_ms` to get further."""
 
     expect: int
     voters_max: int = VOTERS_MAX_DEFAULT
@@ -63,13 +63,13 @@ class ReconcileSettings:
     settle_ms: int = 10_000
     retry_ms: int = 30_000
     admits_all: bool = False
-    """Whether newcomers are admitted without an operator."""
+    """True if newcomers are admitted without an operator."""
     admission_every_ms: int = 30_000
-    """Time between such admissions: one in a reporting period can be watched, and is more than a farm needs."""
+    """Time between such admissions: an operator can watch one in a reporting period, and a farm does not need more."""
 
     @property
     def ceiling(self) -> int:
-        """How many voters there may be, apart from one more while one is replaced."""
+        """Largest number of voters, apart from one more during a replacement."""
         return max(self.voters_max, self.expect)
 
 
@@ -81,9 +81,9 @@ class Group:
     voters: frozenset[int]
     learners: frozenset[int] = frozenset()
     answering: frozenset[int] = frozenset()
-    """Servers that answered the leader lately."""
+    """Servers that answered the leader recently."""
     caught_up: frozenset[int] = frozenset()
-    """Learners that are close behind the leader's log."""
+    """Learners whose log is almost as long as the leader's."""
     removed: frozenset[int] = frozenset()
     """Servers that an operator removed."""
     losing_vote: frozenset[int] = frozenset()
@@ -129,7 +129,7 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Transfer leadership to another server: this one is to be removed."""
+    """Transfer leadership to another server: this one will be removed."""
 
 
 Proposal = Admit | AddLearner | Promote | Remove | HandOver
@@ -142,7 +142,7 @@ class Decision:
     proposal: Proposal | None = None
     waits: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
-    asking: tuple[FarmMember, ...] = ()
+    awaiting_approval: tuple[FarmMember, ...] = ()
     """Newcomers that wait for an operator, the longest waiting first."""
 
 
@@ -163,7 +163,7 @@ class Reconciler:
     def decide(
         self, now_ms: int, members: tuple[FarmMember, ...], admitted: Mapping[int, Admitted], group: Group
     ) -> Decision:
-        """The decision of this moment; call it often, since only repeated calls notice flapping."""
+        """Return the present decision; call it often, since only repeated calls notice flapping."""
         self._not_before = {each: when for each, when in self._not_before.items() if when > now_ms}
         seen = {member.node_id: member for member in members}
         self._note(now_ms, seen, admitted, group)
@@ -175,12 +175,12 @@ class Reconciler:
         chosen = proposals[0] if proposals else None
         if chosen is not None and moment.is_newcomer(chosen):
             self._admit_after_ms = now_ms + self._settings.admission_every_ms
-        return Decision(chosen, moment.waits(), refused, moment.asking())
+        return Decision(chosen, moment.waits(), refused, moment.awaiting_approval())
 
     def _note(
         self, now_ms: int, seen: Mapping[bytes, FarmMember], admitted: Mapping[int, Admitted], group: Group
     ) -> None:
-        """Since when each member has been alive, or dead, without a break."""
+        """Note the time since which each member has been alive, or dead, without a break."""
         answering = {admitted[server_id].node_id for server_id in group.answering if server_id in admitted}
         alive = {
             node_id
@@ -200,7 +200,7 @@ class Reconciler:
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """Everything that counts at one moment."""
+    """All inputs at one moment."""
 
     settings: ReconcileSettings
     now_ms: int
@@ -211,25 +211,25 @@ class _Moment:
     dead_since: Mapping[int, int] = field(default_factory=dict)
 
     def proposals(self) -> list[Proposal]:
-        """The possible steps, the most urgent first."""
+        """Return the possible steps, the most urgent first."""
         removals = self._removals()
         promotions = self._promotions()
         urgent = removals if len(self.group.voters) > self.settings.ceiling else []
         return [*urgent, *promotions, *removals, *self._handing_over(), *self._additions(), *self._admissions()]
 
     def refused(self) -> tuple[str, ...]:
-        """Nodes whose admission the log would refuse."""
+        """Return texts about the nodes whose admission the log would refuse."""
         found = []
         for each in self._newcomers():
             reason = refusal(self.admitted, each.node_id, each.name, holder_runs=self._holder_runs(each.name))
             if reason is not None:
                 found.append(reason)
-            if len(found) == REFUSED_TOLD_MAX:
+            if len(found) == REFUSED_SHOWN_MAX:
                 break
         return tuple(found)
 
     def _holder_runs(self, name: str) -> bool:
-        """Whether the identity that has this name is alive, this leader among them."""
+        """Return True if the identity that has this name is alive, or is this leader."""
         holder = holder_of(self.admitted, name)
         if holder is None:
             return False
@@ -237,7 +237,7 @@ class _Moment:
         return holder == self.group.own_id or (listed is not None and listed.reachable)
 
     def waits(self) -> tuple[str, ...]:
-        """What each joining or leaving server waits for, in words."""
+        """Return the conditions that each joining or leaving server waits for, as text."""
         return (*self._waits_of_departing(), *self._waits_of_coming())
 
     # -- leaving -------------------------------------------------------------------------------------------------------
@@ -256,20 +256,23 @@ class _Moment:
         return self._left(server_id) or long_dead or self._is_out(server_id)
 
     def _is_out(self, server_id: int) -> bool:
-        """Servers that the log removes: removed by an operator, retired or evicted. No server removes itself."""
+        """Return True if the log removes the server: removed by an operator, retired or evicted.
+
+        No server removes itself.
+        """
         each = self.admitted.get(server_id)
         out = server_id in self.group.removed or (each is not None and not each.is_member)
         return out and server_id != self.group.own_id
 
     def _is_well(self, server_id: int) -> bool:
-        """Whether the server is there after a change: it answers, and is neither leaving nor dead."""
+        """Return True if the server remains after a change: it answers, and is neither leaving nor dead."""
         if server_id == self.group.own_id:
             return True
         going = self._left(server_id) or self._is_out(server_id) or server_id in self.dead_since
         return server_id in self.group.answering and not going
 
     def _obstacle(self, server_id: int) -> str | None:
-        """The reason not to remove this voter now."""
+        """Return the reason not to remove this voter now."""
         rest = self.group.voters - {server_id}
         if self._successor_comes(server_id):
             return "its successor does not vote yet"
@@ -299,7 +302,7 @@ class _Moment:
         return [HandOver()] if own_id in self.group.removed and self._obstacle(own_id) is None else []
 
     def _waits_of_departing(self) -> list[str]:
-        said = []
+        reasons = []
         for server_id in sorted(self.group.members):
             name, dead_ms = self._name(server_id), self._dead_ms(server_id)
             what = f"{name} has left" if self._left(server_id) else f"{name} is dead for {_duration(dead_ms or 0)}"
@@ -310,10 +313,10 @@ class _Moment:
             if self._is_doomed(server_id) or server_id in self.group.removed:
                 obstacle = self._obstacle(server_id) if server_id in self.group.voters else None
                 if obstacle is not None:
-                    said.append(f"{what}; not removed: {obstacle}")
+                    reasons.append(f"{what}; not removed: {obstacle}")
             elif dead_ms is not None:
-                said.append(f"{what}; removed after {_duration(self.settings.grace_ms)}")
-        return said
+                reasons.append(f"{what}; removed after {_duration(self.settings.grace_ms)}")
+        return reasons
 
     # -- joining -------------------------------------------------------------------------------------------------------
 
@@ -357,7 +360,7 @@ class _Moment:
         ]
 
     def _newcomers(self) -> list[FarmMember]:
-        """Stable members that are not admitted, or not under this name, or without their public key."""
+        """Return stable members that are not admitted, or not under this name, or without their public key."""
         known = {each.node_id: each for each in self.admitted.values()}
         return [
             each
@@ -366,7 +369,7 @@ class _Moment:
         ]
 
     def _admissions(self) -> list[Proposal]:
-        known = {each.node_id for each in self.admitted.values() if not self._is_stranger(each.node_id)}
+        known = {each.node_id for each in self.admitted.values() if not self._is_unknown(each.node_id)}
         has_room = len(self.admitted) < ADMITTED_MAX and self._has_room()
         leader = self.admitted.get(self.group.own_id)
         share = None if leader is None else LeaderShare(leader.node_id, self.group.admitted_by)
@@ -378,26 +381,26 @@ class _Moment:
             and (each.node_id in known or (has_room and self.settings.admits_all))
         ]
 
-    def asking(self) -> tuple[FarmMember, ...]:
-        """Members that could be admitted and wait for an operator."""
+    def awaiting_approval(self) -> tuple[FarmMember, ...]:
+        """Return members that could be admitted and wait for an operator."""
         if self.settings.admits_all:
             return ()
-        strangers = [each for each in self._newcomers() if self._is_stranger(each.node_id)]
-        able = [each for each in strangers if refusal(self.admitted, each.node_id, each.name) is None]
+        unknown = [each for each in self._newcomers() if self._is_unknown(each.node_id)]
+        able = [each for each in unknown if refusal(self.admitted, each.node_id, each.name) is None]
         return tuple(sorted(able, key=lambda each: self.alive_since[each.node_id]))
 
     def is_newcomer(self, proposal: Proposal) -> bool:
-        """Whether this step would give out a Raft id."""
-        return isinstance(proposal, Admit) and self._is_stranger(proposal.node_id)
+        """Return True if this step would assign a Raft id."""
+        return isinstance(proposal, Admit) and self._is_unknown(proposal.node_id)
 
-    def _is_stranger(self, node_id: bytes) -> bool:
+    def _is_unknown(self, node_id: bytes) -> bool:
         return raft_id_of(self.admitted, node_id) is None
 
     def _has_room(self) -> bool:
         return len(self.group.members) < MAX_MEMBERS - 1
 
     def _waits_of_coming(self) -> list[str]:
-        said = []
+        reasons = []
         promotable = self._promotable()
         for server_id, each in sorted(self.admitted.items()):
             member = self.seen.get(each.node_id)
@@ -407,12 +410,12 @@ class _Moment:
                 continue
             name = self._name(server_id)
             if server_id not in self.group.members and not member.serves:
-                said.append(f"{name} is admitted as server {server_id}; its Raft server has to start")
+                reasons.append(f"{name} is admitted as server {server_id}; its Raft server has to start")
             elif server_id in self.group.learners and server_id not in self.group.caught_up:
-                said.append(f"{name} gets the log")
+                reasons.append(f"{name} gets the log")
             elif server_id in promotable and len(promotable) == 1 and len(self.group.voters) == 1:
-                said.append(f"{name} could vote; one voter more is waited for, since of two voters none may fail")
-        return said
+                reasons.append(f"{name} could vote; one voter more is waited for, since of two voters none may fail")
+        return reasons
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
@@ -430,12 +433,12 @@ def _is_recorded(known: Admitted | None, member: FarmMember) -> bool:
     if known is None or known.standing in {Standing.RETIRED, Standing.LAPSED}:
         return False
     if known.standing is Standing.EVICTED:
-        return True  # Gossip no longer describes it; only its last state is remembered.
+        return True  # Gossip no longer describes it; only its last state is kept.
     return known.name == member.name and (known.key is not None or member.key is None)
 
 
 def _is_dead(member: FarmMember | None) -> bool:
-    """Whether a member is dead; one that gossip has forgotten stays dead."""
+    """Return True if a member is dead; a member without an entry in gossip stays dead."""
     return member is None or member.status in {MemberStatus.DEAD, MemberStatus.LEFT}
 
 

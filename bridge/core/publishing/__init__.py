@@ -1,1 +1,1 @@
-"""Which server publishes, and what: the choice, the leaves, their costs."""
+"""The choice of the publisher, and of the published leaves with their costs."""

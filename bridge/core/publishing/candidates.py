@@ -1,11 +1,11 @@
-"""The candidates for publishing: all servers choose the one with the best health (docs/reference/publishing-rules.md).
+"""The candidates for publishing: all servers choose the healthiest one (docs/reference/publishing-rules.md).
 
     score = 1000 - penalties        job lag 300, uptime 200, leaves 200, bandwidth 150, processor 100, memory 50
-    rank  = (publishConfig is on, score, -server id)        a server that is not able has no rank
+    rank  = (publishConfig is on, score, -server id)        a server that is not able does not have a rank
 
 A penalty is its cap times the badness of the figure (0 to 1), in whole points; an unknown figure costs half of its cap.
-The choice follows the log: an unable publisher is replaced at once; a better candidate takes over only after it has led
-by the margin for several clock entries in a row. Always taking the best one would change the publisher with each
+The choice follows the log: an unable publisher is replaced immediately; a better candidate takes over only after it has
+led by the margin for several clock entries in a row. Always taking the best one would change the publisher with each
 small change of the job queue, and each change costs a signature, a publication, and a race between two structures.
 """
 
@@ -28,21 +28,21 @@ KEY_MARGIN_S = 900
 
 
 class Inability(Enum):
-    """Why a server cannot publish now."""
+    """The reason why a server cannot publish now."""
 
     STALE = "its last report is stale"
     CLOCK_OFF = "its clock contradicts log time"
     UNATTACHED = "it does not have a router"
     OFF = "publishConfig is off"
     FAILING = "its router does not accept its structures"
-    """A server says so by the same `publishConfig`, with its reason beside it: the words alone differ."""
+    """A server reports it by the same `publishConfig`, with its reason: only the texts differ."""
     NO_KEY = "it does not have a valid signing key"
     KEY_ENDS = "its signing key has ended or ends within 15 minutes"
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A server as a candidate: its score, or the reason why it has none."""
+    """A server as a candidate: its score, or the reason why it cannot publish."""
 
     server_id: int
     preferred: bool
@@ -51,7 +51,7 @@ class Candidate:
 
 
 def penalty(cap: int, value: float | None, worst: float | None) -> int:
-    """`cap` * value / worst within [0, cap], in whole points; half of `cap` for a figure that is unknown."""
+    """Return `cap` * value / worst within [0, cap], in whole points; half of `cap` for an unknown figure."""
     if value is None or worst is None or worst <= 0:
         return cap // 2
     # Zero comes first: a NaN compares false with everything, and max then keeps its first argument. Limiting before
@@ -60,7 +60,7 @@ def penalty(cap: int, value: float | None, worst: float | None) -> int:
 
 
 def score(report: Report) -> int:
-    """Health of the sender's router as points from 0 (worst) to 1000."""
+    """Return the health of the sender's router as points from 0 (worst) to 1000."""
     router = report.router
     uptime_missing = None if router.uptime_ms is None else UPTIME_GOOD_MS - router.uptime_ms
     return PERFECT_SCORE - (
@@ -74,12 +74,12 @@ def score(report: Report) -> int:
 
 
 def _leaves_penalty(leaves: Sequence[LeafStatus]) -> int:
-    # A server without leaves has no unhealthy leaf: it can publish.
+    # # All leaves of a server without leaves are healthy: it can publish.
     return penalty(LEAVES_CAP, sum(not leaf.healthy for leaf in leaves), len(leaves)) if leaves else 0
 
 
 def candidates_of(state: FarmState, master: str, tuning: FarmTuning) -> list[Candidate]:
-    """Every server that reports for `master`, in order of id."""
+    """Return every server that reports for `master`, in order of id."""
     return [_candidate(state, server, server.report.part_in(master), tuning) for server in state.serving(master)]
 
 
@@ -108,7 +108,10 @@ def _inability(state: FarmState, server: ServerState, part: MetaStatus | None, t
 
 
 def choose(previous: Choice, candidates: Sequence[Candidate], tuning: FarmTuning, *, at_clock: bool) -> Choice:
-    """The next choice; only clock entries count towards the margin, so that frequent reports gain nothing."""
+    """Return the next choice.
+
+    Only clock entries count towards the margin, so that frequent reports do not gain anything.
+    """
     able: Mapping[int, Candidate] = {each.server_id: each for each in candidates if each.inability is None}
     if not able:
         return Choice()

@@ -1,18 +1,18 @@
-"""What is published: which destinations the Meta LS2 lists, and at which cost (docs/reference/publishing-rules.md).
+"""The leaves of the Meta LS2 and their costs (docs/reference/publishing-rules.md).
 
     load = job lag 30 + bandwidth 30 + connections 20 + missing tunnels 20        0 … 100
     cost = load, weighed by operators and pipeline, + 100 if not healthy 0 … 200      (`bridge.core.log.weights`)
 
 Availability comes first: if fewer than half of all known leaves are healthy, every known leaf is listed, the healthy
-ones at the lower cost. False reports of ill health are then more likely than the failure of the whole farm. An empty
-structure is never published. Costs and membership have hysteresis: a cost is kept until it differs by the margin, and
-with more than 16 leaves a new one displaces a listed one only if it is cheaper by the margin. Otherwise each report
-would cause a publication. Health has no hysteresis: a healthy leaf replaces an unhealthy one at once, so that clients
-do not try 16 dead leaves when a server dies. An operator's exclusion or factor counts at once as well.
+ones at the lower cost. False reports of unhealthy leaves are then more likely than the failure of the whole farm. An
+empty structure is never published. Costs and membership have hysteresis: a cost is kept until it differs by the margin,
+and with more than 16 leaves a new one displaces a listed one only if it is cheaper by the margin. Otherwise each report
+would cause a publication. Health does not have hysteresis: a healthy leaf replaces an unhealthy one immediately, so
+that clients do not try 16 dead leaves when a server dies. An operator's exclusion or factor also counts immediately.
 
 No server can fill the structure alone: with n servers that report eligible leaves, each gets at most max(1, ⌊16 / n⌋)
-places, filled by health, membership and cost as above. A destination that several servers report counts for the one
-that reports the fewest leaves for this master, among equals for the one with the lowest Raft id. So a server that
+places, filled by health, membership and cost as above. A destination that several servers report counts for one of
+them: the server with the fewest leaves for this master, among equals the one with the lowest Raft id. So a server that
 claims the leaves of another one uses up its own places and none of that server's.
 """
 
@@ -39,7 +39,7 @@ UNHEALTHY_COST = 100
 
 @dataclass(frozen=True, slots=True)
 class LeafEntry:
-    """One entry of the Meta LS2: a destination (base64), its cost, and the second at which the entry ends."""
+    """One entry of the Meta LS2: a destination (base64), its cost, and the second when the entry ends."""
 
     destination: str
     cost: int
@@ -47,7 +47,10 @@ class LeafEntry:
 
 
 def leaf_load(router: RouterStatus, leaf: LeafStatus) -> int:
-    """Load of a destination from 0 (idle) to 100; lower is preferred. The router's bandwidth stands in for its own."""
+    """Return the load of a destination from 0 (idle) to 100; lower is preferred.
+
+    The router's bandwidth replaces an unknown bandwidth of the leaf.
+    """
     own_bandwidth = leaf.configured_bandwidth_bytes_per_s is not None
     missing_tunnels = (
         leaf.configured_tunnels - leaf.current_tunnels
@@ -69,7 +72,7 @@ def leaf_load(router: RouterStatus, leaf: LeafStatus) -> int:
 def select_leaves(
     state: FarmState, master: str, tuning: FarmTuning, *, at_clock: bool, reweighed: str | None = None
 ) -> tuple[Leaf, ...]:
-    """The leaves that `master` lists after this entry, in order of destination.
+    """Return the leaves that `master` lists after this entry, in order of destination.
 
     `reweighed` is the hash of a leaf whose cost an operator has just changed.
     """
@@ -88,19 +91,19 @@ def select_leaves(
 
 
 def is_healthy(state: FarmState, server: ServerState, leaf: LeafStatus, tuning: FarmTuning) -> bool:
-    """Whether a leaf of this server counts as healthy: a recent report says so, and the server has a router."""
+    """Return True if a leaf of this server counts as healthy: it is in a recent report, and the server has a router."""
     return leaf.healthy and server.report.router.attached and not state.stale(server, tuning)
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """The eligible leaves: their costs, which are healthy, and for which server each counts."""
+    """The eligible leaves: their costs, the healthy ones, and the server for which each counts."""
 
     costs: Mapping[str, int]
     healthy: AbstractSet[str]
     owners: Mapping[str, int]
     places_each: int
-    """How many places one server may have."""
+    """Number of places that one server may have."""
 
 
 def _candidates(state: FarmState, master: str, tuning: FarmTuning) -> _Candidates:
@@ -155,6 +158,6 @@ def _members(
 
 
 def content_hash(leaves: tuple[Leaf, ...]) -> str:
-    """Hex SHA-256 of destinations and costs in order of destination; when entries end is no part of the content."""
+    """Return the hex SHA-256 of destinations and costs in order of destination, without the ends of the entries."""
     lines = sorted(f"{leaf.destination} {leaf.cost}\n" for leaf in leaves)
     return hashlib.sha256("".join(lines).encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,12 +1,12 @@
-"""When the publisher publishes: the plan of its next publication, made from the committed state alone.
+"""The plan of a publisher's next publication and its time, made from the committed state alone.
 
     begin              a master that was never published: as soon as every voter has reported and nothing is missing
                        (`_complete`), after `gather_ms` at the latest
-    take over          at once, if another server published last
+    take over          immediately, if another server published last
     change             once the content differs, but not sooner than `change_ms` after the last one: changes coalesce
-    forced             an operator wants it: likewise not sooner than `change_ms`, for no router would take it
+    forced             an operator wants it: also not sooner than `change_ms`, since a router would not accept it
     overtake           like a change: a server published a later second without a quorum (`without_quorum`)
-    refresh            after `refresh_ms` ± 10 %; the jitter is a hash of the last publication, so it needs no memory
+    refresh            after `refresh_ms` ± 10 %; the jitter is a hash of the last publication, so it is not stored
 
 Seconds must rise, after `recover` too, but not run ahead of log time: routers refuse structures from the future. A
 publisher could otherwise advance them by one with each publication. So the state machine accepts a second only up to
@@ -28,15 +28,15 @@ from bridge.core.state.farm_state import UNFENCED_AHEAD_MS, FarmState, FarmTunin
 ENTRY_REMAINING_S = 900
 JITTER_PERCENT = 10
 LEAD_MAX_MS = UNFENCED_AHEAD_MS
-"""How far the planner lets a second lead log time: as far as a publication without a quorum may lead it, so that the
-next publication need not wait. It is less than the state machine accepts, and half of the minute that routers allow."""
+"""Largest lead of a planned second over log time: equal to the lead of a publication without a quorum, so that the next
+publication need not wait. It is less than the state machine accepts, and half of the minute that routers allow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
     """`refresh_ms` between unchanged publications, `change_ms` at least between changed ones, `gather_ms` before any.
 
-    The first one waits `gather_ms` only as long as a report, a router or a healthy leaf is missing: what it lacks would
+    The first one waits `gather_ms` only while a report, a router or a healthy leaf is missing: the missing data would
     be published no sooner than `change_ms` later.
 
     The default suits a Java router, which allows one Meta LS2 per destination and minute. `Pace.of_period` is for
@@ -62,7 +62,7 @@ class PlannedPublication:
 
 
 def lease_set_entries(state: FarmState, master: str, published_s: int, pace: Pace) -> tuple[LeafEntry, ...] | None:
-    """The entries of `master` if it is published at `published_s`, in order of destination; None: nothing to list."""
+    """Return the entries of `master` if it is published at `published_s`, in order of destination; None if empty."""
     leaves = state.masters.get(master, MasterState()).leaves
     if not leaves:
         return None
@@ -81,14 +81,14 @@ def plan_publication(
     handed_over: Publication | None,
     noted_s: int = 0,
 ) -> PlannedPublication | None:
-    """What server `server_id` proposes to publish now, if anything.
+    """Return the next publication of server `server_id`, if it is due.
 
-    `log_time_ms` is log time by the caller's reckoning (`LogTime.paced`), which runs on between clock entries.
-    `handed_over` is what this process last gave to its router: if that is not what was accepted last (the process died
-    in between, or the router refused), the structure is missing out there and is made again at once. `noted_s` is the
-    last second that this server handed over in any of its runs. The log may not have it yet: the server published it
-    without a quorum, and has not reported since it started. Propose one plan at a time: a second one with the same
-    second would be refused.
+    `log_time_ms` is the caller's estimate of log time (`LogTime.paced`), which advances between clock entries.
+    `handed_over` is the last publication that this process gave to its router. It may differ from the last accepted
+    one: the process died between the two steps, or the router refused. Then clients lack the structure, and it is made
+    again immediately. `noted_s` is the last second that this server handed over in any of its runs. The log may not
+    have it yet: the server published it without a quorum, and has not reported since it started. Propose one plan at a
+    time: a second one with the same second would be refused.
     """
     known = state.masters.get(master)
     if known is None or known.choice.server_id != server_id:
@@ -111,16 +111,16 @@ def plan_publication(
 
 
 def latest_second(state: FarmState, tuning: FarmTuning) -> int:
-    """The last second that a publication may have now.
+    """Return the last second that a publication may have now.
 
-    Log time is up to a period behind what a server reckons, and the clock by which that one reckons may be off by as
-    much as any clock that counts.
+    Log time is behind a server's estimate by at most a period, and the server's clock may be off by the tolerance of
+    any counted clock.
     """
     return (state.log_time_ms + tuning.period_ms + tuning.clock_tolerance_ms) // 1000
 
 
 def next_publication_ms(known: MasterState, pace: Pace) -> int | None:
-    """Log time at which the last publication is refreshed if nothing changes before; None before the first one."""
+    """Return the log time of the next refresh if nothing changes before; None before the first publication."""
     last = known.publication
     if last is None:
         return None
@@ -145,10 +145,10 @@ def _due(known: MasterState, server_id: int, pace: Pace, log_time_ms: int, *, ov
 
 
 def _complete(state: FarmState, master: str) -> bool:
-    """Whether no further report can add to the first publication: each voter has reported a router and healthy leaves.
+    """Return True if no report can add to the first publication: each voter has reported a router and healthy leaves.
 
-    A voter without leaves delays the publication, too: its router may report them soon. A state without voters has
-    no founding.
+    A voter without leaves delays the publication, too: its router may report them soon. A state without voters has no
+    founding.
     """
     voters = {each for majority in state.clocks.majorities for each in majority}
     reports = [server.report for server_id, server in state.servers.items() if server_id in voters]

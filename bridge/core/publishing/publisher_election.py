@@ -1,7 +1,7 @@
-"""Elects the publisher of each master and chooses its leaves, after each entry that can make a difference.
+"""Elect the publisher of each master and choose its leaves, after each entry that can make a difference.
 
 A master is known while a server reports for it, and for `forget_after_ms` after its last publication, so that the
-seconds of its structures still rise when its servers come back.
+seconds of its structures still rise when its servers return.
 
 There are `MASTERS_MAX` places. Below `BOUNDS_LEVEL` a master keeps its place while it is known, so one server that
 reports invented masters can take all of them. From that level on, the first master of each server comes before all
@@ -21,7 +21,7 @@ from bridge.core.state.farm_state import MASTERS_MAX, MASTERS_OF_SERVER_MAX, Far
 
 @dataclass(frozen=True, slots=True)
 class PublisherChanged:
-    """Another server publishes `master` from here on; None: no server is able to."""
+    """Another server publishes `master` from here on; None if no server is able to."""
 
     master: str
     server_id: int | None
@@ -31,7 +31,7 @@ class PublisherChanged:
 def choose_again(
     state: FarmState, tuning: FarmTuning, *, at_clock: bool, reweighed: str | None = None
 ) -> tuple[FarmState, list[PublisherChanged]]:
-    """Choose publisher and leaves of every master that is reported for, or was published within `forget_after_ms`."""
+    """Choose publisher and leaves of every master with a report, or with a publication within `forget_after_ms`."""
     reported = {part.destination for server in state.servers.values() for part in server.report.masters}
     recent = {
         name: master for name, master in state.masters.items() if name in reported or _recent(state, master, tuning)
@@ -62,12 +62,12 @@ def _with_places(state: FarmState, recent: dict[str, MasterState], reported: set
 
 
 def _turn(rank: int) -> int:
-    """Return when a server's master of this rank gets a place: the first one, the others of the share, each further."""
+    """Return the turn of a server's master of this rank: the first one, the others of the share, each further one."""
     return min(rank, 1) + max(0, rank - MASTERS_OF_SERVER_MAX + 1)
 
 
 def _masters_by_holder(state: FarmState, recent: dict[str, MasterState]) -> Iterator[set[str]]:
-    """The masters of each server: those that it reports; a master without reports is its last publisher's."""
+    """Yield the masters of each server: the reported ones; a master without reports belongs to its last publisher."""
     of_server = {number: {part.destination for part in each.report.masters} for number, each in state.servers.items()}
     reported = set().union(*of_server.values()) if of_server else set()
     for name, master in recent.items():

@@ -1,12 +1,12 @@
 """Publishing without a quorum: one server decides from its own observations alone.
 
-docs/explanation/publishing.md tells it for operators.
+docs/explanation/publishing.md describes it for operators.
 
     with a quorum      the log decides, and all servers decide alike
     without            publisher: the server that published last if it is reachable and able; else the reachable and
                             able server with the lowest NodeId
                        content: from the last state, with this node's own current health instead of its last report,
-                            and with every server that gossip considers dead taken as silent
+                            and with every server that gossip marks dead treated as not reporting
                        time: as usual (`bridge.core.publishing.publication`)
 
 A service must survive the loss of most of its routers, and structures end after a quarter of an hour, so publishing
@@ -16,8 +16,8 @@ of the same farm, and a router keeps the later structure. Without any publicatio
 None of this enters the log. When there is a quorum again, the publisher's report carries the second of its last
 publication, and the next committed publication is later (`FarmState.unfenced_second`).
 
-Clock entries show whether there is a quorum: the leader commits one each period. Asking whether a leader is known would
-be simpler, but a server that does not vote hears of no election, and a leader may be unable to commit.
+Clock entries show whether there is a quorum: the leader commits one each period. A check for a known leader would be
+simpler. But a server that does not vote does not notice an election, and a leader may be unable to commit.
 """
 
 from collections.abc import Set as AbstractSet
@@ -30,14 +30,14 @@ from bridge.core.publishing.publication import Pace, PlannedPublication, plan_pu
 from bridge.core.state.farm_state import Choice, FarmState, FarmTuning, MasterState, ServerState
 
 PATIENCE_PERIODS = 2.5
-"""After so long without a clock entry there is no quorum: one may be late, and an election may delay the next."""
+"""Periods without a clock entry after which the quorum is lost: one may be late, and an election may delay the next."""
 PATIENCE_ELECTIONS = 3
 PATIENCE_LEAST_MS = 5_000
-"""An election is no outage, whatever the reporting period and the distances between servers."""
+"""An election is not an outage, for any reporting period and any distances between servers."""
 
 
 class QuorumWatch:
-    """Whether the log advances, as this server sees it. All times are monotonic milliseconds."""
+    """Observer of the log's progress on this server. All times are monotonic milliseconds."""
 
     def __init__(self, now: int) -> None:
         self._moved_at = now
@@ -49,7 +49,7 @@ class QuorumWatch:
         self._moved_at, self.moved = now, True
 
     def lost_for_ms(self, now: int, period_ms: int, election_timeout_ms: int) -> int | None:
-        """How long there has been no quorum; None while there is one, or may be."""
+        """Return the duration without a quorum; None while there is one, or may be."""
         patience_ms = max(PATIENCE_PERIODS * period_ms, PATIENCE_ELECTIONS * election_timeout_ms, PATIENCE_LEAST_MS)
         still_ms = now - self._moved_at
         return still_ms if still_ms > patience_ms else None
@@ -57,7 +57,7 @@ class QuorumWatch:
 
 @dataclass(frozen=True, slots=True)
 class LocalObservations:
-    """What one server knows without a majority: its own state, and which members gossip considers alive."""
+    """The observations of one server without a majority: its own state, and the members that gossip marks alive."""
 
     own: Report
     reachable: AbstractSet[int]
@@ -65,7 +65,7 @@ class LocalObservations:
 
 
 def acting_publisher(state: FarmState, master: str, around: LocalObservations, now_s: int) -> int | None:
-    """The publisher of `master` without a quorum, as this server sees it; None: no reachable server is able."""
+    """Return the publisher of `master` without a quorum, as this server sees it; None if it finds none."""
     known = state.masters.get(master, MasterState())
     last = known.choice.server_id if known.publication is None else known.publication.server_id
     able = _able(state, master, around, now_s)
@@ -84,10 +84,10 @@ def plan_without_quorum(
     *,
     handed_over: Publication | None,
 ) -> PlannedPublication | None:
-    """What this server signs and hands over now, if anything. `handed_over` is what it last gave to its router.
+    """Return the publication that this server signs and hands over now, if it is due.
 
-    `now_ms` is this server's estimate of log time. The plan has the form of a committed publication, but never enters
-    the log.
+    `handed_over` is the last publication that it gave to its router. `now_ms` is this server's estimate of log time.
+    The plan has the form of a committed publication, but never enters the log.
     """
     own_id = around.own.server_id
     known = state.masters.get(master)
@@ -134,7 +134,7 @@ def _node_id(state: FarmState, server_id: int) -> bytes:
 
 
 def as_seen(state: FarmState, tuning: FarmTuning, around: LocalObservations, now_ms: int) -> FarmState:
-    """The state as it would be if the log contained this server's observations."""
+    """Return the state as it would be if the log contained this server's observations."""
     log_time_ms = max(state.log_time_ms, now_ms)
     silent_ms = log_time_ms - tuning.stale_after_ms - 1
     servers = {

@@ -1,1 +1,1 @@
-"""The state that the farm's log makes, and log time."""
+"""The state that results from the farm's log, and log time."""

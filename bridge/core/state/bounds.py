@@ -1,11 +1,11 @@
 """Bounds of a farm's state: of every figure that later entries build on, and of the size of every table.
 
-A state that was computed from a log keeps these bounds, because no entry beyond them has an effect. The state in a
+A state computed from a log keeps these bounds, because an entry beyond them does not have an effect. The state in a
 snapshot was computed by one other server. Without this check a log time beyond the last second of a Meta LS2 would be
-in all plans of this node, also after a restart. The range of each number is declared in `numbers`, that of a table
-in `tables`.
+in all plans of this node, also after a restart. `numbers` declares the range of each number, `tables` the range of each
+table.
 
-A module of its own: `numbers` and `tables` declare, and do not import each other; only here they meet.
+A module of its own: `numbers` and `tables` declare, and do not import each other.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from bridge.core.state.tables import declared_table, tables_in
 
 
 def objection_to_state(state: FarmState, period_ms: int) -> str | None:
-    """The first figure or table that is out of bounds, in words; None if all are within them."""
+    """Return the first figure or table that is out of bounds, as text; None if all are within them."""
     return next((text for check in (_figures, _tables) for text in check(state, period_ms)), None)
 
 

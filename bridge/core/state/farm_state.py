@@ -2,10 +2,10 @@
 
 Nothing here depends on a local clock, a random source or the network. `heard_ms` needs an explanation. Log time
 advances only with clock entries, one in a reporting period, so the log shows only within one period when a report was
-made. The report's `date` gives the place within these bounds, corrected by `lag_ms`: how far the sender's clock lags
-behind log time. `lag_ms` starts at zero, and each report changes it only as far as it must. With log time alone, a
-report just before a clock entry would look stale one period too early; with the plain date, a server with a slow clock
-would.
+made. The report's `date` gives the place within these bounds, corrected by `lag_ms`: the lag of the sender's clock
+compared with log time. `lag_ms` starts at zero, and each report changes it as little as possible. With log time alone,
+a report just before a clock entry would look stale one period too early; with the plain date, a server with a slow
+clock would.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,8 +28,8 @@ from consensus.sessions import SessionLimits
 SERVERS_MAX = 64
 MASTERS_MAX = 8
 MASTERS_OF_SERVER_MAX = MASTERS_MAX // 2
-"""Masters that a server keeps its place for, from `BOUNDS_LEVEL` on, whatever others report. It may have more while
-there is room."""
+"""Masters for which a server keeps its place, from `BOUNDS_LEVEL` on, regardless of the others' reports. It may have
+more while there is room."""
 LEAVES_PER_SERVER_MAX = 64
 PERIOD_MIN_MS, PERIOD_MAX_MS = 500, 600_000
 AUTHORS_MARK = "~"
@@ -38,8 +38,8 @@ SESSION_LIMITS = SessionLimits(
     sessions_max=1024, window=16, result_bytes_max=16, expiry_ms=3_600_000, reserved_prefix=AUTHORS_MARK
 )
 AUTHOR_SESSIONS_MAX = 16
-"""Sessions of one author that strangers cannot displace. A run of a node has three or four; the rest is for restarts
-within the lifetime of a session."""
+"""Sessions of one author that unknown authors cannot displace. A run of a node has three or four; the rest is for
+restarts within the lifetime of a session."""
 UNFENCED_AHEAD_MS = 30_000
 """A second published without a quorum counts only up to this lead over log time: a wrong clock must not bind a farm."""
 LOG_TIME_LIMIT_MS = (2**32 - 1) * 1000
@@ -48,7 +48,7 @@ LOG_TIME_LIMIT_MS = (2**32 - 1) * 1000
 
 @dataclass(frozen=True, slots=True)
 class FarmTuning:
-    """The constants on which decisions depend and which all servers of a farm must share, and the reporting period.
+    """The constants of decisions, which all servers of a farm must share, and the reporting period.
 
     `period_ms` is the reporting period; clock entries carry the leader's. A report is stale after 1.5 of them.
     """
@@ -62,7 +62,7 @@ class FarmTuning:
 
     @property
     def stale_after_ms(self) -> int:
-        """Age at which a report no longer counts."""
+        """Age after which a report no longer counts."""
         return self.period_ms * 3 // 2
 
 
@@ -78,7 +78,7 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The publisher, and for how many clock entries in a row another candidate has led by the margin."""
+    """The publisher, and the number of clock entries in a row in which another candidate led by the margin."""
 
     server_id: int | None = None
     beaten: int = 0
@@ -96,7 +96,7 @@ class Leaf:
 class MasterState:
     """One master destination: its publisher, the leaves that it lists, the last accepted publication.
 
-    `since_ms` is the log time of its first report. `forced`: an operator wants it published anew.
+    `since_ms` is the log time of its first report. `forced`: an operator wants it published again.
     """
 
     since_ms: int = 0
@@ -116,7 +116,7 @@ class FarmState:
     servers: Mapping[int, ServerState] = field(default_factory=dict)
     masters: Mapping[str, MasterState] = field(default_factory=dict)
     admitted: Mapping[int, Admitted] = field(default_factory=dict)
-    """The identity of each Raft id that was given out."""
+    """The identity of each assigned Raft id."""
     weights: Weights = field(default_factory=Weights)
     removed: tuple[int, ...] = ()
     """Servers that an operator removed from the farm: their reports do not count, and the leader removes them."""
@@ -125,7 +125,7 @@ class FarmState:
     clients: Mapping[bytes, Client] = field(default_factory=dict)
     """Client keys by author name, removed ones included."""
     numbers: Mapping[bytes, AuthorNumbers] = field(default_factory=dict)
-    """Which numbers of each author had effect."""
+    """The numbers of each author's entries that had effect."""
     clocks: VoterClocks = field(default_factory=VoterClocks)
     """The voters' clocks, which bound log time."""
     kafka: KafkaClients = field(default_factory=KafkaClients)
@@ -134,15 +134,15 @@ class FarmState:
     """The leader that signed the admission of each Raft id, from `BOUNDS_LEVEL` on."""
 
     def after(self, index: int, term: int) -> "FarmState":
-        """This state after one more entry; used for every entry, because `replace` takes several times as long."""
+        """Return this state after one more entry; for speed, not by `replace`, which takes several times as long."""
         return FarmState(self.log_time_ms, index, term, *_behind_the_position(self))
 
     def stale(self, server: ServerState, tuning: FarmTuning) -> bool:
-        """Whether the server has been silent for 1.5 reporting periods of log time."""
+        """Return True if the server has not reported for 1.5 reporting periods of log time."""
         return self.log_time_ms - server.heard_ms > tuning.stale_after_ms
 
     def serving(self, master: str) -> list[ServerState]:
-        """The servers that report for `master`, in order of id; one that names no master reports for every one."""
+        """Return the servers that report for `master`, in order of id; a report without masters is for all of them."""
         return [
             server
             for _, server in sorted(self.servers.items())
@@ -150,7 +150,7 @@ class FarmState:
         ]
 
     def leaves_of(self, master: str) -> list[tuple[ServerState, LeafStatus]]:
-        """Every known leaf that stands behind `master` and is not excluded, with its server, in order of server."""
+        """Return every known leaf that belongs to `master` and is not excluded, with its server, in order of server."""
         master_hash = hash_of(master)
         return [
             (server, leaf)
@@ -160,7 +160,7 @@ class FarmState:
         ]
 
     def unfenced_second(self, master: str) -> int:
-        """The last second at which a server reports to have published `master`, committed or not; 0 if there is none.
+        """Return the last second of a publication of `master` in any report, committed or not; 0 without one.
 
         Without a quorum a server publishes a second that is not in the log. Its next report contains it, and later
         publications must have a later second, or clients keep the older structure.
@@ -172,9 +172,10 @@ class FarmState:
 
 
 def places_in(value: object) -> Iterator[tuple[str, object]]:
-    """Each value within a dataclass, and within all that it holds, with its place: tables, and what is no table.
+    """Yield each value within a dataclass, nested ones included, with its place: tables, and other values.
 
-    A place is `FarmState.removed` for a field, with `.key`, `.value` or `.item` for what a mapping or a tuple holds.
+    A place is `FarmState.removed` for a field, with `.key`, `.value` or `.item` for the content of a mapping or a
+    tuple.
     """
     for each in fields(value):  # type: ignore[arg-type]  # a dataclass
         yield from _places_in_field(f"{type(value).__name__}.{each.name}", getattr(value, each.name))

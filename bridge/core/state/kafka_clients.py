@@ -1,30 +1,30 @@
-"""What the farm's state knows of Kafka's clients: idempotent producers, and the offsets of consumer groups.
+"""The clients of Kafka in the farm's state: idempotent producers, and the offsets of consumer groups.
 
     {"kafkaProducer":{"name":…}}                at index i ──▶ producer id i, epoch 0, next sequence 0
-    {"request":"kafka:ID.EPOCH.SEQUENCE",…}     an entry that a producer had committed, signed by the node that took it
-        ──▶ sequence is the next one            new: counts, and its place is remembered
+    {"request":"kafka:ID.EPOCH.SEQUENCE",…}     an entry that a producer had committed, signed by its node
+        ──▶ sequence is the next one            new: counts, and its place is recorded
         ──▶ was before                          duplicate: a copy, which a reader of the topic does not see
         ──▶ lies ahead, or the epoch is another out of order, fenced: does not count either
-        ──▶ the producer is not known           unknown: it was silent for a day, or others displaced it
+        ──▶ the producer is not known           unknown: unused for a day, or displaced by others
     {"kafkaOffset":{"group":…,"offset":…}}      replaces the offset of the group
 
 The table of sessions (`consensus.sessions`) cannot serve a producer. It knows 16 requests of a client at a time, and a
-batch of Kafka's has hundreds of records, each of which is an entry; and a request that overtakes another is new there,
-while Kafka promises that the records of a producer stay in order.
+batch of Kafka's has hundreds of records, each of them an entry. A request that overtakes another is new there, while
+Kafka promises that the records of a producer stay in order.
 
 A producer id is the index of an entry, so no two producers ever have the same. Sequences count records and begin again
 at 0 after 2^31 - 1. A producer that raises its epoch begins at sequence 0 again (KIP-360). The places of the last
-records are kept as runs of adjacent entries: a client that repeats a batch is told where its first copy stands.
+records are kept as runs of adjacent entries: a client that repeats a batch receives the place of its first copy.
 
 *Owners.* From `BOUNDS_LEVEL` on a producer and a group belong to the user who began them: the entries carry a hash of
 the principal (`principal_hash`). Producer ids are indexes of the log, which everyone reads; without an owner, any user
 could take the next sequence of another user's producer, whose own record would then be acknowledged as a copy. A row
 from before that level has no owner, and belongs to the first user whose entry counts in it.
 
-*Shares.* No user and no node fills a table alone. When a share of the producers is used up, the longest silent producer
-of the same user or node gives way. A group has no substitute, so a new group beyond a share is refused. In a full table
-the author with the most rows gives way, never an author with few; ties go to the lesser author. So all servers choose
-the same rows, in whichever order a table was built or restored.
+*Shares.* No user and no node fills a table alone. When a share of the producers is used up, the least recently used
+producer of the same user or node gives way. A group cannot be replaced, so a new group beyond a share is refused. In a
+full table the author with the most rows gives way, never an author with few; ties go to the lesser author. So all
+servers choose the same rows, for any order in which a table was built or restored.
 
 Expiry goes by log time, so it is the same on all servers. The number of producers, groups and runs is bounded, so the
 state is. The newest skipped indexes are kept, since the list is in each snapshot. It also has the copies of requests
@@ -51,11 +51,11 @@ PRODUCERS_OF_ALL_MAX: Final = 2 * PRODUCERS_MAX
 PRODUCER_EXPIRY_MS: Final = 24 * 3600 * 1000
 """Kafka's `producer.id.expiration.ms`."""
 RUNS_MAX: Final = 8
-"""Kafka remembers 5 batches of a producer, as many as a client has under way."""
+"""Kafka keeps 5 batches of a producer, the most that a client has in flight."""
 GROUPS_MAX: Final = 100
 """Groups of one user; below `BOUNDS_LEVEL`, all groups."""
 GROUPS_OF_NODE_MAX: Final = 2 * GROUPS_MAX
-"""Groups that began at one node: a leader writes those of all users."""
+"""Groups that began at one node: a leader writes the groups of all users."""
 GROUPS_OF_ALL_MAX: Final = 4 * GROUPS_MAX
 GROUP_EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
 """Kafka's `offsets.retention.minutes`."""
@@ -69,7 +69,7 @@ _PRINCIPAL_PURPOSE: Final = b"garlic farm kafka principal\x00"
 
 
 def principal_hash(cluster_id: bytes, principal: str | None) -> str:
-    """The user as entries name it; empty on a listener that does not ask its clients who they are.
+    """Return the user as entries name it; empty on a listener that does not authenticate its clients.
 
     A hash has one length, also for the subject of a certificate, and differs from farm to farm.
     """
@@ -81,7 +81,7 @@ def principal_hash(cluster_id: bytes, principal: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who begins a row: the user, by `principal_hash`, and the node that signed the entry."""
+    """The author of a row: the user, by `principal_hash`, and the node that signed the entry."""
 
     principal: str
     node_id: bytes
@@ -89,7 +89,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """How an entry names its producer, and its place in what that one produces."""
+    """An entry's name of its producer, and its place in that producer's sequence."""
 
     producer_id: int
     epoch: int
@@ -98,13 +98,13 @@ class Produced:
     """The user, by `principal_hash`; empty if unknown, and in entries from below `BOUNDS_LEVEL`."""
 
     def __str__(self) -> str:
-        """The text of the member `request`."""
+        """Return the text of the member `request`."""
         user = f".{self.principal}" if self.principal else ""
         return f"{_MARK}{self.producer_id}.{self.epoch}.{self.sequence}{user}"
 
 
 def produced_in(request: str | None) -> Produced | None:
-    """Reverse of `str`; None for any other text."""
+    """Return the reverse of `str`; None for any other text."""
     if request is None or not request.startswith(_MARK) or len(request) > _TEXT_CHARACTERS_MAX:
         return None
     numbers, principal = request[len(_MARK) :].split("."), ""
@@ -122,7 +122,7 @@ def produced_in(request: str | None) -> Produced | None:
 
 
 class ProducedStatus(Enum):
-    """What an entry of a producer is."""
+    """Verdict on an entry of a producer."""
 
     NEW = "new"
     DUPLICATE = "duplicate"
@@ -132,7 +132,7 @@ class ProducedStatus(Enum):
     FOREIGN = "foreign"
     """The producer belongs to another user."""
     UNKNOWN = "unknown"
-    """The producer is forgotten, or never was."""
+    """The producer was dropped, or never existed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +154,12 @@ class Producer:
     sequence: int = 0
     runs: tuple[Run, ...] = ()
     principal: str = ""
-    """Its owner; empty before an entry of `BOUNDS_LEVEL` has told it, and on listeners without users."""
+    """Its owner; empty before its first entry of `BOUNDS_LEVEL`, and on listeners without users."""
     node_id: bytes = b""
     """The node that began it; empty below `BOUNDS_LEVEL`."""
 
     def judge(self, produced: Produced) -> ProducedStatus:
-        """What an entry with this name would be now."""
+        """Return the verdict on an entry with this name now."""
         if self.principal not in {"", produced.principal}:
             return ProducedStatus.FOREIGN
         if produced.epoch < self.epoch:
@@ -173,7 +173,7 @@ class Producer:
         return ProducedStatus.OUT_OF_ORDER if ahead < SEQUENCES // 2 else ProducedStatus.DUPLICATE
 
     def index_of(self, produced: Produced) -> int | None:
-        """Where its first copy stands; None if it has none, or that is forgotten."""
+        """Return the index of its first copy; None if it is not known."""
         if produced.epoch != self.epoch:
             return None
         for run in reversed(self.runs):
@@ -183,7 +183,7 @@ class Producer:
         return None
 
     def after(self, produced: Produced, index: int, log_time_ms: int) -> "Producer":
-        """This producer after a new entry at `index`."""
+        """Return this producer after a new entry at `index`."""
         runs = self.runs if produced.epoch == self.epoch else ()
         last = runs[-1] if runs else None
         if last is not None and last.index + last.count == index:
@@ -197,14 +197,17 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class NotedOffset:
-    """What a consumer group has noted, at `noted_ms` of log time. `leader_epoch` is -1 if its client did not say it."""
+    """The offset of a consumer group, noted at `noted_ms` of log time.
+
+    `leader_epoch` is -1 if its client did not send it.
+    """
 
     offset: int
     leader_epoch: int
     metadata: str
     noted_ms: int
     principal: str = ""
-    """The owner of the group; empty before an entry of `BOUNDS_LEVEL` has told it, and on listeners without users."""
+    """The owner of the group; empty before its first entry of `BOUNDS_LEVEL`, and on listeners without users."""
     node_id: bytes = b""
     """The node whose entry began the group; empty below `BOUNDS_LEVEL`."""
 
@@ -218,27 +221,27 @@ class KafkaClients:
     skipped: tuple[int, ...] = ()
     """The newest entries that do not count: of producers, and copies of requests."""
     skipped_of: tuple[str, ...] = ()
-    """From `BOUNDS_LEVEL` on, whose entry each of `skipped` is: a user, a node or a client key; empty for strangers and
-    for entries from before that level."""
+    """From `BOUNDS_LEVEL` on, the author of each of `skipped`: a user, a node or a client key; empty for unknown
+    authors and for entries from before that level."""
 
     def judge(self, produced: Produced, log_time_ms: int) -> ProducedStatus:
-        """What an entry with this name would be at this log time."""
+        """Return the verdict on an entry with this name at this log time."""
         producer = self.producer(produced.producer_id, log_time_ms)
         return ProducedStatus.UNKNOWN if producer is None else producer.judge(produced)
 
     def producer(self, producer_id: int, log_time_ms: int) -> Producer | None:
-        """The producer, unless it was silent for too long."""
+        """Return the producer, unless it was unused for too long."""
         found = self.producers.get(producer_id)
         return None if found is None or _is_over(found.used_ms, PRODUCER_EXPIRY_MS, log_time_ms) else found
 
     def id_of(self, name: str) -> int | None:
-        """The producer that began under this name."""
+        """Return the id of the producer that began under this name."""
         return next((each for each, producer in self.producers.items() if producer.name == name), None)
 
     def admit(
         self, produced: Produced, index: int, log_time_ms: int, author: str | None = None
     ) -> tuple["KafkaClients", ProducedStatus]:
-        """Judge the entry at `index`, and remember it; indexes rise. `author` as for `skipping`."""
+        """Judge the entry at `index`, and record it; indexes rise. `author` as for `skipping`."""
         verdict = self.judge(produced, log_time_ms)
         if verdict is not ProducedStatus.NEW:
             return self.skipping(index, author), verdict
@@ -247,10 +250,10 @@ class KafkaClients:
         return replace(self, producers=producers), verdict
 
     def skipping(self, index: int, author: str | None = None) -> "KafkaClients":
-        """These tables after an entry at `index` that does not count; indexes rise.
+        """Return these tables after an entry at `index` that does not count; indexes rise.
 
-        `author`: whose entry it is, empty for a stranger's; None below `BOUNDS_LEVEL`. In a full table the author with
-        the most rows loses the older half of them, so an author with few keeps them.
+        `author` is the author of the entry, empty for an unknown one; None below `BOUNDS_LEVEL`. In a full table the
+        author with the most rows loses the older half of them, so an author with few keeps them.
         """
         skipped = (*self.skipped, index)
         if author is None:
@@ -262,12 +265,15 @@ class KafkaClients:
         return replace(self, skipped=skipped, skipped_of=authors)
 
     def is_skipped(self, index: int) -> bool:
-        """Whether the entry at `index` does not count; no longer known of very old ones."""
+        """Return True if the entry at `index` does not count; no longer known for very old ones."""
         place = bisect_left(self.skipped, index)
         return place < len(self.skipped) and self.skipped[place] == index
 
     def begun(self, name: str, index: int, log_time_ms: int, owner: Owner | None = None) -> "KafkaClients":
-        """These tables and a producer that begins with the entry at `index`. `owner`: None below `BOUNDS_LEVEL`."""
+        """Return these tables with a producer that begins with the entry at `index`.
+
+        `owner` is None below `BOUNDS_LEVEL`.
+        """
         kept = {
             each: producer
             for each, producer in self.producers.items()
@@ -283,12 +289,15 @@ class KafkaClients:
         return replace(self, producers={**kept, index: begun})
 
     def group(self, name: str, log_time_ms: int) -> NotedOffset | None:
-        """What the group has noted; None if it noted nothing for too long."""
+        """Return the offset that the group has noted; None if the last one is too old."""
         found = self.groups.get(name)
         return None if found is None or _is_over(found.noted_ms, GROUP_EXPIRY_MS, log_time_ms) else found
 
     def group_refusal(self, group: str, log_time_ms: int, owner: Owner | None = None) -> str | None:
-        """The reason why the group cannot note an offset; None if it can. `owner`: None below `BOUNDS_LEVEL`."""
+        """Return the reason why the group cannot note an offset; None if it can.
+
+        `owner` is None below `BOUNDS_LEVEL`.
+        """
         living = self._living_groups(log_time_ms)
         known = living.get(group)
         if owner is None:
@@ -303,7 +312,7 @@ class KafkaClients:
         return _no_group(GROUPS_OF_ALL_MAX, "") if len(living) >= GROUPS_OF_ALL_MAX else None
 
     def noted(self, group: str, noted: NotedOffset, owner: Owner | None = None) -> "KafkaClients":
-        """These tables with the group's new offset; as they are if `group_refusal` has a reason."""
+        """Return these tables with the group's new offset; unchanged if `group_refusal` has a reason."""
         if owner is not None:
             if self.group_refusal(group, noted.noted_ms, owner) is not None:
                 return self
@@ -322,7 +331,7 @@ class KafkaClients:
 
 
 def offset_refusal(offset: int, end: int) -> str | None:
-    """The reason why a group cannot note this offset while the log ends before index `end`; None if it can."""
+    """Return the reason why a group cannot note this offset while the log ends before index `end`; None if it can."""
     if offset <= end:
         return None
     return f"the offset {offset} is beyond the end of the log, {end}: a group notes the offset of its next record"
@@ -333,7 +342,7 @@ def _is_over(since_ms: int, limit_ms: int, log_time_ms: int) -> bool:
 
 
 def _crowd(producers: Mapping[int, Producer], owner: Owner) -> Iterable[int] | None:
-    """The producers of which one gives way to a new one of this owner; None while there is room for it.
+    """Return the producers from which one gives way to a new one of this owner; None while there is room for it.
 
     In a full table the node with the most producers gives way, within a node the user with the most.
     """
@@ -349,14 +358,17 @@ def _crowd(producers: Mapping[int, Producer], owner: Owner) -> Iterable[int] | N
 
 
 def _largest_holder(rows: Iterable[Row], author_of: Callable[[Row], Name]) -> list[Row]:
-    """The rows of the author that has the most."""
+    """Return the rows of the author that has the most."""
     authors = [(author_of(row), row) for row in rows]
     holder = _most(author for author, _ in authors)
     return [row for author, row in authors if author == holder]
 
 
 def _newest_of_each(rows: Sequence[int], authors: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The rows without the older half of those of the author that has the most. `authors` has one for each row."""
+    """Return the rows without the older half of the rows of the author that has the most.
+
+    `authors` has one for each row.
+    """
     holder = _most(authors)
     given_up = (authors.count(holder) + 1) // 2
     kept: list[tuple[int, str]] = []

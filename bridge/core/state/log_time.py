@@ -1,17 +1,18 @@
 """One server's estimate of log time, the clock entries of a leader, and the judgment of clocks.
 
 The log carries the time (`bridge.core.log.voter_clocks`). Between clock entries a server advances it by its own
-monotonic clock (`paced`), and likewise the clock of each server that reports: the report's date plus the time since
-then. The *majority time* is the time that a majority of these clocks of the voters has reached; with an odd number of
-voters it is the median.
+monotonic clock (`paced`). It advances the clock of each reporting server in the same way: the report's date plus the
+time since then. The *majority time* is the time that a majority of these clocks of the voters has reached; with an odd
+number of voters it is the median.
 
     the leader writes    its estimate of the majority time, within the limit of the log; the paced time if no majority
                          has reported recently. Its own clock counts only as one of the voters'
-    it writes again      at once if the reports of a majority allow a step of more than `STEP_MS`: if the farm was off
+    it writes again      immediately if a majority's reports allow a step of more than `STEP_MS`: if the farm was off
                          for long, the first reports after the election correct log time, not the next period
     every server judges  its own clock and the others' by the majority time (`ClockJudgment`)
 
-No server can know which clocks are right. It can only say which differ from a majority, and whether a majority agrees.
+A server cannot decide which clocks are right. It only finds the clocks that differ from a majority, and checks that a
+majority agrees.
 """
 
 from collections.abc import Mapping
@@ -27,14 +28,14 @@ SERVERS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class ClockJudgment:
-    """The clocks beside the majority time, as one server sees them; offsets are positive for a clock that is fast."""
+    """The clocks compared with the majority time, as one server sees them; offsets are positive for a fast clock."""
 
     majority_ms: int
     """The majority time now."""
     own_ms: int
     """The offset of this server's clock."""
     offsets_ms: Mapping[int, int]
-    """Of each server that reported lately, this one included."""
+    """Offset of each server that reported recently, this one included."""
     agreed: bool
     """A majority of the voters differs by no more than `CLOCK_OFF_MS` from the majority time."""
 
@@ -55,16 +56,16 @@ class LogTime:
         self._dates: dict[int, tuple[int, int]] = {}
 
     def period_changed(self, period_ms: int) -> None:
-        """The farm has another reporting period from here on."""
+        """Set another reporting period of the farm."""
         self._recent_ms = 2 * period_ms
 
     def paced(self, now: int) -> int:
-        """Log time by this server's monotonic clock at `now`."""
+        """Return log time by this server's monotonic clock at `now`."""
         anchored_ms, anchored_at = self._anchor
         return anchored_ms + max(0, now - anchored_at)
 
     def clock_applied(self, log_time_ms: int, now: int) -> None:
-        """An entry was applied that sets log time, forwards or back; `log_time_ms` is log time after it."""
+        """Note an applied entry that sets log time, forwards or back; `log_time_ms` is log time after it."""
         self._log_time_ms = log_time_ms
         # The leader knows when it read the clock for its own entry, so the time until commitment is added.
         own = self._written is not None and self._written[0] == log_time_ms
@@ -76,7 +77,7 @@ class LogTime:
             self._dates[server_id] = (date_ms, now)
 
     def next_entry(self, now: int, clock_ms: int, server_id: int, clocks: VoterClocks, limit_ms: int | None) -> int:
-        """The time of the clock entry that this server, as leader, is about to propose.
+        """Return the time of the clock entry that this server, as leader, is about to propose.
 
         `limit_ms` is the most that the log allows (`VoterClocks.limit_ms`).
         """
@@ -85,11 +86,11 @@ class LogTime:
         return time_ms
 
     def step_due(self, now: int, clock_ms: int, server_id: int, clocks: VoterClocks, limit_ms: int | None) -> bool:
-        """Whether a clock entry would advance log time beyond the estimate by more than `STEP_MS`."""
+        """Return True if a clock entry would advance log time beyond the estimate by more than `STEP_MS`."""
         return self._next_ms(now, clock_ms, server_id, clocks, limit_ms) - self.paced(now) > STEP_MS
 
     def judge(self, now: int, clock_ms: int, server_id: int, clocks: VoterClocks) -> ClockJudgment | None:
-        """The clocks of servers that reported recently, compared with the majority time; None without a majority."""
+        """Compare the clocks of servers that reported recently with the majority time; None without a majority."""
         times_ms = self._times_ms(now, clock_ms, server_id)
         majority_ms = time_of_majorities(clocks.majorities, times_ms)
         if majority_ms is None:
@@ -107,7 +108,7 @@ class LogTime:
         return max(self._log_time_ms, time_ms if limit_ms is None else min(time_ms, limit_ms))
 
     def _times_ms(self, now: int, clock_ms: int, server_id: int) -> dict[int, int]:
-        """The present time by the clock of each server that reported recently."""
+        """Return the present time by the clock of each server that reported recently."""
         passed_ms = {each: now - noted for each, (_, noted) in self._dates.items()}
         recent = {
             each: date_ms + passed_ms[each]

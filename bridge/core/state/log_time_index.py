@@ -21,7 +21,7 @@ MOMENTS_MAX = 500_000
 
 
 class LogTimeIndex:
-    """The moments at which log time changed. Times are milliseconds since the epoch."""
+    """The moments of the changes of log time. Times are milliseconds since the epoch."""
 
     def __init__(self, indexes: Sequence[int], times_ms: Sequence[int]) -> None:
         self.indexes = array("q", indexes)
@@ -30,7 +30,7 @@ class LogTimeIndex:
         """Log time after that entry."""
         changes = map(lt, islice(self.times_ms, 1, None), self.times_ms)
         self._turns_back = [*compress(range(1, len(self.times_ms)), changes)]
-        """The places of the moments whose time is lower than the one before."""
+        """The places of the moments whose time is lower than the previous one."""
 
     @classmethod
     def from_base(cls, base_ms: int) -> Self:
@@ -43,7 +43,7 @@ class LogTimeIndex:
         return self.times_ms[-1]
 
     def note(self, index: int, time_ms: int) -> None:
-        """Add the log time after the entry at `index`; a time that is equal to the last one adds nothing."""
+        """Add the log time after the entry at `index`; a time that equals the last one is not added."""
         if time_ms == self.now_ms:
             return
         if time_ms < self.now_ms:
@@ -66,11 +66,11 @@ class LogTimeIndex:
         return None if place is None else self.indexes[place]
 
     def latest_ms(self) -> int:
-        """Return the highest log time that is known."""
+        """Return the highest known log time."""
         return max(self.times_ms[end - 1] for end in (*self._turns_back, len(self.times_ms)))
 
     def last_until(self, time_ms: int) -> int:
-        """Return the index at which log time had last reached `time_ms`; 0 if that was before the known moments."""
+        """Return the last index before log time exceeded `time_ms`; 0 if that was before the known moments."""
         place = self._first_place(time_ms, bisect_right)
         place = (len(self.times_ms) if place is None else place) - 1
         return self.indexes[place] if place >= 0 else 0

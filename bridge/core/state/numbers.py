@@ -4,10 +4,10 @@
     FarmState.servers.key, …costs.value     the keys and values of a mapping
     FarmState.removed.item                  the elements of a tuple
 
-`bounds` checks each number of a snapshot against its range, and `recovery` resets all numbers of one kind, wherever
-they are stored. A list of fields in each of these modules missed the fields that were added later: a recovered farm
-kept the old terms in the offsets of Kafka's groups, and log times that never ended. So a number without a declaration
-is an error here, and `tests/spec/test_number_table.py` finds it.
+`bounds` checks each number of a snapshot against its range, and `recovery` resets all numbers of one kind in all
+fields. A list of fields in each of these modules missed later fields: a recovered farm kept the old terms in the
+offsets of Kafka's groups, and log times that never ended. So a number without a declaration is an error here, and
+`tests/spec/test_number_table.py` finds it.
 
 A step limits how far one entry moves a number that other authors build on. A number that only its own author moves has
 no step: its end harms that author alone. Times of the past have wide ranges: a correction of log time moves them, also
@@ -36,11 +36,11 @@ STORED_MIN, STORED_MAX = -(2**63), 2**63 - 1
 
 
 class NumberKind(Enum):
-    """The meaning of a number: what a recovery that resets it sets it to depends on this alone."""
+    """The meaning of a number: a recovery that resets it chooses the new value by this alone."""
 
     TERM = "term"
     CLIENT_TERM = "client's term"
-    """A term by the word of a client; -1 if unknown."""
+    """A term that a client sent; -1 if unknown."""
     INDEX = "index"
     NEXT_INDEX = "next index"
     """A position after an entry."""
@@ -50,7 +50,7 @@ class NumberKind(Enum):
     """Milliseconds by the clock of one server."""
     DURATION = "duration"
     SECOND = "second"
-    """Of a publication."""
+    """Second of a publication."""
     SECOND_MS = "second, in milliseconds"
     RAFT_ID = "Raft id"
     ERA = "era"
@@ -277,11 +277,11 @@ NUMBERS: dict[str, Number] = {
 
 
 class UndeclaredNumberError(Exception):
-    """A number of the state has no declaration in `NUMBERS`."""
+    """A number of the state without a declaration in `NUMBERS`."""
 
 
 def numbers_in(value: object) -> Iterator[tuple[str, float]]:
-    """Each number of a dataclass and of all that it holds, with its place."""
+    """Yield each number of a dataclass, nested ones included, with its place."""
     for place, each in places_in(value):
         if isinstance(each, int | float) and not isinstance(each, bool):
             yield place, each
@@ -292,7 +292,7 @@ Changed = Callable[[Number, int], int]
 
 
 def with_numbers(value: Any, changed: Changed) -> Any:
-    """A dataclass with each of its integers changed, except keys of mappings: these name servers and producers."""
+    """Return a dataclass with each of its integers changed, except mapping keys: these name servers and producers."""
     after = {
         each.name: _changed_field(f"{type(value).__name__}.{each.name}", getattr(value, each.name), changed)
         for each in fields(value)
@@ -315,7 +315,7 @@ def _changed_field(place: str, value: Any, changed: Changed) -> Any:
 
 
 def declared(place: str) -> Number:
-    """The declaration of a number; raises `UndeclaredNumberError`."""
+    """Return the declaration of a number; raise `UndeclaredNumberError`."""
     try:
         return NUMBERS[place]
     except KeyError:

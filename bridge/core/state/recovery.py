@@ -3,19 +3,18 @@
     old farm of A, B, C ──▶ B's state ──▶ new cluster of B alone: Raft id 1, publications, weights, log time
 
 Raft ids start again with a cluster: an id is valid only together with the cluster id, which every connection names, and
-storages of the old cluster never open under the new one. So only the survivor is admitted; other servers come back as
-new ones, under any name. Evicted and retired identities stay excluded.
+storages of the old cluster never open under the new one. So only the survivor is admitted; other servers return as new
+ones, under any name. Evicted and retired identities stay excluded.
 
 The reports of the other servers are dropped: they are declared lost, and it is better to omit their leaves than to list
 them for another hour. A node that joins again reports its leaves. The last publications are kept, so that the next
-seconds are later. Client keys stay admitted; entries that they signed for the old cluster have no effect in the new
-one.
+seconds are later. Client keys stay admitted; their entries for the old cluster do not have an effect in the new one.
 
-Forged numbers would be kept as well: a term or a log time near its limit, a second of a publication years ahead, an era
-of the keys after which none is left. Only a new cluster may reset them (`Reset`), because its servers and those of the
-old cluster refuse each other. A number is reset wherever the state holds one of its kind (`numbers`): the terms in the
-offsets of Kafka's groups, the log times of producers. Routers may still hold a structure with the old second; the
-operator is told until when they refuse earlier ones (`refused_until_s`).
+Forged numbers would be kept as well: a term or a log time near its limit, a second of a publication years ahead, the
+last era of the keys. Only a new cluster may reset them (`Reset`), because its servers and the servers of the old
+cluster refuse each other. All numbers of one kind in the state are reset (`numbers`): the terms in the offsets of
+Kafka's groups, the log times of producers. Routers may still hold a structure with the old second; the operator sees
+the time until which they refuse earlier ones (`refused_until_s`).
 """
 
 from dataclasses import dataclass, replace
@@ -35,27 +34,27 @@ NO_SERVER_ID = 0
 FIRST_TERM = 1
 UNKNOWN_TERM = -1
 LEASE_SET_SECONDS_MAX = 0xFFFF + 60
-"""No router takes a structure that ends later than so far from now (16 bits of seconds, and Java's tolerance)."""
+"""Largest distance of a structure's end from now that a router accepts (16 bits of seconds, and Java's tolerance)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """What is reset in the new cluster."""
+    """The values to reset in the new cluster."""
 
     term: bool = False
     """At `FIRST_TERM`."""
     log_time_ms: int | None = None
     """Log time starts here; None: it continues."""
     second: bool = False
-    """The last second of each publication is forgotten."""
+    """Drop the last second of each publication."""
     era: bool = False
     """The eras of the keys begin again."""
 
 
 def refused_until_s(farm: FarmState, now_s: int) -> int | None:
-    """Until when routers may refuse a second of now for one that is forgotten; None: for none of them.
+    """Return the time until which routers may refuse a present second after a reset; None if they do not.
 
-    A router keeps the latest second until that structure ends, and takes none that ends too far ahead.
+    A router keeps the latest second until that structure ends, and refuses a structure that ends too far ahead.
     """
     seconds = [each.publication.published_s for each in farm.masters.values() if each.publication is not None]
     later = [each for each in seconds if each >= now_s]
@@ -63,7 +62,7 @@ def refused_until_s(farm: FarmState, now_s: int) -> int | None:
 
 
 def recovered(farm: FarmState, node_id: bytes, reset: Reset | None = None) -> FarmState:
-    """The state of the new cluster in which the identity `node_id` is the only server."""
+    """Return the state of the new cluster with the identity `node_id` as its only server."""
     reset = reset or Reset()
     farm = with_numbers(farm, lambda number, value: _reset(number, value, farm, reset))
     if reset.log_time_ms is not None:
@@ -81,7 +80,7 @@ def recovered(farm: FarmState, node_id: bytes, reset: Reset | None = None) -> Fa
     old_id = raft_id_of(farm.admitted, node_id)
     own = None if old_id is None else farm.servers.get(old_id)
     out = [each for _, each in sorted(farm.admitted.items()) if not each.is_member and each.node_id != node_id]
-    # The entries that admitted them are signed for the old cluster and prove nothing in the new one.
+    # # The entries that admitted them are signed for the old cluster and do not prove anything in the new one.
     survivor = Admitted(node_id) if old_id is None else replace(farm.admitted[old_id], entry=b"")
     out = [replace(each, entry=b"") for each in out]
     return replace(
@@ -104,7 +103,7 @@ def _without_owners(kafka: KafkaClients) -> KafkaClients:
 
 
 def _reset(number: Number, value: int, farm: FarmState, reset: Reset) -> int:  # noqa: PLR0911 - one case per kind
-    """The value of a number in the new cluster."""
+    """Return the value of a number in the new cluster."""
     match number.kind:
         case NumberKind.TERM if reset.term:
             return min(value, FIRST_TERM)

@@ -1,43 +1,44 @@
-"""Exactly-once for updates that come by ØMQ Raft: which request ids (reqids) the log holds, and where.
+"""Exactly-once for updates by ØMQ Raft: the request ids (reqids) in the log, with their indexes.
 
     {"request":"zmq:5956dc8826f27e10dcccab20", ...}      an update in the farm's log names its reqid
-
-    reqid ──▶ in the table?              duplicate: the entry is a copy, the table tells the index of the first
-          ──▶ at or below the floor?     expired: forgotten, so it may have been applied
-          ──▶ below all of a full table? expired: it would be forgotten at once
+    reqid ──▶ in the table?              duplicate: the entry is a copy, the table has the index of the first
+          ──▶ at or below the floor?     expired: dropped, so it may have been applied
+          ──▶ below all of a full table? expired: it would be dropped immediately
           ──▶ more than 7 h 45 min old   expired │ both by log time, which is equal on all servers
           ──▶ more than 15 min ahead     ahead   │
           ──▶ its author's share is full?  full: the author's oldest reqids have to become too old first
-          ──▶ new: remembered with its index
+          ──▶ new: recorded with its index
 
-The table of sessions (`consensus.sessions`) cannot serve these requests. It knows a client by the start of its session,
-a log index that the client has seen, and by numbers that rise by one; a session ends after an hour of silence and has
-16 requests under way. A reqid has no session: it is 4 bytes of Unix seconds (big-endian), 3 of a machine, 2 of a
-process and 3 of a counter; it is valid for eight hours, and a client may send any number of them in any order.
+The table of sessions (`consensus.sessions`) cannot serve these requests. It identifies a client by the start of its
+session, a log index that the client has seen, and by numbers that rise by one. A session ends after an hour without
+requests and has 16 requests in flight. A reqid does not have a session: it is 4 bytes of Unix seconds (big-endian), 3
+of a machine, 2 of a process and 3 of a counter. It is valid for eight hours, and a client may send any number of them
+in any order.
 
-So this is a table of its own, ordered by the reqid itself, that is by its second. When the table is full, the smallest
-reqid goes and becomes the floor; ids below the floor are refused, and no id is taken twice. A full table takes none
-below its smallest either. That one would go again as it came, and its client, told that an update has expired that was
-applied, would send it under a new id. Reqids that are too old go likewise, so the floor also holds if log time is
-brought back. Forgetting costs a client that repeats an old update an honest "expired", and never a second execution.
+So this table is separate, ordered by the reqid itself, that is by its second. When the table is full, the smallest
+reqid is deleted and becomes the floor; ids below the floor are refused, and an id is never accepted twice. A full table
+does not accept an id below its smallest either. Such an id would be deleted immediately. Its client would learn that an
+applied update has expired, and would send it under a new id. Reqids that are too old are deleted in the same way, so
+the floor also holds if log time is set back. A client that repeats an old update gets a correct "expired", and never a
+second execution.
 
-Entries with a proof of a member or of a client key have a table of their own: a client that holds no such key could
-otherwise use up the reqid of an update that acts on the farm, or fill the table. All nodes share it: a client may
-repeat an update at another node, which signs it anew.
+Entries with a proof of a member or of a client key have a separate table: a client without such a key could otherwise
+use up the reqid of an update that acts on the farm, or fill the table. All nodes share it: a client may repeat an
+update at another node, which signs it again.
 
 From `BOUNDS_LEVEL` on, an author (a node or client key that signs) has at most `REQIDS_OF_AUTHOR_MAX` of the reqids of
-that table. Its older ones cannot give way instead: the floor is one for all authors, and a floor above the reqids of
+that table. Its older ones cannot give way instead: there is one floor for all authors, and a floor above the reqids of
 another author would refuse them. The clients without a key are one author, with the other table.
 
 A leader that fails may leave copies of one update in the log. `skipped` are the indexes of entries that were not
-applied under their reqid: a reader that speaks ØMQ Raft gets a checkpoint in their place. The newest are kept, at least
-half of `SKIPPED_MAX`, because the list is in each snapshot and what may be in the log has no such bound. Of an older
-entry the tables tell whether it is a copy while they know its reqid. Only when that is forgotten too is an old entry
-that was skipped shown to readers like any other, and then its reqid may be there twice. No leader that fails leaves so
-many copies. A client of the farm that submits the same update thousands of times can.
+applied under their reqid: a reader that speaks ØMQ Raft gets a checkpoint instead. At least half of `SKIPPED_MAX`, the
+newest ones, are kept: the list is in each snapshot, and the number of copies in the log does not have such a bound. For
+an older entry the tables decide while they have its reqid. After that, an old skipped entry is shown to readers like
+any other, and its reqid may appear twice. A failing leader does not leave so many copies. A client of the farm that
+submits the same update thousands of times can.
 
-The constants and `second_of` repeat a few lines of `consensus.protocols.zmq_raft`: its frames need msgspec, which no
-core imports.
+The constants and `second_of` repeat a few lines of `consensus.protocols.zmq_raft`: its frames need msgspec, which a
+core does not import.
 """
 
 from array import array
@@ -52,7 +53,7 @@ from consensus.sessions import TableReader, number_bytes
 
 REQID_BYTES: Final = 12
 REQIDS_MAX: Final = 32_768
-"""Per table: 4 MB. So many updates in eight hours keep their full time; beyond that the oldest go earlier."""
+"""Per table: 4 MB. So many updates in eight hours keep their full time; beyond that the oldest are deleted earlier."""
 REQIDS_OF_AUTHOR_MAX: Final = REQIDS_MAX // 4
 SKIPPED_MAX: Final = 16_384
 OLDEST_S: Final = 7 * 3600 + 45 * 60
@@ -66,11 +67,11 @@ _LAST_TAIL: Final = b"\xff" * (REQID_BYTES - 4)
 
 
 class ReqidTableError(ValueError):
-    """Bytes that are no table of reqids of this format and within its limits."""
+    """Bytes that are not a table of reqids of this format and within its limits."""
 
 
 class ReqidStatus(Enum):
-    """What to do with an update."""
+    """Verdict on an update."""
 
     NEW = "new"
     DUPLICATE = "duplicate"
@@ -82,14 +83,14 @@ class ReqidStatus(Enum):
 
 
 def request_text(reqid: bytes) -> str:
-    """What the member `request` of an entry says; raises `ValueError` if these are not 12 bytes."""
+    """Return the content of the member `request` of an entry; raise `ValueError` if these are not 12 bytes."""
     if len(reqid) != REQID_BYTES:
         raise ValueError(f"a reqid has {REQID_BYTES} bytes, not {len(reqid)}")
     return _MARK + reqid.hex()
 
 
 def reqid_in(request: str | None) -> bytes | None:
-    """Reverse of `request_text`; None for any other text, also for another spelling of a reqid."""
+    """Return the reverse of `request_text`; None for any other text, also for another spelling of a reqid."""
     if request is None or not request.startswith(_MARK) or len(request) != len(_MARK) + 2 * REQID_BYTES:
         return None
     try:
@@ -100,12 +101,12 @@ def reqid_in(request: str | None) -> bytes | None:
 
 
 def second_of(reqid: bytes) -> int:
-    """When it was made, Unix seconds, by its client's clock."""
+    """Return the Unix second of its creation, by its client's clock."""
     return int.from_bytes(reqid[:4], "big")
 
 
 class ReqidTable:
-    """Reqids with the index of the entry that was applied under each, at most `limit`."""
+    """Reqids with the index of the entry applied under each, at most `limit`."""
 
     def __init__(self, limit: int = REQIDS_MAX) -> None:
         self._limit = limit
@@ -113,16 +114,16 @@ class ReqidTable:
         self._indexes: dict[bytes, int] = {}
         self._lowest_first: list[bytes] = []
         self._author_of: dict[bytes, bytes] = {}
-        """Of each reqid from `BOUNDS_LEVEL` on."""
+        """Author of each reqid from `BOUNDS_LEVEL` on."""
         self._of_author: dict[bytes, list[bytes]] = {}
         """The reqids of each author, the lowest first."""
 
     def __len__(self) -> int:
-        """How many are known."""
+        """Return the number of known reqids."""
         return len(self._indexes)
 
     def judge(self, reqid: bytes, log_time_ms: int, author: bytes | None = None) -> ReqidStatus:
-        """What an entry with this reqid would be at this log time; `author`: on whose share it counts."""
+        """Return the verdict on an entry with this reqid at this log time; it counts on the share of `author`."""
         if reqid in self._indexes:
             return ReqidStatus.DUPLICATE
         ahead_s = second_of(reqid) - log_time_ms // 1000
@@ -137,7 +138,7 @@ class ReqidTable:
         return ReqidStatus.NEW
 
     def admit(self, reqid: bytes, index: int, log_time_ms: int, author: bytes | None = None) -> ReqidStatus:
-        """Judge the reqid of the entry at `index`, and remember it if it is new. `author` as for `judge`."""
+        """Judge the reqid of the entry at `index`, and record it if it is new. `author` as for `judge`."""
         verdict = self.judge(reqid, log_time_ms, author)
         if verdict is ReqidStatus.NEW:
             self._note(reqid, index, author)
@@ -152,11 +153,11 @@ class ReqidTable:
             heappush(self._of_author.setdefault(author, []), reqid)
 
     def index_of(self, reqid: bytes) -> int | None:
-        """Where the entry stands that was applied under this reqid; None if there is none, or it is forgotten."""
+        """Return the index of the entry applied under this reqid; None if it is not known."""
         return self._indexes.get(reqid)
 
     def expire_until(self, second: int) -> None:
-        """Refuse every reqid that was made up to this second and is not in the table."""
+        """Refuse every reqid from this second or earlier that is not in the table."""
         self.floor = max(self.floor, min(max(second, 0), 2**32 - 1).to_bytes(4, "big") + _LAST_TAIL)
 
     def _forget(self, before_s: int) -> None:
@@ -174,7 +175,7 @@ class ReqidTable:
                     del self._of_author[author]
 
     def of_author(self, author: bytes) -> tuple[bytes, ...]:
-        """The reqids that count on the share of this author."""
+        """Return the reqids that count on the share of this author."""
         return tuple(self._of_author.get(author, ()))
 
     @property
@@ -183,7 +184,7 @@ class ReqidTable:
         return bool(self._author_of)
 
     def dump(self, *, with_authors: bool = False) -> bytes:
-        """The whole table: equal tables give equal bytes."""
+        """Return the whole table: equal tables give equal bytes."""
         parts = [self.floor, number_bytes(len(self._indexes))]
         parts += [reqid + number_bytes(self._indexes[reqid]) for reqid in sorted(self._indexes)]
         if with_authors:
@@ -192,7 +193,7 @@ class ReqidTable:
         return b"".join(parts)
 
     def load(self, reader: TableReader, *, with_authors: bool = False) -> None:
-        """Become what was dumped; raises `ReqidTableError`."""
+        """Load a dump; raise `ReqidTableError`."""
         self.floor = reader.take(REQID_BYTES)
         count = reader.number(self._limit)
         self._indexes = {reader.take(REQID_BYTES): reader.number() for _ in range(count)}
@@ -214,12 +215,12 @@ class ReqidTable:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """How an entry names its reqid. `proven`: by a member of the farm or a client key of it."""
+    """An entry's reqid. `proven`: a member of the farm or a client key signed it."""
 
     reqid: bytes
     proven: bool
     author: bytes | None = None
-    """On whose share a proven one counts; None below `BOUNDS_LEVEL`."""
+    """The author on whose share a proven one counts; None below `BOUNDS_LEVEL`."""
 
 
 class Reqids:
@@ -231,11 +232,11 @@ class Reqids:
         self._skipped: array[int] = array("q")
 
     def judge(self, update: Update, log_time_ms: int) -> ReqidStatus:
-        """What an entry of this update would be now."""
+        """Return the verdict on an entry of this update now."""
         return self._tables[update.proven].judge(update.reqid, log_time_ms, update.author)
 
     def admit(self, update: Update, index: int, log_time_ms: int) -> ReqidStatus:
-        """Judge the update in the entry at `index`, and remember it; indexes rise."""
+        """Judge the update in the entry at `index`, and record it; indexes rise."""
         verdict = self._tables[update.proven].admit(update.reqid, index, log_time_ms, update.author)
         if verdict is not ReqidStatus.NEW:
             self._skipped.append(index)
@@ -244,21 +245,21 @@ class Reqids:
         return verdict
 
     def index_of(self, update: Update) -> int | None:
-        """Where the entry stands that was applied for this update; None if there is none, or it is forgotten."""
+        """Return the index of the entry applied for this update; None if it is not known."""
         return self._tables[update.proven].index_of(update.reqid)
 
     def is_skipped(self, index: int) -> bool:
-        """Whether the entry at `index` names a reqid and was not applied under it."""
+        """Return True if the entry at `index` names a reqid and was not applied under it."""
         place = bisect_left(self._skipped, index)
         return place < len(self._skipped) and self._skipped[place] == index
 
     def may_have_forgotten(self, index: int) -> bool:
-        """Whether `is_skipped` may say no of the entry at `index` only because there were too many since."""
+        """Return True if the entry at `index` may be a skipped one that was dropped from the list."""
         has_forgotten = len(self._skipped) > self._skipped_max // 2
         return has_forgotten and index < self._skipped[0]
 
     def of_author(self, author: bytes) -> tuple[bytes, ...]:
-        """The reqids that count on the share of this author."""
+        """Return the reqids that count on the share of this author."""
         return self._tables[True].of_author(author)
 
     def expire_until(self, second: int) -> None:
@@ -267,7 +268,7 @@ class Reqids:
             table.expire_until(second)
 
     def dump(self) -> bytes:
-        """All of it, for a snapshot; nothing if there was never an update."""
+        """Return all of it, for a snapshot; empty without an update."""
         if not self._skipped and all(len(each) == 0 and each.floor == _NO_FLOOR for each in self._tables.values()):
             return b""
         with_authors = any(each.has_authors for each in self._tables.values())
@@ -282,7 +283,7 @@ class Reqids:
 
     @classmethod
     def load(cls, data: bytes, limit: int = REQIDS_MAX, skipped_max: int = SKIPPED_MAX) -> "Reqids":
-        """Reverse of `dump`, under the same limits; raises `ReqidTableError`. No bytes: no update yet."""
+        """Return the reverse of `dump`, under the same limits; raise `ReqidTableError`. Empty bytes: no update yet."""
         made = cls(limit, skipped_max)
         if not data:
             return made

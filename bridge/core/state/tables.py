@@ -1,17 +1,17 @@
-"""Each table of a farm's state, declared once: its author, the share of one author, its limit, how a place comes free.
+"""Each table of a farm's state, declared once: its author, the share of one author, its limit, its release.
 
     FarmState.servers                       a field
     VoterClocks.majorities.item             the tuples within a tuple
-    Farm.sessions                           a table of the state machine beside its state
+    Farm.sessions                           a table of the state machine outside of its state
 
 A table with a limit alone can be used up by one author: a member, a client key, a user of Kafka or a leader. Then no
-other author gets a place, and where rows never leave, that lasts for ever. So each table has a share for one author,
-and a rule by which a place becomes free (`Release`). `bounds` checks the sizes in a snapshot against the limits here.
+other author gets a place, and if rows never leave, that is permanent. So each table has a share for one author, and a
+rule to free its places (`Release`). `bounds` checks the sizes in a snapshot against the limits here.
 
 The module that owns a table enforces its share, from `BOUNDS_LEVEL` on. `tests/spec/test_table_shares.py` walks over
 all fields of the state and fails for a table without a declaration. For each declaration it lets one author submit
-until it gets no more, and requires that another one still gets a place, and that a place becomes free by the rule that
-is named here. `docs/reference/limits.md` has the same table for operators.
+until it gets no more, and requires that another one still gets a place, and that a place becomes free by the declared
+rule. `docs/reference/limits.md` has the same table for operators.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,10 +48,10 @@ REPORTED_MAX = 1024
 
 
 class Release(Enum):
-    """How a place becomes free."""
+    """Event that frees a place."""
 
     LOG_TIME = "log time"
-    """A row that is not used for a while leaves."""
+    """An unused row is deleted after a while."""
     REPLACED = "replaced"
     """The next row of the same author takes its place."""
     COMMAND = "command"
@@ -72,7 +72,7 @@ class Table:
     """All rows."""
     releases: tuple[Release, ...]
     how: str
-    """The rule, in words."""
+    """The rule, as text."""
 
     @property
     def is_shared(self) -> bool:
@@ -228,11 +228,11 @@ TABLES: dict[str, Table] = {
 
 
 class UndeclaredTableError(LookupError):
-    """A table of the state has no declaration in `TABLES`."""
+    """A table of the state without a declaration in `TABLES`."""
 
 
 def declared_table(place: str) -> Table:
-    """The declaration of a table; raises `UndeclaredTableError`."""
+    """Return the declaration of a table; raise `UndeclaredTableError`."""
     try:
         return TABLES[place]
     except KeyError:
@@ -243,7 +243,7 @@ def declared_table(place: str) -> Table:
 
 
 def tables_in(value: object) -> Iterator[tuple[str, int]]:
-    """Each table of a dataclass and of all that it holds, with its place and its number of rows."""
+    """Yield each table of a dataclass, nested ones included, with its place and its number of rows."""
     for place, each in places_in(value):
         if isinstance(each, Mapping | tuple):
             yield place, len(each)

@@ -145,7 +145,7 @@ class Introductions:
     def set_metadata(self, metadata: bytes) -> None:
         """Replace this node's metadata, and announce it soon."""
         if metadata != self._core.own.metadata:
-            self._core.say(metadata)
+            self._core.announce(metadata)
             self._announce()
 
     def describe(self) -> GroupDescription:
@@ -199,7 +199,7 @@ class Introductions:
                 self._refused += 1
                 continue
             self._received += 1
-            for consequence in self._core.hear(info, now_ms(), first_hand=number == 0, leaving=leaving):
+            for consequence in self._core.receive(info, now_ms(), first_hand=number == 0, leaving=leaving):
                 self._publish(consequence)
 
     # -- tasks ---------------------------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ class Reconciling:
             self.alarms.set(ADMISSION, "; ".join(decision.refused))
         else:
             self.alarms.clear(ADMISSION)
-        self._report_waiting(decision.asking)
+        self._report_waiting(decision.awaiting_approval)
         alive: dict[bytes, int | None] = {each.node_id: each.metadata.raft_id for each in listed if each.reachable}
         self.announce(not_started(admitted, group.members, alive, ADMISSIONS_LIMIT))
         under_way = self._busy or raft.change is not None or raft.configuration.is_joint
