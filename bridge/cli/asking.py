@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import click
+from msgspec import Struct
 
 from bridge.api.control import ClusterAnswer
+from bridge.api.control_routes import Route
+from bridge.api.json import RequestBody
 from bridge.cli.failure import failures, interruptible
 from bridge.cli.options import file_path
 from bridge.cli.printing import echo
@@ -36,6 +39,7 @@ BESIDE_TIMEOUT_S = 3.0
 _TIMEOUT = f"{__name__}.timeout"
 
 T = TypeVar("T")
+A = TypeVar("A", bound=Struct)
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -142,6 +146,11 @@ def ask_node(node: str | None, question: Callable[[ControlClient], Awaitable[T]]
     """The answer of the node that is meant, or the end of the command with the reason."""
     with interruptible(), failures(ControlError):
         return _ask(find_node(node), question)
+
+
+def call_node(node: str | None, route: Route[A], body: RequestBody | None = None) -> A:
+    """Send one request to the node, and return its answer or end the command with the reason."""
+    return ask_node(node, lambda client: client.call(route, body))
 
 
 def ask_leader(nodes: tuple[str, ...], question: Callable[[ControlClient], Awaitable[T]]) -> T:

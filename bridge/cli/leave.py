@@ -17,8 +17,10 @@ import re
 import click
 
 from bridge.api.control import LeaderAnswer
+from bridge.api.control_routes import CONFIRM_CLUSTER, WITHDRAW
 from bridge.api.outputs import ConfirmClusterOutput, LeaveOutput, WithdrawOutput
-from bridge.cli.asking import ask_node, node_option
+from bridge.api.requests import ConfirmClusterRequest
+from bridge.cli.asking import ask_node, call_node, node_option
 from bridge.cli.failure import confirm, fail
 from bridge.cli.help.completion import complete_server
 from bridge.cli.options import json_option, yes_option
@@ -54,7 +56,7 @@ def withdraw(node: str | None, *, yes: bool, as_json: bool) -> None:
     """Take back a node's promise to create a farm, when an alarm advises it."""
     name = ask_node(node, _name)
     confirm(f"{name} withdraws its promise to the other founders. Does an alarm advise it?", yes=yes)
-    ask_node(node, ControlClient.withdraw)
+    call_node(node, WITHDRAW)
     if as_json:
         print_json(WithdrawOutput(withdrawn=True, node=name))
     else:
@@ -75,7 +77,7 @@ def confirm_cluster(cluster_id: str, node: str | None, *, as_json: bool) -> None
         fail(f"a cluster id has {2 * CLUSTER_ID_BYTES} hexadecimal digits: copy it from `garlicfarm status`")
 
     async def confirm_it(client: ControlClient) -> str:
-        await client.confirm_cluster(cluster_id)
+        await client.call(CONFIRM_CLUSTER, ConfirmClusterRequest(cluster_id))
         return await _name(client)
 
     name = ask_node(node, confirm_it)

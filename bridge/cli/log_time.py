@@ -9,14 +9,14 @@ Why log time can be wrong at all, and what `back` does to the rest of the state,
 import click
 
 from bridge.api.control import LogTimeAnswer, ServerClock
+from bridge.api.control_routes import LOG_TIME
 from bridge.api.requests import CommandRequest, CorrectionOrder
 from bridge.api.words import clock_text
-from bridge.cli.asking import ask_node, node_option
+from bridge.cli.asking import call_node, node_option
 from bridge.cli.options import json_option, yes_option
 from bridge.cli.printing import echo, print_facts, print_json, print_table
 from bridge.cli.publish import confirm_order, tell
 from bridge.core.farm.clock_alarms import seconds_off
-from bridge.node.control.client import ControlClient
 
 
 @click.group("log-time")
@@ -29,7 +29,7 @@ def log_time() -> None:
 @json_option
 def show(node: str | None, *, as_json: bool) -> None:
     """Show log time, and each server's clock beside those of a majority."""
-    answer = ask_node(node, ControlClient.log_time)
+    answer = call_node(node, LOG_TIME)
     if as_json:
         print_json(answer)
         return

@@ -81,7 +81,7 @@ def approve(which: str, nodes: tuple[str, ...], *, yes: bool, as_json: bool) -> 
         " retired permanently. Continue?",
         yes=yes,
     )
-    done = ask_leader(nodes, lambda client: client.approve_node(which))
+    done = ask_leader(nodes, lambda client: client.call(NODES_APPROVE, NodeRequest(which)))
     if as_json:
         print_json(done)
         return

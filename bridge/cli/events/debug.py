@@ -28,6 +28,7 @@ import msgspec
 import trio
 
 from bridge import VERSION
+from bridge.api.control_routes import DEBUG
 from bridge.api.debug import DebugAnswer, DebugAnswered, DebugOutput, DebugSilent
 from bridge.api.json import DocumentError, encode
 from bridge.api.trace import EventPage
@@ -200,7 +201,7 @@ _QUESTIONS: dict[str, Callable[[ControlClient], Awaitable[bytes]]] = {
 
 
 async def _debug(bundle: _DebugBundle, client: ControlClient, seconds: int, place: str) -> bytes:
-    answer = await client.debug(seconds)
+    answer = await client.call(DEBUG, query={"seconds": seconds})
     bundle.add(f"{place}/profile.folded", _folded(answer))
     return encode(answer)
 

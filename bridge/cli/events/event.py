@@ -10,11 +10,12 @@ import sys
 import click
 
 from bridge.api.control import QueryAnswer
+from bridge.api.control_routes import EVENT
 from bridge.api.events import event_text
 from bridge.api.requests import QUERY_TIMEOUT_LIMIT_MS, QUERY_TIMEOUT_MS, EventRequest, QueryRequest
 from bridge.api.trace import EventPage, TraceEvent
 from bridge.api.words import clock_text
-from bridge.cli.asking import ask_node, node_option, patient_node_option
+from bridge.cli.asking import ask_node, call_node, node_option, patient_node_option
 from bridge.cli.options import json_option
 from bridge.cli.printing import echo, print_json, print_json_line, print_table
 from bridge.node.control.client import ControlClient
@@ -34,8 +35,7 @@ def event(name: str, payload: str, node: str | None, *, as_json: bool) -> None:
 
     NAME has at most 32 characters, PAYLOAD at most 512 bytes. An event that a node misses is not repeated.
     """
-    request = EventRequest(name, payload)
-    answer = ask_node(node, lambda client: client.send_event(request))
+    answer = call_node(node, EVENT, EventRequest(name, payload))
     if as_json:
         print_json(answer)
     else:

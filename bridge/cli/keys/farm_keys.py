@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from bridge.api.control import FarmKeyState, FarmKeyView, KeyAnswer, KeysAnswer
+from bridge.api.control_routes import KEYS_EXPORT, KEYS_REPLACE
 from bridge.api.outputs import (
     CurveKeyOutput,
     KafkaUserOutput,
@@ -18,7 +19,8 @@ from bridge.api.outputs import (
     NewFarmOutput,
     RotationOutput,
 )
-from bridge.cli.asking import ask_leader, ask_node, node_option, nodes_option, patient_node_option
+from bridge.api.requests import ReplaceKeysRequest
+from bridge.cli.asking import ask_leader, ask_node, call_node, node_option, nodes_option, patient_node_option
 from bridge.cli.failure import confirm, fail, failures
 from bridge.cli.keys.destination_keys import import_destination, new_destination, offline
 from bridge.cli.keys.rotation import RotationError, rotate
@@ -372,7 +374,7 @@ def replace_keys(nodes: tuple[str, ...], *, force: bool, yes: bool, as_json: boo
     connection begins anew. No node is evicted: if one was stolen, use `garlicfarm node evict`.
     """
     confirm("Replace all keys of the farm, and so invalidate the key files on its nodes?", yes=yes)
-    done = ask_leader(nodes, lambda client: client.replace_keys(force=force))
+    done = ask_leader(nodes, lambda client: client.call(KEYS_REPLACE, ReplaceKeysRequest(force)))
     if as_json:
         print_json(done)
         return
@@ -395,7 +397,7 @@ def export(file: Path, node: str | None, *, replace: bool, as_json: bool) -> Non
     FILE is made with mode 0600. A new node needs it to join the farm, and so does a node that was away
     during a rotation.
     """
-    text = ask_node(node, ControlClient.export_keys)
+    text = call_node(node, KEYS_EXPORT).farm_key
     with failures(FarmKeyError, KeyFileError):
         farm_key = parse_farm_key(text)
         if replace and file.exists():

@@ -27,11 +27,7 @@ from bridge.api.control import (
     WAIT_LIMIT_MS,
     ClusterAnswer,
     CommandAnswer,
-    EventAnswer,
     KeysAnswer,
-    KeysReplaced,
-    LogTimeAnswer,
-    NodeApproved,
     NodeEvicted,
     NodesAnswer,
     QueryAnswer,
@@ -39,17 +35,13 @@ from bridge.api.control import (
     SubmitAnswer,
 )
 from bridge.api.control_routes import Route
-from bridge.api.debug import DebugAnswer
 from bridge.api.json import DOCUMENT_LIMIT_BYTES, DocumentError, RequestBody, decode, encode
 from bridge.api.log import LogPage
 from bridge.api.requests import (
     CommandRequest,
-    ConfirmClusterRequest,
-    EventRequest,
     KeyRequest,
     NodeRequest,
     QueryRequest,
-    ReplaceKeysRequest,
     TransferRequest,
 )
 from bridge.api.trace import EventPage
@@ -122,22 +114,26 @@ class ControlClient:
         """Close the connection, if there is one."""
         await self._http.aclose()
 
+    async def call(self, route: Route[A], body: RequestBody | None = None, query: Mapping[str, int] = NO_QUERY) -> A:
+        """Send a request and return its answer; raise `ControlError` with the reason of a refusal."""
+        return decode(await self._bytes(route, body, query), route.answer)
+
     async def view(self) -> FarmView:
         """Return the node's present view of the farm."""
-        return await self._call(routes.VIEW)
+        return await self.call(routes.VIEW)
 
     async def cluster(self) -> ClusterAnswer:
         """Return the leader and the voters."""
-        return await self._call(routes.CLUSTER)
+        return await self.call(routes.CLUSTER)
 
     async def log(self, first: int = 1, limit: int = 100, wait_ms: int = 0, *, linearizable: bool = False) -> LogPage:
         """Return committed entries from `first` on; with `linearizable` all that were acknowledged before."""
         query = _paged(first, limit, wait_ms) | ({"linearizable": 1} if linearizable else {})
-        return await self._call(routes.LOG, query=query)
+        return await self.call(routes.LOG, query=query)
 
     async def events(self, cursor: int = 1, limit: int = 100, wait_ms: int = 0) -> EventPage:
         """Return the trace from `cursor` on."""
-        return await self._call(routes.EVENTS, query=_paged(cursor, limit, wait_ms))
+        return await self.call(routes.EVENTS, query=_paged(cursor, limit, wait_ms))
 
     async def metrics(self) -> str:
         """Return the metrics as Prometheus text."""
@@ -157,7 +153,7 @@ class ControlClient:
 
     async def command(self, command: CommandRequest) -> CommandAnswer:
         """Have an operator's command carried out; raise `ControlError` with the reason of a refusal."""
-        return await self._call(routes.COMMANDS, command)
+        return await self.call(routes.COMMANDS, command)
 
     async def check(self, route: Route[Any], order: RequestBody) -> None:
         """Raise `ControlError` if the node would refuse this order.
@@ -168,53 +164,25 @@ class ControlClient:
         if status in REFUSED and not _lacks_check(body):
             raise self._refused(status, body)
 
-    async def log_time(self) -> LogTimeAnswer:
-        """Return the farm's time, and the servers' clocks."""
-        return await self._call(routes.LOG_TIME)
-
-    async def send_event(self, event: EventRequest) -> EventAnswer:
-        """Send a user event to all nodes."""
-        return await self._call(routes.EVENT, event)
-
     async def query(self, query: QueryRequest) -> QueryAnswer:
         """Send a query to all nodes; return when all have replied, or after the query's timeout."""
-        return await self._call(routes.QUERY, query)
+        return await self.call(routes.QUERY, query)
 
     async def leave(self) -> None:
         """Have the node leave the farm and stop."""
-        await self._call(routes.LEAVE)
-
-    async def withdraw(self) -> None:
-        """Withdraw the node's promise to create the farm; raise `ControlError` with the reason of a refusal."""
-        await self._call(routes.WITHDRAW)
-
-    async def confirm_cluster(self, cluster_id: str) -> None:
-        """Confirm that the cluster of this id is the node's farm; raise `ControlError` with the reason of a refusal."""
-        await self._call(routes.CONFIRM_CLUSTER, ConfirmClusterRequest(cluster_id))
+        await self.call(routes.LEAVE)
 
     async def transfer(self, to: str | None = None) -> str:
         """Transfer leadership, to the named node if given; return the leader. Raise `ControlError` if it fails."""
-        return (await self._call(routes.TRANSFER, TransferRequest(to))).leader
+        return (await self.call(routes.TRANSFER, TransferRequest(to))).leader
 
     async def nodes(self) -> NodesAnswer:
         """Return the members of the farm."""
-        return await self._call(routes.NODES)
-
-    async def approve_node(self, node: str) -> NodeApproved:
-        """Have a new identity take a name; return the result. Raise `ControlError` if it fails."""
-        return await self._call(routes.NODES_APPROVE, NodeRequest(node))
+        return await self.call(routes.NODES)
 
     async def evict_node(self, node: str, *, force: bool = False) -> NodeEvicted:
         """Evict an identity and replace all keys; return the result."""
-        return await self._call(routes.NODES_EVICT, NodeRequest(node, force))
-
-    async def replace_keys(self, *, force: bool = False) -> KeysReplaced:
-        """Replace all gossip keys, sealed for each member; return the result."""
-        return await self._call(routes.KEYS_REPLACE, ReplaceKeysRequest(force))
-
-    async def debug(self, seconds: int) -> DebugAnswer:
-        """Return the node's debug data, after a profile of its processor for so many seconds."""
-        return await self._call(routes.DEBUG, query={"seconds": seconds})
+        return await self.call(routes.NODES_EVICT, NodeRequest(node, force))
 
     async def backup(self) -> bytes:
         """Return the bytes of a backup file, which is not JSON and may be larger."""
@@ -225,26 +193,19 @@ class ControlClient:
 
     async def keys(self) -> KeysAnswer:
         """Return the farm's key ring, and the members that have it."""
-        return await self._call(routes.KEYS)
+        return await self.call(routes.KEYS)
 
     async def install_key(self) -> str:
         """Have every member open a new key; return its id."""
-        return (await self._call(routes.KEYS_INSTALL)).key
+        return (await self.call(routes.KEYS_INSTALL)).key
 
     async def use_key(self, key: str, *, force: bool = False) -> None:
         """Have every member seal with an installed key."""
-        await self._call(routes.KEYS_USE, KeyRequest(key, force))
+        await self.call(routes.KEYS_USE, KeyRequest(key, force))
 
     async def remove_key(self, key: str, *, force: bool = False) -> None:
         """Have every member refuse a key."""
-        await self._call(routes.KEYS_REMOVE, KeyRequest(key, force))
-
-    async def export_keys(self) -> str:
-        """Return the text of the current farm key file. Secret."""
-        return (await self._call(routes.KEYS_EXPORT)).farm_key
-
-    async def _call(self, route: Route[A], body: RequestBody | None = None, query: Mapping[str, int] = NO_QUERY) -> A:
-        return decode(await self._bytes(route, body, query), route.answer)
+        await self.call(routes.KEYS_REMOVE, KeyRequest(key, force))
 
     async def _bytes(
         self, route: Route[Any], body: RequestBody | None = None, query: Mapping[str, int] = NO_QUERY
