@@ -1,19 +1,19 @@
-"""Accepting connections so that a flood from unknown sources costs little and does not delay the farm's own servers.
+"""Accepts connections so that a flood from unknown sources costs little and does not delay the farm's own servers.
 
     kernel ─accept─▶ silent ─first byte─▶ readable ─turn─▶ handled
                        │                    │
-                       └── too many, or too long: the oldest of a source, then the oldest stranger is closed
+                       └── too many, or too long: the oldest of a source, then the oldest unknown one is closed
 
-A connection gets a task, a TLS session and a signature only after its first byte and when its turn has come. A silent
-connection is one descriptor in a selector. So a flood is drained from the kernel's queue, where a server of the farm
-would otherwise wait behind it.
+A connection gets a task, a TLS session and a signature only after its first byte and when its turn has come. Until then
+it is one descriptor in a selector. So a flood is drained from the kernel's queue, and a server of the farm does not
+wait there.
 
-Two classes of sources do not share their places: sources from which a server has lately proven its identity, and all
-others (strangers). Connections of the first class are handled at once. Strangers begin at a limited rate, one source
-after the other, the newest connection of each source first: in a flood the oldest have given up. A /64 of IPv6 is one
-source.
+Sources with a recent proof of a server's identity and all others (unknown sources) have separate places. Connections of
+the first class are handled immediately. Unknown ones begin at a limited rate, one source after the other, the newest
+connection of each source first: in a flood the oldest are already abandoned. A /64 of IPv6 is one source.
 
-When the process has no descriptor left, the oldest silent stranger is closed, and accepting continues a moment later.
+When the process has no descriptor left, the oldest unknown connection without data is closed, and accepting continues a
+moment later.
 """
 
 import errno
@@ -31,7 +31,7 @@ import trio
 
 _ACCEPT_AT_ONCE: Final = 256
 _BEGIN_AT_ONCE: Final = 8
-"""How many handshakes begin before other tasks run: a few milliseconds of signatures."""
+"""Handshakes that begin before other tasks run: a few milliseconds of signatures."""
 _PAUSE_S: Final = 0.05
 _KNOWN_FOR_S: Final = 3600.0
 _KNOWN_MAX: Final = 1024
@@ -41,18 +41,18 @@ _IPV6_SOURCE_BITS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class AcceptOptions:
-    """How many connections wait for their first byte or their turn, how long, and how many strangers begin."""
+    """Limits for connections that wait for their first byte or their turn, and the rate at which unknown ones begin."""
 
     strangers_max: int = 256
     strangers_per_source_max: int = 64
     known_max: int = 128
     waiting_s: float = 5.0
     begun_per_s: float = 200.0
-    """A handshake costs about a millisecond, so strangers get a fifth of a processor."""
+    """A handshake costs about a millisecond, so unknown sources get a fifth of a processor."""
 
 
 def source_of(address: str) -> str:
-    """What counts as one source: an IPv4 address, or the /64 of an IPv6 address."""
+    """Return the source of an address: an IPv4 address, or the /64 of an IPv6 address."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -65,13 +65,13 @@ def source_of(address: str) -> str:
 
 
 class KnownSources:
-    """Sources from which a server has lately proven its identity."""
+    """Sources from which a server has recently proven its identity."""
 
     def __init__(self) -> None:
         self._proven_at: OrderedDict[str, float] = OrderedDict()
 
     def add(self, address: str) -> None:
-        """A server has proven its identity from this address."""
+        """Add an address from which a server has proven its identity."""
         source = source_of(address)
         self._proven_at[source] = trio.current_time()
         self._proven_at.move_to_end(source)
@@ -79,7 +79,7 @@ class KnownSources:
             self._proven_at.popitem(last=False)
 
     def __contains__(self, address: object) -> bool:
-        """Whether one has within the last hour."""
+        """Return True if a server has proven its identity from this address within the last hour."""
         proven_at = self._proven_at.get(source_of(str(address)))
         return proven_at is not None and trio.current_time() - proven_at < _KNOWN_FOR_S
 
@@ -129,7 +129,7 @@ class _Places:
         self._readable.setdefault(pending.source, []).append(pending)
 
     def next(self) -> _PendingStream | None:
-        """The newest connection of the source whose turn it is."""
+        """Remove and return the newest connection of the next source."""
         if not self._readable:
             return None
         source, readable = next(iter(self._readable.items()))
@@ -148,7 +148,7 @@ class _Places:
 
 
 class CloseReason(Enum):
-    """Why a connection was closed before it was handled."""
+    """Reason for closing a connection before it was handled."""
 
     CROWDED = "too many connections wait for their turn"
     SILENT = "it sent nothing in time, or did not get a turn in time"
@@ -169,7 +169,7 @@ class AcceptQueue:
         arrived: Callable[[], None] = lambda: None,
         dropped: Callable[[str, CloseReason], None] = lambda *_: None,
     ) -> None:
-        """`arrived` is called for each connection, `dropped` for each closed before it was handled."""
+        """Call `arrived` for each connection, and `dropped` for each connection closed before it was handled."""
         self.known = known or KnownSources()
         self.options = options or AcceptOptions()
         self._arrived = arrived
@@ -184,7 +184,7 @@ class AcceptQueue:
 
     @property
     def waiting(self) -> int:
-        """How many connections wait to be handled."""
+        """Return the number of connections that wait to be handled."""
         return len(self._strangers.all) + len(self._members.all)
 
     async def serve(
@@ -193,7 +193,7 @@ class AcceptQueue:
         handle: Handle,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Accept from `listeners`, which are used up, and handle each connection in a task, until cancelled."""
+        """Accept from `listeners`, which this call takes over; handle each connection in a task, until cancelled."""
         listening = [socket.socket(fileno=each.socket.detach()) for each in listeners]
         try:
             async with trio.open_nursery() as nursery:
@@ -217,11 +217,11 @@ class AcceptQueue:
         while True:
             await trio.lowlevel.wait_readable(listening)
             if not self._accept_some(listening):
-                # Descriptors do not come back at once, and the kernel queues new connections.
+                # Descriptors become free with a delay, and the kernel queues new connections.
                 await trio.sleep(_PAUSE_S)
 
     def _accept_some(self, listening: socket.socket) -> bool:
-        """Accept all that the kernel has; False if this process has no descriptor left."""
+        """Accept all connections of the kernel's queue; return False if this process has no descriptor left."""
         for _ in range(_ACCEPT_AT_ONCE):
             try:
                 connection, address = listening.accept()
@@ -313,7 +313,7 @@ class AcceptQueue:
     async def _expire(self) -> None:
         while True:
             if not self.waiting:
-                # Most of the time there is none, and each needless waking costs an idle node.
+                # Usually no connection waits, and each needless wake-up costs an idle node.
                 self._some_wait = trio.Event()
                 await self._some_wait.wait()
             await trio.sleep(self.options.waiting_s / 10)

@@ -2,9 +2,9 @@
 
     failure ──▶ next_s(): first_s, 2 * first_s, 4 * first_s, … longest_s, longest_s        success ──▶ reset()
 
-The delay doubles and is clamped at each step. A formula such as `first_s * 2**failures` looks equal and is not: after
-1,024 failures the power no longer converts to a float, and the OverflowError ends whatever waits. A router that refuses
-for a night causes that many failures.
+The delay doubles and is clamped at each step. A formula such as `first_s * 2**failures` looks equal but fails: after
+1,024 failures the power no longer converts to a float, and the OverflowError ends the waiting task. A router that
+refuses for a night causes that many failures.
 
 A part of each delay (`spread`) is random, so that nodes that lost the same peer do not all return in one moment.
 """
@@ -15,7 +15,7 @@ from random import Random
 class Backoff:
     """Delays in seconds that double from `first_s` up to `longest_s`.
 
-    `spread` is the part of each delay that is left to `random`: 0 for none, 0.5 for delays between half and all.
+    `spread` is the random part of each delay: 0 for a fixed delay, 0.5 for delays between half and all.
     """
 
     def __init__(self, first_s: float, longest_s: float, random: Random | None = None, *, spread: float = 0.5) -> None:
@@ -28,7 +28,7 @@ class Backoff:
         self._next_s = first_s
 
     def next_s(self) -> float:
-        """Return the delay before the next attempt, and double the one after it."""
+        """Return the delay before the next attempt, and double the following one."""
         delay_s = self._next_s
         self._next_s = min(2 * delay_s, self._longest_s)
         return delay_s if self._random is None else delay_s * (1 - self._spread * self._random.random())

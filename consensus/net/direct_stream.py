@@ -1,11 +1,11 @@
-"""A socket with as few turns of the event loop as there can be.
+"""A socket with as few turns of the event loop as possible.
 
-    send_now(data)  ─▶ the kernel takes it at once, or it waits in `unsent` ─▶ send_all carries it on
-    receive_some()  ─▶ wait until the socket is readable ─▶ what the kernel has
+    send_now(data)  ─▶ the kernel takes it immediately, or it waits in `unsent` ─▶ send_all sends it later
+    receive_some()  ─▶ wait until the socket is readable ─▶ the bytes in the kernel
 
-trio's own streams yield for each call. A round of consensus is a chain of messages, and so each would wait for turns
-that bring nothing. Here a send that the kernel takes at once is one call of the kernel, and a caller that cannot wait
-(the owner of a core) may send as well. `TlsStream` puts TLS between the caller and this.
+trio's own streams yield for each call. A round of consensus is a chain of messages, so each would wait for useless
+turns. Here a send that the kernel takes immediately is one system call. A caller that cannot wait (the owner of a core)
+may send as well. `TlsStream` puts TLS between the caller and this.
 
 Errors are trio's: BrokenResourceError for a connection that broke, ClosedResourceError after our own close.
 """
@@ -28,7 +28,7 @@ class DirectStream(trio.abc.Stream):
 
     @property
     def unsent_bytes(self) -> int:
-        """What the kernel has not taken yet."""
+        """Return the number of bytes that the kernel has not taken yet."""
         return len(self._unsent)
 
     def send_now(self, data: bytes) -> bool:
@@ -39,7 +39,7 @@ class DirectStream(trio.abc.Stream):
         return not self._unsent
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send everything. Yields only if the kernel does not take it at once."""
+        """Send everything. Yields only if the kernel does not take it immediately."""
         if self._sending:
             raise trio.BusyResourceError("another task sends on this stream")
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -52,7 +52,7 @@ class DirectStream(trio.abc.Stream):
         await trio.lowlevel.wait_writable(self._socket)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """What has arrived, as soon as there is something; empty at the end."""
+        """Return the received bytes as soon as there are any; empty at the end."""
         while True:
             self._check_open()
             data = await self._take(max_bytes or READ_BYTES)
@@ -60,7 +60,7 @@ class DirectStream(trio.abc.Stream):
                 return data
 
     async def aclose(self) -> None:
-        """Close; what the kernel has taken still goes out."""
+        """Close; bytes in the kernel are still sent."""
         await self._transport.aclose()
 
     def drop_unsent(self) -> None:
@@ -68,17 +68,17 @@ class DirectStream(trio.abc.Stream):
         self._unsent = memoryview(b"")
 
     def _accept(self, data: bytes | bytearray | memoryview) -> None:
-        """Take what a caller sends."""
+        """Take the bytes of a caller."""
         self._check_open()
         if data:
             self._queue(bytes(data))
 
     def _queue(self, data: bytes) -> None:
-        """Put it behind what is unsent."""
+        """Append bytes to the unsent ones."""
         self._unsent = memoryview(bytes(self._unsent) + data)
 
     async def _take(self, limit: int) -> bytes | None:
-        """What the kernel has, once it may have something: empty at the end, None if it had nothing after all."""
+        """Wait until the socket is readable and return its bytes: empty at the end, None if it had none after all."""
         await trio.lowlevel.wait_readable(self._socket)
         try:
             return os.read(self._socket.fileno(), limit)
@@ -88,7 +88,7 @@ class DirectStream(trio.abc.Stream):
             raise trio.BrokenResourceError(error.strerror or "the connection broke") from error
 
     async def _flush(self) -> None:
-        """Give the kernel all that is unsent."""
+        """Give the kernel all unsent bytes."""
         self._sending = True
         try:
             self._push()

@@ -6,9 +6,9 @@
     send ─▶ queue to one peer, in order ─▶ after `delay_s` ─▶ Receiver.ask │ Receiver.deliver_reply
 
 It behaves like one TCP connection for each pair of servers. Each direction keeps its order, and a reply takes its place
-in the order when it is given, not when its request came. Nothing is lost while both servers run. If one of them stops,
-messages under way are lost, as are messages beyond `queue_max`. A server that starts again is a new connection, and
-each side learns of it (`peer_connected`). The time is trio's, so a test with a `MockClock` waits for nothing.
+in the order when it is given, not when its request came. Messages are not lost while both servers run. If one of them
+stops, messages under way are lost, as are messages beyond `queue_max`. A server that starts again is a new connection,
+and each side is notified (`peer_connected`). The time is trio's, so a test with a `MockClock` does not wait.
 """
 
 from collections import deque
@@ -38,7 +38,7 @@ MEMORY = Features(
     max_requests_in_flight=64,
     probes_from_the_end=False,
 )
-"""What this network permits: everything that the leader can append. It carries any other row of the table as well."""
+"""The features of this network: the leader can append any entry. It carries any other row of the table as well."""
 
 ALL_EXTENSIONS = Extensions(pre_vote=True, transfer=True, configurations=True)
 
@@ -52,7 +52,7 @@ class MemoryNetwork:
         self.running: dict[ServerId, MemoryTransport] = {}
 
     def transport(self, server_id: ServerId, extensions: Extensions = ALL_EXTENSIONS) -> "MemoryTransport":
-        """The transport of a server that is about to start; `extensions` are what it understands."""
+        """Return the transport of a server that is about to start; `extensions` are those of the server."""
         return MemoryTransport(self, server_id, extensions)
 
 
@@ -91,12 +91,12 @@ class MemoryTransport:
                     del self._network.running[self.server_id]
 
     def met(self, peer: "MemoryTransport") -> None:
-        """A connection to this run of the peer is up."""
+        """Notify this server of a connection to this run of the peer."""
         if self._running is not None:
             self._running[1].peer_connected(peer.server_id, peer.extensions)
 
     def take_request(self, sender: "MemoryTransport", request: Request) -> None:
-        """A request has arrived. A server that is busy does not answer."""
+        """Take an arriving request. A busy server does not reply."""
         if self._running is None:
             return
 
@@ -109,7 +109,7 @@ class MemoryTransport:
             self._running[1].ask(sender.server_id, replace(request, correlation=next_call()), answered)
 
     def take_reply(self, sender: "MemoryTransport", reply: Reply) -> None:
-        """A reply has arrived."""
+        """Take an arriving reply."""
         if self._running is not None:
             self._running[1].deliver_reply(sender.server_id, reply)
 
@@ -123,7 +123,7 @@ class MemoryTransport:
 
 
 class _Queue:
-    """What is on its way from one server to another, in order."""
+    """Messages on their way from one server to another, in order."""
 
     def __init__(self, network: MemoryNetwork, sender: MemoryTransport, recipient: ServerId) -> None:
         self._network = network

@@ -1,16 +1,16 @@
 """A limit on the bytes of requests that are incomplete or unanswered, per server and for all clients together.
 
                        a proven server                              any other peer
-    its request        waits until there is room, then takes it all its bytes are taken as they come
-    the budget is full its connection is not read meanwhile         the source that holds most loses its oldest one
+    its request        waits until all of it has room               its bytes are taken as they come
+    the budget is full its connection is not read until then        the source that holds most loses its oldest one
 
 Up to `FREE_BYTES` per connection are not counted: votes, heartbeats and ordinary submissions are smaller.
 
 A server's request reserves room for all of its bytes before the first of them is read, so two requests cannot each hold
-half of the budget and wait for the other half. A request with room needs only its own bytes and this server's disk to
-be answered, so its room comes back. Clients have a separate budget: their requests are answered after commitment, hence
-after appends of a leader, and those must never wait for clients. One server gets at most a part of the servers' budget,
-so a hostile server that sends its bytes one by one delays only itself.
+half of the budget and wait for the other half. A request with room needs only its own bytes and this server's disk for
+its reply, so its room is released. Clients have a separate budget: their replies wait for commitment and therefore for
+a leader's appends, which must never wait for clients. One server gets at most a part of the servers' budget, so a
+hostile server that sends its bytes one by one delays only itself.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from typing import Final
 import trio
 
 FREE_BYTES: Final = 64 * 1024
-"""What any connection may hold: one read of the stream."""
+"""Bytes that any connection may hold: one read of the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +63,16 @@ class ReceiveBudget:
 
     @property
     def servers_bytes(self) -> int:
-        """How many bytes are held for proven servers."""
+        """Return the number of bytes held by proven servers."""
         return self._servers.total()
 
     @property
     def others_bytes(self) -> int:
-        """How many bytes are held for other peers."""
+        """Return the number of bytes held by other peers."""
         return self._others_bytes
 
     def open(self, owner: str, *, is_server: bool, close: Callable[[], None]) -> Account:
-        """An account for a connection; give it back with `end`."""
+        """Return an account for a connection; release it with `end`."""
         return Account(owner, is_server, close)
 
     async def reserve(self, account: Account, size: int) -> None:
@@ -80,7 +80,7 @@ class ReceiveBudget:
         if self._waiting or not self._fits(account, size):
             waiting = _WaitingReceipt(account, size)
             self._waiting.append(waiting)
-            # The requests that wait already may have reached the limit of their own server only.
+            # The waiting requests may have reached only the limit of their own server.
             self._admit()
             try:
                 await waiting.admitted.wait()
@@ -94,7 +94,7 @@ class ReceiveBudget:
         self._take(account, size)
 
     def release(self, account: Account, size: int) -> None:
-        """A request of a proven server is answered."""
+        """Release the bytes of an answered request of a proven server."""
         account.held_bytes -= size
         self._servers[account.owner] -= size
         if not self._servers[account.owner]:
@@ -102,7 +102,7 @@ class ReceiveBudget:
         self._admit()
 
     def hold(self, account: Account, held_bytes: int) -> None:
-        """A connection of another peer holds `held_bytes` now. Beyond the limit, connections are closed."""
+        """Record that a connection of another peer holds `held_bytes` now. Beyond the limit, connections are closed."""
         counted = max(0, held_bytes - FREE_BYTES)
         self._others_bytes += counted - account.held_bytes
         account.held_bytes = counted
@@ -114,14 +114,14 @@ class ReceiveBudget:
             self._close_one()
 
     def end(self, account: Account) -> None:
-        """The connection is over."""
+        """Release the account of a closed connection."""
         if not account.is_server:
             self.hold(account, 0)
         elif account.held_bytes:
             self.release(account, account.held_bytes)
 
     def _close_one(self) -> None:
-        """Close the oldest of the source that holds most: an honest request is complete within moments."""
+        """Close the oldest connection of the source that holds most: a proper request is complete within moments."""
         held: Counter[str] = Counter()
         for account in self._others:
             held[account.owner] += account.held_bytes

@@ -1,16 +1,17 @@
 """A node's certificate, and TLS between nodes that pin each other's.
 
-There is no authority: a node signs its own certificate on first start, gossip carries the SHA-256 of it (signed by the
-node's identity), and a client accepts exactly the certificate with that fingerprint. Names in a certificate would prove
+There is no authority: a node signs its own certificate on first start, gossip carries its SHA-256 (signed by the node's
+identity), and a client accepts exactly the certificate with that fingerprint. Names in a certificate would prove
 nothing here and would reveal the program to an observer, so they are neutral. The common way, an authority per farm,
-would make one more secret to keep, and its theft would be silent.
+would add a secret, and its theft would be undetected.
 
 The dates of such a certificate do not count either. The first start of a board without a clock is in 1970, and a
-certificate with dates of that clock is refused as soon as the clock is right. A pin ends when the node announces
+certificate with dates of that clock would be refused when the clock is right. A pin ends when the node announces
 another one. So all certificates have the same dates, from 1970 to 9999, and a client does not compare them with its
 clock.
 
-The certificate and its key lie in one file of mode 0600, written aside and renamed: a crash leaves the old or the new.
+The certificate and its key are in one file of mode 0600, written under another name and renamed: a crash leaves the old
+or the new.
 """
 
 import hashlib
@@ -35,11 +36,11 @@ CERTIFICATE_FILE = "tls.pem"
 _COMMON_NAME = "localhost"
 _BEGINS = datetime(1970, 1, 1, tzinfo=UTC)
 _ENDS = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
-"""RFC 5280, section 4.1.2.5: this value means that a certificate has no well-defined end."""
+"""RFC 5280, section 4.1.2.5: this value means that a certificate does not have a well-defined end."""
 
 
 class CertificateError(Exception):
-    """The certificate file cannot be used; the text tells the operator what to do."""
+    """The certificate file cannot be used; the text contains the remedy for the operator."""
 
 
 class UntrustedCertificateError(Exception):
@@ -48,13 +49,13 @@ class UntrustedCertificateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NodeCertificate:
-    """This node's certificate file, and the fingerprint by which others know it."""
+    """This node's certificate file, and the fingerprint that other nodes use to verify it."""
 
     path: Path
     fingerprint: bytes
 
     def dates(self) -> tuple[datetime, datetime]:
-        """The begin and the end of its validity, by the present file; CertificateError if it cannot be read."""
+        """Return begin and end of the validity in the present file; CertificateError if it cannot be read."""
         try:
             certificate = x509.load_pem_x509_certificate(self.path.read_bytes())
         except (OSError, ValueError) as error:
@@ -119,7 +120,7 @@ def server_context(certificate_file: Path, client_ca_file: Path | None = None) -
 
 
 def authority_context(ca_file: Path, certificate_file: Path | None = None) -> ssl.SSLContext:
-    """Return TLS for connecting to servers whose certificates `ca_file` has signed, for the name that is dialed.
+    """Return TLS for connecting to servers with certificates signed by `ca_file`, for the dialed name.
 
     `certificate_file` is shown to a server that requires one. Raises `CertificateError`.
     """
@@ -157,7 +158,7 @@ def check_pinned(certificate: bytes | None, fingerprint: bytes) -> None:
 
 
 async def secured(transport: trio.SocketStream, fingerprint: bytes) -> TlsStream:
-    """TLS over a connected socket, with the other side's certificate checked before any byte of ours is sent."""
+    """Return TLS over a connected socket; the other side's certificate is checked before any byte is sent."""
     stream = TlsStream(transport, client_context(), server_side=False)
     await stream.do_handshake()
     check_pinned(stream.peer_certificate(), fingerprint)
@@ -165,7 +166,7 @@ async def secured(transport: trio.SocketStream, fingerprint: bytes) -> TlsStream
 
 
 async def secured_by_authority(transport: trio.SocketStream, authority: ssl.SSLContext, host: str) -> TlsStream:
-    """TLS over a connected socket to `host`, whose certificate an authority must have signed for that very name."""
+    """Return TLS over a connected socket to `host`, whose certificate an authority must have signed for that name."""
     stream = TlsStream(transport, authority, server_side=False, name=host)
     try:
         await stream.do_handshake()
@@ -179,7 +180,7 @@ async def secured_by_authority(transport: trio.SocketStream, authority: ssl.SSLC
 
 
 def operators_certificate(path: Path) -> NodeCertificate:
-    """A certificate that an authority has signed: the file holds it, what leads to the authority, and the key."""
+    """Return a certificate signed by an authority: the file holds it, its chain to the authority, and the key."""
     try:
         pem = path.read_bytes()
         if path.stat().st_mode & 0o077:

@@ -1,16 +1,16 @@
-"""TLS over a socket with as few turns of the event loop as there can be.
+"""TLS over a socket with as few turns of the event loop as possible.
 
     send_now(data)  ─▶ encrypt ─▶ `DirectStream`
-    receive_some()  ─▶ `DirectStream` ─▶ all that was decrypted, however many records
+    receive_some()  ─▶ `DirectStream` ─▶ all decrypted bytes, from any number of records
 
-trio's own SSLStream serves any transport and any version of TLS, where a send may need a receive first. For that it
-takes locks, retries and yields several times for each call, which cost more than the encryption of a small message: a
-round of consensus is a dozen such calls. Here the transport is a socket and the version TLS 1.3, in which neither
-direction waits for the other once the handshake is done; so a send is one call of OpenSSL and one of the kernel.
+trio's own SSLStream serves any transport and any version of TLS, in some of which a send may need a receive first. For
+that it takes locks, retries and yields several times for each call. That costs more than the encryption of a small
+message, and a round of consensus is a dozen such calls. Here the transport is a socket and the version TLS 1.3: after
+the handshake neither direction waits for the other, so a send is one call of OpenSSL and one of the kernel.
 
-Errors are trio's: BrokenResourceError for a connection that broke or a peer that speaks no TLS, ClosedResourceError
-after our own close. A peer that closes without close_notify ends the stream like one that sends it: each protocol
-above knows by itself when it is complete.
+Errors are trio's: BrokenResourceError for a connection that broke or a peer without TLS, ClosedResourceError after our
+own close. A peer that closes without close_notify ends the stream like one that sends it: each protocol above detects
+its own end.
 """
 
 import ssl
@@ -35,10 +35,10 @@ class TlsStream(DirectStream):
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side, server_hostname=name)
         self._closed = False
         self.read_bytes = READ_BYTES
-        """How much is taken from the kernel at once; as much is held before it is decrypted."""
+        """Number of bytes taken from the kernel in one call; as many are held before decryption."""
 
     def peer_certificate(self) -> bytes | None:
-        """The other side's certificate (DER), if it showed one."""
+        """Return the other side's certificate (DER), if it showed one."""
         return self._tls.getpeercert(binary_form=True)
 
     async def do_handshake(self) -> None:
@@ -88,7 +88,7 @@ class TlsStream(DirectStream):
             await self._transport.aclose()
 
     def _accept(self, data: bytes | bytearray | memoryview) -> None:
-        """Encrypt it; what comes of it is put behind what is unsent when it is pushed."""
+        """Encrypt the bytes; the result is appended to the unsent bytes at the next push."""
         self._check_open()
         if data:
             try:
@@ -97,7 +97,7 @@ class TlsStream(DirectStream):
                 raise trio.BrokenResourceError(f"TLS: {_reason(error)}") from error
 
     def _decrypt(self, limit: int) -> bytes | None:
-        """What has arrived, whole records only; None if more must arrive first."""
+        """Return the received bytes, whole records only; None if more must arrive first."""
         records: list[bytes] = []
         size = 0
         while size < limit:
@@ -116,7 +116,7 @@ class TlsStream(DirectStream):
         return b"".join(records) if records else None
 
     async def _fill(self) -> bool:
-        """Take what the socket has, once it has something; False when the peer hung up."""
+        """Take the bytes of the socket when there are any; return False when the peer hung up."""
         data = await self._take(self.read_bytes)
         if data:
             self._incoming.write(data)
@@ -134,5 +134,5 @@ class TlsStream(DirectStream):
 
 
 def _reason(error: ssl.SSLError) -> str:
-    """The reason that OpenSSL gives, without its file and line."""
+    """Return the reason that OpenSSL gives, without its file and line."""
     return (error.reason or str(error)).lower().replace("_", " ")

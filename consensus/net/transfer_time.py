@@ -1,14 +1,14 @@
-"""How long a transfer may take: a deadline that arriving bytes extend, and the time that a size is allowed.
+"""Time limits of transfers: a deadline that arriving bytes extend, and the time allowed for a size.
 
     request sent ─▶ deadline = now + timeout ─▶ bytes arrive ─▶ each byte buys 1/LEAST_BYTES_PER_S, up to now + timeout
 
-A fixed deadline for a whole answer makes a slow link a dead one: what does not fit into the time is cut, requested
-again, and cut again, and the follower never catches up. So arriving bytes count as progress. They buy time by their
-number, not by their arrival: a peer that sends one byte each second would otherwise hold a connection forever. At the
-least rate a message of a limited size also ends in a limited time.
+With a fixed deadline for a whole reply, a slow link never delivers a large one: it is cut, requested again, and cut
+again, and the follower never catches up. So arriving bytes count as progress. They buy time by their number, not by
+their arrival: a peer that sends one byte each second would otherwise hold a connection forever. At the least rate a
+message of a limited size also ends in a limited time.
 
 `time_for` is for the other direction: the sender does not see its bytes arrive, so a large message gets the time that
-it takes on the slowest link that is supported (`core.slow_link`).
+it takes on the slowest supported link (`core.slow_link`).
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from typing import Final
 from consensus.core.slow_link import slow_link_ms
 
 LEAST_BYTES_PER_S: Final = 4 * 1024
-"""Arriving more slowly than this, a message is given up."""
+"""Least rate of arriving bytes; a slower message is abandoned."""
 
 
 def time_for(size_bytes: int) -> float:

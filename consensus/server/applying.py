@@ -1,13 +1,13 @@
-"""Committed entries on their way to the state machine: in order, each once, at the state machine's own pace.
+"""Committed entries on their way to the state machine: in order, exactly once, at the state machine's own pace.
 
-Turns of the event loop push entries; a task of its own calls the state machine and waits for it. A slow state machine
-therefore never delays a heartbeat, and it is given a few entries at a time, so that one which never waits does not
-either. It cannot fill the memory: beyond `queue_bytes` pushed entries are let
-go, and the task reads them back from storage when their turn has come. Only the commit index is kept for them.
+Turns of the event loop push entries; a separate task calls the state machine and waits for it. A slow state machine
+therefore never delays a heartbeat. It gets a few entries at a time, so a state machine that never waits does not delay
+one either. Beyond `queue_bytes` pushed entries are dropped, and the task reads them back from storage later. Only the
+commit index is kept for them.
 
-Between two entries the same task *captures* the state machine for a snapshot: `snapshot()` returns at once, and what
-its iterator gives later is the state of that moment, however many entries are applied meanwhile. It also *restores* the
-state machine from a snapshot, at the start or when the leader sent one.
+Between two entries the same task *captures* the state machine for a snapshot: `snapshot()` returns immediately, and its
+iterator yields the state of that moment even if later entries are applied. The task also *restores* the state machine
+from a snapshot, at the start or when the leader sent one.
 """
 
 from collections import deque
@@ -30,7 +30,7 @@ StateReader = Callable[[SnapshotDescription], AsyncIterator[bytes]]
 
 
 class SnapshotReplacedError(Exception):
-    """The snapshot that was being read back is not the stored one any more; a newer one is to be restored."""
+    """The snapshot being read was replaced; the newer one must be restored."""
 
 
 class Applying:
@@ -54,11 +54,11 @@ class Applying:
         self.commit: Index = 0
         self.applied: Index = 0
         self.reread = 0
-        """Entries that were let go and read back."""
+        """Number of entries that were dropped and read back."""
         self.restores = 0
 
     def push(self, effect: Apply) -> None:
-        """Entries are committed."""
+        """Take committed entries."""
         self.commit = effect.first + len(effect.entries) - 1
         if not self._queue or self._size_bytes + effect.size_bytes <= self._queue_bytes:
             self._queue.append(effect)
@@ -66,7 +66,7 @@ class Applying:
         self._wake()
 
     def push_restore(self, effect: Restore) -> None:
-        """A snapshot stands for everything up to its last entry, also for what waits here."""
+        """Take a snapshot that replaces everything up to its last entry, including waiting entries."""
         self._queue.clear()
         self._size_bytes = 0
         self._restore = effect.snapshot
@@ -89,7 +89,7 @@ class Applying:
         return self.applied
 
     def when_applied(self, index: Index, tell: Callable[[], None]) -> None:
-        """Call `tell` once, when the state machine has taken the entry at `index`: at once, or from its task."""
+        """Call `tell` once, when the state machine has taken the entry at `index`: immediately, or from its task."""
         if self.applied >= index:
             tell()
         else:
@@ -97,9 +97,9 @@ class Applying:
             heappush(self._watchers, (index, self._watched, tell))
 
     async def capture(self) -> tuple[Index, Iterator[bytes] | AsyncIterator[bytes]]:
-        """The state machine as it is after some entry, soon: its index, and the bytes. One caller at a time.
+        """Capture the state machine after some entry, soon: its index, and the bytes. One caller at a time.
 
-        The entry is the newest that was applied, or the one that `snapshot_index` names, if that is older.
+        The entry is the newest applied one, or the one that `snapshot_index` names, if that is older.
         """
         taken = trio.Event()
         self._captures.append(taken)
@@ -111,12 +111,12 @@ class Applying:
         return captured
 
     def end(self) -> None:
-        """The server stops: nothing more is committed or applied here, and every caller that waits for it is told."""
+        """Stop: no entry is committed or applied here any more, and every waiting caller is notified."""
         self._ended = True
         self._wake()
 
     async def run(self, read: Reader, read_state: StateReader) -> None:
-        """Feed the state machine for ever."""
+        """Feed the state machine until cancelled."""
         while True:
             while self._is_idle:
                 await self._changed.wait()

@@ -1,22 +1,20 @@
-"""Proposals on their way to the core: how much is admitted, and how proposals become batches.
+"""Proposals on their way to the core: admission limits, and batches of proposals.
 
-*Admission.* A number and a size bound what is submitted and unanswered; beyond them a client is told `BUSY` at once,
-and nothing is kept. A client that goes away takes its proposal along if the core does not have it yet; what the core
-has stays admitted until it answers.
+*Admission.* Submitted and unanswered proposals are limited by number and size; beyond the limits a client gets `BUSY`
+immediately, and nothing is kept. If a client leaves before the core has its proposal, the proposal is dropped. A
+proposal in the core stays admitted until the core replies.
 
 *Batches.* Proposals that arrive while the owner is busy are joined to one `Proposed` event, up to `batch_commands` and
 `batch_bytes`: one append, one write, one round to the followers. The commands of one event get adjacent indexes in one
-term, so the place of each proposal follows from the place of the whole batch.
+term, so the place of each proposal follows from the place of the batch.
 
-*Linger, in flight.* While a batch is unanswered, later proposals wait until it is answered, until they fill a batch, or
-for `linger_in_flight_ms`, whatever comes first: each batch costs every server an append, a write and an answer, so a
-busy cluster needs few large ones. If nothing is in flight no request waits: at low load a batch is one proposal. The
-bound is for slow networks, on which a whole round trip more would be felt.
+*Linger, in flight.* While a batch is unanswered, later proposals wait for its reply, for a full batch, or for
+`linger_in_flight_ms`: each batch costs every server an append, a write and a reply. If nothing is in flight no request
+waits. The time limit is for slow networks with long round trips.
 
-*Linger, idle.* Clients that wait for their answers send their next commands when a batch is answered, a moment after
-each other. The first of them alone would be a batch, and the others would wait for it: two groups of clients would take
-turns for ever, in twice as many rounds. So after a batch of several proposals the next one waits for as many proposals
-as the last one had, at most `linger_idle_ms`.
+*Linger, idle.* Clients that wait for their replies send their next commands shortly after a batch. The first alone
+would be a batch, and two groups of clients would alternate in twice as many rounds. So after a batch of several
+proposals the next one waits for the same number of proposals, at most `linger_idle_ms`.
 """
 
 from collections import deque
@@ -47,18 +45,18 @@ class ProposalLimit:
     size_bytes: int = 0
 
     def allows(self, size_bytes: int) -> bool:
-        """Whether one more fits. The first always does, so that no size is refused for ever."""
+        """Return True if one more fits. The first always does, so that no size is refused permanently."""
         return not self.proposals or (
             self.proposals < self.max_proposals and self.size_bytes + size_bytes <= self.max_bytes
         )
 
     def enter(self, size_bytes: int) -> None:
-        """One more."""
+        """Count one more."""
         self.proposals += 1
         self.size_bytes += size_bytes
 
     def leave(self, size_bytes: int) -> None:
-        """One less."""
+        """Count one less."""
         self.proposals -= 1
         self.size_bytes -= size_bytes
 
@@ -87,11 +85,11 @@ class Proposal:
 
     @property
     def wants_accepted(self) -> bool:
-        """Whether its client is to be told when its commands stand in the leader's log."""
+        """Return True if its client wants a report when its commands are in the leader's log."""
         return self._accepted is not None
 
     def accept(self, position: LogId) -> None:
-        """Tell the client, if it still waits, that its last command stands there."""
+        """Report the place of the last command to the client, if it still waits."""
         if self._accepted is not None and self._answered is not None:
             try:
                 self._accepted(position)
@@ -99,7 +97,7 @@ class Proposal:
                 log_failure(self._accepted, error)
 
     def admit(self) -> None:
-        """It counts from now on until it is answered, or abandoned before the core has it."""
+        """Count it from now on, until its reply or until it is abandoned before the core has it."""
         self._admitted = True
         self._limit.enter(self.size_bytes)
 
@@ -114,7 +112,7 @@ class Proposal:
                 log_failure(answered, error)
 
     def abandon(self) -> None:
-        """The caller has given up. Not yet submitted, it never takes effect; submitted, it still may."""
+        """Abandon it for the caller. Before submission it never takes effect; after submission it may."""
         self._answered = None
         if not self.submitted:
             self.abandoned = True
@@ -135,7 +133,7 @@ class Batches:
         self._waiting_bytes = 0
         self._first_waits_since_s = 0.0
         self._unaccepted: dict[int, list[Proposal]] = {}
-        """Batches whose clients want to be told when they stand in the leader's log, by number."""
+        """Batches whose clients want a report when they are in the leader's log, by number."""
         self._last_size = 0
         self._idle_until_s = 0.0
         self._batch_commands = options.batch_commands
@@ -144,32 +142,32 @@ class Batches:
         self._idle_s = options.linger_idle_ms / 1000
 
     def __len__(self) -> int:
-        """How many proposals wait to be batched."""
+        """Return the number of proposals that wait for a batch."""
         return len(self._waiting)
 
     @property
     def in_flight(self) -> bool:
-        """Whether the core has a batch that it has not answered."""
+        """Return True if the core has an unanswered batch."""
         return self._calls.batches.waiting > 0
 
     @property
     def lingers_idle(self) -> bool:
-        """Whether nothing is in flight, and the clients of the last batch may still come back together."""
+        """Return True if nothing is in flight, and the clients of the last batch may still submit together."""
         return not self.in_flight and trio.current_time() < self._idle_until_s
 
     @property
     def had_several(self) -> bool:
-        """Whether the last batch had several proposals."""
+        """Return True if the last batch had several proposals."""
         return self._last_size > 1
 
     @property
     def is_full(self) -> bool:
-        """Whether what waits fills a batch."""
+        """Return True if the waiting proposals fill a batch."""
         return len(self._waiting) >= self._batch_commands or self._waiting_bytes >= self._batch_bytes
 
     @property
     def is_due(self) -> bool:
-        """Whether what waits should be submitted now."""
+        """Return True if the waiting proposals should be submitted now."""
         if not self._waiting:
             return False
         if self.is_full:
@@ -181,7 +179,7 @@ class Batches:
 
     @property
     def is_as_large_as_last(self) -> bool:
-        """Whether as many proposals wait as the last batch had."""
+        """Return True if at least as many proposals wait as the last batch had."""
         return len(self._waiting) >= self._last_size
 
     @property
@@ -190,14 +188,14 @@ class Batches:
         return self._first_waits_since_s + self._in_flight_s if self.in_flight else self._idle_until_s
 
     def add(self, proposal: Proposal) -> None:
-        """One more waits."""
+        """Add a waiting proposal."""
         if not self._waiting:
             self._first_waits_since_s = trio.current_time()
         self._waiting.append(proposal)
         self._waiting_bytes += proposal.size_bytes
 
     def submit(self) -> Proposed | None:
-        """The next batch, as the event for the core; None if every client has gone."""
+        """Return the next batch as the event for the core; None if every client has left."""
         batch = self.take()
         if not batch:
             return None
@@ -210,12 +208,12 @@ class Batches:
         return Proposed(proposal_id=number, commands=commands, tell_accepted=wants_accepted, control=batch[0].control)
 
     def accepted(self, effect: ProposalAccepted) -> None:
-        """The core has appended a batch: tell the clients that want to know."""
+        """Report the append of a batch to the clients that requested it."""
         for proposal, position in _places(self._unaccepted.pop(effect.proposal_id, []), effect.position):
             proposal.accept(position)
 
     def take(self) -> list[Proposal]:
-        """The oldest proposals that fit into one batch."""
+        """Remove and return the oldest proposals that fit into one batch."""
         batch: list[Proposal] = []
         commands = size_bytes = 0
         while self._waiting:
@@ -235,7 +233,7 @@ class Batches:
         return batch
 
     def end(self) -> None:
-        """The server stops: what was never submitted never takes effect."""
+        """Stop: proposals that were never submitted never take effect."""
         while self._waiting:
             proposal = self._take_oldest()
             if not proposal.abandoned:
@@ -264,7 +262,7 @@ class Batches:
 
 
 def _places(batch: list[Proposal], last: LogId) -> Iterator[tuple[Proposal, LogId]]:
-    """The proposals of a batch that ends at `last`, each with the place of its own last command."""
+    """Yield the proposals of a batch that ends at `last`, each with the place of its own last command."""
     index = last.index - sum(len(proposal.commands) for proposal in batch)
     for proposal in batch:
         index += len(proposal.commands)

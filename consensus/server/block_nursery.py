@@ -1,12 +1,12 @@
-"""The nursery behind a public block: its tasks end with the block, and an error leaves it as itself.
+"""The nursery of a public block: its tasks end with the block, and an error leaves it without a group.
 
     async with open_server(…) as server:        a failed disk ends the block with OSError, not with
         …                                       ExceptionGroup(ExceptionGroup(OSError))
 
-trio wraps whatever leaves a nursery in an `ExceptionGroup`. A function that documents `VoterError` then raises a group
-that `except VoterError` does not catch, and an `OSError` that a caller expects ends the process. So each public block
-opens its nursery by `block_nursery`, and each function that documents its exceptions has `single_errors` around its
-nursery; `docs/explanation/architecture.md` has the rule.
+trio wraps every error that leaves a nursery in an `ExceptionGroup`. A function that documents `VoterError` then raises
+a group that `except VoterError` does not catch, and an `OSError` that a caller expects ends the process. So each public
+block opens its nursery by `block_nursery`, and each function that documents its exceptions has `single_errors` around
+its nursery; `docs/explanation/architecture.md` has the rule.
 
 If several tasks fail, the first error is raised and has the others as notes. An interrupt comes before errors.
 """
@@ -19,7 +19,7 @@ import trio
 
 @asynccontextmanager
 async def block_nursery() -> AsyncIterator[trio.Nursery]:
-    """Open a nursery that is canceled at the end of the block. Raises the error of a task or of the block itself."""
+    """Open a nursery that is canceled at the end of the block. Raise the error of a task or of the block unwrapped."""
     with single_errors():
         async with trio.open_nursery() as nursery:
             try:
@@ -42,7 +42,7 @@ def single_errors() -> Iterator[None]:
 
 
 def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the error that stands for a group: an interrupt, else the first error, with the others as notes."""
+    """Return the error that represents a group: an interrupt, else the first error, with the others as notes."""
     errors = [error for error in leaves(group) if not isinstance(error, trio.Cancelled)]
     if not errors:
         return group

@@ -1,10 +1,10 @@
-"""Calls from a turn of the server to functions that others gave it: observers, answers to callers, the transport.
+"""Calls from a turn of the server to functions of other parts: observers, replies to callers, the transport.
 
-    turn ──▶ core.step ──▶ effects ──▶ run_callback(answered, answer)        the turn continues, whatever it raises
+    turn ──▶ core.step ──▶ effects ──▶ run_callback(answered, answer)        the turn continues after any exception
 
-The core has taken its step when such a function runs, so an error in it contradicts nothing that is stored. Without
-this boundary the error ends the turn, and with it the server: one answer that cannot be encoded would stop a
-voter. The error is a fault of the program; it is logged with its traceback.
+The core has completed its step when such a function runs, so its error does not contradict the stored state. Without
+this boundary the error ends the turn, and with it the server: one reply that cannot be encoded would stop a voter. The
+error is a fault of the program; it is logged with its traceback.
 """
 
 import logging
@@ -33,8 +33,8 @@ async def run_task(task: Callable[P, Awaitable[object]], *arguments: P.args, **o
 
 
 def log_failure(called: object, error: Exception) -> None:
-    """Log an error that this function has raised.
+    """Log an error raised by this function.
 
-    For calls that are made with each message: a handler costs nothing there, `run_callback` one more call.
+    For calls with each message: a handler there is free, while `run_callback` costs one more call.
     """
     LOG.error(_FAULT, getattr(called, "__qualname__", type(called).__name__), exc_info=error)

@@ -1,4 +1,4 @@
-"""Why a server does not do what it was asked: the errors that its callers turn into answers of their own protocol."""
+"""Errors of a server's requests, which its callers turn into replies of their own protocol."""
 
 from consensus.core.model import ServerId
 
@@ -8,15 +8,15 @@ class ServerBusyError(Exception):
 
 
 class ServerStoppedError(Exception):
-    """The server has stopped; a request that was under way gets no reply."""
+    """The server has stopped; a request under way does not get a reply."""
 
 
 class HaltedError(Exception):
-    """The core has found that this server must not go on; the text says why and what to do."""
+    """The core has found that this server must stop; the text contains the reason and the remedy."""
 
 
 class NotLeaderError(Exception):
-    """Only the leader can answer this; `leader` is the server to ask, if it is known."""
+    """Only the leader can serve this; `leader` is the server to try next, if known."""
 
     def __init__(self, leader: ServerId | None) -> None:
         who = (

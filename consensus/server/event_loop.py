@@ -1,12 +1,11 @@
-"""The event loop around the core: what makes events into steps, one after the other.
+"""The event loop around the core: it turns events into steps, one after the other.
 
     owner task              waits until something is due, takes a turn, again and again
-    task that brings one    takes a turn at once, unless one is being taken
+    task with an event      takes a turn immediately, unless one is under way
     a turn                  everything urgent ──▶ the deadline ──▶ one batch of proposals ──▶ the next disk job
 
-A turn never waits, and none begins within another: what comes up meanwhile, such as a client that submits again from
-within its answer, lies in the mailbox until the next. So the core needs no lock, and its effects are carried out in the
-order in which it gave them.
+A turn never waits, and none begins within another: events during a turn, such as a submission from within a reply, stay
+in the mailbox until the next. So the core needs no lock, and its effects are carried out in its order.
 
 The simpler design wakes the owner task for each event. A round of trio's loop costs more than a step of the core, and
 an entry on its way through a leader and its followers would need five more of them.
@@ -28,15 +27,15 @@ from consensus.server.mailbox import JobBlocked, JobDone, Mailbox, Urgent
 
 
 def now_ms() -> Milliseconds:
-    """Monotonic time; what cores are stepped with."""
+    """Return the monotonic time for steps of cores."""
     return round(trio.current_time() * 1000)
 
 
 class EventLoop:
-    """The core behind its mailbox.
+    """The core with its mailbox.
 
-    `carry_out` dispatches the core's effects. `end_job` takes what the disk says of a job, and returns what the
-    core is to be told of it; `start_job` begins the next, if there is one.
+    `carry_out` dispatches the core's effects. `end_job` takes the result of a disk job, and returns the event for the
+    core, if any; `start_job` begins the next job, if there is one.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class EventLoop:
         mailbox.run_pending = self._run_pending
 
     async def run(self) -> None:
-        """The owner task; raises what went wrong in a turn, in whichever task."""
+        """Run the owner task; raise the error of any turn, in any task."""
         self._at_work = True
         try:
             while True:
@@ -73,9 +72,9 @@ class EventLoop:
             self._at_work = False
 
     def step(self, event: Event) -> None:
-        """Step the core for a part of its server that is in no turn.
+        """Step the core for a part of its server outside a turn.
 
-        Raises `ServerStoppedError` if that goes wrong, or something has before: what it was is the owner's to raise.
+        Raises `ServerStoppedError` after an error in this or an earlier step; the owner raises the error itself.
         """
         if self._failure is None:
             self._busy = True
@@ -91,7 +90,7 @@ class EventLoop:
         self._expect()
 
     def _run_pending(self) -> bool:
-        """Take a turn, unless one is being taken; whether it was. What goes wrong in it is the owner's to raise."""
+        """Take a turn, unless one is under way; return True if it was taken. The owner raises an error in it."""
         if self._busy or not self._at_work:
             return False
         self._busy = True
@@ -134,7 +133,7 @@ class EventLoop:
         self._mailbox.expect(self._deadline_ms() / 1000)
 
     def _deadline_ms(self) -> Milliseconds:
-        """The core's deadline, asked for once after each step: a leader has to look at all its followers to tell."""
+        """Return the core's deadline, computed once after each step: a leader must check all its followers for it."""
         if self._due_ms is None:
             self._due_ms = self._core.deadline
         return self._due_ms

@@ -1,34 +1,25 @@
-"""Orders what the core wants of the disk, and holds the messages that wait for it: a planner, without threads or files.
+"""Schedules disk jobs for the core, and holds messages until their Persist is durable: no threads, no files.
 
     persist(effect), ask(read)      wait here for their turn on the disk
     may_send(effect) ──▶ bool       a message that waits for a Persist is held here
     next_job()       ──▶ WriteJob | ReadJob | …      one at a time; the server has the disk do it
     written(job)     ──▶ messages that waited for it; the server then steps the core with Persisted(job.number)
 
-*Group commit.* While one write is under way, Persists accumulate; the next job carries them all, with one sync. No
-Persist waits for a timer: at low load a group is one Persist, at high load it grows until the disk keeps up. A group is
-bounded (`group_bytes`), so that a burst does not delay its own first acknowledgement.
+*Group commit.* While one write is under way, Persists accumulate; the next job carries them all, with one sync. A group
+is bounded (`group_bytes`), so that a burst does not delay its own first acknowledgement.
 
-*Order.* A Send with `after=n` leaves when Persist n is durable, never before; those that waited leave in the order in
-which they were emitted. A Send with `after=0` leaves at once: a leader's heartbeats and appends are not held up by its
-own disk. Applies, answers to clients and role changes wait for nothing, and do not come here.
+*Order.* A Send with `after=n` leaves when Persist n is durable, in the order of emission. A Send with `after=0` leaves
+immediately: a leader's disk does not delay its heartbeats. Applies, replies to clients and role changes do not wait and
+do not come here.
 
-*Reads* and writes take turns, so that a follower that must be fed from disk neither starves commits nor is starved. A
-read sees every Persist that was emitted before it: while one of those waits, the disk may still hold the entries that
-it is going to truncate, which were never committed.
+*Reads* and writes take turns. A read waits for every earlier Persist: until then the disk may still hold entries that
+the Persist will truncate. Steps that prepare the log's next segment (`journal`) and chunks of a snapshot use the reads'
+turns. The Persist that stores a snapshot forms its own group.
 
-*A full disk* blocks a group in its midst. Terms and votes overwrite a few bytes, so they need no space, and an election
-must not wait until an operator has cleared the disk: the newest hard state is written beside the blocked group
-(`HardStateJob`), and replies that speak of nothing else leave. Entries that are durable are read as ever.
+*A full disk* blocks a group in the middle. Terms and votes overwrite a few bytes, and an election must not wait for the
+operator: the newest hard state is written separately (`HardStateJob`), and replies that depend only on it leave.
 
-*The log's next segment* is prepared in the reads' turns, a small step at a time (`journal`): a group that crosses the
-end of a segment finds one that is ready.
-
-*Snapshots* being taken are written aside, chunk by chunk, in the reads' turns. Nothing rests on them until the Persist
-that makes one the stored snapshot, and that one forms a group of its own, behind everything that was emitted before.
-
-Bounds: what waits is what the core has emitted and not yet seen durable, and the core bounds that by its window; the
-server refuses new proposals while `backlog_bytes` is above its limit.
+The core bounds the waiting Persists by its window; the server refuses new proposals while `backlog_bytes` is too high.
 """
 
 from collections import deque
@@ -88,7 +79,7 @@ class Executor:
 
     @property
     def is_hard_state_durable(self) -> bool:
-        """Whether the newest term and vote are."""
+        """Return True if the newest term and vote are durable."""
         return self._hard_state_emitted <= max(self._durable, self._hard_state_durable)
 
     def persist(self, effect: Persist) -> None:
@@ -101,25 +92,25 @@ class Executor:
         self._waiting_bytes += size
 
     def may_send(self, send: Send) -> bool:
-        """Whether the message may leave now; otherwise it is held until its Persist is durable."""
+        """Return True if the message may leave now; otherwise hold it until its Persist is durable."""
         if self._may_leave(send):
             return True
         self._held.append(send)
         return False
 
     def ask(self, wanted: StorageRead) -> None:
-        """Something is to be read, after everything that was emitted before."""
+        """Queue a read, after everything emitted before."""
         self._reads.append((wanted, self._emitted))
 
     def next_job(self) -> Job | None:
-        """The next thing to do on the disk; None while one is under way, or if there is nothing."""
+        """Return the next job of the disk; None while one is under way, or if there is no work."""
         if self._job is not None:
             return None
         self._job = self._choose() if self._blocked is None else self._choose_beside_blocked()
         return self._job
 
     def written(self, job: WriteJob) -> list[Send]:
-        """`job` was performed: returns what waited for it. The core is to be told `Persisted(job.number)` next."""
+        """Complete `job` and return the messages that waited for it. The core must get `Persisted(job.number)` next."""
         if job is self._blocked:
             self._blocked = None
         else:
@@ -130,7 +121,7 @@ class Executor:
         return self._release()
 
     def blocked(self, job: WriteJob, resume_at: int) -> list[Send]:
-        """`job` waits for space, and goes on from operation `resume_at`; what needs no space is done meanwhile."""
+        """Hold `job`, which waits for space and resumes at operation `resume_at`; other work continues."""
         if job is not self._blocked:
             self._end(job)
             self._blocked = job
@@ -140,13 +131,13 @@ class Executor:
         return self._release()
 
     def hard_state_written(self, job: HardStateJob) -> list[Send]:
-        """`job` was performed."""
+        """Complete `job` and return the messages that waited for it."""
         self._end(job)
         self._hard_state_durable = job.number
         return self._release()
 
     def _release(self) -> list[Send]:
-        """What was held and may leave by now, in order."""
+        """Return the held messages that may leave now, in order."""
         released: list[Send] = []
         still_held: deque[Send] = deque()
         for send in self._held:
@@ -158,11 +149,11 @@ class Executor:
         return send.after <= self._durable or (send.after <= self._hard_state_durable and _tells_no_log(send.message))
 
     def write_aside(self, job: SnapshotWrite) -> None:
-        """Do something that no Persist waits for, in turn with everything else."""
+        """Queue a job that no Persist waits for, in turn with the reads."""
         self._reads.append((job, self._emitted if job.settle else 0))
 
     def read(self, job: ReadJob | SnapshotWrite) -> None:
-        """`job` was performed. Answer its request next."""
+        """Complete `job`. Reply to its request next."""
         self._end(job)
 
     def _end(self, job: Job) -> None:
@@ -171,7 +162,7 @@ class Executor:
         self._job = None
 
     def prepared(self, job: PreparationJob) -> None:
-        """`job` was performed, or given up."""
+        """Complete `job`, which was performed or abandoned."""
         self._end(job)
         self._storage.prepared(given_up=job.given_up)
 
@@ -194,7 +185,7 @@ class Executor:
         return WriteJob(group[-1].number, tuple(self._storage.plan(group)))
 
     def _choose_aside(self) -> ReadJob | SnapshotWrite | PreparationJob | None:
-        """A read or a step of the log's next segment, by turns."""
+        """Return a read or a step of the log's next segment, by turns."""
         readable = bool(self._reads) and self._reads[0][1] <= self._durable
         if not readable or self._read_last:
             operations = self._storage.plan_preparation()
@@ -205,7 +196,7 @@ class Executor:
         return self._begin_read(self._reads.popleft()[0]) if readable else None
 
     def _choose_beside_blocked(self) -> HardStateJob | ReadJob | None:
-        """A vote, or a read of what is durable and stays: neither needs the space that the blocked group waits for."""
+        """Return a vote, or a read of durable entries that stay: neither needs the space of the blocked group."""
         unwritten = [each for each, _ in self._waiting if each.hard_state and each.number > self._hard_state_durable]
         if unwritten and unwritten[-1].hard_state is not None and not writes_hard_state(self._blocked_rest):
             return HardStateJob(self._emitted, tuple(self._storage.plan_hard_state(unwritten[-1].hard_state)))
@@ -217,7 +208,7 @@ class Executor:
         return None
 
     def _durable_part(self, wanted: StorageRead | SnapshotWrite) -> ReadEntries | None:
-        """What may be read of the wanted entries although Persists wait, which may remove some; None: nothing."""
+        """Return the part of the read that no waiting Persist may remove; None if there is none."""
         if not isinstance(wanted, ReadEntries) or any(each.snapshot is not None for each, _ in self._waiting):
             return None
         cuts = [each.truncate_from - 1 for each, _ in self._waiting if each.truncate_from is not None]
@@ -225,7 +216,7 @@ class Executor:
         return replace(wanted, last=last) if wanted.first <= last else None
 
     def _may_join(self, newest: Persist, persist: Persist, size: int) -> bool:
-        """Whether one more Persist goes into the group; a change of the snapshot stands alone."""
+        """Return True if one more Persist fits into the group; a change of the snapshot is alone."""
         alone = newest.snapshot is not None or persist.snapshot is not None
         return not alone and self._job_bytes + size <= self._group_bytes
 
@@ -245,7 +236,7 @@ class Executor:
 
 
 def _tells_no_log(message: Message) -> bool:
-    """Whether the message speaks of term and vote only, so that it need not wait for entries."""
+    """Return True if the message depends only on term and vote, so that it need not wait for entries."""
     match message:
         case VoteReply() | AppendReply(success=False) | SnapshotReply(accepted=False):
             return True
@@ -256,6 +247,6 @@ def _tells_no_log(message: Message) -> bool:
 
 
 def persist_bytes(persist: Persist) -> int:
-    """What a Persist adds to the backlog of the disk."""
+    """Return the number of bytes that a Persist adds to the backlog of the disk."""
     size = len(persist.encoded) or sum(map(entry_bytes, persist.entries))
     return size + len(persist.snapshot.data) if isinstance(persist.snapshot, StoreChunk) else size

@@ -1,11 +1,10 @@
-"""Durations by how many there were up to each bound, as Prometheus' histograms are.
+"""Durations, counted up to each bound, as in Prometheus' histograms.
 
 A mean hides the few long ones that cause elections; percentiles of one server cannot be added to those of another.
-Counts below fixed bounds can. They cost a few numbers, however often they are asked for. The client library of
-Prometheus has the same, but takes 2.4 MB to be loaded, and most nodes are never scraped: it writes these out when it is
-asked.
+Counts below fixed bounds can. They cost a few numbers, however often they are read. Prometheus' client library has the
+same, but takes 2.4 MB to load, and most nodes are never scraped: it writes these out for a scrape.
 
-A module of its own: servers, protocols and the farm measure with it.
+A separate module: servers, protocols and the farm measure with it.
 """
 
 from bisect import bisect_left
@@ -24,18 +23,18 @@ class Histogram:
         self._counts = [0] * (len(self.bounds_s) + 1)
 
     def observe(self, seconds: float) -> None:
-        """One more; below zero counts as zero."""
+        """Count one duration; below zero counts as zero."""
         seconds = max(0.0, seconds)
         self._counts[bisect_left(self.bounds_s, seconds)] += 1
         self.total_s += seconds
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """Return the number of durations."""
         return sum(self._counts)
 
     def cumulative(self) -> Iterator[tuple[float, int]]:
-        """Of each bound, and at last of infinity, how many were not longer."""
+        """Yield each bound, and at last infinity, with the number of durations up to it."""
         sofar = 0
         for bound_s, count in zip((*self.bounds_s, float("inf")), self._counts, strict=True):
             sofar += count

@@ -1,18 +1,18 @@
-"""Committed entries as a stream, from any index on: what a consumer of the log reads, whatever the protocol.
+"""Committed entries as a stream, from any index on, for a consumer of the log over any protocol.
 
     is `first` compacted?  ──yes──▶ the stored snapshot, chunk by chunk ──▶ the entries after it
             │ no
             ▼
     entries, in batches of `batch_bytes` ──▶ … ──▶ at the commit index: wait for more
 
-Each chunk tells the size of the whole snapshot, so a consumer knows it with the first. The chunks are the snapshot as
-servers exchange it. The log may be compacted while a slow consumer is behind, and a snapshot may be replaced while it
-is being sent: then the stream goes on with the newer one, from offset 0, and the consumer begins anew.
+Each chunk contains the size of the whole snapshot. The chunks are the snapshot as servers exchange it. The log may be
+compacted while a slow consumer lags, and a snapshot may be replaced while it is sent: then the stream continues with
+the newer one, from offset 0, and the consumer restarts.
 
 The stream reads ahead of its consumer by `ahead` items and no further, so a consumer that stops costs this memory and
 one task. It delays neither compaction nor other readers: it has one read under way at a time and waits while the server
-is busy. The number of streams, `ahead` and `batch_bytes` are bounded, and a stream that is never entered costs nothing:
-the reading begins with the `with`.
+is busy. The number of streams, `ahead` and `batch_bytes` are bounded, and a stream that is never entered is free: the
+reading begins with the `with`.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ _BUSY_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChunk:
-    """Bytes of the snapshot that stands for everything up to `last`, from `offset` on."""
+    """Bytes of the snapshot that covers everything up to `last`, from `offset` on."""
 
     last: LogId
     total_bytes: int
@@ -61,11 +61,11 @@ class LogStream:
         self._items = items
 
     def __aiter__(self) -> "LogStream":
-        """Items in order, for as long as the server runs."""
+        """Return the stream itself: items in order, until the server stops."""
         return self
 
     async def __anext__(self) -> StreamItem:
-        """The next item, when there is one."""
+        """Return the next item, when there is one."""
         try:
             return await self._items.receive()
         except trio.EndOfChannel:
@@ -73,7 +73,7 @@ class LogStream:
 
 
 class LogStreams(TaskOwner):
-    """The streams of one server, at most `limit` at once."""
+    """The streams of one server, at most `limit` at the same time."""
 
     def __init__(
         self,
@@ -89,12 +89,12 @@ class LogStreams(TaskOwner):
 
     @property
     def count(self) -> int:
-        """How many are open. One that was just left counts until its task has ended."""
+        """Return the number of open streams. A stream counts until its task has ended."""
         return 0 if self._nursery is None else len(self._nursery.child_tasks)
 
     @contextmanager
     def open(self, first: Index, ahead: int, batch_bytes: int) -> Iterator[LogStream]:
-        """A stream of what is committed from index `first` on. It begins with the `with`, and ends with it.
+        """Open a stream of committed entries from index `first` on. It begins with the `with`, and ends with it.
 
         Raises `ValueError` for figures out of bounds, `ServerStoppedError`, or `ServerBusyError` if `limit` are open.
         """
@@ -131,7 +131,7 @@ class LogStreams(TaskOwner):
                     return
 
     async def _send_next(self, items: trio.MemorySendChannel[StreamItem], first: Index, batch_bytes: int) -> Index:
-        """Send a batch, or the snapshot that stands for it; returns the index of what comes next."""
+        """Send a batch, or the snapshot that covers it; return the next index."""
         commit = await self._applying.wait_commit(first)
         entries = await self._reads.log(first, commit, batch_bytes)
         if entries:
@@ -139,7 +139,7 @@ class LogStreams(TaskOwner):
             return first + len(entries)
         snapshot = self._stored_snapshot()
         if snapshot is None or snapshot.last.index < first or not await self._send_snapshot(items, snapshot):
-            # What was read is being replaced just now: look again.
+            # The entries or the snapshot are being replaced just now: try again.
             await trio.sleep(_BUSY_S)
             return first
         return snapshot.last.index + 1

@@ -1,11 +1,11 @@
-"""What waits for the owner of a `Raft`: two lanes that share one wake-up.
+"""The queue of the owner of a `Raft`: two lanes that share one wake-up.
 
     urgent      messages of peers, completions of the disk, handshakes      taken first, all of them
     proposals   clients' commands, as batches (`batching`)                  one batch at a time, when nothing is urgent
 
-A task that brings an event runs the owner's turn at once, in its own task, by `run_pending`. The owner's task is woken
-only if a turn is being taken already, or if proposals linger. Waking it for each message would cost a turn of trio's
-loop each time, several in the life of every entry.
+A task with an event runs the owner's turn immediately, in its own task, by `run_pending`. The owner's task is woken
+only if a turn is under way, or if proposals linger. Waking it for each message would cost a turn of trio's loop each
+time, several for every entry.
 
 Why two lanes: a burst of proposals must not delay a heartbeat or a vote, or the cluster would lose its leader exactly
 when it is busy. trio's channels cannot be waited for together with a preference, so the lanes are bounded queues.
@@ -41,7 +41,7 @@ class JobDone:
 
 @dataclass(frozen=True, slots=True)
 class JobBlocked:
-    """The disk is full: the job goes on from operation `resume_at` when there is space."""
+    """The disk is full: the job resumes at operation `resume_at` when there is space."""
 
     job: WriteJob
     resume_at: int
@@ -60,7 +60,7 @@ class Mailbox:
 
     def __init__(self, max_urgent: int, batches: Batches) -> None:
         self.run_pending: Callable[[], bool] = _not_running
-        """Takes a turn at once, if none is being taken; otherwise the owner is woken."""
+        """Takes a turn immediately, if none is under way; otherwise the owner is woken."""
         self._batches = batches
         self._urgent: deque[Urgent] = deque()
         self._max_urgent = max_urgent
@@ -69,9 +69,9 @@ class Mailbox:
         self._patience = trio.CancelScope()
 
     def put(self, event: Urgent) -> bool:
-        """Queue something urgent; False, and nothing queued, if the lane is full.
+        """Queue an urgent event; return False without queueing if the lane is full.
 
-        What the disk says always fits: there is one job at a time, and a dropped result would not be reported again.
+        Results of the disk always fit: there is one job at a time, and a dropped result would not be reported again.
         """
         if len(self._urgent) >= self._max_urgent and not isinstance(event, JobDone | JobBlocked | DiskSpace):
             return False
@@ -81,11 +81,12 @@ class Mailbox:
         return True
 
     def propose(self, proposal: Proposal) -> None:
-        """Queue a proposal that was admitted."""
+        """Queue an admitted proposal."""
         batches = self._batches
         batches.add(proposal)
         if not self._lingering:
-            # A lone client need not wait for the owner's turn; with several clients, the first would be a batch alone.
+            # A single client need not wait for the owner's turn; with several clients, the first would be a batch
+            # alone.
             if batches.had_several or not self.run_pending():
                 self._wake.set()
         elif len(batches) == 1 or batches.is_full or (self._lingering_idle and batches.is_as_large_as_last):
@@ -114,10 +115,10 @@ class Mailbox:
         self._lingering = self._lingering_idle or batches.in_flight
         if batches:
             deadline_s = min(deadline_s, batches.due_s)
-        # Never later: to be woken too early now and then costs less than to move the deadline on with each event.
+        # Never later: an occasional early wake-up costs less than a new deadline with each event.
         self._patience.deadline = min(self._patience.deadline, deadline_s)
 
     def take_urgent(self) -> Iterator[Urgent]:
-        """The urgent events that are here now, the oldest first; what comes meanwhile stays for the next turn."""
+        """Yield the present urgent events, oldest first; events that arrive during the loop stay for the next turn."""
         for _ in range(len(self._urgent)):
             yield self._urgent.popleft()

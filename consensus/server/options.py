@@ -1,4 +1,4 @@
-"""The limits and sizes of one server: everything that it queues, holds or joins is bounded by one of these."""
+"""The limits and sizes of one server: each bounds a queue, a set of held objects or a batch."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,9 @@ class ServerOptions:
     """Limits and sizes of one server."""
 
     max_requests: int = 1024
-    """Of peers, unanswered; as many linearizable reads of clients beside them."""
+    """Unanswered requests of peers; the same number of linearizable reads of clients is allowed in addition."""
     max_changes: int = 16
-    """Changes of the configuration that wait for their answer; all but one are refused at once."""
+    """Changes of the configuration that wait for their reply; all but one are refused immediately."""
     max_urgent: int = 4096
     max_proposals: int = 4096
     max_proposal_bytes: int = 16 * 1024 * 1024
@@ -18,9 +18,9 @@ class ServerOptions:
     batch_commands: int = 512
     batch_bytes: int = 1024 * 1024
     linger_in_flight_ms: int = 20
-    """How long a proposal may wait for the batch that is in flight (`batching`)."""
+    """Time that a proposal may wait for the batch in flight (`batching`)."""
     linger_idle_ms: int = 4
-    """How long the clients of an answered batch may take to come back together (`batching`)."""
+    """Time that the clients of an answered batch have to submit together (`batching`)."""
     group_bytes: int = 4 * 1024 * 1024
     apply_queue_bytes: int = 4 * 1024 * 1024
     max_reads: int = 16
@@ -29,9 +29,9 @@ class ServerOptions:
     with the defaults, and all of them share the `max_reads` reads that may wait for the disk."""
     full_disk_retry_ms: int = 1_000
     snapshot_log_bytes: int = 64 * 1024 * 1024
-    """A snapshot is taken when the log behind the last one has grown to this; well above the size of a snapshot."""
+    """Size of the log after the last snapshot that triggers a new one; well above the size of a snapshot."""
     snapshot_age_ms: int = 24 * 3600 * 1000
     """… or when this long ago the last one was taken, if anything has been applied since."""
     snapshot_check_ms: int = 1_000
     retain_bytes: int = 256 * 1024 * 1024
-    """How much of the log stays behind a snapshot, for followers and readers that are only a little late."""
+    """Size of the log kept before the end of a snapshot, for followers and readers that are only slightly late."""

@@ -1,6 +1,6 @@
 """The parts and options of one server.
 
-A module of its own, because `server` and `opening`, which imports `server`, both use them.
+This is a separate module because `server` and `opening`, which imports `server`, both use them.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -33,8 +33,8 @@ class ServerParts:
     configuration: Configuration | Callable[[], Awaitable[Configuration]]
     """The members while the log names none; empty for a server that will be added later.
 
-    A function is called only if the recovered log names no members. It may wait for other servers: servers that know
-    each other from their logs start without it.
+    A function is called only if the recovered log does not name members. It may wait for other servers: servers that
+    know each other from their logs start without it.
     """
     transport: Transport
     state_machine: StateMachine
@@ -54,7 +54,7 @@ class ServerParts:
     generation: int | None = None
     """A number that the caller stores elsewhere and increments before each start; None: the storage counts its starts.
 
-    A storage that was opened with a later number is refused: the caller's state was restored from an older copy.
+    Storage last opened with a later number is refused: the caller's state was restored from an older copy.
     """
     observe: Callable[[Notice], None] = _ignore
     """Called with each role change, change of the configuration and alarm; it must not wait."""
@@ -63,7 +63,7 @@ class ServerParts:
     checks: ContentChecks = field(default_factory=ContentChecks)
     """Checks that may refuse the content of messages from other servers."""
     keep_from: Callable[[], Index] = lambda: 0
-    """Returns the first entry behind a snapshot that is still of use."""
+    """Returns the first useful entry covered by a snapshot."""
     snapshot_index: Callable[[], Index] | None = None
     """Returns the entry that `state_machine.snapshot()` covers; None: the newest applied one.
 
@@ -76,4 +76,4 @@ class ServerParts:
     disk_thread: bool = True
     """False: the disk is used in trio's thread. For tests with a `MockClock`, whose time would continue otherwise."""
     wrap_disk: Callable[[ServerDisk], ServerDisk] = lambda disk: disk
-    """Returns the disk that the server uses, made of the one that is opened: for measurements."""
+    """Wraps the server's disk, for measurements."""

@@ -1,4 +1,4 @@
-"""What this server was asked and has not answered yet: one table, from a call's number to the task that waits for it.
+"""The pending calls of this server: one table, from a call's number to the waiting task.
 
     request of a peer                 answered by    Send of the reply with the same correlation
     batch of proposals                               ProposalResolved
@@ -7,11 +7,11 @@
     transfer of leadership                           TransferEnded
     read of this server's storage                    the disk
 
-The number of a call is the correlation of its request or the id in its event, and comes back in its answer. All come
-from one counter (`interfaces.next_call`), so one table holds all kinds. Each kind has a limit of its own, or a peer
-that floods this server with requests would keep clients from reading.
+The number of a call is the correlation of its request or the id in its event, and its reply repeats it. All come from
+one counter (`interfaces.next_call`), so one table holds all kinds. Each kind has its own limit; otherwise a peer that
+floods this server with requests would keep clients from reading.
 
-A caller may go away at any time: its answer is dropped. If the server stops, each waiting caller gets None.
+If a caller leaves, its reply is dropped. If the server stops, each waiting caller gets None.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class Awaited(Generic[T]):
             self._given.set()
 
     async def wait(self) -> T | None:
-        """The value, or None."""
+        """Return the value, or None."""
         await self._given.wait()
         return self._value
 
@@ -88,7 +88,7 @@ class PendingCalls:
         self._waiting[number] = kind, answered
 
     async def ask(self, kind: CallKind[T], make: Callable[[int], bool]) -> T:
-        """Have `make(number)` begin a call, and wait for the answer. False from `make`: there is no room for it.
+        """Begin a call by `make(number)`, and wait for the reply. `make` returns False if there is no room.
 
         Raises `ServerStoppedError` or `ServerBusyError`.
         """
@@ -116,13 +116,13 @@ class PendingCalls:
                 log_failure(answered, error)
 
     def forget(self, number: int) -> None:
-        """The caller no longer waits for this answer."""
+        """Stop waiting for this reply."""
         waiting = self._waiting.pop(number, None)
         if waiting is not None:
             waiting[0].waiting -= 1
 
     def end(self) -> None:
-        """The server stops: every caller is told that there will be no answer."""
+        """Stop: every caller gets None."""
         self.ended = True
         while self._waiting:
             self.answer(next(iter(self._waiting)), None)

@@ -1,24 +1,20 @@
-"""One Raft server at work: the owner task around the core, the disk worker, and the feeding of the state machine.
+"""One Raft server: the owner task around the core, the disk worker, and the feeding of the state machine.
 
     transport ──message──▶ ┐ urgent    ┌──▶ Raft.step ──▶ effects ──▶ transport, calls, state machine
     deadline ────────────▶ ├─────────▶ │        ▲            └──▶ executor ──▶ disk worker (a thread)
     clients ────propose──▶ ┘ proposals └────────┴── Persisted ◀──────────────────┘
 
-Only the task that takes the turn touches the core, the executor and the storage's planners, so none of them needs a
-lock (`event_loop`). The disk worker performs one job at a time in a thread; while it syncs, turns go on, and whatever
-the core emits meanwhile joins the next group (`executor`). `batching` joins proposals to batches.
-Each effect of the core is dispatched once, in `_carry_out`. A caller that waits for an answer is in one table
-(`pending_calls`).
+Only the task that takes the turn uses the core, the executor and the storage's planners, so none of them needs a lock
+(`event_loop`). The disk worker performs one job at a time in a thread; turns continue during a sync, and new Persists
+join the next group (`executor`). Each effect is dispatched once, in `_carry_out`. The server contains no code for a
+single protocol (`interfaces`, `Features`).
 
-The server names no protocol. A `Transport` carries requests to the other servers and hands in what they ask and answer
-(`interfaces`); the core decides which strategy of replication is spoken (`Features`).
+*Bounds.* Requests, urgent events, proposals, the backlog of the disk and the state machine's queue are limited. Any
+excess is refused with `BUSY` or `ServerBusyError`, or dropped and counted if Raft repeats it.
 
-*Bounds.* Requests being answered, urgent events, proposals, the backlog of the disk and the state machine's queue are
-each limited; what exceeds them is refused with `BUSY` or `ServerBusyError`, or dropped and counted where Raft repeats.
-
-*Failure.* An error of the disk ends `run` with that error: what was not acknowledged may be lost, nothing else is. A
-full disk is waited out: a leader resigns, no server campaigns, what was not durable stays unacknowledged, the write is
-tried again every `full_disk_retry_ms`, and a `DiskFull` notice tells when it begins and when it ends.
+*Failure.* An error of the disk ends `run` with that error; only unacknowledged entries may be lost. On a full disk a
+leader resigns, no server campaigns, and the write is tried again every `full_disk_retry_ms`. A `DiskFull` notice
+reports begin and end.
 """
 
 from collections import Counter
@@ -103,21 +99,21 @@ from consensus.storage.planner import Storage
 from consensus.storage.snapshot_form import PLAIN
 
 CLEAN_STOP_SECONDS = 1.0
-"""For the mark of a clean stop. Without it the next start cannot tell damage to the last group from a torn tail."""
+"""Time for the mark of a clean stop. Without it the next start cannot distinguish damage from a torn write."""
 
 _REQUESTS = frozenset(get_args(Request))
 
 
 def _is_request(message: Message) -> TypeGuard[Request]:
-    """By its type: an `isinstance` of the union takes four times as long, for each message."""
+    """Test the type: an `isinstance` of the union takes four times as long, for each message."""
     return type(message) in _REQUESTS
 
 
 class ConsensusServer:
-    """One replica at work. `run` it once; everything else may be called from any task of the same trio run.
+    """One running replica. Call `run` once; call the other methods from any task of the same trio run.
 
-    The state machine takes committed entries in a task of its own, at its own pace. `opening` makes `core`, `storage`
-    and `disk` of the same parts.
+    The state machine takes committed entries in a separate task, at its own pace. `opening` makes `core`, `storage` and
+    `disk` of the same parts.
     """
 
     def __init__(self, core: Raft, storage: Storage, disk: ServerDisk, parts: ServerParts) -> None:
@@ -224,12 +220,11 @@ class ConsensusServer:
         *,
         control: bool = False,
     ) -> Proposal:
-        """Submit commands; `answered` is called once, at once or later, unless the proposal is abandoned before.
+        """Submit commands; `answered` is called once, immediately or later, unless the proposal is abandoned before.
 
-        `accepted` is called before, when they stand in the leader's log: not committed yet, and not promised either.
-        With `control` they are records of the protocol's own, if its log has such.
-        Nothing that is refused as `BUSY` or `NOT_LEADER` leaves a trace, so it may be submitted again elsewhere. Raises
-        `ValueError` for commands that can never be stored.
+        `accepted` is called before, when they are in the leader's log but not committed. With `control` they are
+        records of the protocol, if its log has such. A proposal refused as `BUSY` or `NOT_LEADER` leaves no trace, so
+        it may be submitted again elsewhere. Raises `ValueError` for commands that can never be stored.
         """
         if not commands:
             raise ValueError("a proposal needs at least one command")
@@ -251,11 +246,10 @@ class ConsensusServer:
     async def change_configuration(
         self, voters: tuple[Server, ...], learners: tuple[Server, ...] = (), head: bytes = b""
     ) -> ConfigurationResolved:
-        """Have this leader make these the cluster's voters and learners; waits until that is committed or refused.
+        """Change the cluster's voters and learners through this leader; wait until that is committed or refused.
 
-        `head` are bytes of the protocol's own that the first configuration's entry carries (`entry_data`).
-        A server that would vote and does not yet must be running, with an empty log, and be reachable. A caller that
-        goes away leaves its change to run its course.
+        `head` are bytes of the protocol that the first configuration's entry carries (`entry_data`). A new voter must
+        be running, with an empty log, and be reachable. If the caller leaves, its change continues.
         """
         target = Configuration(voters, (), learners)
         if self._calls.ended:
@@ -270,9 +264,9 @@ class ConsensusServer:
             return ConfigurationResolved(change_id=0, outcome=ChangeOutcome.UNKNOWN)
 
     def ask(self, sender: ServerId, request: Request, answered: Callable[[Reply | None], None]) -> None:
-        """A peer asks. See `Receiver.ask`."""
+        """Process a peer's request. See `Receiver.ask`."""
         try:
-            # Before it is asked: the answer may come at once.
+            # Registered first: the reply may come immediately.
             self._calls.begin(self._calls.requests, request.correlation, answered)
             event: Received | Rejected = Received(sender, request)
             if isinstance(request, AppendEntries) and request.entries and self._rejects(sender, request.entries):
@@ -283,36 +277,36 @@ class ConsensusServer:
             raise
 
     def forget(self, number: int) -> None:
-        """The caller no longer waits for the answer to the call with this number."""
+        """Stop waiting for the reply to the call with this number."""
         self._calls.forget(number)
 
     def deliver_reply(self, sender: ServerId, reply: Reply) -> None:
-        """A peer answered a request of this server. Dropped and counted if too much waits."""
+        """Process a peer's reply to a request of this server. Drop and count it if the queue is full."""
         if isinstance(reply, FetchReply) and reply.entries and self._rejects(sender, reply.entries):
             self._dropped[ShellDrop.FETCH_REPLY_REJECTED_BY_STATE_MACHINE] += 1
         elif not self._mailbox.put(Received(sender, reply)):
             self._dropped[ShellDrop.REPLY_QUEUE_FULL] += 1
 
     def append_not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
-        """The transport kept back an append, because the peer lacks the entries from `next_index` on."""
+        """Process an append kept back by the transport, because the peer lacks the entries from `next_index` on."""
         if not self._mailbox.put(AppendNotSent(peer, correlation, next_index)):
             self._dropped[ShellDrop.APPEND_NOT_SENT_QUEUE_FULL] += 1
 
     def answer_arriving(self, peer: ServerId, correlation: int) -> None:
-        """Bytes of the answer to a request of this server have arrived, which is not complete yet."""
+        """Record that bytes of an incomplete reply to a request of this server have arrived."""
         if not self._mailbox.put(AnswerArriving(peer, correlation)):
             self._dropped[ShellDrop.ANSWER_ARRIVING_QUEUE_FULL] += 1
 
     def peer_connected(self, peer: ServerId, extensions: Extensions) -> None:
-        """A connection to `peer` is up. Dropped and counted if too much waits."""
+        """Record a new connection to `peer`. Drop and count it if the queue is full."""
         if not self._mailbox.put(PeerExtensions(peer, extensions)):
             self._dropped[ShellDrop.HANDSHAKE_QUEUE_FULL] += 1
 
     async def read_barrier(self) -> Index:
-        """Wait until this server's state machine has taken every write acknowledged before the call; returns its index.
+        """Wait until this server's state machine has taken every write acknowledged before the call; return its index.
 
-        Raises `NotLeaderError` (ask the leader it names), `ServerBusyError` or `ServerStoppedError`. Which of several
-        writes under way at the same time are seen is open, as for any read.
+        Raises `NotLeaderError` (try the leader it names), `ServerBusyError` or `ServerStoppedError`. Concurrent writes
+        may or may not be visible, as for any read.
         """
         answer = await self._calls.ask(self._calls.reads, lambda number: self._mailbox.put(ReadRequested(number)))
         match answer:
@@ -326,7 +320,7 @@ class ConsensusServer:
                 assert_never(answer)
 
     def ask_read(self, answered: Callable[[ReadReady | ReadRefused | None], None]) -> int:
-        """Ask at which index a linearizable read is to be made; `answered` gets None if the server stops.
+        """Request the index for a linearizable read; `answered` gets None if the server stops.
 
         Returns a number for `forget`. Raises `ServerBusyError` or `ServerStoppedError`.
         """
@@ -336,7 +330,7 @@ class ConsensusServer:
         return number
 
     async def transfer_leadership(self, target: ServerId | None = None) -> TransferEnded:
-        """Hand leadership to `target`, or to the voter that is caught up best; the answer says what came of it.
+        """Hand leadership to `target`, or to the voter with the longest log; return the outcome.
 
         Ends within a few election timeouts. Raises `ServerBusyError` or `ServerStoppedError`.
         """
@@ -355,28 +349,28 @@ class ConsensusServer:
     def committed_entries(
         self, first: Index, *, ahead: int = 4, batch_bytes: int = 64 * 1024
     ) -> AbstractContextManager[LogStream]:
-        """A stream of what is committed from `first` on, for one consumer (`log_stream`).
+        """Return a stream of committed entries from `first` on, for one consumer (`log_stream`).
 
-        `with server.committed_entries(1) as stream:` and `async for item in stream:`, an `EntryBatch` or, where the log
-        is compacted, a `SnapshotChunk`. At most `ahead` items wait for the consumer, each of about `batch_bytes` or
+        `with server.committed_entries(1) as stream:` and `async for item in stream:`, an `EntryBatch` or, for a
+        compacted log, a `SnapshotChunk`. At most `ahead` items wait for the consumer, each of about `batch_bytes` or
         one entry. The `with` raises `ValueError` for figures out of bounds, `ServerStoppedError` if the server does not
         run, or `ServerBusyError` if `max_log_streams` are open.
         """
         return self._streams.open(first, ahead, batch_bytes)
 
     async def read_stored(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
-        """Entries of this server's own log, committed or not; raises `ServerBusyError`.
+        """Return entries of this server's own log, committed or not; raises `ServerBusyError`.
 
-        For a server that is alone: what it stored may be replaced as soon as there is a leader.
+        For a server without a group: a leader may later replace uncommitted entries.
         """
         last = min(self._core.describe().last.index, first + limit_entries - 1)
         return await self._storage_reads.log(first, last, limit_bytes)
 
     async def read_snapshot(self, offset: int, limit_bytes: int) -> SnapshotChunk | None:
-        """Bytes of the stored snapshot from `offset` on, none beyond its end.
+        """Return bytes of the stored snapshot from `offset` on, up to its end.
 
-        None if there is no snapshot, or a newer one replaced it during the read: each chunk says which snapshot it is
-        of. Raises `ServerBusyError` or `ServerStoppedError`.
+        None if there is no snapshot, or a newer one replaced it during the read: each chunk names its snapshot. Raises
+        `ServerBusyError` or `ServerStoppedError`.
         """
         snapshot = self._storage.snapshot
         if snapshot is None:
@@ -386,7 +380,7 @@ class ConsensusServer:
         return None if data is None else SnapshotChunk(snapshot.last, snapshot.size_bytes, start, data)
 
     async def take_snapshot(self) -> SnapshotDescription | None:
-        """Write the state machine down now and shorten the log; None if there is nothing new, or no space for it."""
+        """Store a snapshot of the state machine now and shorten the log; None without new entries, or without space."""
         return await self._snapshots.take()
 
     async def wait_commit(self, index: Index) -> Index:
@@ -404,18 +398,18 @@ class ConsensusServer:
         return await self.applying.wait_applied(index)
 
     def soft_state(self) -> SoftState:
-        """The core in a few words, for answers: asked with every message."""
+        """Return a summary of the core for replies; needed with every message."""
         return self._core.soft_state()
 
     def divergence(self, other: LogId) -> LogId:
-        """The newest place at or before `other` where a log that ends with `other` may agree with this one.
+        """Return the newest place at or before `other` where a log that ends with `other` may agree with this one.
 
-        No entry in between is read: the core keeps where terms begin.
+        No entry is read: the core keeps the first index of each term.
         """
         return self._core.divergence(other)
 
     def describe(self) -> ServerDescription:
-        """This server as plain data."""
+        """Return this server as plain data."""
         return ServerDescription(
             raft=self._core.describe(now_ms()),
             applied=self.applying.applied,
@@ -437,12 +431,12 @@ class ConsensusServer:
         )
 
     def _write_aside(self, job: SnapshotWrite) -> None:
-        """Have the disk do something that no Persist waits for."""
+        """Queue a disk job that no Persist waits for."""
         self._executor.write_aside(job)
         self._start_job()
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:  # noqa: C901, PLR0912 - a line for each kind of effect
-        """The one dispatch of the core's effects, the frequent ones first."""
+        """Dispatch the core's effects, the frequent ones first."""
         if self._on_effects is not None:
             self._on_effects(effects)
         for effect in effects:
@@ -503,7 +497,7 @@ class ConsensusServer:
             raise ServerBusyError("too many events wait")
 
     def _refusal(self, size_bytes: int) -> ProposalResolved | None:
-        """Why a proposal is not taken. A follower without room names the leader, which may have some."""
+        """Return the refusal of a proposal, if any. A follower without room names the leader, which may have some."""
         if self._calls.ended:
             return ProposalResolved(proposal_id=0, outcome=Outcome.NOT_LEADER)
         role, overloaded = self._role, self._is_overloaded()
@@ -529,7 +523,7 @@ class ConsensusServer:
             self._worker.submit(job)
 
     def _end_job(self, told: JobDone | JobBlocked) -> Event | None:
-        """The disk has done a job, or is too full for it: what waited for it happens; returns what the core is told."""
+        """Process a completed or blocked disk job; return the event for the core, if any."""
         if isinstance(told, JobBlocked):
             self._send_all(self._executor.blocked(told.job, told.resume_at))
             return None
@@ -552,7 +546,7 @@ class ConsensusServer:
         return None
 
     def _read_answered(self, request_id: int, answer: StorageReadResult | None) -> StorageReadResult | None:
-        """What the core is told of a read: nothing, if this server has asked for itself (`storage_reads`)."""
+        """Return the result of a read for the core; None if this server requested it itself (`storage_reads`)."""
         if isinstance(answer, SnapshotChecked) and answer.objection is not None:
             self._notify(ContentRejected(self._role.leader, answer.objection))
         if request_id > 0:
@@ -588,7 +582,7 @@ class ConsensusServer:
         self._snapshots.end()
 
     async def _note_clean_stop(self) -> None:
-        """After a clean stop any damage to the log can be told from a torn tail."""
+        """Mark a clean stop, so that the next start can distinguish damage to the log from a torn write."""
         for event in self._mailbox.take_urgent():
             if isinstance(event, JobDone) and isinstance(event.job, WriteJob):
                 self._executor.written(event.job)

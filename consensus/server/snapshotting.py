@@ -1,18 +1,18 @@
-"""Takes snapshots: when the log has grown enough, when the last one is old, or when a caller asks.
+"""Takes snapshots: when the log has grown enough, when the last one is old, or on request.
 
-    due ──▶ capture the state machine (at once) ──▶ core: TakeSnapshot ──▶ chunks to the disk, in its turns
-                                                                      └──▶ core: SnapshotTaken ──▶ a shorter log
+    due ──▶ capture the state machine ──▶ core: TakeSnapshot ──▶ chunks to the disk, in its turns
+                                                            └──▶ core: SnapshotTaken ──▶ a shorter log
 
-Nothing here stops the owner task: the state machine hands out an iterator over the state of one moment, and its bytes
-go to the disk a chunk at a time, each waiting for the one before. So a snapshot costs one chunk of memory, whatever its
-size, and the disk's writes for the log go on in between.
+The owner task never waits: the state machine returns an iterator over the state of one moment, and its bytes go to the
+disk a chunk at a time, each waiting for the previous one. So a snapshot of any size costs one chunk of memory, and the
+disk's writes for the log continue between chunks.
 
-*When.* The paper's advice (section 7) is a fixed size of the log, well above that of a snapshot. A quiet log is written
-down by age, so that a restart never replays for long. While a follower is being sent the snapshot, a new one would make
-it begin anew: that is put off until the log is four times the size.
+*When.* The paper's advice (section 7) is a fixed size of the log, well above that of a snapshot. A log without traffic
+gets a snapshot by age, so that a restart never replays for long. While a follower receives the snapshot, a new one
+would restart the transfer: it is postponed until the log is four times the size.
 
-*How much of the log stays.* `retain_bytes` behind the snapshot, for followers that are only a little late and for
-readers of the log; `keep_from` may ask for less, by age. No reader can hold the log back.
+*Kept log.* `retain_bytes` before the end of the snapshot stay, for followers that are slightly late and for readers of
+the log; `keep_from` may reduce them by age. No reader can hold the log back.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
@@ -41,8 +41,8 @@ _PATIENCE = 4
 class Snapshotting:
     """The snapshots of one server.
 
-    `step` steps the core and carries out its effects. `write_aside` has the disk do something that no Persist waits
-    for; `written` is called afterwards. `describe` returns the state of the core.
+    `step` steps the core and carries out its effects. `write_aside` queues a disk job that no Persist waits for;
+    `written` is called afterwards. `describe` returns the state of the core.
     """
 
     def __init__(
@@ -72,17 +72,17 @@ class Snapshotting:
         self.given_up = 0
 
     async def run(self) -> None:
-        """Take snapshots for ever, as they are due."""
+        """Take snapshots when they are due, until cancelled."""
         while True:
             await trio.sleep(self._options.snapshot_check_ms / 1000)
             if self._is_due():
                 try:
                     await self.take()
                 except ServerStoppedError:
-                    return  # the owner of the core says why
+                    return  # the owner of the core raises the reason
 
     async def take(self) -> SnapshotDescription | None:
-        """Write the state machine down now; None if nothing was applied since the last one, or for want of space."""
+        """Store a snapshot of the state machine now; None without entries since the last one, or without space."""
         async with self._one_at_a_time:
             if not self._ended:
                 with trio.CancelScope() as self._life:
@@ -90,7 +90,7 @@ class Snapshotting:
         raise ServerStoppedError("the server has stopped")
 
     def end(self) -> None:
-        """The server stops."""
+        """Stop taking snapshots."""
         self._ended = True
         self._life.cancel()
 
@@ -117,11 +117,11 @@ class Snapshotting:
         return await self._finish(writer)
 
     def granted(self, effect: TakeSnapshot) -> None:
-        """The core agrees and says what belongs into it."""
+        """Take the core's approval, with the contents of the snapshot."""
         self._granted = effect
 
     def written(self, job: SnapshotWrite) -> None:
-        """The disk has done a job; a job of a cancelled snapshot is ignored."""
+        """Complete a disk job; ignore a job of a cancelled snapshot."""
         if self._side is not None and self._side[0] is job:
             self._side[1].give(job)
 
@@ -138,7 +138,7 @@ class Snapshotting:
         kept = max(self._storage.first_within(snapshot.last.index, self._options.retain_bytes), self._keep_from())
         before = self._storage.snapshot
         self._step(SnapshotTaken(snapshot, kept))
-        # The Persist that makes it the stored one, if there is one, stands in the queue before this job.
+        # The Persist that makes it the stored one, if there is one, precedes this job in the queue.
         await self._write(writer, [], settle=True)
         if self._storage.snapshot is before or self._storage.snapshot != snapshot:
             await self._write(writer, [RemoveFile(writer.file)])
@@ -159,7 +159,7 @@ class Snapshotting:
         return True
 
     def _feeds_a_follower(self) -> bool:
-        """Whether a follower is being sent the snapshot now."""
+        """Return True if a follower receives the snapshot now."""
         return any(follower.state is ProgressState.SNAPSHOT for follower in self._describe().followers)
 
 

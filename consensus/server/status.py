@@ -1,4 +1,4 @@
-"""What a server tells about itself: notices of what has changed, and a description of one moment."""
+"""The reports of a server: notices of changes, and a description of one moment."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ class ShellDrop(CountedReason):
 
 @dataclass(frozen=True, slots=True)
 class DiskFull:
-    """An alarm: writes fail for want of space since now (`full`), or work again."""
+    """An alarm: writes fail since now because the disk is full (`full`), or work again."""
 
     full: bool
 
@@ -46,13 +46,13 @@ Notice = RoleChanged | ConfigurationChanged | DiskFull | ContentRejected
 
 @dataclass(frozen=True, slots=True)
 class ServerDescription:
-    """The core's description, and what only the shell knows. Counts are since the process began."""
+    """The core's description, and the figures of the shell. Counts are since the process began."""
 
     raft: RaftDescription
     applied: Index
     durable: Index
     hard_state_durable: bool
-    """Whether term and vote are on the disk as `raft` tells them, which does not wait for it."""
+    """True if term and vote are on the disk as `raft` reports them, which does not wait for the disk."""
     segments: int
     backlog_bytes: int
     disk_full: bool
@@ -65,5 +65,5 @@ class ServerDescription:
     snapshots_given_up: int
     restores: int
     log_bytes: int
-    """Of the log that the snapshot does not cover."""
+    """Size of the log after the snapshot."""
     dropped: tuple[tuple[ShellDrop, int], ...]

@@ -1,7 +1,7 @@
-"""What the server itself reads from its storage: entries for readers of the log, the snapshot for the state machine.
+"""Reads of the server itself from its storage: entries for readers of the log, the snapshot for the state machine.
 
 The core reads too; its requests have positive numbers, the server's own negative ones. All take their turn in the
-executor, behind every Persist that was emitted before, and the answer comes back in a turn of the event loop.
+executor, after every Persist emitted before, and the reply arrives in a turn of the event loop.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -31,18 +31,18 @@ class StorageReads:
         return await self._entries(self._calls.own_reads, first, last, limit_bytes)
 
     async def log(self, first: Index, last: Index, limit_bytes: int) -> tuple[Entry, ...]:
-        """Entries for a reader of the log, none for an empty range; raises `ServerBusyError` if too many read."""
+        """Return entries for a reader of the log, none for an empty range; raises `ServerBusyError`."""
         if first < 1 or last < first:
             return ()
         return await self._entries(self._calls.log_reads, first, last, limit_bytes)
 
     async def chunk(self, snapshot: SnapshotDescription, offset: int, limit_bytes: int = CHUNK_BYTES) -> bytes | None:
-        """Bytes of the stored snapshot for a reader of the log; None if it was replaced."""
+        """Return bytes of the stored snapshot for a reader of the log; None if it was replaced."""
         answer = await self._ask(self._calls.log_reads, _chunk_at(snapshot, offset, limit_bytes))
         return answer.data if isinstance(answer, SnapshotRead) else None
 
     async def state(self, snapshot: SnapshotDescription) -> AsyncIterator[bytes]:
-        """The state machine's bytes in the stored snapshot."""
+        """Yield the state machine's bytes in the stored snapshot."""
         offset, done = 0, False
         image = self._form.reading(snapshot.last, snapshot.configuration)
         try:

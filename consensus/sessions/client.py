@@ -1,14 +1,14 @@
-"""A client whose commands are executed once each, whatever becomes of leaders and connections meanwhile.
+"""A client whose commands are executed exactly once, even if leaders and connections fail.
 
     submit ─▶ room in the window? ─▶ number it ─▶ Submitter: follow redirects, back off while busy or leaderless,
-              (session open?)                     repeat what is unknown, the same bytes under the same number
-                                                  ─▶ committed │ patience at an end: an honest "unknown" or "refused"
-                                                  ─▶ the session expired meanwhile: `SessionExpiredError`
+              (session open?)                     repeat unknown commands, the same bytes under the same number
+                                                  ─▶ committed │ time is over: "unknown" or "refused"
+                                                  ─▶ the session has expired: `SessionExpiredError`
 
 The state machine executes a number once (`table`), so repeating does no harm, and committed means executed exactly
-once. That holds as long as the session is remembered: it begins with an entry of no effect, whose place in the log is
-its start, begins anew after a quarter of its expiry in silence, and no submission may be patient for longer than that
-quarter. The numbers and the window are kept by `request_numbers`.
+once. That holds while the session exists. A session begins with an entry without effect, whose place in the log is its
+start. A new one begins after a quarter of its expiry without requests, and no submission may take longer than that
+quarter. `request_numbers` keeps the numbers and the window.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from consensus.sessions.table import DEFAULT_LIMITS, RequestId, SessionLimits
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """How a submission ended: `position` of its last entry if committed; why not, in words, otherwise."""
+    """Outcome of a submission: `position` of its last entry if committed; otherwise the reason as text."""
 
     outcome: Outcome
     position: LogId | None = None
@@ -45,21 +45,21 @@ class Submitter(Protocol):
 
 
 class SessionExpiredError(Exception):
-    """The servers have no session of this client any more, pushed out by others: see `docs/explanation/clients.md`.
+    """The servers no longer have this client's session, because others displaced it: see `docs/explanation/clients.md`.
 
-    Whether the command was executed will never be known by its number, and it will not be executed under it any more.
-    The client begins a new session with its next command.
+    Its number no longer shows whether the command was executed, and it will not be executed under it any more. The
+    client begins a new session with its next command.
     """
 
 
 Seal = Callable[[RequestId, bytes], bytes]
-"""Puts the request id where the state machine looks for it."""
+"""Puts the request id at its place for the state machine."""
 
 
 class ExactlyOnceClient:
     """One session after the other over a protocol's client, whose `run` must be running.
 
-    `name` is unique to this run of the client; `limits` are those of the servers' table.
+    `name` is unique to this run of the client; `limits` are those of the table on the servers.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class ExactlyOnceClient:
         self._numbers = RequestNumbers(name, self._open_session, limits)
 
     async def submit(self, command: bytes, *, patience_s: float = 30.0) -> Submission:
-        """Have `command` executed once. Committed: it was. Unknown: it was or will be once, or never. Else never.
+        """Execute `command` once. Committed: it was. Unknown: it was or will be once, or never. Otherwise never.
 
-        Raises `SessionExpiredError` if no repetition can settle that any more. Servers that agreed on no extension
-        cannot tell, and break the connection: then it is unknown.
+        Raises `SessionExpiredError` if no repetition can settle that any more. Servers without a common extension
+        cannot report it, and break the connection: then it is unknown.
         """
         longest_s = self._numbers.silence_max_s
         if patience_s > longest_s:

@@ -1,12 +1,12 @@
-"""A state machine that executes each client's request once, for services that have no session table of their own.
+"""A state machine that executes each client's request once, for services without their own session table.
 
-    command ──▶ a request in an envelope ──▶ table: new ─▶ execute, remember │ repeated, expired ─▶ nothing
-            └▶ a clock entry ──▶ log time, by which sessions expire
+    command ──▶ a request in an envelope ──▶ table: new ─▶ execute, store │ repeated, expired ─▶ nothing
+            └▶ a clock entry ──▶ log time, which expires sessions
             └▶ an opening ──▶ nothing; its index is a start for its sender's session (`table`)
-            └▶ anything else ──▶ executed as often as it is in the log
+            └▶ any other entry ──▶ executed each time that it is in the log
 
-The envelope is one byte of kind and fields in network byte order. What came of a request is asked for by its id, on any
-server that has applied the entry. Log time comes from the clock entries that the leader appends (`session_clock`);
+The envelope is one byte of kind and fields in network byte order. The result of a request is available by its id, on
+any server that has applied the entry. Log time comes from the clock entries that the leader appends (`session_clock`);
 without them sessions end only by their number.
 """
 
@@ -39,17 +39,17 @@ _DUMP_SIZE = struct.Struct(">Q")
 _DUMP_MAX_BYTES = 256 * 1024 * 1024
 
 OPENING_ENTRY = _OPENING
-"""Has no effect; the index at which it commits is one that its sender has seen."""
+"""An entry without effect; its sender has seen the index at which it commits."""
 
 
 def request_entry(request: RequestId, command: bytes) -> bytes:
-    """The command, sealed with the request that it belongs to."""
+    """Return the command, sealed with its request."""
     client = request.client.encode()
     return _REQUEST + _REQUEST_HEAD.pack(len(client), request.session_start, request.sequence) + client + command
 
 
 def clock_entry(log_time_ms: Milliseconds) -> bytes:
-    """Moves log time on; what would move it back is ignored."""
+    """Return an entry that advances log time; the state machine ignores one that would set it back."""
     return _CLOCK + _CLOCK_TIME.pack(log_time_ms)
 
 
@@ -64,16 +64,16 @@ class DedupStateMachine:
         restore: Restore | None = None,
         clock_s: Callable[[], float] = trio.current_time,
     ) -> None:
-        """Without `snapshot` and `restore` the service has no state of its own, beside what came of requests.
+        """Wrap a service. Without `snapshot` and `restore` it has no state except the results of requests.
 
-        `clock_s` is the local clock by which a caller may ask how old log time is; the state does not depend on it.
+        `clock_s` is the local clock for the age of log time; the state does not depend on it.
         """
         self._clock_s = clock_s
         self._execute = execute
         self._snapshot = snapshot
         self._restore = restore or _nothing_to_restore
         self.log_time_ms: Milliseconds = 0
-        """By the clock entries that were applied; 0 before the first."""
+        """Log time of the applied clock entries; 0 before the first."""
         self.log_time_at_s = 0.0
         """When, by the local clock, that entry or a snapshot with it was applied here; no part of the state."""
         self.sessions = SessionTable(limits)
@@ -85,25 +85,25 @@ class DedupStateMachine:
                 await self._take(index, entry.data)
 
     def request_of(self, command: bytes) -> RequestId | None:
-        """The request that a command is sealed with."""
+        """Return the request of a sealed command."""
         opened = _open(command) if command[:1] == _REQUEST else None
         return None if opened is None else opened[0]
 
     def was_executed(self, request: RequestId) -> bool:
-        """Whether the table remembers this request."""
+        """Return True if the table contains this request."""
         return self.sessions.was_executed(request)
 
     def result_of(self, request: RequestId) -> bytes | None:
-        """The result of an executed request; None if it was not executed, has expired, or was too long to keep."""
+        """Return the result of an executed request; None if it was not executed, has expired, or was too long."""
         return self.sessions.result_of(request) if self.sessions.was_executed(request) else None
 
     def snapshot(self) -> Iterator[bytes]:
-        """The table, and behind it the wrapped state machine's own snapshot, both of this moment."""
+        """Return the table, followed by the wrapped state machine's own snapshot, both of this moment."""
         table = self.sessions.dump()
         return chain((_DUMP_SIZE.pack(len(table)) + _CLOCK_TIME.pack(self.log_time_ms) + table,), self._snapshot())
 
     async def restore(self, last: LogId, state: AsyncIterator[bytes]) -> None:
-        """Take the table out of a snapshot; the wrapped state machine gets what lies behind it."""
+        """Take the table out of a snapshot; the wrapped state machine gets the rest."""
         data = b""
         head = _DUMP_SIZE.size + _CLOCK_TIME.size
         size = 0
@@ -139,7 +139,7 @@ class DedupStateMachine:
     async def _take_request(self, index: Index, data: bytes) -> None:
         opened = _open(data)
         if opened is None:
-            return  # not of our make: it has no meaning on any server
+            return  # not of our make: no server executes it
         request, command = opened
         if self.sessions.admit(request, index, self.log_time_ms) is RequestStatus.NEW:
             self.sessions.remember(request, await self._execute(index, command))

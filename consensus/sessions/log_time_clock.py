@@ -3,11 +3,11 @@
     leadership, or a period has passed ─▶ leads? ─▶ log time of now ─▶ clock entry ─▶ committed ─▶ sessions expire
                                              └ else: wait until it does
 
-Every server runs one; only the leader's writes. Log time is what the log says and goes on by elapsed time, so that a
-session is silent for as long on every machine whatever their clocks show. The leader steers it to its own clock only
-while the two are within five seconds. Further apart one of them is wrong, and a leader alone cannot know which: log
-time keeps its pace, and `apart_ms` tells an operator. (The farm's state machine has clock entries of its own, which a
-majority's reports can correct; it does without this.)
+Every server runs one; only the leader's writes. Log time comes from the log and advances by elapsed time, so that a
+session expires after the same time on every machine, with any clock. The leader steers it to its own clock only while
+the two are within five seconds. Further apart one of them is wrong, and a leader alone cannot decide which: log time
+keeps its pace, and `apart_ms` reports it to an operator. The farm's state machine does not use this: it has its own
+clock entries, which a majority's reports can correct.
 """
 
 import time
@@ -25,12 +25,12 @@ RETRY_S = 1.0
 
 
 def machine_clock_ms() -> Milliseconds:
-    """This machine's clock, milliseconds since the epoch."""
+    """Return this machine's clock, milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 def next_log_time(log_time_ms: Milliseconds, elapsed_ms: Milliseconds, clock_ms: Milliseconds) -> Milliseconds:
-    """What a leader writes `elapsed_ms` after log time was `log_time_ms` (0: no clock entry yet), by its own clock."""
+    """Return the log time to write `elapsed_ms` after `log_time_ms` (0: none yet), by the leader's clock."""
     if log_time_ms == 0:
         return clock_ms
     paced_ms = log_time_ms + elapsed_ms
@@ -60,14 +60,14 @@ class SessionClock:
         self._led = trio.Event()
         self._written: tuple[Milliseconds, float] | None = None
         self.apart_ms: Milliseconds | None = None
-        """How far this leader's clock is ahead of log time, when too far to be followed."""
+        """Lead of this leader's clock over log time, when too large to be followed."""
 
     def leadership_changed(self) -> None:
-        """A `RoleChanged` was observed: a new leader's clock entry is due at once."""
+        """Write a new leader's clock entry soon, after a `RoleChanged`."""
         self._led.set()
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Write clock entries until cancelled."""
         while True:
             self._led = trio.Event()
             if self._leads():
@@ -80,7 +80,7 @@ class SessionClock:
 
     async def _write(self) -> bool:
         log_time_ms, now_s, clock_ms = self._machine.log_time_ms, trio.current_time(), self._clock_ms()
-        # Of its own entry a leader knows when it read the clock: commitment takes no time out of log time.
+        # A leader has the clock reading of its own entry: commitment does not subtract time from log time.
         own = self._written is not None and self._written[0] == log_time_ms
         since_s = self._written[1] if own and self._written is not None else self._machine.log_time_at_s
         elapsed_ms = max(0, round((now_s - since_s) * 1000))

@@ -1,9 +1,9 @@
 """The numbers of one client's requests, in one session after the other (`table`).
 
-    take ─▶ session open and used lately? else open one ─▶ room in the window? else wait ─▶ number ─▶ … ─▶ answered
+    take ─▶ session open and used recently? else open one ─▶ room in the window? else wait ─▶ number ─▶ … ─▶ answered
 
-A session that was silent for a quarter of its expiry is not used again: it could expire while a request is under
-way. No number is given out that lies a whole window above the oldest unanswered one, for the table remembers no more.
+A session without requests for a quarter of its expiry is not used again: it could expire while a request is under way.
+A number stays less than a whole window above the oldest unanswered one, since the table keeps no more.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,11 +14,11 @@ from consensus.core.model import Index
 from consensus.sessions.table import DEFAULT_LIMITS, RequestId, SessionLimits
 
 OpenSession = Callable[[], Awaitable[Index | None]]
-"""An index of the log that this client has seen by now, as the start of its session; None if that cannot be had."""
+"""A recent index of the log as the start of this client's session; None if unavailable."""
 
 
 class RequestNumbers:
-    """`name` is unique to this run of the client; `limits` are those of the servers' table."""
+    """Request numbers; `name` is unique to this run of the client, `limits` are those of the table on the servers."""
 
     def __init__(self, name: str, open_session: OpenSession, limits: SessionLimits = DEFAULT_LIMITS) -> None:
         self._name = name
@@ -33,7 +33,7 @@ class RequestNumbers:
         self._beginning = trio.Lock()
 
     async def take(self) -> RequestId | None:
-        """The next number, when there is room for it; None if no session could be opened."""
+        """Return the next number, when there is room for it; None if no session could be opened."""
         while True:
             async with self._beginning:
                 if not await self._session():
@@ -49,14 +49,14 @@ class RequestNumbers:
             await self._changed.wait()
 
     def answered(self, request: RequestId) -> None:
-        """Nothing more is sent under this number."""
+        """Release this number: it is not sent any more."""
         self._unanswered.discard(request)
         self._used_s = trio.current_time()
         self._changed.set()
         self._changed = trio.Event()
 
     def session_expired(self, request: RequestId) -> None:
-        """The session of this request has expired on the servers. What else is under way in it ends likewise."""
+        """Record that the session of this request has expired on the servers, with all its requests under way."""
         if self._session_start == request.session_start:
             self._session_start = None
 

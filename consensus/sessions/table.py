@@ -1,25 +1,20 @@
-"""Exactly-once: which requests of which clients the state machine has taken, and what came of them (Raft section 8).
+"""Exactly-once execution: the executed requests of each client, with their results (Raft section 8).
 
-A leader may fail after it has committed a command and before it has told the client; the client repeats the command,
-and it would be executed a second time. So each client numbers its requests, and the state machine, not the servers,
-keeps for each client the newest numbers with their results: a number that was taken is answered, not executed. The
-table is part of the replicated state. It changes only by `admit` and `remember`, in the order of the log, and nothing
-but the log enters: index, log time, request. Equal on every server, then, and a part of every snapshot.
+A leader may fail after it has committed a command and before its reply; the client then repeats the command. So each
+client numbers its requests, and the state machine keeps the newest numbers of each client with their results: a known
+number gets its result and is not executed. The table is replicated state: it changes only by `admit` and `remember`, in
+log order, from index, log time and request.
 
-Nothing can be remembered for ever. A session expires when its client was silent for `expiry_ms` of log time, or when
-more than `sessions_max` exist and it was silent for the longest. What then arrives in its name must not be executed as
-if it were new, and the table no longer knows the name. Therefore a client states the *start* of its session: a log
-index that it saw before its first request. The start lies before every entry of the session, so the last index of all
-expired sessions, the *floor*, tells them apart:
+A session expires after `expiry_ms` of log time without requests, or if more than `sessions_max` exist and it is the
+least recently used. A later request in its name must not be executed as new. So a client states the *start* of its
+session: a log index that it saw before its first request. The last index of all expired sessions is the *floor*:
 
-    unknown client, start at the floor or after  new: no session that has expired can be this one
+    unknown client, start at the floor or after  new: no expired session can be this one
     unknown client, start below the floor        perhaps expired: refused; the client begins a session with a new start
-    start at the request's own index or after    no index that it can have seen: refused, or the floor would not hold
+    start at the request's own index or after    the client cannot have seen it: refused, or the floor would not hold
 
-Registering each client with an entry of its own, the usual way, costs a round trip and an entry, and gives no more.
-
-A client may have `window` requests under way, in any order. A number that fell out of the window is refused: neither
-its result is known any more nor whether it was executed.
+Registering each client with a separate entry costs a round trip and has no advantage. A client may have `window`
+requests under way, in any order. A number below the window is refused, since its result is no longer stored.
 """
 
 from collections.abc import Callable
@@ -36,7 +31,7 @@ _DIGITS_MAX = 19
 
 
 class SessionTableError(ValueError):
-    """Bytes that are no session table of this format and within these limits."""
+    """Bytes that are not a session table of this format and within these limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +43,7 @@ class RequestId:
     sequence: int
 
     def __post_init__(self) -> None:
-        """Refuse what no table could hold."""
+        """Refuse values that no table could hold."""
         if not 1 <= len(self.client.encode()) <= CLIENT_BYTES_MAX:
             raise ValueError(f"a client's name has 1 to {CLIENT_BYTES_MAX} bytes, not {len(self.client.encode())}")
         if not (0 <= self.session_start <= SEQUENCE_MAX and 1 <= self.sequence <= SEQUENCE_MAX):
@@ -56,12 +51,12 @@ class RequestId:
             raise ValueError(f"{numbers} must be 63-bit numbers, from 0 and 1 on")
 
     def __str__(self) -> str:
-        """As it stands in a text protocol; `parse_request_id` reads it."""
+        """Return its form in a text protocol; `parse_request_id` reads it."""
         return f"{self.client}-{self.session_start}-{self.sequence}"
 
 
 def parse_request_id(text: str) -> RequestId | None:
-    """`CLIENT-START-SEQUENCE`; the client's name may have dashes of its own. None for anything else."""
+    """Parse `CLIENT-START-SEQUENCE`; the client's name may contain dashes. Return None for any other text."""
     client, session_start, sequence = ["", "", *text.rsplit("-", 2)][-3:]
     if not all(part.isascii() and part.isdigit() and len(part) <= _DIGITS_MAX for part in (session_start, sequence)):
         return None
@@ -72,7 +67,7 @@ def parse_request_id(text: str) -> RequestId | None:
 
 
 class RequestStatus(Enum):
-    """What to do with a request."""
+    """Treatment of a request."""
 
     NEW = "new"
     """Execute it, and `remember` the result."""
@@ -88,7 +83,7 @@ class SessionLimits:
 
     sessions_max: int = 1024
     window: int = 16
-    """Results remembered of one client: how many requests it may have under way."""
+    """Results kept per client: the limit for its requests under way."""
     result_bytes_max: int = 1024
     """A longer result is not kept: its repetition is answered as executed, without the result."""
     expiry_ms: Milliseconds = 3_600_000
@@ -97,7 +92,7 @@ class SessionLimits:
     make as many other sessions as there is room for. Empty: no session is preferred."""
 
     def is_reserved(self, client: str) -> bool:
-        """Whether the client keeps its session while others have one."""
+        """Return True if the client keeps its session while others have one."""
         return self.reserved_prefix != "" and client.startswith(self.reserved_prefix)
 
 
@@ -113,7 +108,7 @@ class _Session:
 
 
 class SessionTable:
-    """The sessions of all clients, the longest silent first."""
+    """The sessions of all clients, the least recently used first."""
 
     def __init__(self, limits: SessionLimits = DEFAULT_LIMITS) -> None:
         self.limits = limits
@@ -123,11 +118,11 @@ class SessionTable:
         self._sessions: dict[tuple[str, Index], _Session] = {}
 
     def __len__(self) -> int:
-        """How many clients are known."""
+        """Return the number of sessions."""
         return len(self._sessions)
 
     def admit(self, request: RequestId, index: Index, now_ms: Milliseconds) -> RequestStatus:
-        """Judge the request in the entry at `index`, at this log time. What is new must be remembered next."""
+        """Classify the request in the entry at `index`, at this log time. Call `remember` next for a new request."""
         self.expire(now_ms)
         name = (request.client, request.session_start)
         session = self._sessions.pop(name, None)
@@ -143,7 +138,7 @@ class SessionTable:
         return RequestStatus.NEW if request.sequence > session.highest - self.limits.window else RequestStatus.EXPIRED
 
     def remember(self, request: RequestId, result: bytes) -> None:
-        """The admitted request was executed; `result` is what every repetition of it gets."""
+        """Store the result of the executed request for every repetition of it."""
         session = self._sessions[request.client, request.session_start]
         kept = result if len(result) <= self.limits.result_bytes_max else None
         session.results[request.sequence] = kept
@@ -153,24 +148,24 @@ class SessionTable:
             del session.results[sequence]
 
     def has(self, client: str, session_start: Index) -> bool:
-        """Whether this client has a session that began there."""
+        """Return True if this client has a session that began there."""
         return (client, session_start) in self._sessions
 
     def count(self, prefix: str) -> int:
-        """How many sessions are there of clients whose names begin so."""
+        """Return the number of sessions of clients whose names begin with `prefix`."""
         return sum(client.startswith(prefix) for client, _ in self._sessions)
 
     def was_executed(self, request: RequestId) -> bool:
-        """Whether this very request is remembered."""
+        """Return True if exactly this request is stored."""
         session = self._sessions.get((request.client, request.session_start))
         return session is not None and request.sequence in session.results
 
     def result_of(self, request: RequestId) -> bytes | None:
-        """The first result of an executed request; None if it was too long to be kept."""
+        """Return the first result of an executed request; None if it was too long to be kept."""
         return self._sessions[request.client, request.session_start].results[request.sequence]
 
     def expire(self, now_ms: Milliseconds) -> None:
-        """Log time is `now_ms` (it goes back by `turn_back` alone): sessions that were silent for too long expire."""
+        """Set log time to `now_ms` (only `turn_back` sets it back); sessions without recent requests expire."""
         if self._now_ms == 0:
             self._begin_time(now_ms)
         self._now_ms = max(self._now_ms, now_ms)
@@ -181,19 +176,19 @@ class SessionTable:
             self._expire_longest_silent()
 
     def turn_back(self, by_ms: Milliseconds) -> None:
-        """Log time was brought back by so much: how long each client has been silent stays the same."""
+        """Set log time back by so much: the idle time of each client stays the same."""
         self._now_ms = max(0, self._now_ms - by_ms)
         for session in self._sessions.values():
             session.last_ms = max(0, session.last_ms - by_ms)
 
     def change_results(self, changed: Callable[[bytes], bytes]) -> None:
-        """Replace each result that was kept; for a state that begins a new cluster."""
+        """Replace each stored result; for a state that begins a new cluster."""
         for session in self._sessions.values():
             for sequence, result in session.results.items():
                 session.results[sequence] = None if result is None else changed(result)
 
     def dump(self) -> bytes:
-        """The whole table, for a snapshot: equal tables give equal bytes."""
+        """Return the whole table for a snapshot: equal tables give equal bytes."""
         parts = [
             bytes([_FORMAT]),
             number_bytes(self.floor),
@@ -214,7 +209,7 @@ class SessionTable:
 
     @classmethod
     def load(cls, data: bytes, limits: SessionLimits = DEFAULT_LIMITS) -> "SessionTable":
-        """The table that was dumped, under the same limits; anything else is a `SessionTableError`."""
+        """Return the table from `dump`, under the same limits; raises `SessionTableError`."""
         table, reader = cls(limits), TableReader(data, "a session table", SessionTableError)
         if reader.take(1) != bytes([_FORMAT]):
             raise SessionTableError(f"a session table of format {data[:1].hex() or 'nothing'}, not {_FORMAT}")
