@@ -1,7 +1,7 @@
 """The pure core of gossip: no sockets, no clock, no global randomness.
 
-What is named here is for users of gossip that bring their own I/O: what a `Swim` takes and gives. Inside gossip,
-modules import each other.
+The names here are for users of gossip with their own I/O: the inputs and outputs of a `Swim`. Modules inside gossip
+import each other.
 """
 
 from lazy_loader import attach_stub

@@ -1,4 +1,4 @@
-"""What rides on pings: which updates are gossiped further, and what each payload holds.
+"""The payload of pings: further gossip within the budget of a datagram.
 
 *Queue.* Each update is sent lambda * log n times, those sent least first (SWIM paper, section 4.1). An update about a
 member replaces an older one about the same member, so the directory bounds the queue. The queue has a level for each
@@ -7,11 +7,11 @@ hundreds of updates in the queue, and a datagram takes twenty of them.
 
 *Payload.* It is filled in this order, within the budget of a datagram:
 
-    1. the notice: what this node holds against the receiver itself, so that it can refute (Lifeguard's buddy notice)
+    1. the notice: this node's verdict about the receiver, which can refute it (Lifeguard's buddy notice)
     2. this node's own description, if the other end holds an older one
     3. updates, those sent least first
-    4. user messages: what applications say
-    5. in acks: a sample of the living, and one verdict that this node remembers, which repairs what piggybacking missed
+    4. user messages of applications
+    5. in acks: a sample of live members, and one recorded death or departure, which repairs missed piggybacking
 
 The core decides by estimated sizes, each computed once per description or update. It does not know the encoding; the
 wire shortens a payload that turns out too long.
@@ -31,11 +31,11 @@ from gossip.core.user_events import UserEvents
 _VERDICT_BYTES: Final = 48
 _PAIR: Final = 2
 _MISFITS_LIMIT: Final = 8
-"""So many updates that are too large for the rest of a datagram are passed over before it counts as full."""
+"""The limit of skipped updates, too large for the rest of a datagram. After it the datagram counts as full."""
 
 
 def update_bytes(update: Update) -> int:
-    """About how many bytes an update takes on the wire."""
+    """Return the approximate wire size of an update."""
     if isinstance(update, AliveUpdate):
         return info_bytes(update.info)
     return _VERDICT_BYTES + (CREDENTIAL_LIMIT_BYTES if update.status is Status.LEFT else 0)
@@ -53,7 +53,7 @@ class _QueuedUpdate:
 
 
 class UpdateQueue:
-    """The updates that are still to be gossiped."""
+    """The updates still to gossip."""
 
     def __init__(self, multiplier: int) -> None:
         self._multiplier = multiplier
@@ -61,11 +61,11 @@ class UpdateQueue:
         self._levels: list[dict[NodeId, _QueuedUpdate]] = [{}]
 
     def add_alive(self, info: NodeInfo, size_bytes: int) -> None:
-        """Gossip that a member lives, and no longer an older update about it."""
+        """Gossip that a member is alive; replace an older update about it."""
         self._add(_QueuedUpdate(AliveUpdate(info), info.node_id, size_bytes, is_alive=True))
 
     def add_verdict(self, verdict: VerdictUpdate) -> None:
-        """Gossip a verdict, and no longer an older update about the same member."""
+        """Gossip a verdict; replace an older update about the same member."""
         self._add(_QueuedUpdate(verdict, verdict.node_id, update_bytes(verdict), is_alive=False))
 
     def _add(self, queued: _QueuedUpdate) -> None:
@@ -75,15 +75,15 @@ class UpdateQueue:
         self.queued[queued.subject] = self._levels[0][queued.subject] = queued
 
     def forget(self, node_id: NodeId) -> None:
-        """Gossip nothing about this member any more."""
+        """Stop gossiping about this member."""
         queued = self.queued.pop(node_id, None)
         if queued is not None:
             del self._levels[queued.sent][node_id]
 
     def take(self, budget_bytes: int, group_size: int, receiver: NodeId | None = None) -> tuple[list[Update], int]:
-        """The updates to send now to `receiver`, those sent least first, as many as fit; and the rest of the budget."""
+        """Return the least sent updates that fit, for `receiver`, and the remaining budget."""
         if receiver is not None and group_size <= _PAIR:
-            # In a pair there is no other member to introduce the receiver to: it would be gossiped without end.
+            # In a pair every other member is the receiver itself, so its update would be queued without end.
             queued = self.queued.get(receiver)
             if queued is not None and queued.is_alive:
                 self.forget(receiver)
@@ -122,7 +122,7 @@ class UpdateQueue:
 
 
 def notice(entry: MemberRecord, own_id: NodeId) -> Update:
-    """What this node holds about a member, to be sent to the member itself or to others."""
+    """Return this node's verdict about a member as an update, for the member itself or for others."""
     if entry.status is Status.ALIVE:
         return AliveUpdate(entry.info)
     if entry.status is Status.LEFT:
@@ -142,22 +142,22 @@ class Piggyback:
         self._keyring = keyring
 
     def ping_payload(self, entry: MemberRecord | None, first: tuple[Update, ...] = ()) -> Payload:
-        """The payload of a ping to `entry`."""
+        """Return the payload of a ping to `entry`."""
         return self._payload(entry, list(first), [], ())
 
     def relayed_payload(self, entry: MemberRecord) -> Payload:
-        """The payload of a ping that helpers pass on: the notice only, since they carry it at their own cost."""
+        """Return the payload of a ping that helpers relay: only the notice, since helpers pay for its bytes."""
         updates = (notice(entry, self._context.local.node_id),) if self._is_owed_notice(entry) else ()
         return Payload(updates, self._context.local.info.capacity, len(self._context.members.links))
 
     def ack_payload(self, entry: MemberRecord | None, updates: list[Update]) -> Payload:
-        """The payload of an ack to `entry`, which begins with `updates`."""
+        """Return the payload of an ack to `entry`, which begins with `updates`."""
         receiver = None if entry is None else entry.node_id
         remembered = self._remembered(receiver) if self._context.members.has_tombstones else []
         return self._payload(entry, updates, remembered, self._sample(receiver))
 
     def welcome_sample(self, receiver: NodeId, first: tuple[NodeInfo, ...] = ()) -> tuple[NodeInfo, ...]:
-        """The members named in a JoinAck, beside this node's own description."""
+        """Return the members named in a JoinAck, in addition to this node's own description."""
         budget = self._context.options.payload_budget_bytes - info_bytes(self._context.local.info)
         named = {info.node_id for info in first}
         others = [entry for entry in self._sample(receiver) if entry.node_id not in named]
@@ -170,7 +170,7 @@ class Piggyback:
         remembered: list[Update],
         sample: Sequence[MemberRecord],
     ) -> Payload:
-        """`remembered` has room kept: a group that always has updates would otherwise repair nothing."""
+        """Fill a payload. Reserve room for `remembered`, or constant updates would displace it permanently."""
         context = self._context
         receiver = None
         if entry is not None:
@@ -203,17 +203,17 @@ class Piggyback:
         return entry.status is not Status.ALIVE
 
     def _sample(self, receiver: NodeId | None) -> list[MemberRecord]:
-        """The members to name. In an overlay only those that this node heard itself lately."""
+        """Return the members to name. An overlay names only members whose messages this node received recently."""
         options, members = self._context.options, self._context.members
         if options.overlay:
             return members.vouched(options.sample_size, self._context.now - options.directory_age_ms, receiver)
         return members.sample(options.sample_size, Status.ALIVE, receiver)
 
     def _remembered(self, receiver: NodeId | None) -> list[Update]:
-        """One dead and one departed member, for members that missed the update.
+        """Return one dead and one departed member, for members that missed the update.
 
-        The dead one is sent as suspect: a member that holds it alive may be right, as after a healed partition, and the
-        dead one must get its time to refute before half a group is declared dead on the other half's word.
+        The dead member is sent as suspect. A receiver that records it as alive may be right, for example after a healed
+        partition. The suspicion gives the member time to refute before half a group declares it dead.
         """
         members, own_id = self._context.members, self._context.local.node_id
         updates: list[Update] = [notice(entry, own_id) for entry in members.sample(1, Status.LEFT, receiver)]

@@ -1,4 +1,4 @@
-"""What a `Swim` wants done: the outputs of `step(event, now)`, carried out in order; and the context that has them."""
+"""The outputs of a `Swim`: the effects of `step(event, now)`, executed in order; and the context that collects them."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ from gossip.core.options import SwimOptions
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a datagram. Dropping it is allowed: the protocol retries by itself.
+    """Send a datagram. It may be lost: the protocol retries.
 
-    `recipient` is the node that it is for: the seal binds it. None: the node that lives at the address.
+    The seal binds the datagram to `recipient`. None: to the node at this address.
     """
 
     target: Address
     message: Message
     recipient: NodeId | None
     boxed_for: bytes = b""
-    """The recipient's credential, if it can open none of our keys: the message is then boxed for its identity."""
+    """The recipient's credential if it cannot open our keys: the message is then boxed for its identity."""
     is_limited: bool = False
-    """It answers a datagram whose source address is not proved: all such answers together are no larger."""
+    """True for a reply to an unproved source address: all such replies together are not larger than the datagram."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class OfferToken:
-    """Answer a JoinReq that has no valid token with a JoinNak that carries one (the wire floor mints it)."""
+    """Answer a JoinReq without a valid token with a JoinNak that carries a token (minted by the wire layer)."""
 
     target: Address
     applicant: NodeId
     generation: int
-    """The applicant's, for the nak."""
+    """The generation of the applicant, for the JoinNak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class MembershipChanged:
 
 @dataclass(frozen=True, slots=True)
 class AdoptGeneration:
-    """Other members know a higher generation of this node: store `generation` before anything else is sent."""
+    """Other members have recorded a higher generation of this node: store `generation` before sending anything else."""
 
     generation: int
 
@@ -74,14 +74,14 @@ class UserEventReceived:
 
 @dataclass(frozen=True, slots=True)
 class QueryReceived:
-    """An application elsewhere asks; AnswerGiven answers. Emitted once per query."""
+    """An application elsewhere sent a query; AnswerGiven carries the reply. Emitted once per query."""
 
     query: Query
 
 
 @dataclass(frozen=True, slots=True)
 class QueryAnswered:
-    """A member answered our query `ticket`; each member does so once."""
+    """A member replied to our query `ticket`; each member does so once."""
 
     ticket: int
     responder: NodeId
@@ -90,21 +90,21 @@ class QueryAnswered:
 
 @dataclass(frozen=True, slots=True)
 class QueryEnded:
-    """Our query `ticket` takes no answers any more."""
+    """Our query `ticket` no longer accepts replies."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True)
 class UseKeyring:
-    """Seal and open with these keys from now on, and store them: a restart must not bring old ones back."""
+    """Seal and open with these keys from now on, and store them, so that a restart does not restore old ones."""
 
     keyring: Keyring
 
 
 @dataclass(frozen=True, slots=True)
 class KeyOffered:
-    """A member at `source` refuses this node's key, and sent what its application offers instead."""
+    """A member at `source` refused this node's key and sent its application's offer instead."""
 
     source: Address
     offer: bytes
@@ -112,7 +112,7 @@ class KeyOffered:
 
 @dataclass(frozen=True, slots=True)
 class KeyringUpdateRefused:
-    """A node sent keys that the application does not trust with keys (`may_tell_keys`). Emitted at a low rate."""
+    """A node without permission to distribute keys (`may_tell_keys`) sent some. Emitted at a low rate."""
 
     teller: NodeId
     source: Address
@@ -124,30 +124,30 @@ class AlarmKind(Enum):
     IDENTITY_CONFLICT = "identity-conflict"
     """Another live node uses this node's identity: this node stops."""
     ROLLED_BACK = "rolled-back"
-    """This node signed a later generation than its state directory knows: the directory is an older copy."""
+    """This node signed a later generation than its state directory has recorded: the directory is an older copy."""
     ISOLATED = "isolated"
-    """No peer answers and every seed is silent."""
+    """This node receives no reply from peers or seeds."""
     KEY_RETIRED = "key-retired"
     """The group refuses this node's key: it was rotated out while the node was away."""
     KEYRING_NOT_STORED = "keyring-not-stored"
     """New keys are in use and could not be stored: after a restart this node would come with old ones."""
     GENERATION_NOT_STORED = "generation-not-stored"
-    """This node must begin a later generation and cannot store its number: it is mute until it can."""
+    """This node must begin a later generation and cannot store its number: it sends nothing until it can."""
     EQUIVOCATION = "equivocation"
     """A member signed two different descriptions of one incarnation: it shows different nodes different things."""
     FORGED_VERDICTS = "forged-verdicts"
-    """Many verdicts against members that answer: a holder of the group's key invents them."""
+    """Many verdicts against members that reply: a holder of the group's key invents them."""
     ADMIT_FAILED = "admit-failed"
-    """The application's `admit` raised or returned no answer: the joiner was refused."""
+    """The application's `admit` raised or returned an invalid result: the joiner was refused."""
     FOREIGN_VERSION = "foreign-version"
-    """Another node of the group uses another version of the protocol: neither can read the other."""
+    """Another node of the group uses another version of the protocol: the two cannot read each other's datagrams."""
 
 
-def rolled_back(node_id: NodeId, heard: int, own: int) -> "Alarm":
-    """The alarm of a node that signed, at its own address, a later generation than it knows."""
+def rolled_back(node_id: NodeId, claimed: int, own: int) -> "Alarm":
+    """Return the alarm of a node that signed, at its own address, a later generation than it has recorded."""
     return Alarm(
         AlarmKind.ROLLED_BACK,
-        f"gossip has this node's identity {node_id.hex()} with generation {heard} from this address, and this is"
+        f"gossip has this node's identity {node_id.hex()} with generation {claimed} from this address, and this is"
         f" generation {own}: the state directory was restored from an older copy",
     )
 
@@ -156,7 +156,7 @@ EQUIVOCATORS_SHOWN: Final = 4
 
 
 def equivocation(members: Sequence[NodeId]) -> "Alarm":
-    """The alarm of members that signed two different descriptions of one incarnation; over if there are none."""
+    """Return the alarm of members that signed two descriptions of one incarnation; it ends if the list is empty."""
     if not members:
         return Alarm(AlarmKind.EQUIVOCATION, "no member shows different nodes different descriptions now", over=True)
     shown = ", ".join(each.hex() for each in members[:EQUIVOCATORS_SHOWN])
@@ -175,7 +175,7 @@ class Alarm:
     kind: AlarmKind
     text: str
     over: bool = False
-    """The condition has passed by itself."""
+    """The condition has ended."""
 
 
 LocalEffect = (
@@ -195,10 +195,10 @@ Effect = Send | LocalEffect
 
 
 class Context:
-    """What all parts of one node's core share: this node, its members, and what the step under way brings about.
+    """The state shared by all parts of one node's core: this node, its members, and the effects of the current step.
 
-    Everything that leaves the core passes here and is counted. Counters are keyed by names from closed sets (message
-    classes, drop reasons), so that no stranger can make them grow.
+    Every output of the core passes here and is counted. Counters are keyed by names from closed sets (message classes,
+    drop reasons), so that other nodes cannot make them grow.
     """
 
     def __init__(self, local: LocalNode, members: Membership, options: SwimOptions, random: Random, now: int) -> None:
@@ -207,29 +207,29 @@ class Context:
         self.options = options
         self.random = random
         self.now = now
-        """The time of the step under way."""
+        """The time of the current step."""
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
         self.dropped: Counter[CountedDrop] = Counter()
         self.effects: list[Effect] = []
-        self.asked_from: tuple[Address, ...] = ()
-        """The addresses that the datagram under way may be from, which nothing proves."""
+        self.unproved_sources: tuple[Address, ...] = ()
+        """The possible source addresses of the current datagram, all unproved."""
 
     def send(self, target: Address, message: Message, recipient: NodeId | None, boxed_for: bytes = b"") -> None:
-        """Send a message and count it. No recipient: the node that lives at the address."""
+        """Send a message and count it. Without a recipient it is for the node at the address."""
         self.sent[type(message).__name__] += 1
-        is_limited = target in self.asked_from and (target.host, target.port) not in self.members.proved
+        is_limited = target in self.unproved_sources and (target.host, target.port) not in self.members.proved
         self.effects.append(Send(target, message, recipient, boxed_for, is_limited))
 
     def emit(self, effect: LocalEffect) -> None:
-        """Add any other effect."""
+        """Queue an effect other than Send."""
         self.effects.append(effect)
 
     def drop(self, reason: DropReason) -> None:
-        """Count something that changed nothing."""
+        """Count an input without effect."""
         self.dropped[reason] += 1
 
     def take_effects(self) -> list[Effect]:
-        """The effects since the last call, in order."""
+        """Return the effects since the last call, in order."""
         effects, self.effects = self.effects, []
         return effects

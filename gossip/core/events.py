@@ -1,4 +1,4 @@
-"""What can happen to a `Swim`: the inputs of `step(event, now)`."""
+"""The inputs of a `Swim`: the events of `step(event, now)`."""
 
 from dataclasses import dataclass, field
 
@@ -18,9 +18,9 @@ class Received:
     message: Message
     token_valid: bool = False
     boxed: bool = False
-    """It came in a box for this node's identity: no gossip key was needed to read it."""
+    """True if it came in a box for this node's identity, so that no gossip key was needed to read it."""
     size_bytes: int = field(default=0, compare=False)
-    """Of its datagram: answers to an address that is not proved are together no larger."""
+    """The size of its datagram: replies to an unproved address are together not larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Unreadable:
 
     source: Address
     is_retired: bool = False
-    """Its key is one that the group has removed."""
+    """The group has removed its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +48,19 @@ class SeedsGiven:
 
 @dataclass(frozen=True, slots=True)
 class MetadataChanged:
-    """The application changed what this node says about itself; the incarnation number is raised."""
+    """The application changed this node's metadata; the incarnation number is raised."""
 
     metadata: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveRequested:
-    """The operator wants this node to leave. It tells its peers and answers no joins from then on."""
+    """The operator requested that this node leave. It notifies its peers and ignores joins from then on."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceSwitched:
-    """While `on`, this node ignores requests to join (it stays a member that probes and answers)."""
+    """While `on`, this node ignores requests to join (it remains a member that probes and replies)."""
 
     on: bool
 
@@ -75,7 +75,7 @@ class UserEventRequested:
 
 @dataclass(frozen=True, slots=True)
 class QueryRequested:
-    """The application asks every member; the answers and the end of the query carry `ticket`."""
+    """The application sends a query to every member; the replies and the end of the query carry `ticket`."""
 
     ticket: int
     name: str
@@ -85,7 +85,7 @@ class QueryRequested:
 
 @dataclass(frozen=True, slots=True)
 class AnswerGiven:
-    """The application answers a query that it received."""
+    """The application replies to a query that it received."""
 
     query_id: UserMessageId
     body: bytes

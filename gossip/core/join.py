@@ -1,45 +1,44 @@
-"""Joining, on both sides: how this node gets peers, and how it gives links to others.
+"""Joining, on both sides: obtaining peers, and granting links to other nodes.
 
 *The joiner* sends JoinReqs to addresses:
 
     JoinReq ──▶ JoinNak(TOKEN_EXPECTED, token) ──▶ JoinReq with it ──▶ JoinAck         a new peer
-                                                                  └──▶ JoinRedirect    try those, boundedly
-                                                                  └──▶ JoinNak, silence    the next seed, later
+                                                                  └──▶ JoinRedirect    try those, up to a limit
+                                                                  └──▶ JoinNak, no reply    the next seed, later
 
-It has three sources of addresses: seeds that an operator gave (kept and retried without end, since a whole site may
-come back after hours), hints from broadcasts (dropped after a few failures, as are addresses that a seed's name had
-before), and, once the node knows members, its own
-directory: a node with fewer peers than it could have looks for more, which makes a small group a full mesh and repairs
-an overlay. Retries back off exponentially with jitter: a hundred nodes that lost the same seed must not return to it in
-step. When a search finds no room anywhere (all are at capacity, one vacancy is left over) its pace drops the same way.
+It has three sources of addresses: seeds from an operator (kept and retried without end, since a whole site may return
+after hours), hints from broadcasts (dropped after a few failures, as are former addresses of a seed's name), and its
+own directory. A node with fewer peers than its capacity looks for more, which makes a small group a full mesh and
+repairs an overlay. Retries back off exponentially with jitter: a hundred nodes that lost the same seed must not return
+to it in step. When a search finds only members at capacity (one vacancy is left over), its pace drops the same way.
 
 *The receiver* answers a JoinReq:
 
-    leaving, in maintenance     nothing
-    no valid token              a JoinNak with a token (minted by the wire)
-    the policy says no          a JoinNak with its own domain, code and etag
+    leaving, in maintenance     no reply
+    no valid token              a JoinNak with a token (minted by the wire layer)
+    the policy refuses          a JoinNak with the policy's domain, code and etag
     room                        JoinAck; the link is symmetrical from now on
     no room, others have        JoinRedirect to them
     no known member has room    the link A-B becomes A-new-B: JoinAck to new, JoinRedirect(EDGE_SPLIT) to B
     new could not use two ends  JoinNak(AT_CAPACITY)
 
 Splitting lets a full overlay take a joiner: the number of peers of each member stays the same, and the new one gets
-two. It happens only for a source with two vacancies, so each split uses up two and splitting comes to an end.
-Capacities of 2 can only form rings, perhaps several; from 3 on the overlay holds together.
+two. It happens only for a source with two vacancies, so each split uses up two and the number of splits is finite.
+Capacities of 2 can only form rings, perhaps several; from 3 on the overlay is connected.
 
-A source that this node holds for dead, of which it knows a later generation, or which it knows elsewhere under the same
-incarnation does not become a peer by its word alone (that would break the precedence rule): it is told what this node
-holds, refutes, and asks again.
+The receiver does not accept a source as a peer yet if it has recorded the source as dead, with a later generation, or
+at another address with the same incarnation: that would break the precedence rule. It sends its record to the source,
+which refutes it and joins again.
 
 *Rewiring* repairs an overlay after a partition. While a group is split, each half fills the links that it lost among
-its own members. Once they learn of each other again, every node may be at capacity: updates cross by the occasional
-probe of the directory, but not one link does, and the next failure could cut the halves apart for good. So a node at
-capacity that sees a dead member revive gives up two links, with a probability that makes about two nodes of the group
+its own members. When the halves discover each other again, every node may be at capacity. Updates then cross only by
+occasional probes of the directory, not by links, and the next failure could separate the halves permanently. So a node
+at capacity that sees a dead member revive drops two links, with a probability that makes about two nodes of the group
 do so per revived member:
 
     Y1 - X - Y2   and   Z - W      become      Y1 - Y2   and   Z - X - W
 
-Y1 and Y2 are told to link with each other, X joins Z, which splits one of its links for it. The number of peers of each
+Y1 and Y2 are redirected to each other. X joins Z, which splits one of its links for it. The number of peers of each
 stays the same.
 """
 
@@ -64,21 +63,21 @@ _HINTS_BURST: Final = 8
 """Joins by hints: nothing proves the address in a broadcast, and each causes up to `join_tries` JoinReqs there."""
 _ALARM_FAILURES: Final = 3
 _ALONE_PERIODS: Final = 10
-"""After so many gossip periods without any peer, a node that had peers is isolated."""
+"""A node that had peers is isolated after this number of gossip periods without any."""
 _TOKENS_PER_JOIN: Final = 3
 _ALTERNATIVES_LIMIT: Final = 8
 _REDIRECT_ADDRESSES: Final = 4
 _ENDS_OF_A_SPLIT: Final = 2
 _UNREADABLE_BEFORE: Final = 3
 _UNREADABLE_SOURCES: Final = 4
-_UNREADABLE_ASKED_PER_SECOND: Final = 0.5
-_UNREADABLE_ASKED_BURST: Final = 2
+_UNREADABLE_JOINS_PER_SECOND: Final = 0.5
+_UNREADABLE_JOINS_BURST: Final = 2
 """JoinReqs to such senders: fewer than the joins that may be under way, so the seeds are still tried."""
-_UNREADABLE_STANDS_MS: Final = 120_000
+_UNREADABLE_ALARM_MS: Final = 120_000
 """Members announce themselves every half minute or so."""
 
 AdmissionPolicy = Callable[[NodeInfo], JoinNak | None]
-"""Why a joiner with a valid token is refused all the same, or None."""
+"""Returns the reason to refuse a joiner with a valid token, or None."""
 
 
 def admit_all(_source: NodeInfo) -> JoinNak | None:
@@ -105,7 +104,7 @@ class _Join:
     tokens: int = 0
     redirects: int = 0
     answers_unreadable: bool = False
-    """One JoinReq only: its address may be forged, and each datagram must not make this node send several there."""
+    """This join sends one JoinReq only. Its address may be forged, and a datagram must not cause several there."""
     tried: set[Address] = field(default_factory=set)
     alternatives: deque[Address] = field(default_factory=lambda: deque(maxlen=_ALTERNATIVES_LIMIT))
 
@@ -133,36 +132,36 @@ class Joiner:
         self._seeds: dict[Address, _Seed] = {}
         self._joins: dict[Address, _Join] = {}
         self._next_seek_at = context.now
-        self._fruitless = 0
+        self._failed_searches = 0
         self._alarmed = False
         self._alone_since: int | None = None
-        """When the last peer was lost; None before the first one, and while there is one."""
+        """The time when the last peer was lost; None before the first peer and while there is one."""
         self._had_peer = False
         self._alarmed_of_key = False
         self._unreadable: dict[Address, _Sender] = {}
-        """Datagrams of this farm under a key that this node lacks, by sender, while it has no peer."""
-        self._to_ask: list[Address] = []
-        """Their senders that get a JoinReq next."""
-        self._asks_of_unreadable = TokenBucket(_UNREADABLE_ASKED_PER_SECOND, _UNREADABLE_ASKED_BURST)
+        """Senders of this farm's datagrams under a key that this node lacks, recorded only without peers."""
+        self._to_join: list[Address] = []
+        """The senders among them that get a JoinReq next."""
+        self._joins_of_unreadable = TokenBucket(_UNREADABLE_JOINS_PER_SECOND, _UNREADABLE_JOINS_BURST)
         self._unreadable_until: int | None = None
-        """When the alarm about them ends; None without one."""
+        """The end of the alarm about them; None without an alarm."""
         self._rewirings = TokenBucket(1, 1)
         self._hints = TokenBucket(_HINTS_PER_SECOND, _HINTS_BURST)
         self._link_naks = TokenBucket(options.join_rate_per_second, options.join_burst)
 
     @property
     def seed_count(self) -> int:
-        """How many seed addresses are kept."""
+        """The number of seed addresses kept."""
         return len(self._seeds)
 
     @property
     def in_flight(self) -> int:
-        """How many joins are under way."""
+        """The number of joins in flight."""
         return len(self._joins)
 
     @property
     def deadline(self) -> int | None:
-        """When something is to be tried or given up."""
+        """The time of the next try, timeout or end of an alarm."""
         if self._local.leaving:
             return None
         times = [join.next_at for join in self._joins.values()] if self._joins else []
@@ -171,7 +170,7 @@ class Joiner:
         if self._alone_since is not None and not self._alarmed:
             times.append(self._alone_since + self._alone_limit_ms)
         if self._has_free:
-            if self._to_ask:
+            if self._to_join:
                 times.append(self._context.now)
             times.extend(seed.next_at for seed in self._seeds.values())
             if self._members.is_short:
@@ -187,7 +186,7 @@ class Joiner:
     def add_seeds(
         self, addresses: tuple[Address, ...], former: tuple[Address, ...] = (), *, is_hint: bool = False
     ) -> None:
-        """Add addresses to join through; known ones keep their pace. Those of `former` become hints."""
+        """Add addresses to join through; known ones keep their pace. Turn the addresses in `former` into hints."""
         for address in former:
             if address in self._seeds:
                 self._seeds[address].is_hint = True
@@ -210,7 +209,7 @@ class Joiner:
         return True
 
     def receive_broadcast(self, info: NodeInfo) -> None:
-        """A node announced its presence: its address is a hint."""
+        """Add the address of a node that announced its presence, as a hint."""
         if not is_plausible(info):
             self._context.drop(DropReason.BAD_DESCRIPTION)
         elif info.node_id == self._local.node_id:
@@ -219,11 +218,11 @@ class Joiner:
             self.add_seeds((info.address,), is_hint=True)
 
     def receive_unreadable(self, source: Address) -> None:
-        """A node of this farm seals with a key that this node lacks.
+        """Handle a datagram of this farm sealed with a key that this node lacks.
 
-        A node without peers may be the one with the wrong key. If its key is retired, a member says so in answer to a
-        JoinReq; to a key that the farm never had nothing answers, so the alarm comes here as well. The label is in
-        clear, so the datagram may be forged: it causes one JoinReq at most, and few senders are remembered.
+        A node without peers may have the wrong key. If its key is retired, a member reports that in reply to a JoinReq.
+        A key that the farm never had gets no reply, so the alarm is raised here. The label is in clear, so the datagram
+        may be forged: it causes one JoinReq at most, and few senders are recorded.
         """
         if len(self._members.links) > 0:
             return
@@ -236,12 +235,12 @@ class Joiner:
         sender.seen_at, sender.count = now, sender.count + 1
         if sender.count < _UNREADABLE_BEFORE:
             return
-        if source not in self._joins and source not in self._to_ask and self._asks_of_unreadable.take(now):
-            self._to_ask.append(source)
+        if source not in self._joins and source not in self._to_join and self._joins_of_unreadable.take(now):
+            self._to_join.append(source)
         if self._unreadable_until is not None:
-            self._unreadable_until = self._context.now + _UNREADABLE_STANDS_MS
+            self._unreadable_until = self._context.now + _UNREADABLE_ALARM_MS
         elif not self._alarmed_of_key:
-            self._unreadable_until = self._context.now + _UNREADABLE_STANDS_MS
+            self._unreadable_until = self._context.now + _UNREADABLE_ALARM_MS
             text = (
                 f"the node at {source.host}:{source.port} has this farm's label and seals its gossip with a key that"
                 " this node does not have: one of the two key files is out of date. Copy the current key from a"
@@ -250,8 +249,8 @@ class Joiner:
             self._context.emit(Alarm(AlarmKind.KEY_RETIRED, text))
 
     def _drop_sender(self) -> bool:
-        """Make room for a sender: one that was asked already, or was not received for long, gives way."""
-        old = self._context.now - _UNREADABLE_STANDS_MS
+        """Make room for a sender: drop a sender with its JoinReq, or without datagrams for a long time."""
+        old = self._context.now - _UNREADABLE_ALARM_MS
         for address, sender in self._unreadable.items():
             if sender.count >= _UNREADABLE_BEFORE or sender.seen_at <= old:
                 del self._unreadable[address]
@@ -260,7 +259,7 @@ class Joiner:
 
     def _forget_unreadable(self) -> None:
         self._unreadable.clear()
-        self._to_ask.clear()
+        self._to_join.clear()
         if self._unreadable_until is not None:
             self._unreadable_until = None
             if not self._alarmed_of_key:
@@ -268,7 +267,7 @@ class Joiner:
                 self._context.emit(Alarm(AlarmKind.KEY_RETIRED, text, over=True))
 
     def expire(self) -> None:
-        """Retry what is due, then begin what is due."""
+        """Retry due joins, then begin due ones."""
         now = self._context.now
         if self._unreadable_until is not None and self._unreadable_until <= now:
             self._forget_unreadable()
@@ -276,8 +275,8 @@ class Joiner:
             if join.next_at <= now:
                 self._retry(join)
         self._check_isolation()
-        while self._to_ask and self._has_free:
-            self._begin(self._to_ask.pop(0), answers_unreadable=True)
+        while self._to_join and self._has_free:
+            self._begin(self._to_join.pop(0), answers_unreadable=True)
         due = [(address, seed) for address, seed in self._seeds.items() if seed.next_at <= now]
         self._random.shuffle(due)
         for address, seed in due:
@@ -311,8 +310,8 @@ class Joiner:
             and entry.address not in self._joins
             and entry.address != self._local.info.address
         ]
-        roomy = [entry for entry in others if entry.peer_count is None or entry.has_room]
-        pool = roomy or others
+        with_room = [entry for entry in others if entry.peer_count is None or entry.has_room]
+        pool = with_room or others
         return self._random.sample(pool, max(min(free, wanted - len(self._joins), len(pool)), 0))
 
     # -- joins ---------------------------------------------------------------------------------------------------------
@@ -341,7 +340,7 @@ class Joiner:
             self._move_on(join)
 
     def _move_on(self, join: _Join) -> None:
-        """This address does not serve: go on with the next alternative, or give up."""
+        """Continue with the next alternative after an address has failed, or fail the join."""
         del self._joins[join.address]
         while join.alternatives and join.redirects < self._options.redirects_per_join:
             address = join.alternatives.popleft()
@@ -363,7 +362,7 @@ class Joiner:
             if seed.is_hint and seed.failures >= _HINT_FAILURES:
                 del self._seeds[join.seed]
         if join.seed is None and not join.answers_unreadable:
-            self._fruitless += 1
+            self._failed_searches += 1
             self._next_seek_at = now + self._seek_pause_ms()
         self._check_isolation()
 
@@ -374,7 +373,8 @@ class Joiner:
         if seeds_fail:
             what, addresses = "seed addresses", list(self._seeds)
         elif self._alone_since is not None and self._context.now - self._alone_since >= self._alone_limit_ms:
-            # Found by broadcast, say: there is no seed to fail, and the broadcasts of the others do not arrive either.
+            # For example after discovery by broadcast: no seed can fail, and the broadcasts of the others do not
+            # arrive.
             what, addresses = "members that it knew", [each.address for each in self._members.not_left()]
             self._alone_since = None
         else:
@@ -393,8 +393,8 @@ class Joiner:
         return _ALONE_PERIODS * self._options.gossip_period_ms
 
     def peers_changed(self) -> None:
-        """A peer was gained or lost: a search may succeed again."""
-        self._fruitless = 0
+        """Restart the search after a peer was gained or lost, since it may succeed now."""
+        self._failed_searches = 0
         self._next_seek_at = min(self._next_seek_at, self._context.now + self._options.gossip_period_ms)
         if len(self._members.links) > 0:
             self._alarmed = False
@@ -406,25 +406,25 @@ class Joiner:
             self._alone_since = self._context.now
 
     def stop(self) -> None:
-        """This node leaves: it joins no more."""
+        """Cancel all joins, since this node leaves."""
         self._joins.clear()
 
     def _seek_pause_ms(self) -> int:
         longest = self._options.join_backoff_max_ms
-        return self._jittered(min(self._options.gossip_period_ms << min(self._fruitless, 16), longest))
+        return self._jittered(min(self._options.gossip_period_ms << min(self._failed_searches, 16), longest))
 
     def _backoff_ms(self, failures: int) -> int:
         longest = self._options.join_backoff_max_ms
         return self._jittered(min(self._options.join_backoff_min_ms << min(failures, 16), longest))
 
     def _jittered(self, duration_ms: int) -> int:
-        """Between three quarters and five quarters of a duration."""
+        """Return a random duration between three quarters and five quarters of the given one."""
         return max(1, duration_ms * self._random.randrange(750, 1_251) // 1_000)
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
     def receive_answer(self, source: Address, answer: JoinAck | JoinNak | JoinRedirect) -> None:
-        """An answer to a JoinReq, or word of the end of a link."""
+        """Handle a reply to a JoinReq, or a notice that a peer closed a link."""
         if answer.receiver_generation != self._local.incarnation.generation:
             # For an earlier generation: late, or a recording replayed to a node that has just started.
             self._context.drop(DropReason.FORMER_LIFE)
@@ -454,9 +454,9 @@ class Joiner:
         elif entry is not None and self._members.link(entry):
             entry.link_secret = _secret_in(join.token)
         elif entry is not None:
-            # Others joined this node meanwhile: no room for the peer that it asked.
+            # Others have joined this node since its JoinReq, so it cannot link with the peer that replied.
             self._send_link_nak(source, entry.node_id, entry.incarnation, _secret_in(join.token))
-        # Only now: in a full directory the sample could push out the very member that names it.
+        # This follows the link: in a full directory the sample could evict its own sender.
         for info in ack.sample:
             self._updates.apply_alive(info, further=False)
 
@@ -465,7 +465,7 @@ class Joiner:
         code = nak.code if nak.domain == DOMAIN else None
         if code == RefusalCode.LINK_REJECTED:
             peer = self._members.peer_at(source)
-            # One that crossed this node's JoinReq on the way does not count: the answer to that is still to come.
+            # A notice that crossed this node's JoinReq does not count: the reply to the JoinReq will follow.
             if join is not None or peer is None or not self._is_of_peer(nak.etag, peer):
                 self._context.drop(DropReason.UNSOLICITED)
             else:
@@ -518,7 +518,7 @@ class Joiner:
     # -- links ---------------------------------------------------------------------------------------------------------
 
     def reject_link(self, source: Address, ping: PingRequest) -> None:
-        """A node that is no peer probes this one as its peer: say so, unless this node's JoinReq is on the way."""
+        """Reject the ping of an unlinked node that treats this node as its peer, unless this node is joining it."""
         if source not in self._joins and self._link_naks.take(self._context.now):
             self._send_link_nak(source, ping.source_id, ping.source_incarnation, ping.seq.to_bytes(NUMBER_BYTES))
 
@@ -527,22 +527,22 @@ class Joiner:
         self._context.send(target, nak, node_id)
 
     def _is_of_peer(self, proof: bytes, peer: MemberRecord) -> bool:
-        """Return True if what ends a link names a secret of its ends, which a forged source address does not tell."""
+        """Return True if `proof` is the link's secret or the number of its last ping, which address forgers lack."""
         has_secret = bool(peer.link_secret) and proof == peer.link_secret
         return has_secret or self._prober.is_of_ping(proof, peer.node_id)
 
     def rewire(self, node_id: NodeId) -> None:
-        """A member that was dead in this node's view lives: perhaps exchange links so that one leads to it."""
+        """Exchange links, with some probability, so that one leads to a member that has revived in this node's view."""
         members, entry = self._members, self._members.get(node_id)
         if entry is None or members.has_room or node_id in members.links or not entry.is_live:
             return
         is_chosen = self._random.random() * members.live_count < _ENDS_OF_A_SPLIT
         if not is_chosen or not self._has_free or not self._rewirings.take(self._context.now):
             return
-        able = [peer for peer in members.peers() if peer.status is Status.ALIVE]
-        if len(able) < _ENDS_OF_A_SPLIT:
+        alive = [peer for peer in members.peers() if peer.status is Status.ALIVE]
+        if len(alive) < _ENDS_OF_A_SPLIT:
             return
-        one, other = self._random.sample(able, _ENDS_OF_A_SPLIT)
+        one, other = self._random.sample(alive, _ENDS_OF_A_SPLIT)
         for peer, partner in ((one, other), (other, one)):
             members.unlink(peer.node_id)
             self._context.send(peer.address, _split_off(peer, partner), peer.node_id)
@@ -554,14 +554,14 @@ def _secret_in(token: bytes) -> bytes:
 
 
 def _split_off(peer: MemberRecord, partner: MemberRecord) -> JoinRedirect:
-    """Return what ends the link with a peer; it names the link's secret, or the number of the peer's last ping."""
+    """Return the notice that ends the link with a peer. It has the link's secret, or the number of the last ping."""
     number = b"" if peer.last_ping is None else peer.last_ping.to_bytes(NUMBER_BYTES)
     generation = peer.info.incarnation.generation
     return JoinRedirect((partner.address,), DOMAIN, RefusalCode.EDGE_SPLIT, peer.link_secret or number, generation)
 
 
 class Admission:
-    """Decides about JoinReqs."""
+    """The decision about JoinReqs."""
 
     def __init__(
         self,
@@ -618,7 +618,7 @@ class Admission:
             return
         entry = self._members.get(request.source.node_id)
         if entry is None and not self._members.has_room and not self._may_split(request):
-            # Not admitted, so not recorded: a refusal costs no memory.
+            # Without admission it is not recorded either: a refusal does not use memory.
             self._refuse(source, request)
             return
         entry = self._updates.apply_alive(request.source)
@@ -633,7 +633,7 @@ class Admission:
             return
         entry.peer_count = request.peer_count
         if source == entry.address:
-            # Else it may be another holder of the key, with the description of the member.
+            # Otherwise it may be another key holder with the member's description.
             entry.link_secret = _secret_in(request.token)
         if entry.node_id in self._members.links or self._members.link(entry):
             self._welcome(source, entry)
@@ -657,27 +657,27 @@ class Admission:
         self._answer(source, entry.info, JoinAck(self._local.info, sample, self._queries.clock))
 
     def _answer(self, target: Address, receiver: NodeInfo, answer: JoinAck | JoinNak | JoinRedirect) -> None:
-        """Send it for the receiver's present generation: a later one must not take a recording of it for an answer."""
+        """Bind the reply to the receiver's current generation, so that it cannot be replayed after a restart."""
         bound = replace(answer, receiver_generation=receiver.incarnation.generation)
         self._context.send(target, bound, receiver.node_id)
 
     def _refuse(self, source: Address, request: JoinReq) -> None:
-        roomy = self._with_room(request)
-        if not roomy:
+        with_room = self._with_room(request)
+        if not with_room:
             self._answer(source, request.source, JoinNak(DOMAIN, RefusalCode.AT_CAPACITY))
             return
-        chosen = self._context.random.sample(roomy, min(_REDIRECT_ADDRESSES, len(roomy)))
-        # The first named will probably be taken: do not send all joiners there until it has sent its new figure.
+        chosen = self._context.random.sample(with_room, min(_REDIRECT_ADDRESSES, len(with_room)))
+        # Joiners will probably use the first address: spread them until that node has reported its new peer count.
         chosen[0].peer_count = (chosen[0].peer_count or 0) + 1
         addresses = tuple(entry.address for entry in chosen)
         self._answer(source, request.source, JoinRedirect(addresses, DOMAIN, RefusalCode.AT_CAPACITY))
 
     def _split(self, source: Address, entry: MemberRecord) -> None:
-        able = [peer for peer in self._members.peers() if peer.status is Status.ALIVE]
-        if not able:
+        alive = [peer for peer in self._members.peers() if peer.status is Status.ALIVE]
+        if not alive:
             self._answer(source, entry.info, JoinNak(DOMAIN, RefusalCode.AT_CAPACITY))
             return
-        other = self._context.random.choice(able)
+        other = self._context.random.choice(alive)
         self._members.unlink(other.node_id)
         self._members.link(entry)
         self._context.send(other.address, _split_off(other, entry), other.node_id)

@@ -1,18 +1,18 @@
-"""How a change of the farm's keys reaches every member: sent to all peers at once, then compared on every ping.
+"""The distribution of changed keys to every member: sent to all peers immediately, then compared on every ping.
 
     changed here ──KeyringUpdate──▶ each peer ──(changed there)──▶ its peers ...        a flood, once per change
-    every ping and ack carries the keyring's digest; where they differ both send their keyring, at a bounded rate
+    every ping and ack carries the keyring's digest; if they differ, both send their keyring, at a bounded rate
 
-The flood is quick and may miss a member; the digests find it within a few periods. The agent finds a member that cannot
-read this node any more, because it missed the new key before this node began to seal with it: its datagrams are sealed
-with a key that still opens but is no longer the primary, and the answer is the keyring sealed with that key.
+The flood is quick and may miss a member; the digests find it within a few periods. A member that missed a new key
+cannot read this node's datagrams after this node has begun to seal with it. The agent detects such a member, because
+its datagrams are sealed with an open key that is no longer the primary. The reply is the keyring, sealed with that key.
 
-*Split keyrings.* A node that sends different keys to two members could make them unable to read each other. So a
-keyring is merged only if some key that opens now still opens afterwards. Several such steps in a row may leave no
-common key all the same. Then each of the two receives datagrams from the other's address that it cannot open, and
-answers with its keyring in a box for the other's identity (`gossip.wire.box`), which needs no common key. Merging is
-the same in any order, so both end with the same keyring. Keyring updates are signed by their sender, and the
-application decides which senders are trusted.
+*Split keyrings.* A node that sends different keys to two members could make them unable to read each other's datagrams.
+So a keyring is merged only if some open key stays open. Several such steps in a row may still leave no common key. Then
+each of the two receives datagrams from the other's address that it cannot open. It replies with its keyring in a box
+for the other's identity (`gossip.wire.box`), which needs no common key. Merging is the same in any order, so both end
+with the same keyring. Keyring updates are signed by their sender, and the application decides which senders are
+trusted.
 
 A keyring that begins an era is used first and sent afterwards, under its own key: a member without that key must not
 read it. A keyring of another era is never taken from a KeyringUpdate: the node that began the era has other ways.
@@ -30,7 +30,7 @@ from gossip.core.messages import DropReason, KeyringUpdate
 from gossip.core.options import TokenBucket
 
 KEYS_QUERY: Final = "gossip:keys"
-"""The name of the query that every member answers with its keyring's summary, by itself."""
+"""The name of the query that every member answers automatically with its keyring's summary."""
 
 _SENT_WITHOUT_PEERS: Final = 64
 
@@ -46,33 +46,33 @@ class KeyringExchange:
         self.keyring = keyring
         self.digest = b"" if keyring is None else keyring.digest
         self.is_stored = True
-        """Whether a restart of this node would find this keyring: false from a change until the node has stored it."""
+        """True if a restart of this node would find this keyring: false from a change until the node has stored it."""
 
     @property
     def summary(self) -> bytes:
         """The answer to the query about keys: the keyring's summary, and a byte that is 1 if the keyring is stored.
 
-        Earlier versions pass over a last byte that is no whole key, and send none.
+        Earlier versions ignore an incomplete key at the end, and do not send this byte.
         """
         return b"" if self.keyring is None else self.keyring.summary + bytes([self.is_stored])
 
     def stored(self, keyring: Keyring) -> None:
-        """The node has stored this keyring; if another one has come since, that is not stored yet."""
+        """Record that the node has stored this keyring; a keyring received since then is not stored yet."""
         self.is_stored = self.is_stored or keyring == self.keyring
 
     def change(self, keyring: Keyring) -> None:
-        """This node's operator changed the keyring (merged: another change may have arrived meanwhile)."""
+        """Apply the operator's change of the keyring. It is merged, since another change may have arrived."""
         if self.keyring is not None:
             self._become(self.keyring.merge(keyring))
 
     def receive(self, keyring: Keyring, *, boxed: bool) -> None:
-        """Another member's keyring. `boxed`: it came in a box for this node's identity, which needs no common key."""
+        """Merge another member's keyring. `boxed`: it came in a box for this node's identity, without a common key."""
         reason = self._apply(keyring, boxed=boxed)
         if reason is not None:
             self._context.drop(reason)
 
     def _apply(self, keyring: Keyring, *, boxed: bool) -> DropReason | None:  # noqa: PLR0911 - one return per reason
-        """Merge a keyring, or say why not."""
+        """Merge a keyring, or return the reason not to."""
         now = self._context.now
         if self.keyring is None or not keyring.is_sound() or keyring.clock > self._clock_bound.at(now):
             return DropReason.BAD_KEYRING
@@ -91,12 +91,12 @@ class KeyringExchange:
         return None
 
     def compare(self, source: Address, digest: bytes) -> None:
-        """A member's digest came with a ping or an ack: if it differs, send the keyring."""
+        """Send the keyring if the digest from a member's ping or ack differs."""
         if self.keyring is not None and digest and digest != self.digest and self._repairs.take(self._context.now):
             self._context.send(source, KeyringUpdate(self.keyring), None)
 
     def repair(self, source: Address) -> None:
-        """No key opens what `source` sends: the member there, if this node knows one, gets the keyring in a box."""
+        """Send the keyring in a box to the member at `source`, if known: no key opens its datagrams."""
         if self.keyring is None or not self._repairs.take(self._context.now):
             return
         entry = next((each for each in self._context.members.entries() if each.address == source), None)
@@ -114,10 +114,10 @@ class KeyringExchange:
         if begins_era:
             self._context.emit(UseKeyring(keyring))
         members = self._context.members
-        # Without peers it goes to all known members, the lost as well: none could read what is sealed from now on.
+        # Without peers it goes to all known members, dead ones included: they cannot read anything sealed from now on.
         receivers = members.peers() or members.entries()[:_SENT_WITHOUT_PEERS]
         for address in dict.fromkeys(entry.address for entry in receivers):
             self._context.send(address, KeyringUpdate(keyring), None)
         if not begins_era:
-            # Sent before it is used: a peer could not open what it has not installed yet.
+            # Send it before using it: a peer could not open datagrams under a key that it has not installed yet.
             self._context.emit(UseKeyring(keyring))

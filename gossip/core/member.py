@@ -1,23 +1,23 @@
-"""Who a member is, how it stands, and which of two updates about it wins.
+"""The identity and status of a member, and the precedence of two updates about it.
 
 A node is named by its `NodeId`. Each start of it has a `generation` (a persisted counter), and within a generation it
 raises `number` to refute a suspicion or to announce new metadata. The pair is its `Incarnation`.
 
 *Precedence.* An update claims an incarnation and a status. Rows are what is claimed, columns what is known, and the
-three places of a cell are for a claimed incarnation that is older than, equal to and newer than the known one:
+three places of a cell are for a claimed incarnation that is older than, equal to and newer than the recorded one:
 
-    .  nothing happens     +  the update replaces what is known     c  it confirms the suspicion that runs
+    .  no effect           +  the update replaces the record        c  it confirms the active suspicion
 
 It is one total order, (incarnation, status) with left > dead > suspect > alive, so all nodes that received the same
-updates end with the same one, in whatever order they came. SWIM's own rule (a death is final) needs no such table, but
-a healed partition could never come back together: each half has declared the other dead for good.
+updates end with the same record, in any order of arrival. SWIM's own rule (a death is final) needs no such table, but a
+healed partition could never reunite: each half has permanently declared the other dead.
 
-Only a node itself knows the truth about itself. It answers (`!`) an update that would win elsewhere with a higher
+Only a node itself has the truth about itself. It answers (`!`) an update that would win elsewhere with a higher
 incarnation.
 
 *This node.* Only a node itself raises its number. If it receives a higher generation of itself, its own record of
-starts is older than what the group remembers (a restored backup, a lost disk): it takes the next generation, or its
-updates would never win again.
+starts is older than the group's record (a restored backup, a lost disk). It then takes the next generation, because
+otherwise its updates would never win again.
 """
 
 from collections.abc import Mapping
@@ -40,16 +40,18 @@ INCARNATION_LIMIT: Final = 1 << 53
 LAST_GENERATION: Final = INCARNATION_LIMIT - 2
 """The last generation that a node begins or stores: its peers accept one more, so a claim about it can be refuted."""
 GENERATION_STEP_LIMIT: Final = 1 << 24
-"""No node restarts so often unnoticed: an unsigned claim further ahead of what its subject signed is false. Its subject
-would have to adopt it, and two such claims would use up the generations of that node."""
+"""The maximum step of an unsigned generation. A claim further ahead of its subject's signature is false: restarts are
+not
+so frequent. Its subject would have to adopt it, and two such claims would use up the generations of that node."""
 
 NUMBER_STEP_LIMIT: Final = 1 << 10
-"""No node raises its number so often while another receives nothing of it: at two refutations a second this is eight
-minutes. A member that is further ahead is known by its next description."""
+"""The maximum step of an unsigned number: eight minutes of two refutations a second, none received. The next
+description
+of a member that is further ahead restores its record."""
 
 
 class Status(IntEnum):
-    """How a member stands; the numeric order is the precedence at equal incarnation."""
+    """The status of a member; the numeric order is the precedence at equal incarnation."""
 
     ALIVE = 0
     SUSPECT = 1
@@ -63,14 +65,14 @@ ALIVE, SUSPECT, DEAD, LEFT = Status
 class Incarnation(NamedTuple):
     """A start of a member (`generation`), and the updates that it made since (`number`).
 
-    A tuple, since three of them are compared with every datagram, which tuples do without running a line of Python.
+    It is a tuple because each datagram causes three comparisons, and tuples compare without Python code.
     """
 
     generation: int
     number: int
 
     def raised(self) -> "Incarnation":
-        """The next number of the same generation."""
+        """Return the next number of the same generation."""
         return Incarnation(self.generation, self.number + 1)
 
 
@@ -84,11 +86,11 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """What a node says about itself, signed as a whole.
+    """A node's description of itself, signed as a whole.
 
     `capacity` is the number of peers that it is willing to probe. `metadata` is opaque to gossip (at most 512 bytes).
-    `credential` is what the wire floor made to prove that the node itself said so (identity key and signature); the
-    core passes it on unchanged and never reads it. It is empty for the node's own description until the wire signs.
+    `credential` is the wire layer's proof of authorship (identity key and signature); the core passes it on unchanged
+    and never reads it. It is empty for the node's own description until the wire signs.
     """
 
     node_id: NodeId
@@ -99,17 +101,17 @@ class NodeInfo:
     credential: bytes = b""
 
     def __hash__(self) -> int:
-        """A signature stands for all that it covers, and infos are looked up with every datagram."""
+        """Hash the signature, which covers the rest: infos are looked up with every datagram."""
         return hash(self.credential or self.node_id)
 
 
 def is_sound(incarnation: Incarnation) -> bool:
-    """Whether an incarnation leaves room to be refuted."""
+    """Return True if an incarnation leaves room for a refutation."""
     return 0 <= incarnation.generation < INCARNATION_LIMIT and 0 <= incarnation.number < INCARNATION_LIMIT
 
 
 def is_credible(claimed: Incarnation, signed: Incarnation) -> bool:
-    """Whether an unsigned update about a member may be true, given what the member itself signed last."""
+    """Return True if an unsigned update about a member may be true, given the member's last signed incarnation."""
     if not is_sound(claimed) or claimed.generation > signed.generation + GENERATION_STEP_LIMIT:
         return False
     last = signed.number if claimed.generation == signed.generation else 0
@@ -117,20 +119,20 @@ def is_credible(claimed: Incarnation, signed: Incarnation) -> bool:
 
 
 def is_plausible(info: NodeInfo) -> bool:
-    """Whether a description keeps its limits (the wire checks the same; a core trusts no caller with its memory)."""
+    """Return True if a description is within its limits. The wire checks the same; the core protects its own memory."""
     generation, number = info.incarnation
     is_sound = 0 <= generation < INCARNATION_LIMIT and 0 <= number < INCARNATION_LIMIT
     return is_sound and info.capacity >= 1 and len(info.metadata) <= METADATA_LIMIT_BYTES
 
 
 def info_bytes(info: NodeInfo) -> int:
-    """About how many bytes a description takes; this node's own is not signed yet and will grow."""
+    """Return the approximate size of a description; this node's own is not signed yet and will grow."""
     credential_bytes = len(info.credential) or CREDENTIAL_LIMIT_BYTES
     return _INFO_BASE_BYTES + len(info.address.host) + len(info.metadata) + credential_bytes
 
 
 def equivocate(one: NodeInfo, other: NodeInfo) -> bool:
-    """Return True if a node signed both, and they contradict: one incarnation, two descriptions."""
+    """Return True if a node signed two different descriptions of one incarnation."""
     if one.incarnation != other.incarnation or one == other:
         return False
     return replace(one, credential=b"") != replace(other, credential=b"")
@@ -140,7 +142,7 @@ def equivocate(one: NodeInfo, other: NodeInfo) -> bool:
 
 
 class UpdateOutcome(Enum):
-    """What an update does to the node that receives it."""
+    """The effect of an update on the receiving node."""
 
     NOTHING = "."
     REPLACES = "+"
@@ -174,12 +176,12 @@ ABOUT_SELF: Final = tuple(_cell(_ABOUT_SELF[claimed]) for claimed in Status)
 
 
 def weigh(claimed: Incarnation, status: Status, known: Incarnation, known_status: Status) -> UpdateOutcome:
-    """What an update about another member does."""
+    """Return the effect of an update about another member."""
     return ABOUT_OTHERS[status][known_status][(claimed >= known) + (claimed > known)]
 
 
 def weigh_own(claimed: Incarnation, status: Status, own: Incarnation) -> UpdateOutcome:
-    """What an update about this node itself does."""
+    """Return the effect of an update about this node itself."""
     return ABOUT_SELF[status][(claimed >= own) + (claimed > own)]
 
 
@@ -187,12 +189,11 @@ def weigh_own(claimed: Incarnation, status: Status, own: Incarnation) -> UpdateO
 
 
 class Awareness:
-    """Local health: how far this node should doubt itself before it accuses others (Lifeguard, section IV.A).
+    """Local health: a score of signs that this node itself is the cause of missed replies (Lifeguard, section IV.A).
 
-    A node that is short of processor time misses answers that did arrive. The score rises with each sign of that (a
-    failed probe, a helper's nack that did not come, a suspicion that it had to refute) and falls with each answered
-    probe. Probe period and timeout are multiplied by score + 1. A fixed timeout would let one overloaded node accuse a
-    healthy group.
+    A node that is short of processor time misses replies that did arrive. The score rises with each sign of that: a
+    failed probe, a helper's missing nack, a suspicion to refute. It falls with each answered probe. Probe period and
+    timeout are multiplied by score + 1. A fixed timeout would let one overloaded node accuse a healthy group.
     """
 
     def __init__(self, limit: int) -> None:
@@ -200,11 +201,11 @@ class Awareness:
         self.score = 0
 
     def adjust(self, delta: int) -> None:
-        """Count a sign of ill health (positive) or of health (negative)."""
+        """Count a sign of bad health (positive) or of health (negative)."""
         self.score = min(max(self.score + delta, 0), self._limit - 1)
 
     def scale(self, duration_ms: int) -> int:
-        """The duration at the present health."""
+        """Return the duration multiplied for the current health."""
         return duration_ms * (self.score + 1)
 
 
@@ -220,11 +221,11 @@ class LocalNode:
 
     @property
     def incarnation(self) -> Incarnation:
-        """The incarnation of its present description."""
+        """The incarnation of its current description."""
         return self.info.incarnation
 
     def raise_above(self, claim: Incarnation) -> None:
-        """Describe this node anew, above what is claimed within this generation."""
+        """Renew this node's description with a number above the claim, within this generation."""
         number = max(self.info.incarnation.number, claim.number) + 1
         self.info = replace(self.info, incarnation=Incarnation(self.info.incarnation.generation, number))
 

@@ -1,20 +1,21 @@
-"""The members that a node knows: its peers, and the directory of all others that it heard of.
+"""The members known to a node: its peers, and the directory of all discovered members.
 
     peer        a symmetrical link: each end probes the other and gossips with it; bounded by the node's capacity
     directory   all known members, peers included; bounded and aged, so that ten thousand members do not have to fit
 
-The RFC bounds peers by capacity. Knowing more members than one's peers costs memory only, and lets a node that loses
-peers find new ones. Dead members and members that left stay for a while as tombstones: without them a replayed or late
-update would bring them back.
+The RFC bounds peers by capacity. A directory larger than the set of peers costs memory only, and lets a node that loses
+peers find new ones. Dead and departed members stay for a while as tombstones: otherwise a replayed or late update would
+revive them.
 
-In a full directory a newcomer takes the place of, in this order:
+In a full directory a newcomer replaces a member of the first group below that has one:
 
-    the dead or gone that this node never met     first the one that was silent longest
-    the living that it never met                  first the newest
-    those that it met                             first the one that was silent longest
+    dead or left, never met by this node          the member without messages for the longest time
+    live, never met by this node                  the newest
+    met by this node                              the member without messages for the longest time
 
-A holder of the farm's key can name new identities without end. If the member that was silent longest always had to go,
-such a flood would push out every quiet member within a second. With this order the new names replace one another.
+A holder of the farm's key can name new identities without end. If the member without messages for the longest time were
+always replaced, such a flood would evict every idle member within a second. With this order the new names replace one
+another.
 
 Iteration is in insertion order everywhere (dicts, never sets of bytes), so that a run repeats exactly under one seed.
 """
@@ -32,36 +33,36 @@ _LIVE = (Status.ALIVE, Status.SUSPECT)
 
 @dataclass(slots=True, eq=False)
 class MemberRecord:
-    """What is known of one member. `incarnation` may be ahead of the signed one in `info`: verdicts are not signed."""
+    """The record of one member. `incarnation` may be ahead of the signed one in `info`: verdicts are not signed."""
 
     info: NodeInfo
     status: Status
     incarnation: Incarnation
     since_ms: int
-    heard_ms: int
+    mentioned_ms: int
     round_trip_ms: int | None = None
     peer_count: int | None = None
     contact_ms: int = 0
-    """When this node last received a message of the member itself."""
+    """The time of this node's last message from the member itself."""
     confirmed: bool = False
-    """Whether this node ever received a message of the member itself. Naming a member costs others nothing."""
+    """True if this node has ever received a message of the member itself. Naming a member costs others nothing."""
     proved: Address | None = None
-    """Its address, once it answered there to a secret of this node: a token, or the number of a ping."""
+    """Its address, once it has replied there with a secret of this node: a token, or the number of a ping."""
     proved_before: Address | None = None
-    """The address that it proved before. A second instance with its identity may be what answers at the newer one, and
-    the first one learns of it by updates only if it still receives them."""
+    """The address that it proved before. A second instance with its identity may be at the newer one, and the first one
+    learns of it by updates only if it still receives them."""
     equivocates: bool = False
-    """Whether it signed two different descriptions of one incarnation."""
+    """True if it signed two different descriptions of one incarnation."""
     last_ping: int | None = None
     """The number of its last ping to this node."""
     link_secret: bytes = b""
-    """The end of the token with which this link was asked for: both ends have it."""
+    """The end of the token of the JoinReq that made this link: both ends have it."""
     departure: bytes = b""
-    """The member's signature over its leaving, while it is gone: others believe the leaving only with it."""
+    """The member's signature over its departure, while it has left: others accept the departure only with it."""
     place: int = 0
     """Its index among the entries of its status; used by the membership only."""
     size_bytes: int = field(init=False)
-    """About how many bytes the description takes on the wire."""
+    """The approximate wire size of the description."""
     node_id: NodeId = field(init=False)
     """The member's id. The description may be replaced by a newer one, never by another member's."""
 
@@ -72,23 +73,23 @@ class MemberRecord:
 
     @property
     def address(self) -> Address:
-        """The address that the member gives."""
+        """The address in the member's description."""
         return self.info.address
 
     @property
     def is_live(self) -> bool:
-        """Neither dead nor left (a suspect is live until proven otherwise)."""
+        """True if neither dead nor left (a suspect is live until proven otherwise)."""
         return self.status in _LIVE
 
     @property
     def has_room(self) -> bool:
-        """Whether it could take a peer, by what it said last; unknown counts as no."""
+        """True if the member last reported a vacancy; False if unknown."""
         return self.peer_count is not None and self.peer_count < self.info.capacity
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One other member, as this node sees it. `since_ms` is when it got its present status (this core's clock)."""
+    """One other member, as this node sees it. `since_ms` is the start of its current status (this core's clock)."""
 
     info: NodeInfo
     status: Status
@@ -106,13 +107,13 @@ class Member:
 
     @property
     def metadata(self) -> bytes:
-        """What the member's application says."""
+        """The metadata of the member's application."""
         return self.info.metadata
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """This node, the members that it knows, and its counters, for operators."""
+    """This node, its known members, and its counters, for operators."""
 
     self_info: NodeInfo
     members: tuple[Member, ...]
@@ -127,11 +128,11 @@ class Description:
     received: Mapping[str, int]
     dropped: Mapping[CountedDrop, int]
     now_ms: int = 0
-    """The core's clock at its last step, by which `Member.since_ms` counts; 0 without a core."""
+    """The core's clock at its last step, the base of `Member.since_ms`; 0 without a core."""
 
 
 class Membership:
-    """The directory, and which of its members are peers. It knows no rule of precedence: see `updates`."""
+    """The directory, and the peers among its members. `updates` changes their status by the rule of precedence."""
 
     def __init__(self, own_id: NodeId, capacity: int, directory_limit: int, random: Random) -> None:
         self._own_id = own_id
@@ -140,64 +141,67 @@ class Membership:
         self._random = random
         self._entries: dict[NodeId, MemberRecord] = {}
         self.get: Final = self._entries.get
-        """The entry of a member, if it is known."""
+        """Returns the entry of a known member, or None."""
 
         self.links: Final[dict[NodeId, MemberRecord]] = {}
         """The peers by id (not to be changed elsewhere)."""
 
         self.proved: Final[dict[tuple[str, int], NodeId]] = {}
-        """Addresses at which a member receives what is sent there, so that a source there is not forged.
+        """Addresses with proof that a member receives there, so that a source there is not forged.
 
-        By host and port: the look-up for each ack then runs no line of Python.
+        The key is (host, port), so that the look-up for each ack runs no Python code.
         """
 
         self._standing: tuple[list[MemberRecord], ...] = tuple([] for _ in Status)
         self._alive, self._suspects = self._standing[Status.ALIVE], self._standing[Status.SUSPECT]
         self._none_older_than = 0
-        """Every member that is no peer was mentioned since: until that is long ago there is nothing to sweep."""
+        """The oldest possible mention of an unlinked member.
+
+        A sweep can find old members only long after it.
+        """
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def entries(self) -> list[MemberRecord]:
-        """All known members."""
+        """Return all known members."""
         return list(self._entries.values())
 
     def alive(self) -> list[MemberRecord]:
-        """All members that are alive (not to be changed)."""
+        """Return all members that are alive (not to be changed)."""
         return self._alive
 
     def peers(self) -> list[MemberRecord]:
-        """All peers."""
+        """Return all peers."""
         return list(self.links.values())
 
     @property
     def has_room(self) -> bool:
-        """Whether another peer fits."""
+        """True if another peer fits."""
         return len(self.links) < self.capacity
 
     @property
     def live_count(self) -> int:
-        """How many other members are not known to be dead or gone."""
+        """The number of other members that are alive or suspect."""
         return len(self._alive) + len(self._suspects)
 
     @property
     def has_tombstones(self) -> bool:
-        """Whether any dead or departed member is remembered."""
+        """True if any dead or departed member is recorded."""
         return len(self._entries) > len(self._alive) + len(self._suspects)
 
     @property
     def group_size(self) -> int:
-        """The n of log n: the live ones and this node."""
+        """The n of log n: the live members and this node."""
         return len(self._alive) + len(self._suspects) + 1
 
     @property
     def is_short(self) -> bool:
-        """Whether this node should look for further peers."""
+        """True if this node should look for further peers."""
         return len(self.links) < min(self.capacity, self.live_count)
 
     def peer_at(self, address: Address) -> MemberRecord | None:
-        """The peer at this address."""
+        """Return the peer at this address, or None."""
         for peer in self.links.values():
             known = peer.info.address
             if known is address or (known.host == address.host and known.port == address.port):
@@ -205,11 +209,11 @@ class Membership:
         return None
 
     def live_at(self, address: Address) -> bool:
-        """Whether a live member is known at this address."""
+        """Return True if a live member is known at this address."""
         return any(entry.is_live and entry.address == address for entry in self._entries.values())
 
     def insert(self, info: NodeInfo, now: int) -> tuple[MemberRecord | None, NodeId | None]:
-        """Add a live member. Returns its entry (None if there is no room) and the id of the member that it replaced."""
+        """Add a live member. Return its entry (None if there is no room) and the id of the replaced member."""
         evicted: NodeId | None = None
         if len(self._entries) >= self._limit:
             victim = self._dispensable()
@@ -224,19 +228,19 @@ class Membership:
         return entry, evicted
 
     def _dispensable(self) -> MemberRecord | None:
-        """The member that makes room for a newcomer; see the module's text."""
+        """Return the member that makes room for a newcomer; the order is in the module docstring."""
 
         def rank(place: int, entry: MemberRecord) -> tuple[int, int]:
             if entry.confirmed:
-                return 2, entry.heard_ms
-            return (1, -place) if entry.is_live else (0, entry.heard_ms)
+                return 2, entry.mentioned_ms
+            return (1, -place) if entry.is_live else (0, entry.mentioned_ms)
 
         others = (each for each in enumerate(self._entries.values()) if each[1].node_id not in self.links)
         found = min(others, key=lambda each: rank(*each), default=None)
         return None if found is None else found[1]
 
     def remove(self, node_id: NodeId) -> None:
-        """Forget a member."""
+        """Remove a member from the directory."""
         self.links.pop(node_id, None)
         entry = self._entries.pop(node_id)
         self._unstand(entry)
@@ -244,7 +248,7 @@ class Membership:
         self._unprove(entry, entry.proved_before)
 
     def prove(self, entry: MemberRecord, source: Address) -> None:
-        """The member answered from `source` to a secret of this node; it counts if that is its own address."""
+        """Record a member's reply from `source` with a secret of this node; it counts if `source` is its address."""
         if source == entry.address and entry.proved != source:
             self._unprove(entry, entry.proved_before)
             entry.proved_before, entry.proved = entry.proved, source
@@ -267,14 +271,14 @@ class Membership:
             last.place = entry.place
 
     def set_status(self, entry: MemberRecord, incarnation: Incarnation, status: Status, now: int) -> None:
-        """Record how a member stands. A member that is dead or gone is no peer."""
+        """Record a member's status. Dead and departed members lose their links."""
         if status is not entry.status:
             self._unstand(entry)
             entry.status = status
             self._stand(entry)
             entry.since_ms = now
         entry.incarnation = incarnation
-        entry.heard_ms = now
+        entry.mentioned_ms = now
         if status not in _LIVE:
             self.unlink(entry.node_id)
 
@@ -292,10 +296,10 @@ class Membership:
         """Make a peer an ordinary member of the directory."""
         peer = self.links.pop(node_id, None)
         if peer is not None:
-            self._none_older_than = min(self._none_older_than, peer.heard_ms)
+            self._none_older_than = min(self._none_older_than, peer.mentioned_ms)
 
     def sample(self, count: int, status: Status, but: NodeId | None = None) -> list[MemberRecord]:
-        """Random members of one status."""
+        """Return random members of one status."""
         standing = self._standing[status]
         if not standing:
             return []
@@ -310,7 +314,7 @@ class Membership:
         return chosen
 
     def vouched(self, count: int, since_ms: int, but: NodeId | None = None) -> list[MemberRecord]:
-        """Random living peers of which this node received a message since then."""
+        """Return random living peers with a message to this node since then."""
         found = [
             peer
             for peer in self.links.values()
@@ -319,20 +323,20 @@ class Membership:
         return self._random.sample(found, min(count, len(found)))
 
     def longest_silent(self) -> MemberRecord | None:
-        """The living peer of which this node received no message for the longest time."""
+        """Return the living peer without a message to this node for the longest time."""
         alive = (peer for peer in self.links.values() if peer.status is Status.ALIVE)
         return min(alive, key=lambda peer: peer.contact_ms, default=None)
 
     def strangers(self) -> list[MemberRecord]:
-        """All live members that are no peers, suspects included."""
+        """Return all live members that are not peers, suspects included."""
         return [entry for entry in self._entries.values() if entry.is_live and entry.node_id not in self.links]
 
     def not_left(self) -> list[MemberRecord]:
-        """All members that have not left, including dead ones."""
+        """Return all members that have not left, including dead ones."""
         return [entry for entry in self._entries.values() if entry.status is not Status.LEFT]
 
     def describe(self) -> tuple[Member, ...]:
-        """Every known member, for operators."""
+        """Return every known member, for operators."""
         return tuple(
             Member(
                 entry.info,
@@ -348,7 +352,7 @@ class Membership:
         )
 
     def sweep(self, now: int, directory_age_ms: int, tombstone_ms: int) -> list[NodeId]:
-        """Forget members that were not mentioned for long; returns their ids."""
+        """Remove members without a mention for long; return their ids."""
         if now - self._none_older_than < min(directory_age_ms, tombstone_ms):
             return []
         old: list[NodeId] = []
@@ -356,10 +360,10 @@ class Membership:
         for node_id, entry in self._entries.items():
             if node_id in self.links:
                 continue
-            if now - entry.heard_ms >= (directory_age_ms if entry.status in _LIVE else tombstone_ms):
+            if now - entry.mentioned_ms >= (directory_age_ms if entry.status in _LIVE else tombstone_ms):
                 old.append(node_id)
-            elif entry.heard_ms < oldest:
-                oldest = entry.heard_ms
+            elif entry.mentioned_ms < oldest:
+                oldest = entry.mentioned_ms
         self._none_older_than = oldest
         for node_id in old:
             self.remove(node_id)

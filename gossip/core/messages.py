@@ -1,20 +1,20 @@
-"""The eight messages of the RFC and two more, one dataclass each, and what rides on pings.
+"""The eight messages of the RFC and two more, one dataclass each, and the payload of pings.
 
-    joining    JoinReq -> JoinNak (a token to come back with) -> JoinReq with token and auth -> JoinAck | JoinRedirect
+    joining    JoinReq -> JoinNak (with a token) -> JoinReq with token and auth -> JoinAck | JoinRedirect
     leaving    Leave
     gossip     PingRequest -> PingResponse, relayed while `ttl` lasts; `payload` rides on both
     presence   Broadcast
-    ours       QueryReply (an answer to an application's query), KeyringUpdate (the farm's keyring)
+    ours       QueryReply (a reply to an application's query), KeyringUpdate (the farm's keyring)
 
 `seq` pairs a response with its request, as in the RFC's example. A relayed ping carries `requester`, the address to
-which the target answers directly. In a response, `source_id` is the requester of the ping and `target_id` the node that
-answers, as the RFC defines them.
+which the target answers directly. In a response, `source_id` is the requester of the ping and `target_id` the answering
+node, as the RFC defines them.
 
-Answers to a join, and messages that end or begin a link, name the generation of the receiver that they are for
-(`receiver_generation`): a recording of them is worth nothing to the same node after a restart.
+Replies to a join, and messages that end or begin a link, carry the generation of their receiver
+(`receiver_generation`): a recording of them has no effect on the same node after a restart.
 
-*Refusals.* The RFC gives an error a `domain`, which names the space of its `code`, and an `etag`. All codes here live
-in one domain. The number of TOKEN_EXPECTED is the one of the RFC's example session; the others follow it.
+*Refusals.* The RFC gives an error a `domain`, which names the space of its `code`, and an `etag`. All codes here are in
+one domain. The number of TOKEN_EXPECTED is from the RFC's example session; the others follow it.
 
 *Drops.* The core counts messages without effect by `DropReason`.
 """
@@ -35,35 +35,35 @@ DOMAIN: Final = "swimjoin"
 
 
 class RefusalCode(IntEnum):
-    """What the sender of a JoinReq should do next."""
+    """The reason for a refusal, which determines the joiner's next step."""
 
     TOKEN_EXPECTED = 7115
     """The etag is a token: send the JoinReq again with it."""
     AT_CAPACITY = 7116
-    """No room here; a JoinRedirect names members with room, a JoinNak knows of none."""
+    """No room here; a JoinRedirect names members with room, a JoinNak is sent if none is known."""
     LINK_REJECTED = 7117
-    """Answers a direct ping of a node that is no peer of the sender: a link is symmetrical or gone."""
+    """Answers a direct ping of an unlinked node that treats the sender as its peer: a link must be symmetrical."""
     EDGE_SPLIT = 7118
-    """Told to a peer whose link is given to a newcomer: go to the newcomer at the address of the JoinRedirect."""
+    """Sent to a peer whose link is given to a newcomer: join the newcomer at the address of the JoinRedirect."""
     KEY_RETIRED = 7119
     """The JoinReq was sealed with a retired key: get the current farm key."""
     POLICY_FAILED = 7120
-    """The receiver's application has a say about joiners, and its check failed: that is to be mended over there."""
+    """The check of joiners by the receiver's application failed: repair it there."""
 
 
 @dataclass(frozen=True, slots=True)
 class AliveUpdate:
-    """A member is alive, as it says and signs itself."""
+    """A member is alive, by its own signed description."""
 
     info: NodeInfo
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictUpdate:
-    """A node's verdict (suspect, dead) about a member, or the leaving (left) that the member announced itself.
+    """A node's verdict (suspect, dead) about a member, or the departure (left) that the member itself announced.
 
-    `accuser` is the node whose verdict it is: independent confirmations shorten a suspicion. For LEFT it is the member,
-    and `proof` is its signature over leaving in this incarnation, which travels with the update: no node believes it
+    `accuser` is the author of the verdict: independent confirmations shorten a suspicion. For LEFT it is the member,
+    and `proof` is its signature over leaving in this incarnation. The proof travels with the update: no node accepts it
     without. The wire makes and checks it; a core receives only proved departures.
     """
 
@@ -79,7 +79,7 @@ Update = AliveUpdate | VerdictUpdate
 
 @dataclass(frozen=True, slots=True, order=True)
 class UserMessageId:
-    """Names a user message: the Lamport time at which its origin sent it, and in which generation of the origin."""
+    """The name of a user message: the Lamport time of sending, the origin, and the origin's generation."""
 
     time: int
     origin: NodeId
@@ -88,7 +88,7 @@ class UserMessageId:
 
 @dataclass(frozen=True, slots=True)
 class UserEvent:
-    """What an application sends to every member (the RFC's Broadcast is presence)."""
+    """An application's message to every member (the RFC's Broadcast is presence)."""
 
     message_id: UserMessageId
     name: str
@@ -97,7 +97,7 @@ class UserEvent:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What an application asks every member; answers go straight to `address`, within `timeout_ms` of receiving it."""
+    """An application's query to every member; replies go to `address`, within `timeout_ms` of receiving it."""
 
     message_id: UserMessageId
     name: str
@@ -111,10 +111,10 @@ UserMessage = UserEvent | Query
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What rides on a ping or its ack: updates, the sender's room for peers, and a sample of the members it knows.
+    """The payload of a ping or its ack: updates, the sender's room for peers, and a sample of its known members.
 
     `capacity` and `peer_count` steer redirects; `sample` is anti-entropy (the RFC's example puts it in ping replies).
-    `user_messages` are what applications send. `keys_digest` names the sender's keyring (empty: datagrams in clear).
+    `user_messages` come from applications. `keys_digest` names the sender's keyring (empty: datagrams in clear).
     """
 
     updates: tuple[Update, ...] = ()
@@ -127,12 +127,11 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class JoinReq:
-    """Asks to become a peer of the receiver. First without `token`, then with the token that the nak carried.
+    """A request to become a peer of the receiver. The first has no `token`, the next has the token from the nak.
 
-    `peer_count` is how many peers the source has. A receiver in a full overlay splits one of its links only for a
-    source that can use both ends; without that figure two members with one vacancy each would split links for ever.
-    `clock` is the Lamport time of the user messages that the source knows; a receiver that has just started takes it
-    over.
+    `peer_count` is the number of peers of the source. A receiver in a full overlay splits one of its links only for a
+    source that can use both ends. Without that figure two members with one vacancy each would split links without end.
+    `clock` is the Lamport time of the user messages at the source; a receiver that has just started adopts it.
     """
 
     source: NodeInfo
@@ -154,7 +153,7 @@ class JoinNak:
 
 @dataclass(frozen=True, slots=True)
 class JoinRedirect:
-    """The receiver is at capacity: the joiner is to try `addresses` instead."""
+    """The receiver is at capacity: the joiner should try `addresses` instead."""
 
     addresses: tuple[Address, ...]
     domain: str
@@ -165,9 +164,9 @@ class JoinRedirect:
 
 @dataclass(frozen=True, slots=True)
 class JoinAck:
-    """Accepts a join: the receiver is now a peer of `description`; `sample` is some of the members that it knows.
+    """Accepts a join: the receiver is now a peer of `description`; `sample` lists some members that the sender knows.
 
-    `clock` is the Lamport time of the user messages: what was sent before is not for the newcomer.
+    `clock` is the Lamport time of the user messages: the newcomer ignores earlier messages.
     """
 
     description: NodeInfo
@@ -185,7 +184,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class PingRequest:
-    """Is `target_id` there? With `ttl` above 0 a receiver that is not the target may pass it on."""
+    """Probes `target_id`. With `ttl` above 0 a receiver that is not the target may relay it."""
 
     source_id: NodeId
     source_incarnation: Incarnation
@@ -199,9 +198,9 @@ class PingRequest:
 
 @dataclass(frozen=True, slots=True)
 class PingResponse:
-    """The ack of `target_id`; or, with `nack`, a helper says that the target did not answer its ping in time.
+    """The ack of `target_id`; or, with `nack`, a helper's report that the target did not ack its ping in time.
 
-    `proof`: a node that answers a ping of its own id (an identity conflict) proves that it holds the identity's key.
+    `proof`: an instance that acks a ping to this id (an identity conflict) proves that it holds the identity's key.
     The wire makes and checks it; a core receives only proved ones.
     """
 
@@ -224,7 +223,7 @@ class Broadcast:
 
 @dataclass(frozen=True, slots=True)
 class QueryReply:
-    """A member's answer to a query, straight to the asker."""
+    """A member's reply to a query, straight to the querying node."""
 
     query_id: UserMessageId
     responder: NodeId
@@ -233,10 +232,10 @@ class QueryReply:
 
 @dataclass(frozen=True, slots=True)
 class KeyringUpdate:
-    """The farm's gossip keys as `teller` knows them, signed by it. Always sealed, or boxed for one identity.
+    """The keyring of `teller`, signed by it. Always sealed, or boxed for one identity.
 
-    `credential` is the teller's public key and signature; the wire makes and checks it. An old update needs no date: a
-    keyring that was merged once changes nothing when it is merged again.
+    `credential` is the teller's public key and signature; the wire makes and checks it. An update does not need a date:
+    a second merge of one keyring does not change anything.
     """
 
     keyring: Keyring

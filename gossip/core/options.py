@@ -1,36 +1,37 @@
 """Every option of the gossip core, with three presets, and the token bucket that enforces the rates among them.
 
-`lan()` has the timing that users of memberlist know. `loopback()` is for farms on one machine, where a detection in
+`lan()` has the timing of memberlist. `loopback()` is for farms on one machine, where detection within
 seconds would only be waiting. An option is here if an operator may have a reason to change it; bounds on tables are
 options too, because an edge box and a rack differ in memory.
 
-`for_overlay()` is for groups far larger than a directory. There, not every member lists every other one: two members
-that list a third need not know of each other, so that an update about it reaches hardly any node that lists it, and a
-node that trusted such updates would list dead members for ever. `overlay` therefore replaces what rests on updates by
-what a member sees for itself. A member then costs the same in a group of one thousand and of a hundred thousand:
+`for_overlay()` is for groups far larger than a directory. There, members list only some of the others. Two members that
+list a third need not list each other, so an update about the third reaches few of the nodes that list it. A node that
+relied on such updates would list dead members permanently. `overlay` therefore replaces updates by each member's own
+observations. A member then costs the same in a group of one thousand and of a hundred thousand:
 
-    probing              the peer that was silent for longest is next, whichever of the two pinged last; so each link is
-                         tried within about capacity / 2 periods, and each peer finds a crash by itself
-    suspicion            has its shortest length at once: no node in reach could confirm it; the suspect itself is
-                         pinged each period, and so refutes without the help of gossip
-    directory            samples name only peers that were heard within `directory_age_ms`, and a member that is no peer
-                         and was not named for as long is forgotten; updates introduce no member. Twice that age and the
+    probing              the next peer has sent and received nothing for the longest time; so each link is probed
+                         within about capacity / 2 periods, and each peer detects a crash on its own
+    suspicion            has its shortest length from the start: no node in reach could confirm it; the suspect itself
+                         is pinged each period, and so refutes without the help of gossip
+    directory            samples name only peers with a message within `directory_age_ms`. An unlinked member that
+                         was not named for as long is removed; updates add no member. Twice that age and the
                          length of a suspicion are less than 30 periods: no directory lists a dead member for longer
     updates              ride on probes only
-    local health         falls when no helper at all responds: single helpers die as often as targets
+    local health         falls when all helpers fail to respond: single helpers die as often as targets
 
 Lifeguard's parts are options as well. Each is measured alone (docs/reference/gossip-experiments.md), and an operator
 can switch one off, for the whole group:
 
     local health         awareness_max             1 is off: period and timeout are never stretched
-                         nacks                     helpers report silence, so that a failed round can tell whose fault
-                                                   it is; a requester with nacks blames itself for helpers without
+                         nacks                     helpers report a missing ack, so that a failed round shows whose
+                                                   fault it is; a requester with nacks blames itself for helpers without
     shrinking suspicion  suspicion_max_multiplier  1 is off: every suspicion has its shortest length from the beginning
-    buddy notice         buddy_notice              a ping to a suspect tells it so first
-    standing still       standstill_grace          beyond the paper: time in which this node got no processor is given
-                                                   back to all members that it was about to accuse
-`first_hand_verdicts` is for groups in which holders of the key are not all trusted: verdicts of others are reasons to
-ask a member, and change no view (`gossip.core.updates`).
+    buddy notice         buddy_notice              a ping to a suspect begins with the suspicion
+    standstill grace     standstill_grace          beyond the paper: this node got no processor for some time; all
+                                                   members that it was about to accuse get that time back
+
+`first_hand_verdicts` is for groups with partly untrusted key holders. Verdicts from others only cause a probe of the
+member, and do not change this node's view (`gossip.core.updates`).
 """
 
 from dataclasses import dataclass, fields, replace
@@ -38,7 +39,7 @@ from typing import Self
 
 
 class TokenBucket:
-    """At most `burst` at once and `per_second` in the long run. It is given the time and starts full."""
+    """A limit of `burst` immediate tokens and `per_second` in the long run. The caller gives the time."""
 
     def __init__(self, per_second: float, burst: float) -> None:
         self._per_second = per_second
@@ -59,7 +60,7 @@ class TokenBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwimOptions:
-    """Times are milliseconds; `join_rate_per_second` and its burst bound what strangers can make this node do."""
+    """Times are milliseconds. `join_rate_per_second` and `join_burst` bound the work for unknown nodes."""
 
     probe_period_ms: int = 1_000
     probe_timeout_ms: int = 500
@@ -108,7 +109,7 @@ class SwimOptions:
     announce_alone_period_ms: int = 3_000
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work, by name."""
+        """Reject options that cannot work, by name."""
         for each in fields(self):
             if each.type is not bool and getattr(self, each.name) < (
                 0 if each.name in {"helpers", "sample_size", "relay_ttl"} else 1
@@ -122,12 +123,12 @@ class SwimOptions:
 
     @classmethod
     def lan(cls) -> Self:
-        """Between machines of one network."""
+        """Return options for machines of one network."""
         return cls()
 
     @classmethod
     def loopback(cls) -> Self:
-        """Between processes of one machine, where a busy scheduler is the only cause of delay."""
+        """Return options for processes of one machine, where only a busy scheduler causes delay."""
         return cls(
             probe_period_ms=250,
             probe_timeout_ms=100,
@@ -144,11 +145,11 @@ class SwimOptions:
 
     @classmethod
     def for_overlay(cls) -> Self:
-        """For thousands of members, each with some tens of peers (see the module's text)."""
+        """Return options for thousands of members, each with some tens of peers (see the module docstring)."""
         return cls(overlay=True, directory_limit=128, directory_age_ms=10_000)
 
     def plain_swim(self) -> Self:
-        """The same timing without Lifeguard: what SWIM's paper describes, for comparison."""
+        """Return the same timing without Lifeguard, as in SWIM's paper, for comparison."""
         return replace(
             self,
             awareness_max=1,

@@ -1,15 +1,15 @@
-"""Failure detection: one round per period, acks to the rounds of others, and help with them.
+"""Failure detection: one round per period, and acks and help for the rounds of other nodes.
 
     0 ─────────── timeout ──────────────────────────────── period
-    ping the next  no ack: ask k helpers to ping it        still no ack: the target is suspect
+    ping the next  no ack: k helpers ping it as well       still no ack: the target is suspect
     of the rotation (ttl, relay)                           (missing nacks count against this node itself)
 
 Period and timeout are stretched by the local health multiplier. Most rounds probe peers. Every few rounds one probes a
-member of the directory: a member whose peers all died with it would otherwise stay alive in the directory for ever.
+member of the directory: otherwise a member whose peers all died with it would stay alive in the directory permanently.
 
 A ping addressed to another id is never acked for it: an address may have passed to another node. An ack counts only for
-a ping that this node sent, to that id, under that number. Gossip pings, and pings of members that are dead or gone, use
-the same messages but no round: their silence accuses no member.
+a ping that this node sent, to that id, under that number. Gossip pings, and pings of members that are dead or have
+left, use the same messages outside of rounds: a missing ack does not accuse a member.
 
 *Order.* Peers are probed in SWIM's round robin with random insertion (SWIM paper, section 4.3). A random choice in
 each round would leave the time until a given peer is probed unbounded. The rotation probes each peer once per pass, so
@@ -23,20 +23,21 @@ so that the group does not fall into step.
         └◀────────────────────── and directly ──────────────────────────┘
 
 A helper passes a ping on to its target if it knows the target and ttl is at least 1; at ttl 2 or more it may give it to
-one other peer instead. It passes it on with one less, as the RFC says; a ttl above `RELAY_TTL_MAX` counts as that. It
-remembers (source, target, seq) -> previous hop for one period; an ack that matches goes back there, whatever its ttl. A
-helper that pinged the target itself and received no ack says so with a nack: the requester learns that its own link
-works, and does not blame itself (Lifeguard). In an overlay most helpers do not know the target; they send the same nack
-when they passed the ping on in vain. A repeated key is dropped, which also ends loops; the table is bounded.
+one other peer instead. It relays with a ttl one lower, as the RFC requires; a ttl above `RELAY_TTL_MAX` counts as that.
+It records (source, target, seq) -> previous hop for one period; a matching ack goes back there, with any ttl. A helper
+that pinged the target itself without receiving an ack reports that with a nack. The requester can then conclude that
+its own link works, and does not blame itself (Lifeguard). In an overlay most helpers do not know the target; they send
+the same nack after relaying the ping without success. A repeated key is dropped, which also ends loops; the table is
+bounded.
 
-*Reconnect.* Members that are dead or gone are pinged now and then:
+*Reconnect.* Members that are dead or have left are pinged occasionally:
 
     most known members live              one of the lost every `reconnect_period_ms`, at random times about that
-    as many are lost as live, or all     one of the lost every probe period: then rather this node is lost
+    at least as many lost as live        one of the lost every probe period: probably this node itself is cut off
 
-So the halves of a partition find each other without an operator, and a false verdict that never reached its subject
-ends: the ping brings the verdict to its subject, which refutes it. Members that left are pinged as well: a node learns
-that from others, too, and two halves of a group that each hold the other for gone would stay so for ever.
+So the halves of a partition find each other without an operator. A false verdict that never reached its subject ends:
+the ping brings the verdict to its subject, which refutes it. Members that left are pinged as well: departures also
+arrive from others, and two halves that each record the other as departed would never reunite.
 """
 
 from collections.abc import Collection
@@ -52,13 +53,13 @@ from gossip.core.messages import AliveUpdate, DropReason, Payload, PingRequest, 
 from gossip.core.updates import Updates
 
 RELAY_TTL_MAX: Final = 8
-"""A higher ttl counts as this one: otherwise 254 helpers would send one datagram of a stranger with ttl 255."""
+"""A higher ttl counts as this one: otherwise one datagram of an unknown node with ttl 255 would use 254 helpers."""
 _PENDING_LIMIT: Final = 1_024
 _NONCE_BITS: Final = 64
+"""The size of the number of a ping to another instance: it signs the number, which must not have been signed before."""
 _SEQ_BITS: Final = 32
 NUMBER_BYTES: Final = 8
-"""Of the number of a ping, in the etag of a message about a link."""
-"""Another instance signs the number of the ping that asks it, so the number must not have been signed before."""
+"""The size of the number of a ping, in the etag of a message about a link."""
 
 
 class Rotation:
@@ -70,7 +71,7 @@ class Rotation:
         self._next = 0
 
     def next(self, current: Collection[NodeId]) -> NodeId | None:
-        """The next of `current`; what left the set is forgotten, what is new enters at a random place."""
+        """Return the next of `current`. Nodes that left the set are removed; new ones enter at a random place."""
         self._follow(current)
         if not self._order:
             return None
@@ -104,12 +105,12 @@ class _Relay:
 
     @property
     def previous_node(self) -> NodeId | None:
-        """The requester, or None for one more helper, whose id the ping does not tell."""
+        """The requester, or None for one more helper, whose id is not in the ping."""
         return self.request.source_id if self.request.requester is None else None
 
 
 class Relays:
-    """Pings that this node passed on for others."""
+    """Pings that this node relayed for others."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -117,11 +118,11 @@ class Relays:
 
     @property
     def deadline(self) -> int:
-        """When the next nack is due or an entry ends."""
+        """The time of the next due nack or the next end of an entry."""
         return min(relay.forget_at if relay.nack_at is None else relay.nack_at for relay in self.passed_on.values())
 
     def expire(self) -> None:
-        """Send the nacks that are due, and forget what is over."""
+        """Send due nacks, and remove expired entries."""
         now = self._context.now
         for key, relay in list(self.passed_on.items()):
             if relay.nack_at is not None and relay.nack_at <= now:
@@ -133,7 +134,7 @@ class Relays:
                 del self.passed_on[key]
 
     def pass_on(self, source: Address, ping: PingRequest) -> None:
-        """A ping for another member: towards its target, as far as ttl allows."""
+        """Relay a ping for another member towards its target, within the limit of ttl."""
         context, options = self._context, self._context.options
         key = (ping.source_id, ping.target_id, ping.seq)
         next_hop = self._next_hop(source, ping)
@@ -167,7 +168,7 @@ class Relays:
         return self._context.random.choice(others) if others else None
 
     def pass_back(self, response: PingResponse) -> bool:
-        """A response to another node's ping: one hop back. Whether this node had passed the ping on."""
+        """Send a response to another node's ping one hop back. Return True if this node had relayed the ping."""
         key = (response.source_id, response.target_id, response.seq)
         relay = self.passed_on.get(key)
         if relay is None:
@@ -185,10 +186,10 @@ class _ProbeRound:
     seq: int
     relay_at: int | None
     awaited_nacks: dict[Address, None]
-    helpers_asked: int = 0
+    helpers_pinged: int = 0
     answered: bool = False
     ends_at: int = 0
-    """Of a round that another node's verdict caused."""
+    """The end of a round that another node's verdict caused."""
 
 
 class Prober:
@@ -211,13 +212,15 @@ class Prober:
         self._next_round_at = context.now + random.randrange(options.probe_period_ms)
         self._reconnect_at = context.now + options.reconnect_period_ms
         self._numbers: dict[int, NodeId] = {}
-        """The targets of the last pings by their numbers, acked or not: what a peer sends about a link names one."""
+        """The targets of the last pings by their numbers, acked or not: a peer's message about a link names a
+        number.
+        """
         self._pending: dict[int, tuple[NodeId, int]] = {}
-        """By the number of each ping that may still be acked: its target, and when it was sent."""
+        """The target and send time of each ping that may still be acked, by its number."""
 
     @property
     def round_deadline(self) -> int:
-        """When the round, or a relay, needs attention."""
+        """The time of the next action for the round or a relay."""
         earliest = self._next_round_at
         current = self._round
         if current is not None and not current.answered and current.relay_at is not None:
@@ -228,11 +231,11 @@ class Prober:
 
     @property
     def deadline(self) -> int:
-        """When the round, a relay or a lost member needs attention."""
+        """The time of the next action for the round, a relay or a lost member."""
         return min(self.round_deadline, self._reconnect_at)
 
     def postpone(self, duration_ms: int) -> None:
-        """This node stood still: acks to the present round may be waiting unread."""
+        """Extend the rounds by a standstill of this node: acks to the current round may be unread in the socket."""
         self._next_round_at += duration_ms
         current = self._round
         for each in (current, *self._doubted.values()):
@@ -241,7 +244,7 @@ class Prober:
                 each.relay_at = None if each.relay_at is None else each.relay_at + duration_ms
 
     def expire(self) -> None:
-        """Ask helpers, end the round, begin the next."""
+        """Ping through helpers, end the round, begin the next."""
         now = self._context.now
         if self.round_deadline <= now:
             self._relays.expire()
@@ -250,7 +253,7 @@ class Prober:
             is_open = current is not None and not current.answered
             if current is not None and is_open and current.relay_at is not None and current.relay_at <= now:
                 current.relay_at = None
-                self._ask_helpers(current)
+                self._ping_through_helpers(current)
             if self._next_round_at <= now:
                 if current is not None and is_open:
                     self._local.awareness.adjust(self._own_fault(current))
@@ -285,27 +288,27 @@ class Prober:
             peer_id = self._rotation.next(self._members.links)
         return self._members.get(peer_id) if peer_id is not None else None
 
-    def _ask_helpers(self, current: _ProbeRound) -> None:
+    def _ping_through_helpers(self, current: _ProbeRound) -> None:
         target = self._members.get(current.target)
         if target is None:
             return
         peers = self._members.peers()
-        able = [peer for peer in peers if peer.node_id != current.target and peer.status is Status.ALIVE]
-        for helper in self._random.sample(able, min(self._options.helpers, len(able))):
+        alive = [peer for peer in peers if peer.node_id != current.target and peer.status is Status.ALIVE]
+        for helper in self._random.sample(alive, min(self._options.helpers, len(alive))):
             if self._options.nacks:
                 current.awaited_nacks[helper.address] = None
-            current.helpers_asked += 1
+            current.helpers_pinged += 1
             payload = self._piggyback.relayed_payload(target)
             ping = self._ping_to(target, current.seq, self._options.relay_ttl, payload)
             self._context.send(helper.address, ping, helper.node_id)
 
     def _own_fault(self, current: _ProbeRound) -> int:
-        """How much a failed round says against this node itself."""
-        if not self._options.nacks or not current.helpers_asked:
+        """Return the points of a failed round that indicate a fault of this node itself."""
+        if not self._options.nacks or not current.helpers_pinged:
             return 1
         if self._options.overlay:
-            # Helpers die as often as targets, and long before this node learns it: one that responds clears this node.
-            return int(len(current.awaited_nacks) == current.helpers_asked)
+            # Helpers die as often as targets, and this node detects it much later: a single response clears this node.
+            return int(len(current.awaited_nacks) == current.helpers_pinged)
         return len(current.awaited_nacks)
 
     def _ping_conflict_suspects(self) -> None:
@@ -313,7 +316,7 @@ class Prober:
         for address in self._updates.conflict_suspects:
             seq = self._random.getrandbits(_NONCE_BITS)
             self._expect(seq, own.node_id)
-            # With this node's description it is larger than the answer, which carries a signature.
+            # With this node's description it is larger than the ack, which carries a signature.
             payload = Payload((AliveUpdate(own),))
             ping = PingRequest(own.node_id, own.incarnation, own.node_id, own.incarnation, seq, 0, payload=payload)
             self._context.send(address, ping, own.node_id)
@@ -322,21 +325,21 @@ class Prober:
     # -- pings of this node --------------------------------------------------------------------------------------------
 
     def ping(self, target: MemberRecord) -> int:
-        """Send one direct ping with gossip on it; returns its number. Its silence by itself accuses no member."""
+        """Send one direct ping with gossip in its payload; return its number. A missing ack alone accuses no member."""
         seq = self._take_seq(target.node_id)
         ping = self._ping_to(target, seq, 0, self._piggyback.ping_payload(target))
         self._context.send(target.address, ping, target.node_id)
         return seq
 
     def verify_suspects(self) -> None:
-        """Ping the suspects themselves, without waiting until gossip brings their refutation."""
+        """Ping the suspects themselves, without waiting for gossip to deliver their refutation."""
         for suspect in self._members.sample(self._options.gossip_fanout, Status.SUSPECT):
             self.ping(suspect)
 
     def verify_doubted(self) -> None:
-        """Probe the members against which others sent a verdict, beside the rounds."""
+        """Probe the members against which others sent a verdict, outside of the rounds."""
         awareness = self._local.awareness
-        for node_id in self._updates.doubts.take_unasked():
+        for node_id in self._updates.doubts.take_unprobed():
             entry = self._members.get(node_id)
             if entry is None or entry.status is not Status.ALIVE:
                 self._updates.doubts.settle(node_id)
@@ -351,20 +354,20 @@ class Prober:
         for seq, doubted in list(self._doubted.items()):
             if doubted.relay_at is not None and doubted.relay_at <= now:
                 doubted.relay_at = None
-                self._ask_helpers(doubted)
+                self._ping_through_helpers(doubted)
             if doubted.ends_at <= now:
                 del self._doubted[seq]
                 self._updates.doubts.settle(doubted.target)
                 self._updates.accuse(doubted.target, doubted.incarnation)
 
     def _answered(self, node_id: NodeId) -> None:
-        """A member is there, so that others' verdicts against it are false."""
+        """End the doubts about a member that is up, since others' verdicts against it are false."""
         for seq in [seq for seq, each in self._doubted.items() if each.target == node_id]:
             del self._doubted[seq]
         self._updates.doubts.contradict(node_id)
 
     def reconnect(self) -> None:
-        """Ping a lost member, if it is time and there is one."""
+        """Ping a lost member if it is time."""
         now, members, options = self._context.now, self._members, self._options
         if now < self._reconnect_at:
             return
@@ -377,13 +380,13 @@ class Prober:
             self.ping(lost[0] if len(lost) == 1 else self._random.choice(lost))
 
     def correct(self, target: MemberRecord, address: Address) -> None:
-        """Tell a node that sent an outdated update about itself what this node holds, so that it can refute."""
+        """Send this node's record to a node that sent an outdated update about itself, so that it can refute."""
         seq = self._take_seq(target.node_id)
         payload = self._piggyback.ping_payload(target, (notice(target, self._local.node_id),))
         self._context.send(address, self._ping_to(target, seq, 0, payload), target.node_id)
 
     def _take_seq(self, target: NodeId) -> int:
-        # Not one after the other: an unknown node that gets a ping must not know the numbers of those to others.
+        # Numbers are random: an unknown node that gets a ping must not be able to guess the numbers of pings to others.
         seq = self._random.getrandbits(_SEQ_BITS)
         self._expect(seq, target)
         while len(self._numbers) >= _PENDING_LIMIT:
@@ -392,7 +395,7 @@ class Prober:
         return seq
 
     def is_of_ping(self, number: bytes, target: NodeId) -> bool:
-        """Return True if one of the last pings to the target had this number: no other node can name it."""
+        """Return True if one of the last pings to the target had this number, which no other node can guess."""
         return len(number) == NUMBER_BYTES and self._numbers.get(int.from_bytes(number)) == target
 
     def _expect(self, seq: int, target: NodeId) -> None:
@@ -407,14 +410,15 @@ class Prober:
     # -- pings of others -----------------------------------------------------------------------------------------------
 
     def is_for_us(self, source: Address, ping: PingRequest) -> bool:
-        """Whether another member pings this node. Any other ping is passed on, or is a matter of identity."""
+        """Return True if another member pings this node. Any other ping is relayed, or concerns the identity."""
         own_id = self._local.node_id
         if ping.source_id == own_id:
             if ping.seq in self._pending or ping.target_id != own_id:
-                # This node's own ping came back: by another of its addresses, or by helpers in a circle.
+                # This node's own ping returned: from its other address, or by helpers in a circle.
                 self._context.drop(DropReason.OWN_MESSAGE)
             else:
-                # Acked, so that the other instance finds out; believed only once it acks a ping of this node.
+                # Acked, so that the other instance can detect the conflict; it counts only once it acks a ping of this
+                # node.
                 self._updates.suspect_conflict(source)
                 self.ack(source, ping, None)
             return False
@@ -424,7 +428,7 @@ class Prober:
         return True
 
     def ack(self, source: Address, ping: PingRequest, entry: MemberRecord | None) -> None:
-        """Answer a ping; `entry` is its sender's, if it is known."""
+        """Ack a ping; `entry` is its sender's, if known."""
         own = self._local.info
         first: list[Update] = []
         if entry is not None and (entry.status > Status.SUSPECT or ping.source_incarnation < entry.incarnation):
@@ -434,19 +438,19 @@ class Prober:
         payload = self._piggyback.ack_payload(entry, first)
         ack = PingResponse(ping.source_id, own.node_id, own.incarnation, ping.seq, ping.ttl, payload=payload)
         is_direct = ping.requester is None or ping.requester == source
-        # A relayed ping does not tell which helper it came from.
+        # A relayed ping does not name its helper.
         self._context.send(source, ack, ping.source_id if is_direct else None)
         if ping.requester is not None and not is_direct:
             self._context.send(ping.requester, ack, ping.source_id)
 
     def _round_of(self, seq: int) -> tuple[bool, _ProbeRound | None]:
-        """The round of a ping of this node, if any; True if it is the one of the present period."""
+        """Return True and the round of the current period for its ping, else False and another round or None."""
         if self._round is not None and self._round.seq == seq:
             return True, self._round
         return False, self._doubted.get(seq)
 
     def matches(self, source: Address, response: PingResponse) -> bool:
-        """Whether this is an ack to a ping of this node. Any other response is passed back, counted or dropped."""
+        """Return True for an ack to a ping of this node. Any other response is passed back, counted or dropped."""
         own_id = self._local.node_id
         if response.source_id != own_id:
             if not self._relays.pass_back(response):
@@ -476,6 +480,6 @@ class Prober:
 
     def _note_direct_ack(self, entry: MemberRecord, current: _ProbeRound | None, sent_at: int) -> None:
         self._members.prove(entry, entry.address)
-        # Once helpers were asked it is unknown which of the pings is being acked.
-        if current is None or not current.helpers_asked:
+        # After helpers have pinged too, it is not known which of the pings is acked.
+        if current is None or not current.helpers_pinged:
             entry.round_trip_ms = self._context.now - sent_at

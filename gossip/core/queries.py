@@ -1,15 +1,15 @@
-"""Queries: what an application asks all members, and the answers that come straight back.
+"""Queries: an application's questions to all members, and the replies, which come straight back.
 
-    ask ──▶ [query] ──gossiped as a user message──▶ received ──answer──▶ a QueryReply straight to the asker, in time
+    send ──▶ [query] ──gossiped as a user message──▶ received ──answer──▶ QueryReply straight to the origin, in time
 
-Each member answers once, and a query takes no more answers than the directory has places. The queries open on either
-side are bounded: a further own one ends at once, a further one of others replaces the oldest.
+Each member replies once, and a query accepts as many replies as the directory has places. The queries open on either
+side are bounded: a further query of this node ends immediately, a further query of others replaces the oldest.
 
-A reply goes to the address in the query. So replies have a rate of their own, and those to addresses at which no member
-has proved to receive have a much lower one. Queries in the name of a third party then cannot have it flooded, and take
-no replies from members that ask in their own name.
+A reply goes to the address in the query. So replies have a rate, and if no member has proved to receive at an address,
+its replies have a much lower one. A query in the name of a third party then cannot flood it, and does not take
+take replies from members that query in their own name.
 
-One query every member answers by itself: `gossip:keys`, with a summary of its keyring.
+Every member answers the query `gossip:keys` automatically, with a summary of its keyring.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ REPLIES_PER_SECOND: Final = 20.0
 REPLIES_BURST: Final = 40.0
 UNPROVED_PER_SECOND: Final = 1.0
 UNPROVED_BURST: Final = 8.0
-"""An operator's commands ask a few times, of which each member answers each once."""
+"""Room for an operator's commands, which send a few queries; each member replies once to each."""
 
 
 @dataclass(slots=True)
@@ -53,42 +53,42 @@ class Queries:
         self._context = context
         self._user_events = user_events
         self._keyring = keyring
-        self._asked: dict[UserMessageId, _OwnQuery] = {}
+        self._own: dict[UserMessageId, _OwnQuery] = {}
         self._open: dict[UserMessageId, _Open] = {}
         self._replies = TokenBucket(REPLIES_PER_SECOND, REPLIES_BURST)
         self._unproved = TokenBucket(UNPROVED_PER_SECOND, UNPROVED_BURST)
 
     @property
     def deadline(self) -> int | None:
-        """When the next query of this node ends."""
-        return min((asked.deadline for asked in self._asked.values()), default=None)
+        """The time of the next end of a query of this node."""
+        return min((own.deadline for own in self._own.values()), default=None)
 
     @property
     def clock(self) -> int:
-        """The Lamport time of the user messages that this node knows."""
+        """The Lamport time of the known user messages."""
         return self._user_events.clock
 
     def sync_clock(self, clock: int) -> None:
-        """A join told the group's clock: messages of this node that were not sent yet get later ids."""
+        """Adopt the group's clock from a join: unsent messages of this node get later ids."""
         for old, new in self._user_events.sync_clock(clock).items():
-            asked = self._asked.pop(old, None)
-            if asked is not None:
-                self._asked[new] = asked
+            own = self._own.pop(old, None)
+            if own is not None:
+                self._own[new] = own
 
-    def ask(self, ticket: int, name: str, body: bytes, timeout_ms: int) -> None:
-        """Ask all members; the answers carry `ticket` until the deadline."""
+    def start(self, ticket: int, name: str, body: bytes, timeout_ms: int) -> None:
+        """Send a query to all members; the replies carry `ticket` until the deadline."""
         if not 0 < timeout_ms <= QUERY_TIMEOUT_LIMIT_MS:
             raise ValueError(f"a query's timeout of {timeout_ms} ms must be from 1 to {QUERY_TIMEOUT_LIMIT_MS} ms")
         query_id = self._user_events.next_id(name, body)
-        if len(self._asked) >= self._context.options.queries_limit:
+        if len(self._own) >= self._context.options.queries_limit:
             self._context.drop(DropReason.QUERIES_FULL)
             self._context.emit(QueryEnded(ticket))
             return
-        self._asked[query_id] = _OwnQuery(ticket, self._context.now + timeout_ms)
+        self._own[query_id] = _OwnQuery(ticket, self._context.now + timeout_ms)
         self._user_events.send(Query(query_id, name, body, self._context.local.info.address, timeout_ms))
 
     def answer(self, query_id: UserMessageId, body: bytes) -> None:
-        """Answer a query of another member: once, and in time."""
+        """Reply to a query of another member: once, and in time."""
         if len(body) > BODY_LIMIT_BYTES:
             raise ValueError(f"an answer of {len(body)} bytes is over the limit of {BODY_LIMIT_BYTES}")
         query = self._open.pop(query_id, None)
@@ -98,7 +98,7 @@ class Queries:
             self._reply(query.address, query_id, body)
 
     def receive(self, query: Query) -> None:
-        """A new query of another member."""
+        """Handle a new query of another member."""
         if query.name == KEYS_QUERY:
             self._reply(query.address, query.message_id, self._keyring.summary)
         elif 0 < query.timeout_ms <= QUERY_TIMEOUT_LIMIT_MS:
@@ -117,19 +117,19 @@ class Queries:
             self._context.drop(DropReason.RATE_LIMITED)
 
     def receive_reply(self, reply: QueryReply) -> None:
-        """An answer to a query of this node: the first of each member counts."""
-        asked = self._asked.get(reply.query_id)
-        if asked is None or len(reply.body) > BODY_LIMIT_BYTES:
+        """Handle a reply to a query of this node: the first of each member counts."""
+        own = self._own.get(reply.query_id)
+        if own is None or len(reply.body) > BODY_LIMIT_BYTES:
             self._context.drop(DropReason.UNSOLICITED)
-        elif len(asked.responders) >= self._context.options.directory_limit or reply.responder in asked.responders:
+        elif len(own.responders) >= self._context.options.directory_limit or reply.responder in own.responders:
             self._context.drop(DropReason.ANSWER_REPEATED)
         else:
-            asked.responders.add(reply.responder)
-            self._context.emit(QueryAnswered(asked.ticket, reply.responder, reply.body))
+            own.responders.add(reply.responder)
+            self._context.emit(QueryAnswered(own.ticket, reply.responder, reply.body))
 
     def expire(self) -> None:
-        """End the queries of this node whose deadline has come."""
-        for query_id, asked in list(self._asked.items()):
-            if asked.deadline <= self._context.now:
-                del self._asked[query_id]
-                self._context.emit(QueryEnded(asked.ticket))
+        """End the queries of this node that reached their deadline."""
+        for query_id, own in list(self._own.items()):
+            if own.deadline <= self._context.now:
+                del self._own[query_id]
+                self._context.emit(QueryEnded(own.ticket))

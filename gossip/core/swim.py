@@ -1,20 +1,20 @@
 """One member of a gossip group, without I/O.
 
-    event ──▶ step(event, now) ──▶ effects          deadline: when DeadlineReached is due
+    event ──▶ step(event, now) ──▶ effects          deadline: the time of the next DeadlineReached
 
 SWIM as the RFC describes it (peers bounded by capacity, joins with tokens and redirects, pings relayed by ttl, leaving,
 broadcast presence), with Lifeguard's three additions. This file is the control flow only; each mechanism has a module:
 
-    updates      the precedence rule, suspicions, doubts,          dissemination  what rides on a ping
+    updates      the precedence rule, suspicions, doubts,          dissemination  payloads of pings
                  refutation
     probe        rounds, acks, relays, reconnecting                join           getting peers, giving links
-    user_events  events and how messages spread                    queries        asking and answering
-    keyring_exchange  how changes of the keys spread               membership     peers and the directory
+    user_events  events and the spread of messages                 queries        queries and replies
+    keyring_exchange  the spread of changed keys                   membership     peers and the directory
 
-What rides on a ping or an ack is handled in one place (`_handle_payload`), before the ping is answered.
+The payload of a ping or an ack is handled in one place (`_handle_payload`), before the ping is acked.
 
-Time is integer milliseconds and never runs backwards in here: an older `now` counts as the latest one seen. A core that
-found another live instance of its identity is halted: it does nothing any more and has no deadline.
+Time is integer milliseconds and never runs backwards here: an older `now` counts as the latest one seen. A core that
+detected another live instance of its identity is halted: it does not act any more and has no deadline.
 """
 
 from random import Random
@@ -68,7 +68,7 @@ _REVIVAL: Final = (Status.DEAD, Status.ALIVE)
 
 
 class Swim:
-    """The decisions of one node."""
+    """The decision logic of one node."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Swim:
         admit: AdmissionPolicy = admit_all,
         unix_ms: int = 0,
     ) -> None:
-        """`keys` if sealed; `admit` is the group's own reason to reject a joiner; `unix_ms`: the time of day at 0."""
+        """Create a core: `keys` to seal, `admit` to reject joiners, `unix_ms` the time of day at time 0."""
         if not is_plausible(self_info):
             raise ValueError(
                 f"gossip cannot start with this description of the node: capacity {self_info.capacity} must be at "
@@ -111,7 +111,7 @@ class Swim:
 
     @property
     def deadline(self) -> int | None:
-        """When DeadlineReached is to be given next; none for a halted core."""
+        """The time of the next DeadlineReached; None for a halted core."""
         if self._halted:
             return None
         earliest = min(self._prober.deadline, self._announce_at, self._sweep_at)
@@ -122,13 +122,13 @@ class Swim:
 
     @property
     def _wants_to_gossip(self) -> bool:
-        # In an overlay hardly any peer lists the subject of an update: there updates only ride on probes.
+        # In an overlay hardly any peer lists the subject of an update: updates are sent only in probes there.
         has_updates = bool(self._queue.queued) and not self._options.overlay
         wants = has_updates or bool(self._user_events.queue) or self._leaves_to_send > 0
         return wants and len(self._members.links) > 0
 
     def step(self, event: Event, now: int) -> list[Effect]:
-        """Take one event at one time; the effects are to be carried out in order."""
+        """Handle one event; return the effects, to be executed in order."""
         if self._halted:
             return []
         context = self._context
@@ -139,10 +139,10 @@ class Swim:
         peers_before = len(self._members.links)
         if isinstance(event, Received):
             self._receive(event)
-            context.asked_from = ()
+            context.unproved_sources = ()
         else:
             self._handle(event)
-        if self._updates.doubts.unasked:
+        if self._updates.doubts.unprobed:
             self._prober.verify_doubted()
         effects = context.take_effects()
         for effect in effects:
@@ -167,7 +167,7 @@ class Swim:
             case UserEventRequested(name, body):
                 self._user_events.send_event(name, body)
             case QueryRequested(ticket, name, body, timeout_ms):
-                self._queries.ask(ticket, name, body, timeout_ms)
+                self._queries.start(ticket, name, body, timeout_ms)
             case AnswerGiven(query_id, body):
                 self._queries.answer(query_id, body)
             case KeyringChanged(keyring):
@@ -180,10 +180,11 @@ class Swim:
                 assert_never(event)
 
     def _give_back(self, late_ms: int) -> None:
-        """A deadline served far too late means that this node stood still (no processor, a suspended machine).
+        """Return the time of a standstill to all members, after a deadline that was served far too late.
 
-        Refutations and acks are then waiting unread behind the event at hand, and a node that acts on the clock alone
-        declares healthy members dead. So the lost time is given back to all members, and counts against local health.
+        The node got no processor, or the machine was suspended. Refutations and acks may then be unread in the queue,
+        after the current event. A node that acts on the clock alone would declare healthy members dead. So all members
+        get the lost time back, and it counts against local health.
         """
         self._local.awareness.adjust(1)
         self._updates.postpone(late_ms)
@@ -196,8 +197,8 @@ class Swim:
         self._context.received[type(message).__name__] += 1
         match message:
             case PingRequest():
-                # Of the other messages only a JoinReq has an answer: to its address, after the token, or a token.
-                self._context.asked_from = source, message.requester or source
+                # Of the other messages only a JoinReq gets a reply: to its address, after the token, or a token.
+                self._context.unproved_sources = source, message.requester or source
                 self._receive_ping(source, message)
             case PingResponse():
                 self._receive_ack(source, message)
@@ -241,7 +242,7 @@ class Swim:
             self._handle_payload(source, ack.target_id, ack.payload)
 
     def _handle_payload(self, source: Address, sender: NodeId, payload: Payload) -> MemberRecord | None:
-        """All that rides on a ping or ack of `sender`, whose entry this returns."""
+        """Handle the payload of a ping or ack of `sender`; return the sender's entry."""
         if payload.updates or payload.sample:
             self._updates.apply(payload, source)
         if payload.user_messages:
@@ -254,7 +255,7 @@ class Swim:
             self._keyring.compare(source, payload.keys_digest)
         entry = self._members.get(sender)
         if entry is not None:
-            entry.heard_ms = entry.contact_ms = self._context.now
+            entry.mentioned_ms = entry.contact_ms = self._context.now
             entry.confirmed = True
             if payload.capacity > 0:
                 entry.peer_count = payload.peer_count
@@ -328,36 +329,36 @@ class Swim:
     # -- views ---------------------------------------------------------------------------------------------------------
 
     def keyring_stored(self, keyring: Keyring) -> None:
-        """The node has stored this keyring, and says so when it is asked for its keys."""
+        """Record that the node has stored this keyring, for replies about its keys."""
         self._keyring.stored(keyring)
 
     @property
     def keyring_is_stored(self) -> bool:
-        """Whether a restart would find the present keyring."""
+        """True if a restart would find the current keyring."""
         return self._keyring.is_stored
 
     @property
     def keyring(self) -> Keyring | None:
-        """The farm's keys as this node knows them; none if datagrams travel in clear."""
+        """The farm's current keys at this node; None for datagrams in clear."""
         return self._keyring.keyring
 
     @property
     def info(self) -> NodeInfo:
-        """What this node says about itself."""
+        """This node's own description."""
         return self._local.info
 
     @property
     def membership(self) -> Membership:
-        """The peers and the directory, to be read only."""
+        """The peers and the directory, read-only."""
         return self._members
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Members known, and peers among them, without the cost of listing them."""
+        """The numbers of known members and of peers, without the cost of listing them."""
         return len(self._members), len(self._members.links)
 
     def describe(self) -> Description:
-        """This node's view of the group, for operators."""
+        """Return this node's view of the group, for operators."""
         return Description(
             self_info=self._local.info,
             members=self._members.describe(),

@@ -1,29 +1,29 @@
-"""Updates about members: each meets the one precedence rule here, and what follows from one that wins.
+"""Updates about members: each is judged by the precedence rule here, and the winning ones take effect.
 
     alive    known: the description is replaced, a suspicion ends        unknown: enters the directory
-    suspect  starts a suspicion, or confirms the one that runs           unknown: dropped
+    suspect  starts a suspicion, or confirms the active one              unknown: dropped
     dead     the link ends, a tombstone stays                            unknown: dropped
-    left     the same, and only in the member's own name, signed by it   unknown: dropped
+    left     the same, and only with the member's own signature          unknown: dropped
 
-An update that changes this node's view is gossiped further; one that does not is dropped. That is why gossip ends. A
-verdict about an unknown member must not create it, or members long forgotten would wander from directory to directory.
-For the same reason a newcomer is gossiped further only while the directory has room.
+An update that changes this node's view is gossiped further; others are dropped. That is why gossip ends. A verdict
+about an unknown member must not create it, or expired members would circulate between directories. For the same reason
+a newcomer is gossiped further only while the directory has room.
 
 Updates about this node itself are refuted by raising its own incarnation, at a bounded rate.
 
-*First-hand verdicts.* With this option a suspect or dead update of another node changes nothing but makes a doubt:
+*First-hand verdicts.* With this option a suspect or dead update of another node only creates a doubt:
 
-    verdict of another node ──▶ doubt ──▶ probe of this node ──▶ no answer: this node's own suspicion
-                                                            └──▶ an answer: contradicted, counted
+    verdict of another node ──▶ doubt ──▶ probe of this node ──▶ no ack: this node's own suspicion
+                                                              └──▶ an ack: contradicted, counted
 
 A verdict is not signed by its subject, and any holder of the group's key can send one in any node's name. In SWIM it
-counts like an observation: with a few datagrams a second a stranger keeps a living member dead in the view of all,
-since each false verdict costs the member a refutation. Signed verdicts would leave that to each member that was ever
-admitted, and cost 96 bytes each. So in a group with strangers a node accepts its own verdicts only: another node's
-verdict makes it probe the member at once, with helpers. A dead member is found as fast as by a verdict, plus one
+counts like an observation. An attacker with a few datagrams a second then keeps a living member dead in all views,
+since each false verdict costs the member a refutation. Signed verdicts would still allow that to each admitted member,
+and cost 96 bytes each. So in a group with untrusted members a node accepts its own verdicts only. Another node's
+verdict makes it probe the member immediately, with helpers. A dead member is found as fast as by a verdict, plus one
 period. Once this node suspects a member itself, others' verdicts shorten the suspicion as in SWIM.
 
-Verdicts that an answer contradicts happen in an honest group too, when datagrams are lost. More than
+Acks also contradict verdicts in a correct group, when datagrams are lost. More than
 `CONTRADICTED_PER_SECOND` of them, and refutations beyond their rate, are an alarm. It ends `QUIET_MS` after the last.
 
 *Suspicion.* A suspect has this long to refute: Lifeguard's timeout, which shrinks with independent confirmations
@@ -31,9 +31,9 @@ Verdicts that an answer contradicts happen in an honest group too, when datagram
 
     timeout = max - (max - min) * log(confirmations + 1) / log(k + 1),   k = multiplier - 2, not below min
 
-The first accusation may be the accuser's own fault, so it waits long; each further accuser makes that less likely. With
-fewer than k others that could confirm there is nothing to wait for, and the timeout is min at once. min grows with the
-logarithm of the group, because a refutation needs that long to travel.
+The first accusation may be the accuser's own fault, so its timeout is long; each further accuser makes that less
+likely. With fewer than k others that could confirm, the timeout is min from the start. min grows with the logarithm of
+the group, because a refutation needs that long to travel.
 """
 
 from dataclasses import dataclass, field, replace
@@ -64,13 +64,13 @@ from gossip.core.messages import AliveUpdate, DropReason, Payload, VerdictUpdate
 from gossip.core.options import SwimOptions, TokenBucket
 
 DOUBTS_LIMIT: Final = 8
-"""So many members are probed at once because of others' verdicts; further verdicts come again."""
+"""The limit of members probed concurrently because of another node's verdict, which will be repeated."""
 DOUBTS_PER_SECOND: Final = 16
 CONTRADICTED_PER_SECOND: Final = 0.5
 CONTRADICTED_BURST: Final = 20
 QUIET_MS: Final = 300_000
 SHOWN: Final = 4
-"""So many members, and so many addresses, are named in the alarm."""
+"""The number of members, and of addresses, named in the alarm."""
 _CONFLICT_SUSPECTS_LIMIT: Final = 4
 _EQUIVOCATORS_LIMIT: Final = 64
 
@@ -91,10 +91,10 @@ class Suspicion:
         self._min_ms = round(options.suspicion_multiplier * scale * options.probe_period_ms)
         self._max_ms = self._min_ms * options.suspicion_max_multiplier
         self.deadline = self._deadline()
-        """When the suspect is declared dead, as far as known now."""
+        """The time of the suspect's death, with the present accusers."""
 
     def confirm(self, accuser: NodeId) -> bool:
-        """Count an accuser; whether it is a new one that still matters."""
+        """Count an accuser; return True if it is new and still shortens the suspicion."""
         if accuser in self._accusers or len(self._accusers) > self._wanted:
             return False
         self._accusers.add(accuser)
@@ -102,7 +102,7 @@ class Suspicion:
         return True
 
     def postpone(self, duration_ms: int) -> None:
-        """Time in which this node could not have received a refutation does not count."""
+        """Exclude a period without reception, in which no refutation could have arrived."""
         self._started_at += duration_ms
         self.deadline = self._deadline()
 
@@ -119,48 +119,48 @@ class _Doubt:
     verdicts: int = 0
 
     def add(self, source: Address | None) -> None:
-        """Count a verdict, and note who sent it."""
+        """Count a verdict, and record its sender."""
         self.verdicts += 1
         if source is not None and len(self.sources) < SHOWN:
             self.sources[source] = None
 
 
 class Doubts:
-    """The members that are doubted on others' word, and the verdicts that turned out false."""
+    """The members in doubt because of another node's verdict, and the verdicts that turned out false."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._open: dict[NodeId, _Doubt] = {}
-        self.unasked: list[NodeId] = []
-        """The members that are to be probed because of others' verdicts."""
+        self.unprobed: list[NodeId] = []
+        """The members to probe because of another node's verdict."""
         self._probes = TokenBucket(DOUBTS_PER_SECOND, 2 * DOUBTS_PER_SECOND)
         self._tolerated = TokenBucket(CONTRADICTED_PER_SECOND, CONTRADICTED_BURST)
         self._false = _Doubt()
         self._subjects: dict[NodeId, None] = {}
         self._quiet_at: int | None = None
 
-    def take_unasked(self) -> list[NodeId]:
-        """Return `unasked`, and empty it."""
-        unasked, self.unasked = self.unasked, []
-        return unasked
+    def take_unprobed(self) -> list[NodeId]:
+        """Return `unprobed`, and empty it."""
+        unprobed, self.unprobed = self.unprobed, []
+        return unprobed
 
     def add(self, subject: NodeId, source: Address | None) -> None:
-        """Note another node's verdict that would change this node's view."""
+        """Record another node's verdict that would change this node's view."""
         doubt = self._open.get(subject)
         if doubt is None:
             if len(self._open) >= DOUBTS_LIMIT or not self._probes.take(self._context.now):
                 self._context.drop(DropReason.RATE_LIMITED)
                 return
             doubt = self._open[subject] = _Doubt()
-            self.unasked.append(subject)
+            self.unprobed.append(subject)
         doubt.add(source)
 
     def settle(self, subject: NodeId) -> None:
-        """The member did not answer: this node has a verdict of its own now."""
+        """End the doubt about a member that did not reply: this node now has its own verdict."""
         self._open.pop(subject, None)
 
     def contradict(self, subject: NodeId) -> None:
-        """The member answered."""
+        """Count the verdicts against a member that replied as contradicted."""
         doubt = self._open.pop(subject, None)
         if doubt is None:
             return
@@ -169,7 +169,7 @@ class Doubts:
             self._count(subject, next(iter(doubt.sources), None))
 
     def reject(self, reason: DropReason, subject: NodeId, source: Address | None) -> None:
-        """Drop a claim about a member or this node; without a source it is no verdict."""
+        """Drop a claim about a member or this node; without a source it is not a verdict."""
         self._context.drop(reason)
         if source is not None:
             self._count(subject, source)
@@ -203,7 +203,7 @@ class Doubts:
 
 
 class Updates:
-    """Applies updates to the membership and queues those that win."""
+    """The rule that applies updates to the membership and queues the winning ones."""
 
     def __init__(self, context: Context, queue: UpdateQueue) -> None:
         self._context = context
@@ -214,11 +214,11 @@ class Updates:
         self._equivocators: list[NodeId] = []
         self.doubts = Doubts(context)
         self.conflict_suspects: dict[Address, None] = {}
-        """Other addresses at which this node's own id was claimed in a generation as late as its own; to be pinged."""
+        """Other addresses that claimed this node's own id in a generation as late as its own; to be pinged."""
 
     @property
     def deadline(self) -> int | None:
-        """When the next suspicion turns into a death."""
+        """The time of the next death of a suspect."""
         if not self._suspicions:
             return None
         return min(suspicion.deadline for suspicion in self._suspicions.values())
@@ -231,12 +231,12 @@ class Updates:
                 self._suspicions.pop(node_id, None)
 
     def postpone(self, duration_ms: int) -> None:
-        """This node stood still: suspects get that time back."""
+        """Return the time of this node's standstill to the suspects."""
         for suspicion in self._suspicions.values():
             suspicion.postpone(duration_ms)
 
     def apply(self, payload: Payload, source: Address) -> None:
-        """Apply the updates of a payload, and its sample, which is not gossiped further."""
+        """Apply the updates of a payload and its sample. Do not gossip the sample further."""
         for update in payload.updates:
             if not isinstance(update, AliveUpdate):
                 self.apply_verdict(update, source)
@@ -246,19 +246,19 @@ class Updates:
             self.apply_alive(info, further=False)
 
     def _is_change(self, info: NodeInfo) -> bool:
-        """In an overlay, updates change what is known of members; they neither introduce any nor keep any fresh."""
+        """Return True if an update in an overlay changes a known member: it may not add or refresh members."""
         if info.node_id == self._local.node_id:
             return True
         known = self._members.get(info.node_id)
         return known is not None and (known.status is not Status.ALIVE or known.incarnation != info.incarnation)
 
     def apply_alive(self, info: NodeInfo, *, further: bool = True) -> MemberRecord | None:
-        """A member says itself that it lives. Returns its entry, or None for this node and for what is refused."""
+        """Apply a member's own signed description. Return its entry; None for this node or if refused."""
         now = self._context.now
         entry = self._members.get(info.node_id)
         if entry is not None and entry.info is info and entry.status is Status.ALIVE:
-            # The very description that is held: nearly all samples and most updates of a quiet group.
-            entry.heard_ms = now
+            # The stored description itself: nearly all samples and most updates of an idle group.
+            entry.mentioned_ms = now
             return entry
         if not is_plausible(info):
             self._context.drop(DropReason.BAD_DESCRIPTION)
@@ -271,7 +271,7 @@ class Updates:
         if weigh(info.incarnation, Status.ALIVE, entry.incarnation, entry.status) is UpdateOutcome.REPLACES:
             previous = entry.status
             if info.incarnation.generation > entry.info.incarnation.generation:
-                # Signed by the member: it began again, and what it signed before says nothing of it now.
+                # Signed by the member: it has started again, and its earlier signatures do not matter now.
                 entry.equivocates = False
                 self._equivocation_is_over(entry.node_id)
             entry.info, entry.size_bytes = info, info_bytes(info)
@@ -282,11 +282,11 @@ class Updates:
         elif equivocate(info, entry.info):
             self._note_equivocation(entry)
         elif entry.status is Status.ALIVE and info.incarnation == entry.incarnation:
-            entry.heard_ms = now
+            entry.mentioned_ms = now
         return entry
 
     def _note_equivocation(self, entry: MemberRecord) -> None:
-        """Both descriptions are signed, so no other node can have made one of them."""
+        """Record that a member signed both descriptions, so that no other node can have made one of them."""
         if entry.equivocates:
             return
         entry.equivocates = True
@@ -305,7 +305,7 @@ class Updates:
         if entry is None:
             return None
         if evicted is not None:
-            # Its suspicion would otherwise outlive it, and declare it dead when it is mentioned again.
+            # Otherwise its suspicion would remain, and declare it dead when it is mentioned again.
             self._suspicions.pop(evicted, None)
             self._equivocation_is_over(evicted)
         self._context.emit(MembershipChanged(info, Status.ALIVE, None))
@@ -314,7 +314,7 @@ class Updates:
         return entry
 
     def apply_verdict(self, verdict: VerdictUpdate, source: Address | None = None) -> None:
-        """A verdict about a member: this node's own, or another node's that came from `source`."""
+        """Apply a verdict about a member: this node's own, or another node's from `source`."""
         reason = self._refusal(verdict)
         if reason is not None:
             self._context.drop(reason)
@@ -338,7 +338,7 @@ class Updates:
                 self._queue.add_verdict(verdict)
 
     def _doubt(self, entry: MemberRecord, verdict: VerdictUpdate, source: Address | None) -> None:
-        """Another node's verdict where only first-hand ones count."""
+        """Handle another node's verdict if only first-hand ones count."""
         suspicion = self._suspicions.get(entry.node_id)
         if suspicion is not None:
             if verdict.incarnation == entry.incarnation and suspicion.confirm(verdict.accuser):
@@ -365,7 +365,7 @@ class Updates:
         self._queue.add_verdict(verdict)
 
     def accuse(self, node_id: NodeId, incarnation: Incarnation) -> None:
-        """This node's own verdict after a probe round without an answer."""
+        """Apply this node's own verdict after a probe round without an ack."""
         self.apply_verdict(VerdictUpdate(node_id, incarnation, Status.SUSPECT, self._local.node_id))
 
     def apply_own(
@@ -376,11 +376,11 @@ class Updates:
         *,
         source: Address | None = None,
     ) -> None:
-        """An update about this node (`info` if it is signed by it): refuted if it would win, at a bounded rate."""
+        """Handle an update about this node (`info` if signed by it): refute it if it would win, at a bounded rate."""
         local = self._local
         own = local.info.incarnation
         if info is None and status is Status.ALIVE and incarnation == own:
-            return  # what every ping says
+            return  # as in every ping
         if info is None and not is_credible(incarnation, own):
             self.doubts.reject(DropReason.BAD_VERDICT, local.node_id, source)
             return
@@ -388,18 +388,18 @@ class Updates:
             return
         if info is not None and info.address != local.info.address and incarnation >= own:
             self.suspect_conflict(info.address)
-        # Another description under this very incarnation: a start of which the record was lost, or another instance.
+        # Another description under this same incarnation: a start with a lost record, or another instance.
         contradicts = info is not None and incarnation == own and replace(info, credential=b"") != local.info
         if not contradicts and weigh_own(incarnation, status, own) is UpdateOutcome.NOTHING:
             return
         if not local.refutations.take(self._context.now):
             self.doubts.reject(DropReason.RATE_LIMITED, local.node_id, source)
             return
-        # A false number near the end of the scale would leave no room for further refutations in this generation.
+        # A false number near the end of the scale would prevent further refutations in this generation.
         if incarnation.generation > own.generation or incarnation.number >= INCARNATION_LIMIT // 2:
             local.adopt(incarnation.generation + 1)
             self._context.emit(AdoptGeneration(local.info.incarnation.generation))
-            # From another address it is an identity conflict: the address does not say which instance is the older.
+            # From another address it is an identity conflict: the address does not show which instance is older.
             if info is not None and info.address == local.info.address and incarnation.generation > own.generation:
                 self._context.emit(rolled_back(local.node_id, incarnation.generation, own.generation))
         else:
@@ -409,16 +409,16 @@ class Updates:
         self.announce_self()
 
     def suspect_conflict(self, address: Address) -> None:
-        """Have an address pinged at which this node's id was claimed; only an answer proves an identity conflict."""
+        """Schedule a ping to an address that claimed this node's id; only an ack proves an identity conflict."""
         if len(self.conflict_suspects) < _CONFLICT_SUSPECTS_LIMIT:
             self.conflict_suspects[address] = None
 
     def announce_self(self) -> None:
-        """Gossip this node's present description."""
+        """Gossip this node's current description."""
         self._queue.add_alive(self._local.info, info_bytes(self._local.info))
 
     def forget(self, node_id: NodeId) -> None:
-        """A member left the directory."""
+        """Drop the state of a member that left the directory."""
         self.doubts.settle(node_id)
         self._suspicions.pop(node_id, None)
         self._equivocation_is_over(node_id)

@@ -1,26 +1,26 @@
-"""User events: what applications send to every member. Queries travel the same way; both are *user messages* here.
+"""User events: messages of applications to every member. Queries travel the same way; both are *user messages* here.
 
-    send ──▶ [user message] ──rides on pings, lambda * log n times──▶ received once by each member, and gossiped further
+    send ──▶ [user message] ──in pings, lambda * log n times──▶ received once by each member, and gossiped further
 
-A user message is named by (Lamport time, origin, generation). The time orders messages as far as one could have caused
-the other, and it bounds memory: the names received last are remembered, and when the oldest of them is forgotten its
-time becomes the floor; nothing at or below the floor is accepted any more. A list of names alone would, once full, take
-old messages for new.
+A user message is named by (Lamport time, origin, generation). The time orders messages if one could have caused the
+other, and it bounds memory. The last received names are recorded. When the oldest of them is dropped its time becomes
+the floor; messages at or below the floor are not accepted any more. A list of names alone would, once full, accept old
+messages as new.
 
-A node that has just started knows no floor, and an attacker that recorded the group's datagrams could replay old
-messages to it. So it accepts none until a join has told it the group's clock: the JoinAck that it asked for since its
-start (a recorded one names an earlier generation), or a JoinReq that shows a fresh token. What was sent before is not
-for it.
+A node that has just started has no floor yet, and an attacker that recorded the group's datagrams could replay old
+messages to it. So it accepts none until a join has delivered the group's clock. That is either the JoinAck to its own
+JoinReq since its start (a recorded one names an earlier generation), or a JoinReq with a fresh token. The node ignores
+earlier messages.
 
-A false message may put some members' floors far above what the others have reached (a time beyond the clock bound is
-refused, see `keyring.ClockBound`, but the bound is far). A member that receives a message well below its floor sends
-the event `gossip:clock`, which carries its clock to all members: what is sent after that is accepted again.
+A false message may raise the floor of some members far above the others' (a time beyond the clock bound is refused, see
+`keyring.ClockBound`, but the bound is far). A member that receives a message well below its floor sends the event
+`gossip:clock`, which carries its clock to all members: later messages are accepted again.
 
-Nothing repairs a user message that misses a member, as samples repair membership; it is sent twice as often instead. Of
-ten events in a group of twenty that loses a tenth of its datagrams, all reach every member.
+Samples repair membership, but nothing repairs a user message that misses a member; it is sent twice as often instead.
+In a test with ten events in a group of twenty that loses a tenth of its datagrams, all reach every member.
 
 User messages are not signed: a holder of the farm's key may send them in any member's name, as with verdicts. The queue
-and the memory are bounded; when the queue is full, the message that was sent most often is removed first.
+and the record of names are bounded; a full queue first drops the message with the most sendings.
 """
 
 from dataclasses import dataclass, replace
@@ -41,14 +41,14 @@ from gossip.core.messages import (
 )
 
 CLOCK_EVENT: Final = "gossip:clock"
-"""The name of an event that says nothing but its own time; applications do not receive it."""
+"""The name of an event that carries only its own time; applications do not receive it."""
 
 _CLOCK_EVENT_EVERY_MS: Final = 10_000
 _MESSAGE_BASE_BYTES: Final = 64
 
 
 def broken_limit(name: str, body: bytes) -> str | None:
-    """Which rule a name or a body breaks; None if they keep all."""
+    """Return the rule that a name or a body breaks; None if both are valid."""
     if not 0 < len(name) <= NAME_LIMIT_CHARACTERS:
         return f"the name of a user event or query has 1 to {NAME_LIMIT_CHARACTERS} characters, not {len(name)}"
     if not name.isprintable():
@@ -62,13 +62,13 @@ def broken_limit(name: str, body: bytes) -> str | None:
 class _QueuedMessage:
     message: UserMessage
     sender: NodeId
-    """The node from which it came: it need not be sent back."""
+    """The node that sent it: the message need not be sent back."""
     size_bytes: int
     sent: int = 0
 
 
 class UserEvents:
-    """The user messages that are still to be gossiped, and those received lately."""
+    """The user messages still to gossip, and the recently received ones."""
 
     def __init__(self, context: Context, clock_bound: ClockBound) -> None:
         self._context = context
@@ -84,7 +84,7 @@ class UserEvents:
     # -- this node's own -----------------------------------------------------------------------------------------------
 
     def next_id(self, name: str, body: bytes) -> UserMessageId:
-        """The id of a further message of this node; `ValueError` if it is over a limit."""
+        """Return the id of a further message of this node; raise ValueError if it is over a limit."""
         broken = broken_limit(name, body)
         if broken is not None:
             raise ValueError(broken)
@@ -100,7 +100,7 @@ class UserEvents:
         self.send(UserEvent(self.next_id(name, body), name, body))
 
     def sync_clock(self, clock: int) -> dict[UserMessageId, UserMessageId]:
-        """A join told the group's clock: later messages are for this node. Returns the ids that changed, old to new."""
+        """Adopt the group's clock from a join: later messages are for this node. Return the changed ids, old to new."""
         if not 0 <= clock <= self._clock_bound.at(self._context.now):
             self._context.drop(DropReason.BAD_USER_MESSAGE)
             return {}
@@ -108,7 +108,7 @@ class UserEvents:
         if self._floor is not None:
             return {}
         self._floor = clock
-        # What this node sent before it knew the clock lies below the floor of others: they would not accept it.
+        # Messages sent before the clock was known are below the floor of other members, which would not accept them.
         renamed: dict[UserMessageId, UserMessageId] = {}
         own_id = self._context.local.node_id
         for early in [each for each in self.queue.values() if each.sent == 0 and each.sender == own_id]:
@@ -122,7 +122,7 @@ class UserEvents:
     # -- those of others -----------------------------------------------------------------------------------------------
 
     def receive(self, messages: tuple[UserMessage, ...], sender: NodeId) -> list[UserMessage]:
-        """Messages that rode on a ping or ack of `sender`. Returns those that are new and for applications."""
+        """Handle the messages in a ping or ack of `sender`. Return the new messages for applications."""
         new: list[UserMessage] = []
         latest = self._clock_bound.at(self._context.now)
         for message in messages:
@@ -145,7 +145,7 @@ class UserEvents:
         return new
 
     def _send_clock(self) -> None:
-        """A member is so far behind that this node could not take its messages for new."""
+        """Send the clock to a member that is too far behind: this node would not accept its messages as new."""
         if self._context.now >= self._clock_event_at:
             self._clock_event_at = self._context.now + _CLOCK_EVENT_EVERY_MS
             self.send_event(CLOCK_EVENT, b"")
@@ -172,7 +172,7 @@ class UserEvents:
         self.queue[message.message_id] = _QueuedMessage(message, sender, size_bytes)
 
     def take(self, budget_bytes: int, group_size: int, receiver: NodeId | None) -> tuple[tuple[UserMessage, ...], int]:
-        """The messages to send to a member now, those sent least first; and the rest of the budget."""
+        """Return the least sent messages for a member, and the remaining budget."""
         limit = self._options.user_message_retransmit_multiplier * ceil(log10(group_size + 1))
         taken: list[UserMessage] = []
         for each in sorted(self.queue.values(), key=lambda each: each.sent):

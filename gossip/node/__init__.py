@@ -1,7 +1,7 @@
 """Gossip on a machine: the trio task that owns the core, its sockets and its state directory.
 
-What is named here is for users of gossip that share its state directory and its spelling of addresses; inside gossip,
-modules import each other.
+The names here are for users of gossip that share its state directory and its notation of addresses. Modules inside
+gossip import each other.
 """
 
 from lazy_loader import attach_stub

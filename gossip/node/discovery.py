@@ -1,14 +1,14 @@
-"""How a node finds others: by broadcast in a LAN, and through seeds with names.
+"""The discovery of other nodes: by broadcast in a LAN, and through seeds with names.
 
-*Broadcast.* A node sends its `Broadcast` from its own socket to the broadcast address. It receives those of others on a
-second socket, which is bound to the broadcast address and shared by all nodes of the machine. Only presence comes this
-way: any other message on that socket is dropped, and a Broadcast only gives a seed, which is joined in the ordinary
-way, sealed and with a token. Both directions are limited, because a broadcast costs every machine of the LAN.
+*Broadcast.* A node sends its `Broadcast` from its own socket to the broadcast address. It receives broadcasts of others
+on a second socket, which is bound to the broadcast address and shared by all nodes of the machine. Any message other
+than a Broadcast is dropped there. A Broadcast only provides a seed, which the node joins as usual, sealed and with a
+token. Both directions are limited, because a broadcast costs every machine of the LAN.
 
-*Names.* A seed's name is resolved as long as the node runs, because names come up late and their addresses change. A
-name that does not resolve is tried again with growing pauses; one that does is resolved again now and then, and only a
-change is passed on. The core itself retries the addresses that it was given. An address that no name has any more is
-withdrawn: otherwise a name with changing addresses would fill the list of seeds, and its newest address has no place.
+*Names.* A seed's name is resolved throughout the run of the node, because names appear late and their addresses change.
+A failed resolution is retried with growing pauses, a successful one is repeated periodically, and only changes are
+passed on. The core itself retries its given addresses. An address without a name is withdrawn. Otherwise a name with
+changing addresses would fill the list of seeds, with no place for its newest address.
 """
 
 from collections.abc import Callable
@@ -36,10 +36,10 @@ REFRESH_S: Final = 300.0
 RESOLVE_TIMEOUT_S: Final = 20.0
 ADDRESSES_OF_A_NAME: Final = 16
 ALL_NODES: Final = "ff02::1"
-"""All nodes of a link: what a broadcast address is in IPv6."""
+"""All nodes of a link, the equivalent of a broadcast address in IPv6."""
 _ONE_HOST: Final = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
 GiveSeeds = Callable[[tuple[Address, ...], tuple[Address, ...]], None]
-"""Takes new seeds, and addresses that are seeds no more."""
+"""A callback for new seeds, and for addresses that are no longer seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,12 @@ class LanInterface:
     name: str
     host: str
     broadcast_host: str = ""
-    """Where all machines of its network receive: IPv4 broadcast, or all nodes of the link. Empty if there is none."""
+    """The address of all machines of its network: IPv4 broadcast, or all nodes of the link. Empty if there is none."""
     is_up: bool = True
 
 
 def lan_interfaces() -> list[LanInterface]:
-    """The interfaces with their addresses by name, loopback left out; those without an address or down as well."""
+    """Return the interfaces except loopback, sorted by name, including inactive ones and those without an address."""
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     found = []
     for name, addresses in sorted(psutil.net_if_addrs().items()):
@@ -73,7 +73,7 @@ def _broadcast_host(host: str, netmask: str | None) -> str:
     if ":" in host:
         return "" if ip_address(host).is_link_local or netmask == _ONE_HOST else ALL_NODES
     network = ip_network(f"{host}/{netmask}", strict=False) if netmask else None
-    # A /31 or /32 has no broadcast.
+    # A /31 or /32 does not have a broadcast address.
     return "" if network is None or network.num_addresses <= 2 else str(network.broadcast_address)  # noqa: PLR2004
 
 
@@ -86,27 +86,27 @@ class Discovery:
         self._allowance = TokenBucket(ANNOUNCEMENTS_PER_SECOND, ANNOUNCEMENTS_BURST)
 
     def may_announce(self, now_ms: int) -> bool:
-        """Whether another announcement is within the limit; if so it is counted."""
+        """Return True if another announcement is within the limit, and count it."""
         return self._allowance.take(now_ms)
 
     @staticmethod
     def is_presence(datagram: bytes) -> bool:
-        """Whether a datagram claims to be a Broadcast (its first byte is clear in sealed form, too)."""
+        """Return True if a datagram claims to be a Broadcast (its first byte is clear in sealed form, too)."""
         return datagram[:1] == bytes([Code.BROADCAST])
 
 
 class NamesToFollow:
-    """The seeds that are names, those given later among them, each followed once."""
+    """The seeds that are names, later ones included, each followed once."""
 
     def __init__(self) -> None:
         self._given: dict[tuple[str, int], tuple[Address, ...]] = {}
-        """The names, with the addresses that they have now."""
+        """The names, with their current addresses."""
         self._fixed: set[Address] = set()
-        """Seeds that need no resolving."""
+        """Numeric seeds."""
         self._inlet, self._outlet = trio.open_memory_channel[tuple[str, int]](SEEDS_LIMIT)
 
     def add(self, seeds: tuple[str, ...]) -> None:
-        """Follow these as well; `ConfigError`, and none of them, if that were too many."""
+        """Follow these names as well. Raise ConfigError, and add none of them, if they are too many."""
         new = [name for name in dict.fromkeys(named_seeds(seeds)) if name not in self._given]
         if len(self._given) + len(new) > SEEDS_LIMIT:
             raise ConfigError(f"more than {SEEDS_LIMIT} seeds by name: they were not added, a few seeds are enough")
@@ -116,7 +116,7 @@ class NamesToFollow:
             self._inlet.send_nowait(name)
 
     async def follow(self, network: Network, give: GiveSeeds) -> None:
-        """Resolve all of them until cancelled; `give` gets the addresses that a name has and those it had."""
+        """Resolve all names until cancelled; `give` gets the current addresses of a name and its former ones."""
         async with trio.open_nursery() as nursery, self._outlet:
             async for host, port in self._outlet:
                 nursery.start_soon(follow_name, host, port, network, partial(self._found, (host, port), give))
@@ -133,18 +133,18 @@ class NamesToFollow:
 
 
 def numeric_seeds(seeds: tuple[str, ...]) -> tuple[Address, ...]:
-    """The seeds that need no resolving."""
+    """Return the numeric seeds."""
     parsed = [(numeric(host), port) for host, port in map(parse_endpoint, seeds)]
     return tuple(Address(host, port) for host, port in parsed if host is not None)
 
 
 def named_seeds(seeds: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
-    """The seeds that are names."""
+    """Return the seeds that are names."""
     return tuple((host, port) for host, port in map(parse_endpoint, seeds) if numeric(host) is None)
 
 
 async def follow_name(host: str, port: int, network: Network, give: Callable[[tuple[Address, ...]], None]) -> None:
-    """Resolve one name until cancelled, and pass on what changes."""
+    """Resolve one name until cancelled, and pass on changes."""
     known: tuple[Address, ...] = ()
     pause_s = RETRY_FIRST_S
     while True:

@@ -1,8 +1,8 @@
-"""Addresses as operators write them, and which of them lie within a private network.
+"""Addresses in the notation of operators, and the test for private networks.
 
-Gossip between sites over the open internet would show every observer on the way which nodes belong together. So what
-counts as private is listed here, and everything else needs `allow_wan`. (The standard library's `is_private` also holds
-documentation and reserved ranges, and the wildcard 0.0.0.0, for private.)
+Gossip between sites over the open internet would show every observer on the path which nodes belong together. So
+private networks are listed here, and all other addresses require `allow_wan`. (The standard library's `is_private` also
+accepts documentation and reserved ranges, and the wildcard 0.0.0.0.)
 """
 
 from functools import lru_cache
@@ -21,7 +21,7 @@ _PRIVATE: Final = tuple(
         "192.168.0.0/16",
         "169.254.0.0/16",
         "255.255.255.255/32",  # never leaves the link
-        "224.0.0.0/24",  # nor does this
+        "224.0.0.0/24",  # never leaves the link either
         "239.0.0.0/8",
         "::1/128",
         "fc00::/7",
@@ -34,11 +34,11 @@ _PRIVATE: Final = tuple(
 
 
 _SHARED: Final = ip_network("100.64.0.0/10")
-"""RFC 6598. VPNs such as Tailscale give these addresses out; they are not routed on the internet."""
+"""RFC 6598. VPNs such as Tailscale assign these addresses; the internet does not route them."""
 
 
 def parse_endpoint(text: str) -> tuple[str, int]:
-    """Host (a name or a numeric address) and port of 'host:port' or '[v6]:port'; `ValueError` says what is wrong."""
+    """Return host (a name or a numeric address) and port of 'host:port' or '[v6]:port'; raise ValueError if wrong."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -52,7 +52,7 @@ def parse_endpoint(text: str) -> tuple[str, int]:
 
 
 def numeric(host: str) -> str | None:
-    """The canonical spelling of a numeric address, or nothing if `host` is a name or carries a link's scope."""
+    """Return the canonical notation of a numeric address; None if `host` is a name or carries a link's scope."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -64,7 +64,7 @@ def numeric(host: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def is_private(host: str) -> bool:
-    """Whether a numeric address stays within the machine, the link or a private network."""
+    """Return True if a numeric address is within the machine, the link or a private network."""
     try:
         address = ip_address(host)
     except ValueError:
@@ -74,9 +74,9 @@ def is_private(host: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def may_gossip(host: str) -> bool:
-    """Return True if gossip with a numeric address needs no `allow_wan`: private networks, and the addresses of VPNs.
+    """Return True if gossip with a numeric address is allowed without `allow_wan`: private networks, and VPN addresses.
 
-    Not part of `is_private`: a plain listener on an address that a provider shares among its customers is open to them.
+    Separate from `is_private`: a plain listener on an address that a provider shares among customers is open to them.
     Gossip is sealed, and its peers prove the farm's key.
     """
     if is_private(host):
@@ -88,5 +88,5 @@ def may_gossip(host: str) -> bool:
 
 
 def endpoint(address: Address) -> str:
-    """The address as operators write it."""
+    """Return the address in the notation of operators."""
     return f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"

@@ -1,12 +1,12 @@
-"""The last events of a group, numbered, so that a reader can go away and come back.
+"""The last events of a group, numbered, so that a reader can leave and resume.
 
-A queue per reader either grows while its reader sleeps or drops events that the reader never learns of. A ring of fixed
-size with a running number on each event does neither: a reader keeps the number (its cursor) of the event that it
-handled last, asks for what came after, and is told how many events it was too late for.
+A queue per reader either grows while its reader sleeps or drops events without notice to the reader. A ring of fixed
+size with a running number on each event does neither. A reader keeps the number (its cursor) of its last event and
+requests the events after it. The ring reports the number of events that it had already dropped.
 
-The ring holds so many events *of each type*. In a ring for all types, events that others may send without bound would
-push out those that must not be missed: one batch of datagrams can carry 2,048 user events, and no reader runs before
-the whole batch is handled.
+The limit of the ring applies to each type of event. In a ring for all types, events that others may send without bound
+would displace important ones: one batch of datagrams can carry 2,048 user events, and no reader runs before the whole
+batch is handled.
 """
 
 from bisect import bisect_right
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Numbered(Generic[T]):
-    """One event. `cursor` resumes behind it; `lost` counts the events right before it that the ring no longer held."""
+    """One event. `cursor` resumes after it; `lost` counts the events right before it that the ring no longer held."""
 
     cursor: int
     event: T
@@ -40,28 +40,28 @@ class EventRing(Generic[T]):
         self.cursor = 0
         """The number of the newest event; 0 before the first."""
         self.lost = 0
-        """How many events readers were too late for, all readers together."""
+        """The number of events that readers missed, for all readers together."""
 
     def append(self, event: T) -> None:
-        """One more event."""
+        """Add an event."""
         self.cursor += 1
         self._lanes.setdefault(type(event), deque(maxlen=self._limit)).append((self.cursor, event))
         self._more.set()
         self._more = trio.Event()
 
     def close(self) -> None:
-        """No event comes any more: readers end after the last."""
+        """End the stream: readers end after the last event."""
         self._closed = True
         self._more.set()
 
     def after(self, cursor: int) -> "Reader[T]":
-        """What came after `cursor`, and then every event as it comes."""
+        """Return a reader of the events after `cursor`, and of further ones as they arrive."""
         if not 0 <= cursor <= self.cursor:
             raise ValueError(f"cursor {cursor} is not of this stream, which has reached {self.cursor}: begin with 0")
         return Reader(self, cursor)
 
     async def next(self, cursor: int) -> Numbered[T] | None:
-        """The first event after `cursor`, waited for; none when there will be none."""
+        """Wait for the first event after `cursor` and return it; None at the end of the stream."""
         await trio.lowlevel.checkpoint()
         while self.cursor <= cursor:
             if self._closed:
@@ -82,7 +82,7 @@ class EventRing(Generic[T]):
 
 
 class Reader(Generic[T]):
-    """An iterator over a ring. It holds nothing, so it can be dropped at any time without being closed."""
+    """An iterator over a ring. It can be dropped at any time without being closed."""
 
     def __init__(self, ring: EventRing[T], cursor: int) -> None:
         self._ring = ring
@@ -90,7 +90,7 @@ class Reader(Generic[T]):
 
     @property
     def has_more(self) -> bool:
-        """Whether the next event is there already."""
+        """True if the next event is already available."""
         return self._ring.cursor > self.cursor
 
     def __aiter__(self) -> "Reader[T]":

@@ -6,20 +6,20 @@
                 |                  core      |
     requests ---+                            +--> event ring       MembershipChanged, UserEventReceived, Alarm, ...
 
-One task owns the core. It takes what waits through the codec and the core, and carries the effects out in their order.
-Sends are synchronous, so nothing comes between the effects of one step, except the fsync that AdoptGeneration demands
-before anything else may be sent. Keys are stored by a task of their own: a disk that hangs while they are replaced
-would make the node mute.
+One task owns the core. It passes waiting input through the codec and the core, and executes the effects in order. Sends
+are synchronous, so the effects of one step are not interrupted, except by the fsync that AdoptGeneration requires
+before any further send. A separate task stores keys: a disk that hangs during their replacement would otherwise stop
+the node's messages.
 
-Datagrams that wait together pass each stage together: all are opened and decoded, then the core steps through them,
-then all answers are sealed, then they are sent. One datagram passes more code than a processor's innermost cache holds;
-taken one by one, every datagram would fetch all of it anew, which costs a quarter of the whole (Blackwell, "Speeding up
-Protocols for Small Messages", SIGCOMM 1996). The core cannot tell the difference, and for the network the batch arrived
-a moment later.
+Waiting datagrams pass each stage together: all are opened and decoded, then the core steps through them, then all
+replies are sealed, then sent. One datagram executes more code than fits a processor's innermost cache. If each datagram
+were handled alone, each would load all of that code again, which costs a quarter of the total (Blackwell, "Speeding up
+Protocols for Small Messages", SIGCOMM 1996). The core cannot detect the difference, and for the network the batch
+arrived a moment later.
 
-Nothing here waits for a consumer. The kernel drops datagrams that are not taken in time (gossip repeats), requests are
-bounded, and events go into a ring: a reader that was too slow learns how many it missed, and `members()` is the whole
-truth.
+The owner never waits for a consumer. The kernel drops datagrams that are not read in time (gossip repeats). Requests
+are bounded, and events go into a ring: a slow reader gets the number of missed events, and `members()` is always
+complete.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -80,13 +80,13 @@ from gossip.wire.identity import Signer
 
 EVENTS_LIMIT: Final = 1_024
 KEYRING_WAIT_S: Final = 2.0
-"""A disk that takes longer is ill, and the change must not look as if it did not happen."""
+"""A disk that takes longer is faulty, and the change must not appear as failed."""
 GroupEvent = MembershipChanged | Alarm | UserEventReceived | QueryReceived | KeyOffered | KeyringUpdateRefused
 
 
 @dataclass(frozen=True, slots=True)
 class StartupState:
-    """What a node begins with. `keyring` is None if datagrams travel in clear."""
+    """The initial state of a node. `keyring` is None for datagrams in clear."""
 
     identity: NodeIdentity
     generation: int
@@ -95,7 +95,7 @@ class StartupState:
 
     @classmethod
     def load(cls, settings: GroupSettings, stack: ExitStack) -> "StartupState":
-        """Begin the next generation; the state directory is locked until the stack unwinds."""
+        """Begin the next generation; the state directory stays locked until the stack unwinds."""
         keyring, directory = settings.keyring, settings.state_directory
         if directory is None:
             return cls(NodeIdentity.throwaway(), 1, keyring)
@@ -108,7 +108,7 @@ class StartupState:
 
 
 class Group:
-    """One node's part in a group. Made by `gossip.open_group`; methods that are not async return at once."""
+    """One node's part in a group. Made by `gossip.open_group`; methods that are not async return immediately."""
 
     def __init__(
         self, settings: GroupSettings, startup: StartupState, socket: DatagramSocket, discovery: Discovery | None
@@ -152,43 +152,43 @@ class Group:
 
     @property
     def node_id(self) -> NodeId:
-        """This node's name."""
+        """This node's id."""
         return self.identity.node_id
 
     @property
     def public_key(self) -> bytes:
-        """Of its identity."""
+        """The public key of this node's identity."""
         return self.identity.key.public_key().public_bytes_raw()
 
     @property
     def identity_key(self) -> Ed25519PrivateKey:
-        """With which this node signs. Secret."""
+        """The key with which this node signs. Secret."""
         return self.identity.key
 
     @property
     def generation(self) -> int:
-        """How often this node has started; it rises while the node runs if peers remember a higher number."""
+        """The number of this node's starts; it rises while the node runs if peers have recorded a higher number."""
         return self._generation.current
 
     @property
     def info(self) -> NodeInfo:
-        """What this node says about itself: its address among it."""
+        """This node's own description, its address included."""
         return self._core.describe().self_info
 
     def members(self) -> tuple[Member, ...]:
-        """Every other member that this node knows of; those that died or left lately too."""
+        """Return every other known member, recently dead or departed ones included."""
         return self._core.describe().members
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many other members this node knows of, and how many of them are its peers."""
+        """The numbers of known other members, and of peers among them."""
         return self._core.counts
 
     def describe(self) -> GroupDescription:
-        """Everything for operators: the members, the core's state, the counters."""
+        """Return everything for operators: the members, the core's state, the counters."""
         transport = self._transport
         wire = transport.counters.describe(
-            transport.overflowed(), self._ring.lost, transport.other_farms.lately(self.now_ms())
+            transport.overflowed(), self._ring.lost, transport.other_farms.recent(self.now_ms())
         )
         return GroupDescription(self._core.describe(), wire)
 
@@ -196,11 +196,11 @@ class Group:
 
     @property
     def cursor(self) -> int:
-        """Where the stream of events is now: `events(after=cursor)` gives what is still to come."""
+        """The position of the stream of events: `events(after=cursor)` returns future events."""
         return self._ring.cursor
 
     def events(self, after: int = 0) -> Reader[GroupEvent]:
-        """What happened after a cursor, and then every event as it happens; ends with the group."""
+        """Return the events after a cursor, and then every event as it happens; the stream ends with the group."""
         return self._ring.after(after)
 
     # -- requests ------------------------------------------------------------------------------------------------------
@@ -210,14 +210,14 @@ class Group:
         self._requests.set_metadata(metadata)
 
     def send_event(self, name: str, body: bytes = b"") -> None:
-        """Send a user event to every member (at most 512 bytes); `BusyError` beyond a modest rate."""
+        """Send a user event to every member (at most 512 bytes); raise BusyError beyond a modest rate."""
         self._requests.add(UserEventRequested(name, body), self.now_ms())
 
     @asynccontextmanager
     async def query(
         self, name: str, body: bytes = b"", timeout_s: float = 5.0
     ) -> AsyncIterator[trio.MemoryReceiveChannel[Answer]]:
-        """Ask every member: `async for answer in` what this gives, until the timeout."""
+        """Query every member: `async for answer in` the yielded channel, until the timeout."""
         timeout_ms = int(timeout_s * 1000)
         ticket, answers = self._queries.begin(timeout_ms)
         async with answers:
@@ -232,23 +232,23 @@ class Group:
         self._requests.add(AnswerGiven(query.message_id, body), self.now_ms())
 
     def add_seeds(self, *seeds: Address | str) -> None:
-        """Try to join through these, too: 'host:port' as in `seeds`, or addresses. `ConfigError` if that cannot be."""
+        """Try to join through further seeds: 'host:port' as in `seeds`, or addresses. Raise ConfigError if invalid."""
         texts = seed_texts(seeds, allow_wan=self._settings.allow_wan)
         self._names.add(texts)
         self._requests.add_seeds(numeric_seeds(texts))
 
     def set_maintenance(self, *, on: bool) -> None:
-        """While on, this node ignores requests to join; everything else goes on."""
+        """Start or stop maintenance: while on, this node ignores requests to join, and otherwise continues."""
         self._requests.set_maintenance(on=on)
 
     @property
     def keyring(self) -> Keyring | None:
-        """The group's keys as this node knows them; None if datagrams travel in clear."""
+        """The group's current keys at this node; None for datagrams in clear."""
         return self._core.keyring
 
     @property
     def keyring_is_stored(self) -> bool:
-        """Whether a restart of this node would find its present keys."""
+        """True if a restart of this node would find its current keys."""
         return self._core.keyring_is_stored
 
     @property
@@ -257,10 +257,10 @@ class Group:
         return self._clock_bound.at(self.now_ms())
 
     async def change_keyring(self, keyring: Keyring) -> None:
-        """Have the whole group adopt a change that `keyring` allowed; returns when this node has adopted it.
+        """Distribute a changed keyring to the whole group; return when this node has adopted it.
 
-        Waits for the disk for `KEYRING_WAIT_S` at most; `keyring_is_stored` has the result. Raises `KeyringError` for
-        a keyring that no member and no state directory accepts.
+        Waits at most `KEYRING_WAIT_S` for the disk; `keyring_is_stored` has the result. Raises `KeyringError` for a
+        keyring that members and state directories do not accept.
         """
         if not keyring.is_sound():
             raise KeyringError(f"no member accepts {keyring}")
@@ -269,19 +269,19 @@ class Group:
         await self._keyring_keeper.settle(KEYRING_WAIT_S)
 
     async def leave(self) -> None:
-        """Tell the others that this node leaves. To them the end of the block without it is a crash."""
+        """Announce to the others that this node leaves. Without it, they detect the end of the block as a crash."""
         self._requests.leave()
         await trio.sleep(self._settings.leave_linger_ms / 1000)
 
     def now_ms(self) -> int:
-        """The core's clock, by which `Member.since_ms` counts."""
+        """Return the time of the core's clock, the base of `Member.since_ms`."""
         # The thousandth makes up for rounding: a wake-up at a deadline must not read as one millisecond before it.
         return int((trio.current_time() - self._started_at) * 1000 + 0.001)
 
     # -- the owner -----------------------------------------------------------------------------------------------------
 
     async def run(self, network: Network) -> None:
-        """Own the core until cancelled; then the events end."""
+        """Own the core until cancelled; then end the events."""
         async with trio.open_nursery() as nursery:
             if self._settings.state_directory is not None:
                 nursery.start_soon(remember_peers, self._settings.state_directory, self._peer_addresses)
@@ -307,7 +307,7 @@ class Group:
         return tuple(each.info.address for each in peers)
 
     def _deadline_s(self) -> float:
-        """When the core wants to be stepped next, by trio's clock."""
+        """Return the time of the core's next step, by trio's clock."""
         deadline_ms = self._core.deadline
         return inf if deadline_ms is None else self._started_at + deadline_ms / 1000
 
@@ -331,7 +331,7 @@ class Group:
             await self._step(now_ms, *self._transport.open(arrivals, now_ms))
 
     async def _follow_socket(self, scope: trio.CancelScope) -> None:
-        """Take datagrams until the scope ends."""
+        """Handle datagrams until the scope ends."""
         deadline_s = scope.deadline
         while True:
             await self._transport.readable()
@@ -392,9 +392,9 @@ def open_group(
     network: Network | None = None,
     **settings: Any,
 ) -> AbstractAsyncContextManager[Group]:
-    """Be a member of a group for as long as the block lasts.
+    """Open a membership of a group that lasts as long as the block.
 
-    `bind` is an address or a numeric host (any free port). `key` is the group's secret of 32 bytes; without one, say
+    `bind` is an address or a numeric host (any free port). `key` is the group's secret of 32 bytes; without one, set
     `insecure`. `settings` are the further fields of `GroupSettings`. Errors: `ConfigError`, `StateError`.
     """
     strange = unknown_names(settings)
@@ -440,7 +440,7 @@ async def _running(settings: GroupSettings, network: Network | None) -> AsyncIte
         stack.callback(socket.close)
         discovery = None
         if settings.broadcast is not None:
-            listening = open_socket("broadcast", settings.broadcast, network.hear_broadcasts, limit_bytes)
+            listening = open_socket("broadcast", settings.broadcast, network.bind_broadcast, limit_bytes)
             stack.callback(listening.close)
             discovery = Discovery(settings.broadcast, listening)
         group = Group(settings, startup, socket, discovery)

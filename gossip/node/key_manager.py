@@ -1,9 +1,9 @@
-"""What operators do with the group's keys: install, use, remove, list.
+"""Operator commands for the group's keys: install, use, remove, list.
 
-    install   a new key opens everywhere         use   it seals everywhere        remove   the old one opens no more
+    install   a new key opens everywhere         use   it seals everywhere        remove   the old key no longer opens
 
-Each step has to reach every member before the next: a member that misses the last two is outside, with a key that the
-group refuses. The group repairs anything less by itself, but only the members know whether it has. So `list` asks them,
+Each step must reach every member before the next: a member that misses the last two is cut off, with a key that the
+group refuses. The group repairs lesser gaps automatically, but only the members have the proof. So `list` queries them,
 and `use` and `remove` refuse while a live member has not confirmed the step before (`force` overrides). Keys are named
 by their ids here; only the group's members hold the keys.
 """
@@ -30,12 +30,15 @@ from gossip.node.group import Group
 
 _SURVEY_TIMEOUT_S: Final = 2.0
 _CLOCKS_DIFFER_MS: Final = 1_000
-"""After a forged clock, members accept a change once their own time of day allows it."""
+"""The tolerated difference of clocks.
+
+After a forged clock, members accept a change once their time of day allows it.
+"""
 _SURVEYS: Final = 5
-"""An answer is one datagram. If one in twenty is lost, three surveys in a row still miss a member now and then."""
+"""The limit of surveys. A reply is one datagram: at a loss of one in twenty, three surveys still miss some members."""
 _STORE_SURVEYS: Final = 3
 _STORE_PAUSE_S: Final = 0.2
-"""A member answers before its disk has the keys, which takes some milliseconds."""
+"""A member replies before its disk has the keys, which takes some milliseconds."""
 _NOT_STORED: Final = bytes([False])
 _OPENING: Final = frozenset({KeyState.OPEN.value, KeyState.PRIMARY.value})
 
@@ -56,20 +59,20 @@ class NotEverywhereError(KeyringError):
 
 @dataclass(frozen=True, slots=True)
 class ListedKey:
-    """One key by its id: what this node does with it, since when by the keyring's clock, and which members open it."""
+    """One key by its id: its use at this node, its date by the keyring's clock, and the members that open it."""
 
     name: str
     state: KeyState
     since: int
     opened_by: tuple[NodeId, ...]
-    """Members that open all datagrams with it, this node among them; none once a removal is everywhere."""
+    """Members that open all datagrams with it, this node included; empty once a removal is everywhere."""
     sealed_by: tuple[NodeId, ...]
     """Members that seal with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyListing:
-    """This node's keys by id, and the live members that have the same keyring, or another, or did not answer."""
+    """This node's keys by id, and the live members with the same keyring, with another, or without a reply."""
 
     primary: str
     others: tuple[str, ...]
@@ -78,15 +81,15 @@ class KeyListing:
     differing: tuple[NodeId, ...]
     silent: tuple[NodeId, ...]
     epoch: int
-    """When the primary was chosen."""
+    """The time of the choice of the primary."""
     keys: tuple[ListedKey, ...]
-    """All of them, newest first."""
+    """All keys, newest first."""
     unstored: tuple[NodeId, ...] = ()
-    """Live members that could not store their keyring: after a restart they would come with an older one."""
+    """Live members that could not store their keyring: after a restart they would have an older one."""
 
     @property
     def is_everywhere(self) -> bool:
-        """Whether every live member has this keyring."""
+        """True if every live member has this keyring."""
         return not self.differing and not self.silent
 
 
@@ -98,7 +101,7 @@ class KeyManager:
         self.survey_timeout_s = _SURVEY_TIMEOUT_S
 
     async def list(self) -> KeyListing:
-        """This node's keys, and the members that agree. Asks again while an answer may have been lost."""
+        """Return this node's keys, and the members that agree. Repeat the query while replies are missing."""
         missing, answers = self._living(), {}
         for _ in range(_SURVEYS):
             if not missing:
@@ -141,13 +144,13 @@ class KeyManager:
         )
 
     async def install(self, key: bytes | None = None) -> str:
-        """Have a key opened everywhere (a new one from the system's random source if none is given); its id."""
+        """Open a key everywhere, by default a new one from the system's random source; return its id."""
         key = os.urandom(KEY_BYTES) if key is None else key
         await self._change(self._chain.install(key))
         return key_id(key).hex()
 
     async def use(self, name: str, *, force: bool = False) -> None:
-        """Have every member seal with an installed key."""
+        """Make every member seal with an installed key."""
         key = self._named(name)
         changed = self._chain.use(key)
         if not force:
@@ -155,7 +158,7 @@ class KeyManager:
         await self._change(changed)
 
     async def remove(self, name: str, *, force: bool = False) -> None:
-        """Have a key refused everywhere. Removed keys do not come back."""
+        """Make every member refuse a key. Removed keys cannot be restored."""
         key = self._named(name)
         changed = self._chain.remove(key)
         if not force:
@@ -196,15 +199,15 @@ class KeyManager:
         raise KeyringError(f"no key has the id {name[: 2 * KEY_ID_BYTES]!r}: list shows those there are")
 
     def _living(self) -> set[NodeId]:
-        # A suspect may live, and would be cut off like any other member.
+        # A suspect may be alive, and would be cut off like any other member.
         return {each.node_id for each in self._group.members() if each.status in {Status.ALIVE, Status.SUSPECT}}
 
 
 def _states(summary: bytes) -> dict[bytes, int]:
-    """The state of each key in a keyring's summary. An entry that makes no sense matches no key here."""
+    """Return the state of each key in a keyring's summary. An invalid entry matches no key here."""
     size = KEY_ID_BYTES + 1
-    told = (summary[at : at + size] for at in range(DIGEST_BYTES, len(summary) - KEY_ID_BYTES, size))
-    return {each[:KEY_ID_BYTES]: each[KEY_ID_BYTES] for each in told}
+    entries = (summary[at : at + size] for at in range(DIGEST_BYTES, len(summary) - KEY_ID_BYTES, size))
+    return {each[:KEY_ID_BYTES]: each[KEY_ID_BYTES] for each in entries}
 
 
 def _is_unstored(summary: bytes) -> bool:
@@ -214,4 +217,4 @@ def _is_unstored(summary: bytes) -> bool:
 
 
 def _who(states: dict[NodeId, dict[bytes, int]], name: bytes, wanted: frozenset[int]) -> tuple[NodeId, ...]:
-    return tuple(sorted(node_id for node_id, told in states.items() if told.get(name) in wanted))
+    return tuple(sorted(node_id for node_id, known in states.items() if known.get(name) in wanted))

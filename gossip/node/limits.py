@@ -1,28 +1,28 @@
-"""What strangers can make this node do, and the count of everything that it dropped.
+"""Limits on the work for unknown nodes, and the count of all drops.
 
-    SourceLimit      so many per second from one host, and so many from all hosts together, in bounded memory
-    AdmissionCheck   the application's own `admit`, called so that its mistakes stay its own
+    SourceLimit      a rate for each host, and one for all hosts together, in bounded memory
+    AdmissionCheck   the call of the application's `admit`, which isolates its mistakes
     ForeignVersions  the alarm about senders of another version of the protocol
     OtherFarms       the last senders under another farm's key
     Counters         datagrams in and out, and each drop by its reason
 
-*Sources.* The table of hosts is bounded. When it is full, a new host replaces the one that was silent longest and
-starts with a full bucket. A flood from ever new (forged) hosts therefore passes the buckets of the hosts; the common
-bucket stops it.
+*Sources.* The table of hosts is bounded. When it is full, a new host replaces the host without datagrams for the
+longest time, and starts with a full bucket. A flood from ever new (forged) hosts therefore passes the buckets of the
+hosts; the common bucket stops it.
 
 *Admission.* `admit(joiner)` returns None (admitted) or a JoinNak (refused). If it raises or returns anything else, the
-joiner is refused (POLICY_FAILED), the refusal is counted, and an alarm stands until `admit` decides again. The function
-runs inside a step of the core: an exception would end the member, and a joiner can often choose what makes the function
-raise (its metadata). Admitting everything instead would turn a mistake in the check into no check.
+joiner is refused (POLICY_FAILED), the refusal is counted, and an alarm is active until `admit` decides again. The
+function runs inside a step of the core: an exception would end the member, and a joiner can often cause one by its
+metadata. If everything were admitted instead, a mistake in the check would disable the check.
 
-*Versions.* A datagram of another version is not opened, so nothing proves who sent it. The alarm names the latest
-senders, at most `FOREIGN_SENDERS_LIMIT` hosts, and ends when none of them was heard for `FOREIGN_VERSION_STANDS_MS`.
+*Versions.* A datagram of another version is not opened, so its sender is not proved. The alarm names the latest
+senders, at most `FOREIGN_SENDERS_LIMIT` hosts. It ends when none of them has sent for `FOREIGN_VERSION_ALARM_MS`.
 
-*Other farms.* Two farms may share a network, so a datagram under another farm's key is no alarm here: the description
-lists the last senders, at most `OTHER_FARMS_LIMIT` hosts for `OTHER_FARM_STANDS_MS`, and the application judges whether
-a member of its own may be among them.
+*Other farms.* Two farms may share a network, so a datagram under another farm's key does not raise an alarm here. The
+description lists the last senders, at most `OTHER_FARMS_LIMIT` hosts for `OTHER_FARM_LISTED_MS`. The application
+decides whether its own members may be among them.
 
-*Counters.* A datagram that is dropped silently looks like one that was never sent, so each way to drop one has a name.
+*Counters.* A drop without a count looks like a datagram that was never sent, so each way to drop one has a name.
 """
 
 from collections import Counter, OrderedDict
@@ -46,11 +46,11 @@ SOURCES_LIMIT: Final = 1024
 NEWCOMERS_BURST: Final = 100.0
 ERRORS_BURST: Final = 100.0
 FOREIGN_SENDERS_LIMIT: Final = 8
-FOREIGN_VERSION_STANDS_MS: Final = 60_000
+FOREIGN_VERSION_ALARM_MS: Final = 60_000
 FOREIGN_VERSION_ALARMS_PER_SECOND: Final = 1 / 5
 """Any machine can forge senders, and each new one changes the alarm's text."""
 OTHER_FARMS_LIMIT: Final = 8
-OTHER_FARM_STANDS_MS: Final = 60_000
+OTHER_FARM_LISTED_MS: Final = 60_000
 
 
 class SourceLimit:
@@ -66,7 +66,7 @@ class SourceLimit:
         self.sources: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def allows(self, source: str, now_ms: int) -> bool:
-        """Whether one more from `source` is within the limits; if so it is counted."""
+        """Return True if one more from `source` is within the limits, and count it."""
         bucket = self.sources.get(source)
         if bucket is None:
             bucket = self.sources[source] = TokenBucket(self._per_second, self._burst)
@@ -85,11 +85,11 @@ class SourceLimits:
     errors: SourceLimit = field(default_factory=lambda: SourceLimit(20.0, ERRORS_BURST, 200.0))
     """Refusals sent."""
     boxes: SourceLimit = field(default_factory=lambda: SourceLimit(2.0, 4.0, 20.0))
-    """Boxes opened: each costs an exchange of keys, and strangers can send what looks like one."""
+    """Opened boxes: each costs an exchange of keys, and unknown nodes can send imitations."""
     key_repairs: SourceLimit = field(default_factory=lambda: SourceLimit(2.0, 4.0, 20.0))
-    """Keyrings sent to members that are behind."""
+    """Keyrings sent to members with an outdated one."""
     refused_keyrings: TokenBucket = field(default_factory=lambda: TokenBucket(1 / 30, 1.0))
-    """Keyring updates of strangers reported to the application: the first, then two a minute. The counter has all."""
+    """Reports to the application of keyring updates from unauthorized nodes: the first, then two a minute."""
 
 
 class Loss(CountedDrop):
@@ -129,13 +129,13 @@ class WireDescription:
     sent_bytes: int
     dropped: Mapping[CountedDrop, int]
     piggyback_left_out: int
-    """Updates and samples whose signature did not hold; the messages that carried them were taken."""
+    """Updates and samples with an invalid signature; the messages that carried them were accepted."""
     events_lost: int
-    """Events that a reader came too late for."""
+    """Events that a reader missed."""
     resumptions: int = 0
-    """How often this process was found to be resumed from a snapshot, and drew a new salt."""
+    """The number of resumptions of this process from a snapshot; each drew a new salt."""
     other_farms: tuple[OtherFarm, ...] = ()
-    """The last senders under another farm's key, each heard within a minute, in order of their addresses."""
+    """The last senders under another farm's key within a minute, in order of their addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +159,11 @@ class Counters:
     resumptions: int = 0
 
     def drop(self, reason: SealFault | Loss) -> None:
-        """Count a datagram that ended here."""
+        """Count a dropped datagram."""
         self.dropped[reason] += 1
 
     def describe(self, overflowed: int, events_lost: int, other_farms: tuple[OtherFarm, ...] = ()) -> WireDescription:
-        """The figures now; `overflowed` datagrams were dropped by the kernel."""
+        """Return the current figures; `overflowed` datagrams were dropped by the kernel."""
         dropped = self.dropped + Counter({Loss.OVERLOADED: overflowed})
         return WireDescription(
             received=self.received,
@@ -179,63 +179,63 @@ class Counters:
 
 
 class ForeignVersions:
-    """Reports senders of another protocol version by an alarm, which is replaced when the senders change."""
+    """Reports senders of another protocol version by an alarm, and updates it when the senders change."""
 
     def __init__(self, publish: Callable[[Alarm], None]) -> None:
         self._publish = publish
-        self._heard: OrderedDict[str, tuple[Address, int, int]] = OrderedDict()
-        """By host: address, version and when."""
-        self._told = ""
+        self._senders: OrderedDict[str, tuple[Address, int, int]] = OrderedDict()
+        """Address, version and time of the last datagram, by host."""
+        self._reported = ""
         self._pace = TokenBucket(FOREIGN_VERSION_ALARMS_PER_SECOND, 1.0)
 
     def record(self, source: Address, version: int, now_ms: int) -> None:
         """Record a datagram of another version."""
-        self._heard[source.host] = source, version, now_ms
-        self._heard.move_to_end(source.host)
-        if len(self._heard) > FOREIGN_SENDERS_LIMIT:
-            self._heard.popitem(last=False)
+        self._senders[source.host] = source, version, now_ms
+        self._senders.move_to_end(source.host)
+        if len(self._senders) > FOREIGN_SENDERS_LIMIT:
+            self._senders.popitem(last=False)
         self.expire(now_ms)
 
     def expire(self, now_ms: int) -> None:
-        """Forget who was silent long enough, and bring the alarm up to date."""
-        if not self._heard:
+        """Drop senders without datagrams for the period, and update the alarm."""
+        if not self._senders:
             return
-        for host, (_, _, heard_ms) in list(self._heard.items()):
-            if now_ms - heard_ms >= FOREIGN_VERSION_STANDS_MS:
-                del self._heard[host]
-        if not self._heard:
-            if self._told:
+        for host, (_, _, received_ms) in list(self._senders.items()):
+            if now_ms - received_ms >= FOREIGN_VERSION_ALARM_MS:
+                del self._senders[host]
+        if not self._senders:
+            if self._reported:
                 self._publish(Alarm(AlarmKind.FOREIGN_VERSION, "no gossip of another version is received", over=True))
-            self._told = ""
+            self._reported = ""
             return
-        senders = sorted(f"{endpoint(source)} (version {version})" for source, version, _ in self._heard.values())
+        senders = sorted(f"{endpoint(source)} (version {version})" for source, version, _ in self._senders.values())
         text = (
             f"gossip of another version is received from {', '.join(senders)}; this node reads version {VERSION} only,"
             " so neither side can read the other"
         )
-        if text != self._told and self._pace.take(now_ms):
-            self._told = text
+        if text != self._reported and self._pace.take(now_ms):
+            self._reported = text
             self._publish(Alarm(AlarmKind.FOREIGN_VERSION, text))
 
 
 class OtherFarms:
-    """Which hosts send gossip under another farm's key, in bounded memory."""
+    """The hosts that send gossip under another farm's key, in bounded memory."""
 
     def __init__(self) -> None:
-        self._heard: OrderedDict[str, tuple[OtherFarm, int]] = OrderedDict()
-        """By host: what it sends, and when it did last."""
+        self._senders: OrderedDict[str, tuple[OtherFarm, int]] = OrderedDict()
+        """The host's last datagram and its time, by host."""
 
     def record(self, source: Address, label: bytes, now_ms: int) -> None:
-        """A datagram under the key of this label came."""
-        self._heard[source.host] = OtherFarm(source, label), now_ms
-        self._heard.move_to_end(source.host)
-        if len(self._heard) > OTHER_FARMS_LIMIT:
-            self._heard.popitem(last=False)
+        """Record a datagram under the key of this label."""
+        self._senders[source.host] = OtherFarm(source, label), now_ms
+        self._senders.move_to_end(source.host)
+        if len(self._senders) > OTHER_FARMS_LIMIT:
+            self._senders.popitem(last=False)
 
-    def lately(self, now_ms: int) -> tuple[OtherFarm, ...]:
-        """Those that were heard within `OTHER_FARM_STANDS_MS`, in order of their addresses."""
-        lately = [each for each, heard_ms in self._heard.values() if now_ms - heard_ms < OTHER_FARM_STANDS_MS]
-        return tuple(sorted(lately, key=lambda each: (each.source.host, each.source.port)))
+    def recent(self, now_ms: int) -> tuple[OtherFarm, ...]:
+        """Return the senders within `OTHER_FARM_LISTED_MS`, in order of their addresses."""
+        recent = [each for each, received_ms in self._senders.values() if now_ms - received_ms < OTHER_FARM_LISTED_MS]
+        return tuple(sorted(recent, key=lambda each: (each.source.host, each.source.port)))
 
 
 class AdmissionCheck:
@@ -248,7 +248,7 @@ class AdmissionCheck:
         self._is_failing = False
 
     def check(self, joiner: NodeInfo) -> JoinNak | None:
-        """The refusal for a joiner, or None."""
+        """Return the refusal for a joiner, or None."""
         try:
             decided = self._admit(joiner)
             _require_answer(decided)
@@ -274,11 +274,11 @@ def _require_answer(decided: object) -> None:
         return
     if not isinstance(decided, JoinNak):
         raise TypeError(f"it returned {decided!r:.60}, which is neither None nor a JoinNak")
-    decode(encode(decided))  # otherwise the joiner would drop it as malformed and go on asking
+    decode(encode(decided))  # otherwise the joiner would drop it as malformed and continue to send JoinReqs
 
 
 def offer_to(applicant: NodeInfo, offer_keys: Callable[[NodeId, bytes], bytes] | None) -> bytes:
-    """The application's offer to a joiner with a retired key; empty if there is none."""
+    """Return the application's offer to a joiner with a retired key; empty without one."""
     if offer_keys is None:
         return b""
     try:

@@ -1,14 +1,14 @@
-"""What an application asks of its group, kept until the owner of the core takes it; and where answers arrive.
+"""The application's requests to its group, kept until the owner of the core handles them; and its query replies.
 
-A call never waits and never reaches into the core, which may be in the middle of a step: it leaves its request here and
+A call never waits and never accesses the core, which may be in the middle of a step: it queues its request here and
 rings the doorbell. Metadata and maintenance are slots that keep the last value; changed keyrings are merged into one;
-seeds are a bounded set. User events and queries are a bounded queue with a rate. Answers are another one: others decide
-how often a node has to answer, and must not use up what its own application may send. A call beyond its rate or length
-is refused at once: if it were dropped silently, the application would take it for lost by the network.
+seeds are a bounded set. User events and queries are a bounded queue with a rate. Replies have a separate queue: others
+determine the number of replies, which must not use up the application's own share. A call beyond its rate or length is
+refused immediately: after a silent drop the application would assume a loss in the network.
 
-The answers to a query come through a channel. It holds as many as fit if nothing reads; the rest is counted and never
-waited for. The core says when a query ends. A core that stands still (halted by an identity conflict, or mute until a
-generation is on the disk) never does, so a query that is still open a moment after its time is closed here.
+The replies to a query come through a channel. It holds as many as fit if the application does not read; the rest is
+counted, without waiting. The core reports the end of a query. A stopped core (halted by an identity conflict, or
+blocked until a generation is on the disk) never does, so a query still open a moment after its deadline is closed here.
 """
 
 from collections import deque
@@ -44,24 +44,24 @@ REQUESTS_PER_SECOND: Final = 20.0
 REQUESTS_BURST: Final = 40.0
 ANSWERS_LIMIT: Final = 1024
 GRACE_S: Final = 0.5
-"""How long after its time the core may end a query: answers may be under way."""
+"""The time after its deadline in which the core may still end a query: replies may be in flight."""
 
 Request = UserEventRequested | QueryRequested | AnswerGiven
 
 
 class BusyError(Exception):
-    """Too many requests in a short time: nothing was sent, try again a little later."""
+    """Too many requests in a short time: nothing was sent, so repeat the call later."""
 
 
 class _OriginQueue:
-    """Requests of one origin: so many wait at most, and so many come per second."""
+    """Requests of one origin, limited in number and rate."""
 
     def __init__(self) -> None:
         self._rate = TokenBucket(REQUESTS_PER_SECOND, REQUESTS_BURST)
         self.waiting: deque[Request] = deque()
 
     def add(self, request: Request, now_ms: int) -> bool:
-        """Whether there was room for it."""
+        """Return True if there was room for it."""
         if len(self.waiting) >= WAITING_LIMIT or not self._rate.take(now_ms):
             return False
         self.waiting.append(request)
@@ -69,7 +69,7 @@ class _OriginQueue:
 
 
 class Requests:
-    """The requests since the owner last looked."""
+    """The requests since the owner last took them."""
 
     def __init__(self, ring_doorbell: Callable[[], None]) -> None:
         self._ring_doorbell = ring_doorbell
@@ -81,10 +81,10 @@ class Requests:
         self._own, self._answers = _OriginQueue(), _OriginQueue()
         self._leave = False
         self.done = trio.Event()
-        """Set when everything that was requested before now is carried out."""
+        """Set when all requests up to now have been executed."""
 
     def set_metadata(self, metadata: bytes) -> None:
-        """Other metadata."""
+        """Replace the metadata."""
         _require_bytes("metadata", metadata)
         if len(metadata) > METADATA_LIMIT_BYTES:
             raise ValueError(f"metadata has {len(metadata)} bytes, the limit is {METADATA_LIMIT_BYTES}")
@@ -92,7 +92,7 @@ class Requests:
         self._ring_doorbell()
 
     def add_seeds(self, addresses: Iterable[Address], former: Iterable[Address] = ()) -> None:
-        """Add seeds; those of `former` are seeds no more."""
+        """Add seeds; remove the seeds in `former`."""
         for address in former:
             self._seeds.pop(address, None)
             if len(self._former_seeds) < SEEDS_LIMIT:
@@ -104,22 +104,22 @@ class Requests:
         self._ring_doorbell()
 
     def set_maintenance(self, *, on: bool) -> None:
-        """Maintenance on or off."""
+        """Turn maintenance on or off."""
         self._maintenance = on
         self._ring_doorbell()
 
     def change_keyring(self, keyring: Keyring) -> None:
-        """A changed keyring. Never refused: a node that cannot follow its group's keys is cut off."""
+        """Queue a changed keyring. Never refused: a node that cannot follow its group's keys is cut off."""
         self._keyring = keyring if self._keyring is None else self._keyring.merge(keyring)
         self._ring_doorbell()
 
     def leave(self) -> None:
-        """Leave the group."""
+        """Request to leave the group."""
         self._leave = True
         self._ring_doorbell()
 
     def add(self, request: Request, now_ms: int) -> None:
-        """One more request; `BusyError` beyond the rate."""
+        """Queue one more request; raise BusyError beyond the rate."""
         _check(request)
         is_answer = isinstance(request, AnswerGiven)
         if not (self._answers if is_answer else self._own).add(request, now_ms):
@@ -131,7 +131,7 @@ class Requests:
         self._ring_doorbell()
 
     def take(self) -> tuple[trio.Event, list[Event]]:
-        """All requests, in the order in which they make sense together, and what to set when they are carried out."""
+        """Return all requests, in an order that is valid together, and the event to set after their execution."""
         done, self.done = self.done, trio.Event()
         events: list[Event] = []
         if self._seeds or self._former_seeds:
@@ -161,7 +161,7 @@ def _require_bytes(what: str, value: object) -> None:
 
 
 def _check(request: Request) -> None:
-    """Refuse here what the core would refuse: its errors are for its owner, not for the caller."""
+    """Reject requests that the core would reject: its errors are for its owner, not for the caller."""
     match request:
         case AnswerGiven(_, body):
             _require_bytes("an answer", body)
@@ -183,7 +183,7 @@ def _check(request: Request) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one member answered to a query."""
+    """One member's reply to a query."""
 
     responder: bytes
     body: bytes
@@ -196,7 +196,7 @@ class _OpenQuery:
 
 
 class OpenQueries:
-    """The queries of this node's application that still take answers, by ticket."""
+    """The open queries of this node's application, by ticket."""
 
     def __init__(self) -> None:
         self._tickets = count(1)
@@ -204,7 +204,7 @@ class OpenQueries:
         self._begun = trio.Event()
 
     def begin(self, timeout_ms: int) -> tuple[int, trio.MemoryReceiveChannel[Answer]]:
-        """A ticket, and the channel through which its answers come."""
+        """Return a ticket, and the channel of its replies."""
         ticket = next(self._tickets)
         channel, answers = trio.open_memory_channel[Answer](ANSWERS_LIMIT)
         self._open[ticket] = _OpenQuery(channel, trio.current_time() + timeout_ms / 1000 + GRACE_S)
@@ -212,7 +212,7 @@ class OpenQueries:
         return ticket, answers
 
     def answered(self, effect: QueryAnswered) -> bool:
-        """Pass an answer on; false if there was no room for it, or the application no longer reads."""
+        """Forward a reply; return False if its channel was full or closed."""
         try:
             self._open[effect.ticket].channel.send_nowait(Answer(effect.responder, effect.body))
         except (KeyError, trio.WouldBlock, trio.BrokenResourceError):
@@ -226,12 +226,12 @@ class OpenQueries:
             query.channel.close()
 
     def end_all(self) -> None:
-        """The group ends."""
+        """Close all channels at the end of the group."""
         for ticket in list(self._open):
             self.end(ticket)
 
     async def end_overdue(self) -> None:
-        """End each query that the core does not end, until cancelled."""
+        """Close each query that the core does not end, until cancelled."""
         while True:
             self._begun = trio.Event()
             with trio.move_on_at(min((each.ends_at for each in self._open.values()), default=inf)):

@@ -1,22 +1,23 @@
-"""Notices that this process was taken back to an earlier moment: a virtual machine resumed from an old snapshot.
+"""Detects that this process was reset to an earlier moment: a virtual machine resumed from an old snapshot.
 
     before each datagram   wall clock - monotonic clock, boot clock - monotonic clock     a step of one of them
     once a second          /proc/sys/kernel/random/boot_id                                another boot
 
-A datagram is sealed under a key that follows from a random salt, with a counter as its nonce. A machine that goes back
-to a snapshot goes back to an old counter under the old salt, and would seal other datagrams under nonces that were used
-before. So the node asks `resumed` before each datagram, and after a yes it draws a new salt first (`fresh_secrets`).
+A datagram is sealed under a key that follows from a random salt, with a counter as its nonce. A machine that returns to
+a snapshot returns to an old counter under the old salt, and would seal other datagrams under used nonces. So the node
+calls `resumed` before each datagram, and after a yes it draws a new salt first (`fresh_secrets`).
 
-A resumed guest's monotonic clock goes on from the snapshot while its wall clock is set to the present, by the
-hypervisor or by a time service: the difference of the two steps. Time services correct clocks as well; such a step
-costs a new salt and nothing more, so the threshold can be low. `CLOCK_BOOTTIME` counts the time in which a machine was
-suspended. Another boot id shows a process that was restored after its machine was started again.
+A resumed guest's monotonic clock continues from the snapshot, while its wall clock is set to the present, by the
+hypervisor or by a time service. So the difference between the two clocks steps. Time services correct clocks as well;
+such a step only costs a new salt, so the threshold can be low. `CLOCK_BOOTTIME` includes the time in which a machine
+was suspended. Another boot id shows a process that was restored after a restart of its machine.
 
-A new salt does not rest on the random source alone, because a restored machine has the restored random source until its
-kernel mixes something new into it: the clocks and the boot id are hashed into it.
+A new salt does not depend on the random source alone, because a restored machine has the restored random source until
+its kernel mixes in new entropy: the clocks and the boot id are hashed into the salt.
 
-What no program can notice: a guest whose clocks all go on from the snapshot, until they are set. The generation id that
-hypervisors give to a resumed guest (vmgenid) is read by the Linux kernel for its random source and shown to no program.
+A program cannot detect a guest whose clocks all continue from the snapshot, until they are set. The Linux kernel reads
+the generation id that hypervisors give to a resumed guest (vmgenid) for its random source, and does not show it to
+programs.
 """
 
 import os
@@ -30,22 +31,22 @@ from typing import Final
 
 BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 STEP_NS: Final = 500_000_000
-"""Above what a time service corrects in one step while it slews, and below any time that a snapshot is old."""
+"""The smallest step that counts: more than a slewing time service corrects, less than the age of any snapshot."""
 BOOT_ID_EVERY_NS: Final = 1_000_000_000
-"""Reading a file takes 100 times as long as reading the clocks."""
+"""The period of reading the boot id: it takes 100 times the time of reading the clocks."""
 _PURPOSE: Final = b"garlic farm, gossip 1: secrets\x00"
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """The sources of the readings; tests give their own. All clocks in nanoseconds."""
+    """The sources of the readings; tests replace them. All clocks are in nanoseconds."""
 
     wall: Callable[[], int] = time.time_ns
     monotonic: Callable[[], int] = time.monotonic_ns
     boot: Callable[[], int] | None = None
-    """Counts suspended time, too; None where the system has no such clock."""
+    """A clock that includes suspended time; None if the system lacks it."""
     boot_id: Callable[[], bytes] = bytes
-    """Empty where the system tells none."""
+    """Returns the boot id; empty if the system does not provide one."""
 
 
 def _read_boot_id() -> bytes:
@@ -56,14 +57,14 @@ def _read_boot_id() -> bytes:
 
 
 def system_clocks() -> Clocks:
-    """This machine's."""
+    """Return this machine's clocks."""
     number = getattr(time, "CLOCK_BOOTTIME", None)
     boot = None if number is None else partial(time.clock_gettime_ns, number)
     return Clocks(boot=boot, boot_id=_read_boot_id)
 
 
 class ResumptionWatch:
-    """Asked before each datagram."""
+    """The check before each datagram."""
 
     def __init__(self, clocks: Clocks | None = None) -> None:
         self._clocks = clocks or system_clocks()
@@ -75,7 +76,7 @@ class ResumptionWatch:
         self._last_ns, self._boot_id_at = now, now + BOOT_ID_EVERY_NS
 
     def resumed(self) -> bool:
-        """Whether the clocks or the boot id contradict the last call: once for each time that they do."""
+        """Return True if the clocks or the boot id contradict the last call: once for each contradiction."""
         now = self._monotonic()
         wall_ahead = self._wall() - now
         boot_ahead = 0 if self._boot is None else self._boot() - now
@@ -84,7 +85,7 @@ class ResumptionWatch:
             or abs(wall_ahead - self._wall_ahead) >= STEP_NS
             or abs(boot_ahead - self._boot_ahead) >= STEP_NS
         )
-        # Compared with the last reading, so that a clock which a time service slews in small steps stays unsuspicious.
+        # Compared with the last reading, so that a clock slewed by a time service in small steps is not suspicious.
         self._last_ns, self._wall_ahead, self._boot_ahead = now, wall_ahead, boot_ahead
         if now < self._boot_id_at and not stepped:
             return False
@@ -94,10 +95,10 @@ class ResumptionWatch:
         return stepped or boot_id != before
 
     def fresh_secrets(self, size: int) -> bytes:
-        """`size` secret bytes that differ from all earlier ones, also with a random source that was restored."""
+        """Return `size` secret bytes that differ from all earlier ones, even with a restored random source."""
         clocks = self._wall(), self._monotonic(), 0 if self._boot is None else self._boot()
-        told = b"%d %d %d " % clocks + self._boot_id + os.urandom(32)
+        seed = b"%d %d %d " % clocks + self._boot_id + os.urandom(32)
         blocks = (
-            sha256(b"garlic farm, gossip 1: secrets %d " % block + told).digest() for block in range(size // 32 + 1)
+            sha256(b"garlic farm, gossip 1: secrets %d " % block + seed).digest() for block in range(size // 32 + 1)
         )
         return b"".join(blocks)[:size]

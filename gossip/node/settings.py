@@ -1,8 +1,8 @@
 """The settings of a node, checked before anything is opened.
 
-Settings come from callers that may run no type checker. A wrong kind that is found late is a traceback from the depth
-of a codec, in a task of the node's own, long after the line that caused it. Here each is refused by name, with what was
-expected. The text never holds the value of a key.
+Settings come from callers that may not run a type checker. A wrong kind that is found late is a traceback from the
+middle of a codec, in another task, long after the line that caused it. Here each wrong kind is refused by name, with
+the expected kind. The text never holds the value of a key.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,11 +28,11 @@ PORT_LIMIT: Final = 65_535
 
 
 class ConfigError(ValueError):
-    """A setting that cannot work; the text names it and says what would."""
+    """A setting that cannot work; the text names it and the expected values."""
 
 
 def any_member(_teller: NodeId) -> bool:
-    """Every identity may send keys: a group without a list of its identities."""
+    """Return True: every identity may send keys in a group without a list of its identities."""
     return True
 
 
@@ -40,17 +40,17 @@ def any_member(_teller: NodeId) -> bool:
 class GroupSettings:
     """The settings of one node. Hosts are numeric; `seeds` are 'host:port' and may be names.
 
-    `keyring` None means datagrams in clear, and must be said twice (`insecure`). With `state_directory` None, identity
-    and generation are not stored: a new node at every start. `random_seed` fixes the protocol's jitter, never a key.
+    `keyring` None means datagrams in clear, and requires `insecure` as well. With `state_directory` None, identity and
+    generation are not stored: each start is a new node. `random_seed` fixes the protocol's jitter, never a key.
 
-    `broadcast` is a broadcast or multicast address to announce presence at; `interface` names the one to use for
-    multicast if the routes do not say. `keyring_changed` is called in a thread with every keyring that the group
-    changed to, after the node has stored it; if it raises, that is an alarm. `offer_keys` gives what the application
-    offers a joiner with a retired key whose identity (NodeId, public key) its signature proves: at most 256 bytes, or
-    nothing. The joiner receives it as the event `KeyOffered`. `admit` is the group's own reason to reject a joiner:
-    None, or the JoinNak to refuse it with; if it raises, the joiner is refused, with an alarm. `may_tell_keys` says
-    whether keyring updates signed by an identity count, and whether that identity is sent keys in a box; by default
-    every identity is trusted. `clocks` show a machine that was resumed from a snapshot (`gossip.node.resumption`).
+    `broadcast` is a broadcast or multicast address for announcements; `interface` names the multicast interface if the
+    routes do not determine it. `keyring_changed` is called in a thread with every keyring that the group changed to,
+    after the node has stored it; an exception raises an alarm. `offer_keys` returns the application's offer (at most
+    256 bytes, or empty) to a joiner with a retired key. The joiner's signature proves its identity (NodeId, public
+    key), and it receives the offer as the event `KeyOffered`. `admit` returns None, or the group's own JoinNak for a
+    joiner; if it raises, the joiner is refused, with an alarm. `may_tell_keys` decides whether keyring updates signed
+    by an identity count, and whether that identity is sent keys in a box; by default every identity is trusted.
+    `clocks` detect a machine that was resumed from a snapshot (`gossip.node.resumption`).
     """
 
     bind: Address
@@ -75,7 +75,7 @@ class GroupSettings:
     clocks: Clocks = field(default_factory=system_clocks)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work, by name."""
+        """Reject settings that cannot work, by name."""
         wrong = next(iter(wrong_kinds({each.name: getattr(self, each.name) for each in fields(self)})), None)
         if wrong is not None:
             raise ConfigError(wrong)
@@ -118,7 +118,7 @@ class GroupSettings:
 
 
 def seed_texts(seeds: Sequence[object], *, allow_wan: bool) -> tuple[str, ...]:
-    """Seeds as 'host:port', each of them a text or an `Address`; `ConfigError` for what can never be reached."""
+    """Return seeds as 'host:port', from texts or `Address`es; raise ConfigError for seeds that are never reachable."""
     if len(seeds) > SEEDS_LIMIT:
         raise ConfigError(f"{len(seeds)} seeds: the limit is {SEEDS_LIMIT}, and a handful is enough")
     texts = []
@@ -141,7 +141,7 @@ def _is_number(value: object) -> bool:
 
 
 def is_address(value: object) -> bool:
-    """Whether this is an `Address` of a text and a possible port."""
+    """Return True if this is an `Address` of a text and a possible port."""
     if not isinstance(value, Address):
         return False
     host, port = _parts(value)
@@ -149,7 +149,7 @@ def is_address(value: object) -> bool:
 
 
 def _parts(address: Address) -> tuple[Any, Any]:
-    """Host and port, of any type: an address is made without a check."""
+    """Return host and port, of any type: an address is made without a check."""
     return address.host, address.port
 
 
@@ -203,7 +203,7 @@ _MAY_BE_NONE: Final = frozenset(
 
 
 def wrong_kinds(settings: Mapping[str, Any]) -> Iterable[str]:
-    """For each setting of a wrong kind, what it is and what it should be. Never the value of a key."""
+    """Yield the given and the expected kind of each setting of a wrong kind. Never the value of a key."""
     for name, value in settings.items():
         fits, expected = _KINDS[name]
         if not fits(value) and not (value is None and name in _MAY_BE_NONE):
@@ -212,7 +212,7 @@ def wrong_kinds(settings: Mapping[str, Any]) -> Iterable[str]:
 
 
 def keyring_of(key: object) -> Keyring | None:
-    """The keyring of a key; a keyring or None as it is. Errors (of value or type) say what is wrong."""
+    """Return the keyring of a key; return a keyring or None unchanged. Raise ValueError or TypeError if wrong."""
     if key is None or isinstance(key, Keyring):
         return key
     if not isinstance(key, bytes):
@@ -225,5 +225,5 @@ def keyring_of(key: object) -> Keyring | None:
 
 
 def unknown_names(names: Iterable[str]) -> list[str]:
-    """Those that are no settings."""
+    """Return the names that are not settings."""
     return [name for name in names if name not in _KINDS]

@@ -1,27 +1,27 @@
-"""The state directory of a node: what outlives a process, and how it is kept.
+"""The state directory of a node: the files that outlive a process.
 
     gossip.lock      held by the process that uses the directory
     identity.pem     the Ed25519 key that the node is named after; mode 0600, made once, never changed
     generation       "<restart counter> <node id>", raised and fsynced before the first datagram of a process
     keys             magic, checksum, farm label, the keyring as a KeyringUpdate carries it; mode 0600
-    peers            one endpoint per line; written rarely. A lost or old list costs a slower rejoin and nothing more
+    peers            one endpoint per line; written rarely. A lost or old list only makes a rejoin slower
 
-*Generation.* It must never repeat: peers take the higher (generation, number) as the newer claim, and a node that comes
-back under an old generation loses against claims of its former self. So the file is written beside, fsynced, renamed
-over the old one, and the directory is fsynced: a crash leaves the old number or the new one. A file that cannot be read
-stops the node with a text that says what to do; starting again from 1 would be the same mistake.
+*Generation.* It must never repeat: peers accept the higher (generation, number) as the newer claim, and a node that
+returns under an old generation loses against claims of its previous run. So the file is written under another name,
+fsynced and renamed over the old one, and the directory is fsynced: a crash leaves the old number or the new one. An
+unreadable file stops the node with a remedy; a restart from 1 would be the same mistake.
 
-While the node runs, peers may remember a higher generation of it. It adopts the next one and sends nothing before that
-is on the disk: otherwise a restart could use the same generation again, and peers could not tell the two apart. If the
-disk refuses, the node stays mute, raises an alarm and tries again with growing pauses. Ending the node instead would
-turn a disk that is full for a minute into an outage that needs an operator.
+While the node runs, peers may report a higher generation of it. It adopts the next one and sends no datagram before
+that is on the disk. Otherwise a restart could use the same generation again, and peers could not distinguish the two.
+If the write fails, the node stays mute, raises an alarm and retries with growing pauses. If it stopped instead, a disk
+that is full for a minute would cause an outage that needs an operator.
 
 *Keys.* The stored keyring is merged with the configured one at the start. Without it, a node that restarts after a
-rotation would come with its configured key, which the group refuses by then. The checksum tells damage from the keys
-of another farm: those are ignored, since a node may move; a damaged file stops the node, since the configured key would
-be an old one. A keyring with a time out of range, as earlier versions stored it, is repaired and stored again, and a
-log line reports it: the keys are intact, and no command could replace the file. New keys are used before they are
-stored: a node with a full disk must not lose its group as well, so it raises an alarm instead.
+rotation would have only its configured key, which the group refuses by then. The checksum distinguishes damage from the
+keys of another farm. Keys of another farm are ignored, since a node may move; a damaged file stops the node, since the
+configured key would be old. A keyring with a time out of range, as earlier versions stored it, is repaired and stored
+again, and a log line reports it: the keys are intact, and no command could replace the file. New keys are used before
+they are stored: a node with a full disk must not lose its group as well, so it raises an alarm instead.
 """
 
 import fcntl
@@ -66,7 +66,7 @@ LOG: Final = logging.getLogger(__name__)
 
 
 class StateError(Exception):
-    """The state directory cannot be used; the text says why and what to do."""
+    """The state directory cannot be used; the text has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -78,21 +78,21 @@ class NodeIdentity:
 
     @classmethod
     def of(cls, key: Ed25519PrivateKey) -> "NodeIdentity":
-        """The identity that a key makes."""
+        """Return the identity of a key."""
         return cls(key, node_id_of(key.public_key().public_bytes_raw()))
 
     @classmethod
     def throwaway(cls) -> "NodeIdentity":
-        """A new identity that is not stored."""
+        """Return a new identity, without storing it."""
         return cls.of(Ed25519PrivateKey.generate())
 
     def __repr__(self) -> str:
-        """The name only: a private key is never printed."""
+        """Return only the name: a private key is never printed."""
         return f"NodeIdentity({self.node_id.hex()})"
 
 
 def load_identity(directory: Path) -> NodeIdentity:
-    """The identity kept in `directory`; made and made durable if there is none yet."""
+    """Return the identity stored in `directory`; create it durably if there is none yet."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         return _read_identity(directory / IDENTITY_FILE)
@@ -122,7 +122,7 @@ def _create_identity(directory: Path) -> NodeIdentity:
 
 
 def save_identity(directory: Path, identity: NodeIdentity) -> None:
-    """Make an identity durable in a directory that has none."""
+    """Store an identity durably in a directory without one."""
     pem = identity.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
         write_durably(directory / IDENTITY_FILE, pem)
@@ -131,14 +131,14 @@ def save_identity(directory: Path, identity: NodeIdentity) -> None:
 
 
 def begin_generation(directory: Path, node_id: NodeId) -> int:
-    """Begin the next generation: one above the last, and durable when this returns."""
+    """Begin the next generation, one above the last; it is durable at return."""
     generation = _read_generation(directory / GENERATION_FILE, node_id) + 1
     keep_generation(directory, node_id, generation)
     return generation
 
 
 def keep_generation(directory: Path, node_id: NodeId, generation: int) -> None:
-    """Make `generation` durable; raises StateError, also for a number that `begin_generation` would not read."""
+    """Store `generation` durably; raise StateError, also for a number that `begin_generation` would not read."""
     if not 0 < generation <= LAST_GENERATION:
         raise StateError(
             f"generation {generation} of node {node_id.hex()} is not stored: generations are 1 to {LAST_GENERATION}."
@@ -173,7 +173,7 @@ def _read_generation(path: Path, node_id: NodeId) -> int:
 
 @contextmanager
 def exclusive(directory: Path) -> Iterator[None]:
-    """Hold the directory for this process: two that share an identity would refute each other without end."""
+    """Lock the directory for this process: two with the same identity would refute each other without end."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -193,11 +193,11 @@ def exclusive(directory: Path) -> Iterator[None]:
 
 
 def read_limited(path: Path, *, secret: bool = False) -> bytes:
-    """What a small file holds, up to the size that any file here may have; a link is not followed.
+    """Return the content of a small file, up to the limit of all files here; do not follow a link.
 
     A secret is read only if it belongs to this user or root and no other user may read it; raises StateError.
     """
-    # Judged by descriptor, so that what is judged is what is read.
+    # Checked by descriptor, so that the checked file is the file read.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -214,9 +214,9 @@ def read_limited(path: Path, *, secret: bool = False) -> bytes:
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Write beside, fsync, rename, fsync the directory: a crash leaves the old file or the new one."""
+    """Write a new file, fsync, rename it over the old one, fsync the directory: a crash leaves either file whole."""
     beside = path.with_name(path.name + ".new")
-    # What lies there was left by a crash. It is removed, not written over: it might be a link.
+    # An existing file was left by a crash. It is removed, not overwritten: it might be a link.
     beside.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(beside, flags, _PRIVATE_MODE)
@@ -233,7 +233,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 class GenerationKeeper:
-    """The generation of one node: `current` is the last that is durable, or the only one without a directory."""
+    """The generation of one node: `current` is the last durable one, or the only one without a directory."""
 
     def __init__(self, directory: Path | None, node_id: NodeId, generation: int) -> None:
         self._directory = directory
@@ -241,7 +241,7 @@ class GenerationKeeper:
         self.current = generation
 
     async def adopt(self, generation: int, publish: Callable[[Alarm], None]) -> None:
-        """Return as soon as the generation is durable, however long that takes."""
+        """Return as soon as the generation is durable; retry without end."""
         pause_s, failed = RETRY_FIRST_S, False
         while self._directory is not None:
             try:
@@ -268,7 +268,7 @@ class GenerationKeeper:
 
 
 def keep_keys(directory: Path, keyring: Keyring) -> None:
-    """Make a keyring durable; raises StateError, also for one that `known_keyring` would repair or refuse."""
+    """Store a keyring durably; raise StateError, also for one that `known_keyring` would repair or refuse."""
     if not keyring.is_sound():
         raise StateError(f"the farm's keys are not kept in {directory}: no node accepts {keyring}")
     content = keyring.label + encode(KeyringUpdate(keyring))
@@ -279,7 +279,7 @@ def keep_keys(directory: Path, keyring: Keyring) -> None:
 
 
 def known_keyring(directory: Path, label: bytes) -> Keyring | None:
-    """The keyring stored for the farm of this label; None if there is none, or it is another farm's.
+    """Return the keyring stored for the farm of this label; None without one, or if it is another farm's.
 
     A keyring with times out of range is returned repaired; the file stays as it is.
     """
@@ -305,14 +305,14 @@ def load_keyring(directory: Path, label: bytes) -> Keyring | None:
 
 
 def reset_stored_era(directory: Path) -> None:
-    """Have the eras of the stored keyring begin again, for a new cluster; raises StateError."""
+    """Reset the era of the stored keyring to 0, for a new cluster; raise StateError."""
     stored = _stored_keyring(directory, None)
     if stored is not None:
         keep_keys(directory, replace(stored[0], era=0))
 
 
 def _stored_keyring(directory: Path, label: bytes | None) -> tuple[Keyring, bool] | None:
-    """The stored keyring, and whether it was repaired. `label` None: of whichever farm."""
+    """Return the stored keyring, and True if it was repaired. `label` None: of any farm."""
     path = directory / KEYS_FILE
     try:
         content = read_limited(path, secret=True)
@@ -347,10 +347,11 @@ def _damaged(path: Path) -> StateError:
 
 
 class KeyringKeeper:
-    """Stores the keyring in use, in a task of its own; one that cannot be stored is tried again until it is.
+    """Stores the current keyring, in a separate task, and retries until it succeeds.
 
     One task writes, and only the newest keyring: two writers could leave the older one in the file, and with it a node
-    that is refused after a restart. Nothing waits for the disk, so a node whose disk hangs goes on with its new keys.
+    that is refused after a restart. No other task waits for the disk, so a node with a hanging disk continues with its
+    new keys.
     """
 
     def __init__(
@@ -360,7 +361,7 @@ class KeyringKeeper:
         publish: Callable[[Alarm], None],
         stored: Callable[[Keyring], None],
     ) -> None:
-        """`stored` is called with each keyring that a restart would find; `keyring_changed` is the application's."""
+        """Create a keeper: `stored` is called with each keyring that a restart would find."""
         self._directory = directory
         self._keyring_changed = keyring_changed
         self._publish = publish
@@ -371,7 +372,7 @@ class KeyringKeeper:
         self._failed = False
 
     def keep(self, keyring: Keyring) -> None:
-        """Have a keyring stored that is in use now, and report it to the application; an older one is ignored."""
+        """Store a keyring that is in use now, and report it to the application; ignore an older one."""
         if self._directory is None and self._keyring_changed is None:
             self._stored(keyring)
         elif self._unstored is None or _age(keyring) >= _age(self._unstored):
@@ -385,7 +386,7 @@ class KeyringKeeper:
                 await self._tried.wait()
 
     async def run(self) -> None:
-        """Store each keyring until cancelled. The last one is tried once more then: a restart may follow."""
+        """Store each keyring until cancelled. Then try the last one once more: a restart may follow."""
         try:
             await self._follow()
         finally:
@@ -424,7 +425,7 @@ class KeyringKeeper:
         return error is None
 
     async def _store(self, keyring: Keyring) -> str | None:
-        """The reason why it could not be stored."""
+        """Store a keyring; return the reason of a failure, or None."""
 
         def store() -> None:
             if self._directory is not None:
@@ -449,19 +450,19 @@ class KeyringKeeper:
 
 
 def _age(keyring: Keyring) -> tuple[int, int]:
-    """The order of keyrings that one node uses one after the other: an era begins its own clock."""
+    """Return the sort key of keyrings that one node uses in turn: an era begins its own clock."""
     return keyring.era, keyring.clock
 
 
 def keep_peers(directory: Path, peers: tuple[Address, ...]) -> None:
-    """Remember where peers were (the first few), as well as the disk allows."""
+    """Store the addresses of the first few peers, and ignore errors of the disk."""
     text = "".join(f"{endpoint(address)}\n" for address in peers)
     with suppress(OSError):
         write_durably(directory / PEERS_FILE, text.encode("ascii"))
 
 
 async def remember_peers(directory: Path, peers: Callable[[], tuple[Address, ...]]) -> None:
-    """Keep the list of peers, seldom and only when it changed, until cancelled."""
+    """Store the list of peers, rarely and only after a change, until cancelled."""
     kept: tuple[Address, ...] = ()
     pause_s = PEERS_FIRST_KEPT_S
     while True:
@@ -474,7 +475,7 @@ async def remember_peers(directory: Path, peers: Callable[[], tuple[Address, ...
 
 
 def known_peers(directory: Path) -> tuple[Address, ...]:
-    """Where peers were; lines that make no sense are ignored."""
+    """Return the stored addresses of peers; ignore invalid lines."""
     try:
         lines = read_limited(directory / PEERS_FILE).decode("ascii", errors="replace").splitlines()
     except OSError:

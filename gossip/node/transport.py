@@ -6,15 +6,15 @@
 
     Send, Announce, OfferToken ──▶ seal ──▶ post
 
-The owner of the core reads the node's socket itself, in one scope until the doorbell rings or the deadline comes: to
-enter a scope for each datagram costs as much as to open its seal. A reader task with a queue would make the event loop
-switch tasks twice for what is often a single datagram, and a switch costs half as much as the work on it. Only the
-broadcast socket has a task of its own, since a task can wait for one socket only, and presence is rare.
+The owner of the core reads the node's socket itself, in one scope until the doorbell rings or the deadline comes:
+entering a scope for each datagram would cost as much as opening its seal. A reader task with a queue would make the
+event loop switch tasks twice, often for a single datagram, and a switch costs half as much as the work on it. Only the
+broadcast socket has a separate task, since a task can wait for one socket only, and presence is rare.
 
-A batch is what waits already, at most `BATCH`, so that a flood keeps neither other tasks nor deadlines from their turn.
-What comes faster waits in the kernel, which drops what does not fit.
+A batch holds the waiting datagrams, at most `BATCH`, so that a flood does not block other tasks and deadlines. Later
+datagrams wait in the kernel, which drops the excess.
 
-What could not be opened comes last in a batch: the same batch may hold the keys that open it.
+Unreadable datagrams come last in a batch, since the same batch may hold the keys that open them.
 """
 
 from collections import deque
@@ -41,20 +41,20 @@ from gossip.wire.secure_codec import SECRETS_BYTES, RefusedError, SecureCodec
 
 BATCH: Final = 64
 BROADCASTS_LIMIT: Final = 256
-"""So many broadcasts wait at most; each sender repeats its own."""
+"""The maximum number of waiting broadcasts; each sender repeats its own."""
 _NEWCOMERS: Final = (JoinReq, Broadcast)
 _UNREADABLE: Final = frozenset({SealFault.UNKNOWN_KEY, SealFault.RETIRED_KEY})
 
 Datagram = tuple[bytes, Address]
-"""The bytes, and the address they came from or go to."""
+"""The bytes, and the address of their sender or receiver."""
 
 
 AnswerBudget = list[int]
-"""One number: the bytes that may still be sent to the address of one datagram, if nothing proves that address."""
+"""One number: the remaining bytes that may be sent to the unproved source address of one datagram."""
 
 
 class DatagramTransport:
-    """The datagrams of one node. Whatever is dropped here is counted."""
+    """The datagrams of one node. All drops here are counted."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class DatagramTransport:
         self.foreign_versions = ForeignVersions(publish)
         self.other_farms = OtherFarms()
         self.is_rung = False
-        """Whether the doorbell rang; the owner resets it."""
+        """True if the doorbell rang; the owner resets it."""
 
     def use(self, keyring: Keyring) -> None:
         """Seal and open with other keys of the same farm."""
@@ -89,32 +89,32 @@ class DatagramTransport:
         self.keyring = keyring
 
     def overflowed(self) -> int:
-        """How many datagrams the kernel dropped because its queue was full."""
+        """Return the number of datagrams that the kernel dropped because its queue was full."""
         return self._socket.overflowed()
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
     def ring_doorbell(self) -> None:
-        """Wake the owner for something other than a datagram."""
+        """Wake the owner for a reason other than a datagram."""
         self.is_rung = True
         self._waiting.cancel()
 
     def until(self, deadline_s: float) -> trio.CancelScope:
-        """The scope in which the owner waits for datagrams: the doorbell and the deadline end it."""
+        """Return the scope of the owner's wait for datagrams, which ends at the doorbell or the deadline."""
         self._waiting = trio.CancelScope(deadline=deadline_s)
         if self.is_rung:
             self._waiting.cancel()
         return self._waiting
 
     async def readable(self) -> None:
-        """Until a datagram waits. Other tasks have their turn in any case."""
+        """Wait until a datagram is available. Other tasks get their turn in any case."""
         if self._is_more or self._broadcasts:
             await trio.lowlevel.checkpoint()
         else:
             await self._socket.readable()
 
     def take(self) -> list[Datagram]:
-        """What waits, up to a batch."""
+        """Return the waiting datagrams, up to a batch."""
         arrivals = list(self._broadcasts)
         self._broadcasts.clear()
         receive = self._socket.receive_waiting
@@ -129,7 +129,7 @@ class DatagramTransport:
         return arrivals
 
     async def watch_broadcasts(self, broadcast_socket: DatagramSocket) -> None:
-        """Queue what comes by broadcast."""
+        """Queue datagrams of the broadcast socket."""
         while True:
             await broadcast_socket.readable()
             for _ in range(BATCH):
@@ -158,7 +158,7 @@ class DatagramTransport:
         return False
 
     def open(self, arrivals: Sequence[Datagram], now_ms: int) -> list[Received | Unreadable]:
-        """The events that a batch means to the core. Refusals are answered here."""
+        """Return the events of a batch for the core. Send refusals immediately."""
         received: list[Received | Unreadable] = []
         unreadable: list[Unreadable] = []
         for datagram, source in arrivals:
@@ -182,7 +182,7 @@ class DatagramTransport:
         if incoming.outdated_key_id:
             self._send_keyring(source, incoming.outdated_key_id, now_ms)
         message = incoming.received.message
-        # Limited after the seal was opened, so that only holders of the farm's key can use up a source's share.
+        # Limited after opening the seal, so that only holders of the farm's key can use up a source's share.
         if isinstance(message, _NEWCOMERS) and not self._limits.newcomers.allows(source.host, now_ms):
             self.counters.drop(Loss.RATE_LIMITED)
             return None
@@ -194,7 +194,7 @@ class DatagramTransport:
         return incoming.received
 
     def _refused(self, error: RefusedError, datagram: bytes, source: Address, now_ms: int) -> Unreadable | None:
-        """What follows from a datagram that could not be opened."""
+        """Handle a datagram that could not be opened."""
         if error.reason is SealFault.FOREIGN_VERSION:
             self.foreign_versions.record(source, error.version, now_ms)
         elif error.reason is SealFault.OTHER_FARM:
@@ -211,14 +211,14 @@ class DatagramTransport:
         return None
 
     def _send_keyring(self, target: Address, known_key_id: bytes, now_ms: int) -> None:
-        """The sender seals with a key that was replaced: perhaps it cannot read what this node seals."""
+        """Send the keyring to a sender with a replaced key, which may be unable to read this node's datagrams."""
         if self.keyring is not None and self._limits.key_repairs.allows(target.host, now_ms):
             self.post(self._seal(target, KeyringUpdate(self.keyring), None, known_key_id))
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
     def seal(self, effect: Send, budget: AnswerBudget) -> Iterable[Datagram]:
-        """The datagram of an effect; nothing if it must not or cannot be sent."""
+        """Return the datagram of an effect; empty if it must not or cannot be sent."""
         if effect.is_limited:
             sealed = tuple(self._seal(effect.target, effect.message, effect.recipient, limit_bytes=budget[0]))
             budget[0] -= sum(len(datagram) for datagram, _ in sealed)
@@ -255,7 +255,7 @@ class DatagramTransport:
             return ()
 
     def post(self, sealed: Iterable[Datagram]) -> None:
-        """Send now, or drop."""
+        """Send immediately, or drop."""
         for datagram, target in sealed:
             if self._socket.send(datagram, target):
                 self.counters.sent += 1
@@ -269,7 +269,7 @@ class DatagramTransport:
             self.post(self._seal(self._discovery.target, message, None))
 
     def offer_token(self, target: Address, applicant: NodeId, generation: int, now_ms: int) -> None:
-        """Answer a JoinReq with the token that it needs."""
+        """Answer a JoinReq with the required token."""
         token = self._codec.mint_token(target, applicant, now_ms)
         self._refuse(target, JoinNak(DOMAIN, RefusalCode.TOKEN_EXPECTED, token, generation), applicant, now_ms)
 

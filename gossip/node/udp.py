@@ -1,9 +1,9 @@
-"""UDP sockets under trio, and the interface through which tests use a network of their own.
+"""UDP sockets under trio, and the interface for the simulated networks of tests.
 
 Sending is synchronous and never blocks: when the kernel's buffer is full the datagram is dropped, which gossip expects
-of a network anyway. Effects of one step are thereby carried out without a gap in which something else could happen.
+of a network anyway. The effects of one step are thus executed without interruption.
 
-Receiving asks the kernel for one byte more than is allowed, so that a datagram that was too long shows as such instead
+Receiving requests one byte more than allowed from the kernel, so that a datagram that was too long is detected instead
 of arriving cut off.
 """
 
@@ -28,7 +28,7 @@ _MULTICAST_REQUEST: Final = "@4s4si"
 """Group, local address, number of the interface (ip_mreqn)."""
 _ADDRESSES_REMEMBERED: Final = 4096
 _SO_MEMINFO: Final = 55
-"""Linux 4.12, asm-generic/socket.h (Python has no name for it): what a socket holds, and what found no room."""
+"""Linux 4.12, asm-generic/socket.h (Python has no name for it): a socket's memory use, and its drops."""
 _MEMINFO: Final = struct.Struct("@9I")
 _MEMINFO_DROPS: Final = 8
 
@@ -38,35 +38,35 @@ class DatagramSocket(Protocol):
 
     @property
     def address(self) -> Address:
-        """Where it is bound."""
+        """The bound address."""
 
     def send(self, datagram: bytes, target: Address) -> bool:
-        """Send now, or drop and return false."""
+        """Send immediately, or drop and return False."""
 
     async def readable(self) -> None:
-        """Until a datagram waits (or did: it may be gone again). Other tasks have their turn in any case."""
+        """Wait until a datagram is available (or was: it may be gone again). Other tasks get their turn in any case."""
 
     def receive_waiting(self) -> tuple[bytes, Address] | None:
-        """The next datagram if one waits; a longer one than allowed comes with one byte more than the limit."""
+        """Return the next waiting datagram or None; a longer one than allowed has one byte more than the limit."""
 
     def overflowed(self) -> int:
-        """How many datagrams found no room since it was bound; 0 if that is not counted."""
+        """Return the number of datagrams lost by the full queue since the bind; 0 if that is not counted."""
 
     def close(self) -> None:
-        """Close it; closing twice is fine."""
+        """Close it; closing twice is allowed."""
 
 
 class Network(Protocol):
-    """What a node needs of a network."""
+    """A node's interface to a network."""
 
     def bind(self, address: Address, limit_bytes: int) -> DatagramSocket:
-        """A socket for sending and receiving, allowed to send to broadcast addresses."""
+        """Return a socket for sending and receiving, allowed to send to broadcast addresses."""
 
-    def hear_broadcasts(self, address: Address, limit_bytes: int) -> DatagramSocket:
-        """A socket that receives what is sent to a broadcast address, beside others on the same machine."""
+    def bind_broadcast(self, address: Address, limit_bytes: int) -> DatagramSocket:
+        """Return a socket that receives at a broadcast address, shared with others on the same machine."""
 
     async def resolve(self, host: str, port: int) -> Iterable[Address]:
-        """Numeric addresses of a name; `OSError` if there are none (now)."""
+        """Return the numeric addresses of a name; raise OSError if there are none (now)."""
 
 
 class UdpSocket:
@@ -82,11 +82,11 @@ class UdpSocket:
 
     @property
     def address(self) -> Address:
-        """Where it is bound."""
+        """The bound address."""
         return self._address
 
     def send(self, datagram: bytes, target: Address) -> bool:
-        """Send now, or drop and return false (buffer full, no route, no such family)."""
+        """Send immediately, or drop and return False (buffer full, no route, no such family)."""
         try:
             self._socket.sendto(datagram, (target.host, target.port))
         except OSError:
@@ -94,7 +94,7 @@ class UdpSocket:
         return True
 
     async def readable(self) -> None:
-        """Until a datagram waits; after an error of the socket, for a moment."""
+        """Wait until a datagram is available; after an error of the socket, for a moment."""
         if self._is_failing:
             self._is_failing = False
             await trio.sleep(_PAUSE_AFTER_ERROR_S)
@@ -104,39 +104,39 @@ class UdpSocket:
             await trio.lowlevel.wait_readable(self._socket.fileno())
 
     def receive_waiting(self) -> tuple[bytes, Address] | None:
-        """The next datagram if one waits."""
+        """Return the next waiting datagram or None."""
         try:
             data, source = self._socket.recvfrom(self._limit_bytes + 1)
         except BlockingIOError:
             return None
-        except OSError:  # an interface went down, memory is short: the socket lives on (unless it was closed)
+        except OSError:  # an interface went down, memory is short: the socket stays usable (unless it was closed)
             self._is_failing = self._socket.fileno() >= 0
             return None
         return data, _address(source)
 
     def overflowed(self) -> int:
-        """How many datagrams the kernel dropped because its queue was full. Linux tells; elsewhere it is 0."""
+        """Return the number of datagrams that the kernel dropped because its queue was full; 0 except on Linux."""
         if sys.platform == "linux" and self._socket.fileno() >= 0:
-            with suppress(OSError, struct.error):  # an older kernel, or one that only looks like Linux
-                told = self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size)
-                self._overflowed = _MEMINFO.unpack(told)[_MEMINFO_DROPS]
+            with suppress(OSError, struct.error):  # an older kernel, or a kernel that only looks like Linux
+                figures = self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size)
+                self._overflowed = _MEMINFO.unpack(figures)[_MEMINFO_DROPS]
         return self._overflowed
 
     def close(self) -> None:
-        """Close it; closing twice is fine."""
+        """Close it; closing twice is allowed."""
         if self._socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self._socket.fileno())
             self._socket.close()
 
 
 class UdpNetwork:
-    """The machine's own network. `interface` is the one that multicast goes out on and is heard on."""
+    """The machine's own network. `interface` is the one for sending and receiving multicast."""
 
     def __init__(self, interface: str | None = None) -> None:
         self._interface = interface
 
     def bind(self, address: Address, limit_bytes: int) -> UdpSocket:
-        """A UDP socket at `address`; port 0 takes any free one."""
+        """Return a UDP socket at `address`; port 0 takes any free one."""
         kernel_socket = _new_socket(address)
         try:
             if kernel_socket.family == socket.AF_INET:
@@ -149,8 +149,8 @@ class UdpNetwork:
             kernel_socket.close()
             raise
 
-    def hear_broadcasts(self, address: Address, limit_bytes: int) -> UdpSocket:
-        """A UDP socket bound to the broadcast or multicast address itself: what is sent to a host does not come."""
+    def bind_broadcast(self, address: Address, limit_bytes: int) -> UdpSocket:
+        """Return a UDP socket bound to the broadcast or multicast address itself: unicast does not reach it."""
         kernel_socket = _new_socket(address)
         try:
             kernel_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -167,11 +167,11 @@ class UdpNetwork:
             raise
 
     def _index(self) -> int:
-        """The interface's number; 0 leaves the choice to the kernel's routes."""
+        """Return the interface's number; 0 leaves the choice to the kernel's routes."""
         return 0 if self._interface is None else socket.if_nametoindex(self._interface)
 
     def _choose_multicast_interface(self, kernel_socket: socket.socket, address: Address) -> None:
-        """Multicast of a socket bound to one IPv4 address goes out where that lives, unless an interface is named."""
+        """Send multicast of a socket bound to one IPv4 address through that interface, unless another is named."""
         if kernel_socket.family == socket.AF_INET6:
             kernel_socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, self._index())
         else:
@@ -188,7 +188,7 @@ class UdpNetwork:
             kernel_socket.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
 
     async def resolve(self, host: str, port: int) -> list[Address]:
-        """Ask the resolver; addresses of a link's scope are left out, the wire has no room for scopes."""
+        """Resolve a name; omit addresses with a link's scope, since the wire format lacks a field for it."""
         found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
         return list(dict.fromkeys(_address(each[4]) for each in found if "%" not in str(each[4][0])))
 
@@ -203,7 +203,7 @@ def _new_socket(address: Address) -> socket.socket:
 
 @lru_cache(maxsize=_ADDRESSES_REMEMBERED)
 def _address(name: tuple[object, ...]) -> Address:
-    """The part of a socket name that names an endpoint; IPv6 names carry flow and scope behind it."""
+    """Return the endpoint in a socket name; IPv6 names carry flow and scope after it."""
     host, port = name[:2]
     return Address(str(host), int(str(port)))
 
@@ -211,7 +211,7 @@ def _address(name: tuple[object, ...]) -> Address:
 def open_socket(
     setting: str, address: Address, bind: Callable[[Address, int], DatagramSocket], limit_bytes: int
 ) -> DatagramSocket:
-    """The socket for a setting; `ConfigError` names the setting."""
+    """Return the socket for a setting; raise a ConfigError that names the setting."""
     try:
         return bind(address, limit_bytes)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Groups of many cores under virtual time, and what they measure."""
+"""Groups of many cores under virtual time, and their measurements."""
 
 from lazy_loader import attach_stub
 

@@ -1,6 +1,6 @@
 """A picture of a played scenario as SVG: detection, dissemination, messages and bytes per member.
 
-Four small line charts need no plotting library, and every browser shows SVG.
+Four small line charts do not need a plotting library, and every browser shows SVG.
 """
 
 import math
@@ -19,7 +19,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One chart: its title, what its axis means, and its named lines."""
+    """One chart: its title, the label of its axis, and its named lines."""
 
     title: str
     axis: str
@@ -27,7 +27,7 @@ class Chart:
 
 
 def picture(play: Play) -> str:
-    """The whole picture."""
+    """Return the whole picture."""
     crashes, load = play.crashes, play.load
     suspected = [crash.first_suspected for crash in crashes if crash.first_suspected is not None]
     declared = [crash.first_declared for crash in crashes if crash.first_declared is not None]
@@ -60,13 +60,13 @@ def picture(play: Play) -> str:
 
 
 def shares(values: Sequence[float]) -> list[Point]:
-    """How many per cent of the values are reached at each."""
+    """Return the percentage of values reached at each value."""
     ordered = sorted(values)
     return [(0.0, 0.0), *((value, 100 * (index + 1) / len(ordered)) for index, value in enumerate(ordered))]
 
 
 def round_end(highest: float) -> float:
-    """Where an axis ends: the next number that divides into round ticks, such as 4, 8, 10, 20, 40, 60, 80, 100."""
+    """Return the end of an axis: the next number with round ticks, such as 4, 8, 10, 20, 40, 60, 80, 100."""
     if highest <= 0:
         return 1.0
     scale = 10.0 ** math.floor(math.log10(highest))
@@ -104,6 +104,6 @@ def _place(point: Point, right: float, top: float) -> Point:
 
 
 def _thinned(line: Sequence[Point]) -> Sequence[Point]:
-    """No more points than a chart has pixels, the last one among them."""
+    """Return at most as many points as a chart has pixels, including the last point."""
     step = max(len(line) // _WIDTH, 1)
     return [*line[::step], line[-1]] if step > 1 else line

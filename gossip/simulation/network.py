@@ -1,8 +1,8 @@
 """A group of `Swim` cores under virtual time, with a network that loses, delays, duplicates and splits.
 
-Everything that happens follows from one random seed, so a failing run is repeated by its seed. The part of the wire
-floor that a core depends on is played in its simplest honest form: OfferToken becomes a JoinNak whose token names the
-address that it was minted for, and a JoinReq is `token_valid` if it comes from that address with that token.
+A single random seed determines the whole run, so a failing run is repeated by its seed. The wire layer is replaced by a
+minimal correct model: OfferToken becomes a JoinNak whose token names the address that it was minted for, and a JoinReq
+is `token_valid` if it comes from that address with that token.
 
     network = GossipNetwork(random_seed=7)
     names = network.start(5)                the first is the seed of all others
@@ -40,17 +40,17 @@ from gossip.core.swim import Swim
 
 
 def node_id(number: int) -> NodeId:
-    """A node id for a small number."""
+    """Return a node id for a small number."""
     return NodeId(number.to_bytes(8, "big"))
 
 
 def address_of(number: int) -> Address:
-    """The address at which the node of that number lives."""
+    """Return the address of the node with that number."""
     return Address(f"10.{number // 62_500}.{number // 250 % 250}.{number % 250 + 1}", 7_669)
 
 
 def token_for(address: Address) -> bytes:
-    """The token that the simulated wire floor mints for an address."""
+    """Return the token that the simulated wire layer mints for an address."""
     return f"token:{address.host}:{address.port}".encode()
 
 
@@ -59,7 +59,7 @@ _DEADLINE = DeadlineReached()
 
 @dataclass(slots=True)
 class Node:
-    """One simulated node: its running core, if any, and what outlives a crash."""
+    """One simulated node: its running core, if any, and the state that outlives a crash."""
 
     number: int
     address: Address
@@ -67,7 +67,7 @@ class Node:
     generation: int
     changes: list[tuple[int, MembershipChanged]] = field(default_factory=list)
     alarms: list[Alarm] = field(default_factory=list)
-    heard: list[UserEventReceived | QueryReceived | QueryAnswered | QueryEnded] = field(default_factory=list)
+    received: list[UserEventReceived | QueryReceived | QueryAnswered | QueryEnded] = field(default_factory=list)
     wakes_at: int | None = None
     frozen_until: int = 0
 
@@ -154,16 +154,16 @@ class GossipNetwork:
         return nodes
 
     def kill(self, node: Node) -> None:
-        """The process ends without a word."""
+        """Stop the process without notice."""
         node.swim = None
         node.wakes_at = None
 
     def restart(self, node: Node, *, seeds: tuple[int, ...] = (), capacity: int = 64) -> None:
-        """The process starts again in its next life."""
+        """Start the process again, with the next generation."""
         self.add(node.number, seeds=seeds, capacity=capacity, generation=node.generation + 1)
 
     def freeze(self, node: Node, duration_ms: int) -> None:
-        """The process gets no processor time for a while; what reaches it waits in its socket."""
+        """Withhold processor time from the process for a while; its datagrams wait in its socket."""
         node.frozen_until = self.now + duration_ms
 
     def partition(self, *sides: Collection[Node]) -> None:
@@ -175,11 +175,11 @@ class GossipNetwork:
         self._side = {}
 
     def say(self, node: Node, metadata: bytes) -> None:
-        """A node's application changes its metadata."""
+        """Change the metadata of a node's application."""
         self.step(node, MetadataChanged(metadata))
 
     def leave(self, node: Node) -> None:
-        """A node's operator asks it to leave."""
+        """Request a node's departure."""
         self.step(node, LeaveRequested())
 
     # -- running ------------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class GossipNetwork:
         self.run_until(None, limit_ms=duration_ms)
 
     def run_until(self, holds: Callable[[], bool] | None, *, limit_ms: int, check_every_ms: int = 100) -> bool:
-        """Let time pass until `holds` (looked at now and then) or the limit; whether it held."""
+        """Let time pass until `holds` (checked periodically) or the limit; return True if it held."""
         end = self.now + limit_ms
         check_at = self.now
         while True:
@@ -202,11 +202,11 @@ class GossipNetwork:
                 return holds is not None and holds()
             self.now = self._times[0]
             self._serve(self._queue[self.now])
-            # Only what was served is gone: a story that fails in the middle can be looked at.
+            # Removed after serving, so that a story that fails in the middle can be inspected.
             del self._queue[heapq.heappop(self._times)]
 
     def _serve(self, due: list[tuple[Node, Event | None]]) -> None:
-        """Everything of this millisecond, including what it brings about at once."""
+        """Handle all events of this millisecond, including immediate consequences."""
         for node, event in due:
             if node.swim is None:
                 continue
@@ -223,7 +223,7 @@ class GossipNetwork:
                     self.step(node, _DEADLINE)
 
     def step(self, node: Node, event: Event) -> None:
-        """Give one event to one node and carry its effects out."""
+        """Pass one event to one node and execute its effects."""
         for effect in node.core.step(event, self.now):
             if self.watch is not None:
                 self.watch(node, effect)
@@ -263,9 +263,9 @@ class GossipNetwork:
             case Alarm():
                 node.alarms.append(effect)
             case UserEventReceived() | QueryReceived() | QueryAnswered() | QueryEnded():
-                node.heard.append(effect)
+                node.received.append(effect)
             case UseKeyring() | KeyOffered():
-                pass  # here nothing is sealed; the core's own chain is what tests look at
+                pass  # datagrams are not sealed here; tests inspect the core's own keyring
 
     def deliver(self, sender: Node, target: Address, message: Message) -> None:
         """Put a datagram on the network, which may lose or repeat it."""
@@ -292,16 +292,16 @@ class GossipNetwork:
         return [node for node in self.nodes.values() if node.swim is not None]
 
     def status(self, of: Node, seen_by: Node) -> Status | None:
-        """How one node stands in another's view."""
+        """Return the status of one node in another's view."""
         entry = seen_by.core.membership.get(of.node_id)
         return None if entry is None else entry.status
 
     def peers(self, node: Node) -> set[int]:
-        """The numbers of a node's peers."""
+        """Return the numbers of a node's peers."""
         return {int.from_bytes(peer_id, "big") for peer_id in node.core.membership.links}
 
     def is_full_mesh(self, nodes: Collection[Node] | None = None) -> bool:
-        """Whether each of the running nodes has exactly all others as peers, alive."""
+        """Return True if each of the running nodes has exactly all others as peers, alive."""
         members = self.up if nodes is None else nodes
         wanted = {node.number for node in members}
         return all(
@@ -311,12 +311,12 @@ class GossipNetwork:
         )
 
     def is_symmetrical(self) -> bool:
-        """Whether each link has both ends."""
+        """Return True if each link has both ends."""
         links = {node.number: self.peers(node) for node in self.up}
         return all(number in links.get(peer, set()) for number, peers in links.items() for peer in peers)
 
     def reached_from(self, start: Node) -> set[int]:
-        """The numbers of the running nodes that links connect with `start`."""
+        """Return the numbers of the running nodes that links connect with `start`."""
         found, todo = {start.number}, [start.number]
         running = {node.number for node in self.up}
         while todo:
@@ -327,7 +327,7 @@ class GossipNetwork:
         return found
 
     def ever(self, status: Status, of: Node | None = None) -> list[str]:
-        """Each time a node saw another (or this one) get a status, in words."""
+        """Return each time a node saw another (or this one) get a status, as text."""
         return [
             f"at {time} ms node {node.number} saw {int.from_bytes(change.info.node_id, 'big')} {status.name}"
             for node in self.nodes.values()

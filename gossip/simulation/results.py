@@ -1,4 +1,4 @@
-"""The figures of a played scenario: one list of named lines for every surface."""
+"""The figures of a played scenario: one list of named lines for every output."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -10,13 +10,13 @@ NONE = "none"
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of them does not exceed."""
+    """Return the smallest value that at least this share of the values does not exceed."""
     ordered = sorted(values)
     return ordered[max(ceil(share * len(ordered)) - 1, 0)]
 
 
 def spread(values: Sequence[float], unit: str = "") -> str:
-    """Median, 99 % and the largest."""
+    """Return median, 99 % and the largest as text."""
     if not values:
         return NONE
     shown = " / ".join(f"{quantile(values, share):.1f}" for share in (0.5, 0.99, 1.0))
@@ -24,7 +24,7 @@ def spread(values: Sequence[float], unit: str = "") -> str:
 
 
 def figures(play: Play) -> list[tuple[str, str]]:
-    """Name and text of each figure."""
+    """Return name and text of each figure."""
     return [*_overlay(play), *_detection(play), *_load(play)]
 
 
@@ -47,10 +47,10 @@ def _detection(play: Play) -> list[tuple[str, str]]:
     declared = [crash.first_declared for crash in crashes if crash.first_declared is not None]
     unaware = sum(crash.unaware or 0 for crash in judged)
     unaware_peers = sum(crash.unaware_peers or 0 for crash in judged)
-    told = "median / 99 % / last, in periods after the crash"
+    unit = "median / 99 % / last, in periods after the crash"
     return [
         ("crashes", f"{len(crashes):,}"),
-        ("first suspicion", f"{spread(suspected)} ({told})"),
+        ("first suspicion", f"{spread(suspected)} ({unit})"),
         ("first declaration", f"{spread(declared)}"),
         ("declared at peers", spread([time for crash in crashes for time in crash.declared_by_peers])),
         ("declared in directories", spread([time for crash in crashes for time in crash.declared_by_directories])),
@@ -82,7 +82,7 @@ def _load(play: Play) -> list[tuple[str, str]]:
 
 
 def load_ratio(play: Play, other: Play, first_period: int = 0) -> tuple[float, float]:
-    """Messages and bytes per member from a period on, as a multiple of another play's."""
+    """Return messages and bytes per member from a period on, as a multiple of another play's."""
     mine, theirs = play.load, other.load
     return (
         fmean(mine.messages_by_period[first_period:]) / fmean(theirs.messages_by_period[first_period:]),

@@ -1,17 +1,17 @@
-"""One story of a large group: it forms, loses and gains members, suffers, and is measured.
+"""A scenario of a large group: it forms, loses and gains members, has faults, and is measured.
 
-    periods   0 ────── forming ────── settled ──── churn ──── quiet ─────────── end
+    periods   0 ────── forming ────── settled ──── churn ──── rest ──────────── end
     members   join one after another               crash, as many new ones join
                                                      partition, slow members from the end of churn on
 
-Times are fractions of the whole story (see `Phases`). Everything runs the production core; what is measured is what the
-nodes themselves report (`MembershipChanged`) and what they send. A crash counts as declared by a node when that node
-holds the crashed one dead. All nodes that listed it when it crashed must declare it, and a while later no node at all
-may list it as live.
+Times are fractions of the whole scenario (see the properties of `Scenario`). All nodes run the production core. The
+measurements are the nodes' own reports (`MembershipChanged`) and their messages. A crash counts as declared by a node
+when that node has recorded it as dead. All nodes that listed it when it crashed must declare it, and a while later no
+node may list it as live.
 
 *Load.* Messages, and bytes on the wire, per member and period. Encoding costs more than deciding, so in large groups
-only every so many-th message is encoded, with the production encoder, and stands for the others. The simulation signs
-nothing; the bytes of seal and signatures are added as they would be.
+only a sample of the messages is encoded, with the production encoder, and represents the others. The simulation signs
+nothing; the bytes of seal and signatures are added to the sizes.
 """
 
 from collections.abc import Callable
@@ -30,11 +30,11 @@ from gossip.wire.seal import OVERHEAD_BYTES
 JUDGED_AFTER_PERIODS = 30
 _SEEDS_OF_A_JOINER = 3
 _ENCODES_ALL_UP_TO: Final = 150
-"""The number of members up to which each message is encoded; beyond, about as many are encoded as in that group."""
+"""The limit of members for encoding each message; above, about as many are encoded as in that group."""
 
 
 def wire_bytes(message: Message) -> int:
-    """How long the sealed datagram of a message is."""
+    """Return the length of the sealed datagram of a message."""
     return len(encode(message)) + OVERHEAD_BYTES + CREDENTIAL_BYTES * _descriptions(message)
 
 
@@ -48,7 +48,7 @@ def _descriptions(message: Message) -> int:
 
 
 class Load:
-    """Counts what is sent."""
+    """The counts of sent messages."""
 
     def __init__(self, members: int) -> None:
         self._encoded_every = max(members // _ENCODES_ALL_UP_TO, 1) | 1
@@ -62,7 +62,7 @@ class Load:
         self._encoded = 0
 
     def sent(self, number: int, message: Message) -> None:
-        """One message of one member."""
+        """Count one message of one member."""
         self.messages_of[number] = self.messages_of.get(number, 0) + 1
         self._messages += 1
         if self._messages % self._encoded_every == 0:
@@ -70,7 +70,7 @@ class Load:
             self._bytes += wire_bytes(message)
 
     def end_of_period(self, members: int) -> None:
-        """A period is over, in which so many members ran: of a small group none may have begun yet."""
+        """End a period with this number of running members, which may be 0 in a small group."""
         each = self._bytes / self._encoded if self._encoded else 0.0
         self.messages_by_period.append(self._messages / members if members else 0.0)
         self.bytes_by_period.append(self._messages * each / members if members else 0.0)
@@ -79,7 +79,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What is to happen. `churn`, `slow` are fractions of the members; `partition` the size of the smaller side."""
+    """The course of a run. `churn`, `slow` are fractions of the members; `partition` the size of the smaller side."""
 
     members: int
     capacity: int
@@ -93,7 +93,7 @@ class Scenario:
     options: SwimOptions = field(default_factory=SwimOptions.lan)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be played."""
+        """Reject impossible scenarios."""
         if self.members < 2 or self.capacity < 1 or self.periods < 20:  # noqa: PLR2004 - the least that makes a story
             raise ValueError("a simulation needs at least 2 members, capacity 1 and 20 periods")
         for name in ("churn", "loss", "slow", "partition"):
@@ -102,33 +102,33 @@ class Scenario:
 
     @property
     def formed_by(self) -> int:
-        """The period by which all have joined."""
+        """The end of the joins."""
         return self.periods * 3 // 20
 
     @property
     def settled_by(self) -> int:
-        """The period at which churn begins."""
+        """The first period of churn."""
         return self.periods * 6 // 20
 
     @property
     def churned_by(self) -> int:
-        """The period at which churn ends."""
+        """The first period after churn."""
         return self.periods * 8 // 20
 
     @property
     def healed_by(self) -> int:
-        """The period at which a partition ends."""
+        """The first period after a partition."""
         return self.periods * 12 // 20
 
     @property
     def quiet_from(self) -> int:
-        """The period from which the load is that of a group at rest."""
+        """The first period with the load of a group at rest."""
         return self.periods * 17 // 20
 
 
 @dataclass(slots=True)
 class Crash:
-    """One crash, and who noticed it when. Times in periods after the crash."""
+    """One crash, and the times of its detection, in periods after the crash."""
 
     victim: int
     at_ms: int
@@ -139,12 +139,12 @@ class Crash:
     declared_by_peers: list[float] = field(default_factory=list)
     declared_by_directories: list[float] = field(default_factory=list)
     unaware: int | None = None
-    """How many nodes still listed it among the living `JUDGED_AFTER_PERIODS` later, and of them peers back then."""
+    """The nodes that still listed it as live `JUDGED_AFTER_PERIODS` later, and the peers at the crash among them."""
     unaware_peers: int | None = None
 
 
 class Play:
-    """Plays a scenario and keeps its figures."""
+    """Plays a scenario and collects its figures."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -160,7 +160,7 @@ class Play:
         self._members = 0
 
     def run(self, progress: Callable[[int], None] | None = None) -> None:
-        """Play it from beginning to end; `progress` is told each period that is over."""
+        """Play it from beginning to end; call `progress` after each period."""
         for period in range(self.scenario.periods):
             self._direct(period)
             self.network.run(self.scenario.options.probe_period_ms)
@@ -171,7 +171,7 @@ class Play:
         self.parts = parts(self.network)
 
     def _direct(self, period: int) -> None:
-        """What happens from outside in this period."""
+        """Apply the external events of this period."""
         story, network = self.scenario, self.network
         while self._members < story.members * (period + 1) // max(story.formed_by, 1) and self._members < story.members:
             self._join()
@@ -193,7 +193,7 @@ class Play:
                 network.freeze(node, story.slow_periods * story.options.probe_period_ms)
 
     def _join(self) -> None:
-        """The next number joins by a few of those that run."""
+        """Start the next node, which joins through a few running ones."""
         network = self.network
         number = len(network.nodes)
         seeds: set[int] = set()
@@ -242,7 +242,7 @@ class Play:
                 crash.declared_by_directories.append(after)
 
     def _listing(self, member: Node) -> list[Node]:
-        """The running nodes that list a member among the living."""
+        """Return the running nodes that list a member as live."""
         found = []
         for node in self.network.nodes.values():
             if node.swim is not None and node is not member:
@@ -252,7 +252,7 @@ class Play:
         return found
 
     def _judge(self) -> None:
-        """Who has not noticed a crash of some time ago."""
+        """Count the nodes that have not noticed a crash of some time ago."""
         due_ms = self.network.now - JUDGED_AFTER_PERIODS * self.scenario.options.probe_period_ms
         while self._judged < len(self.crashes) and self.crashes[self._judged].at_ms <= due_ms:
             crash = self.crashes[self._judged]
@@ -263,7 +263,7 @@ class Play:
 
 
 def parts(network: GossipNetwork) -> int:
-    """Into how many parts the links of the running nodes fall."""
+    """Return the number of connected parts of the running nodes."""
     left = {node.number for node in network.up}
     count = 0
     while left:

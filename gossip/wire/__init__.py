@@ -1,6 +1,6 @@
 """Gossip as bytes: signed descriptions, sealed datagrams, keys.
 
-What is named here is for users of gossip that sign and seal by themselves; inside gossip, modules import each other.
+The names here are for users of gossip that sign and seal on their own. Modules inside gossip import each other.
 """
 
 from lazy_loader import attach_stub

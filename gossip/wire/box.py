@@ -1,21 +1,21 @@
-"""Keyring updates for one identity only: sealed so that its identity key opens it, whatever gossip keys it has.
+"""Keyring updates for one identity only: its identity key opens them, regardless of its gossip keys.
 
     code 71 | version 1 | label 8 | zeros 4 | ephemeral X25519 public key 32 | ChaCha20-Poly1305(body) | tag 16
     `------------ clear, and authenticated as associated data ------------'
     key     HKDF-SHA256(X25519(ephemeral, recipient), salt = both public keys, info = purpose)
-    nonce   zeros: each box has a key of its own
+    nonce   zeros: each box has a separate key
 
-Two members that were told different keys may be unable to read each other, and no key of either ring would mend that.
-Their identities have not changed: each knows the other's public key out of its signed description. So who receives what
-it cannot open, from the address of a member, boxes its keyring for that member (`gossip.core.keyring_exchange`).
+Two members with different keys may be unable to read each other's datagrams, and no key of either ring would repair
+that. Their identities have not changed: each has the other's public key from its signed description. So a node that
+receives unreadable datagrams from the address of a member boxes its keyring for that member
+(`gossip.core.keyring_exchange`).
 
-The recipient's X25519 key is its Ed25519 identity key seen on the other curve: the Ed25519 public key (x, y) is the
-Montgomery point u = (1 + y) / (1 - y) (RFC 7748, section 4.1), the secret scalar is the first half of SHA-512 of the
-seed, which is what Ed25519 itself computes with (RFC 8032, section 5.1.5). One key for both is sound for a KEM whose
-derived key hashes the shared secret, as here: E. Thormarker, "On using the same key pair for Ed25519 and an X25519
-based KEM", 2021.
+The recipient's X25519 key is its Ed25519 identity key on the other curve. The Ed25519 public key (x, y) is the
+Montgomery point u = (1 + y) / (1 - y) (RFC 7748, section 4.1). The secret scalar is the first half of SHA-512 of the
+seed, as in Ed25519 itself (RFC 8032, section 5.1.5). One key for both is sound for a KEM whose derived key hashes the
+shared secret, as here: E. Thormarker, "On using the same key pair for Ed25519 and an X25519 based KEM", 2021.
 
-A box does not prove who sealed it. The keyring update in it has the sender's signature.
+A box does not prove its sender. The keyring update in it has the sender's signature.
 """
 
 from hashlib import sha512
@@ -45,18 +45,18 @@ _PURPOSE: Final = b"garlic farm, gossip 1: boxed keyring updates"
 
 
 class BoxError(ValueError):
-    """A box that this identity does not open, or a public key that no box can be made for."""
+    """A box that this identity does not open, or a public key that does not allow a box."""
 
 
 def is_boxed(datagram: bytes, label: bytes) -> bool:
-    """Whether this is a box of the farm of this label, for whichever identity."""
+    """Return True if this is a box of the farm of this label, for any identity."""
     return (
         datagram[:1] == _CODE and datagram[: PREFIX_BYTES + KEY_ID_BYTES] == prefix(Code.KEYRING_UPDATE, label) + MARK
     )
 
 
 def box(plain: bytes, recipient: bytes, label: bytes) -> bytes:
-    """The box with `plain` (code and body) for the holder of this Ed25519 public key; or `BoxError`."""
+    """Return the box with `plain` (code and body) for the holder of this Ed25519 public key; raise BoxError."""
     ephemeral = X25519PrivateKey.generate()
     public = ephemeral.public_key().public_bytes_raw()
     try:
@@ -68,7 +68,7 @@ def box(plain: bytes, recipient: bytes, label: bytes) -> bytes:
 
 
 def unbox(datagram: bytes, identity: Ed25519PrivateKey) -> bytes:
-    """The plain datagram in a box for this identity; raises `BoxError` only."""
+    """Return the plain datagram in a box for this identity; raise only BoxError."""
     if len(datagram) < _HEADER_BYTES + TAG_BYTES:
         raise BoxError("too short for a box")
     header, sealed = datagram[:_HEADER_BYTES], datagram[_HEADER_BYTES:]
@@ -82,7 +82,7 @@ def unbox(datagram: bytes, identity: Ed25519PrivateKey) -> bytes:
 
 
 def x25519_public(public_key: bytes) -> bytes:
-    """The Ed25519 public key as an X25519 one; `BoxError` if it is no point of the curve."""
+    """Return the Ed25519 public key as an X25519 one; raise BoxError if it is not a point of the curve."""
     if len(public_key) != _PUBLIC_BYTES:
         raise BoxError(f"a public key has {_PUBLIC_BYTES} bytes")
     y = int.from_bytes(public_key, "little") % _SIGN_BIT
@@ -92,7 +92,7 @@ def x25519_public(public_key: bytes) -> bytes:
 
 
 def x25519_private(identity: Ed25519PrivateKey) -> X25519PrivateKey:
-    """The identity's key on the other curve."""
+    """Return the identity's key on the other curve."""
     return X25519PrivateKey.from_private_bytes(sha512(identity.private_bytes_raw()).digest()[:32])
 
 

@@ -1,17 +1,17 @@
-"""CBOR (RFC 8949) as datagrams use it: cbor2, told to refuse everything else.
+"""CBOR (RFC 8949) for datagrams: cbor2, restricted to these types.
 
     unsigned integers, byte strings, text, arrays, true, false, null
 
-RFC 8949 lets a few bytes stand for very much: tags that become dates, regular expressions or shared references,
-indefinite lengths, nesting without end, maps. cbor2 decodes all of it. Here each tag and each map is an error before a
-value is made of it, so are indefinite lengths and bytes behind the value, and arrays lie in one another at most
-`DEPTH_LIMIT` deep. A declared length allocates nothing: cbor2 reads strings in pieces of at most 64 KiB and arrays item
-by item, and a datagram ends long before that. Floats, negative numbers and simple values pass here; the types of
-`gossip.wire.codec` refuse them.
+RFC 8949 lets a few bytes represent much: tags that become dates, regular expressions or shared references, indefinite
+lengths, unlimited nesting, maps. cbor2 decodes all of it. Here each tag and each map is an error before a value is made
+of it. Indefinite lengths, bytes after the value and arrays nested deeper than `DEPTH_LIMIT` are errors too. A declared
+length does not allocate memory: cbor2 reads strings in pieces of at most 64 KiB and arrays item by item, and a datagram
+ends long before that. Floats, negative numbers and simple values pass here; the types of `gossip.wire.codec` refuse
+them.
 
-A number or length may come in a longer spelling than the shortest, which is the only one that is sent. So the same
-value can have several spellings. Signatures and MACs do not depend on that: they cover what the receiver encodes anew
-from the values.
+A received number or length may have a longer encoding than the shortest, which is the only one sent. So the same value
+can have several encodings. Signatures and MACs do not depend on that: they cover the receiver's own encoding of the
+values.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ DEPTH_LIMIT: Final = 8
 FALSE, TRUE, NULL = b"\xf4", b"\xf5", b"\xf6"
 _MAJOR_UNSIGNED, _MAJOR_OCTETS, _MAJOR_ARRAY = 0, 2, 4
 _ONE_BYTE: Final = 24
-"""A number below this is written into the head itself; else the head says how many bytes follow it, from 1 to 8."""
+"""The limit of numbers in the head itself; for others the head holds the number of following bytes, from 1 to 8."""
 _SHORT_NUMBERS, _SHORT_OCTETS, _SHORT_ARRAYS = (
     tuple(bytes((major << 5 | value,)) for value in range(_ONE_BYTE))
     for major in (_MAJOR_UNSIGNED, _MAJOR_OCTETS, _MAJOR_ARRAY)
@@ -36,18 +36,18 @@ class CborError(Exception):
 
 
 def unsigned(value: int) -> bytes:
-    """An unsigned integer of up to 64 bits."""
+    """Return an unsigned integer of up to 64 bits."""
     return _SHORT_NUMBERS[value] if 0 <= value < _ONE_BYTE else _long_head(_MAJOR_UNSIGNED, value)
 
 
 def octets(value: bytes) -> bytes:
-    """A byte string."""
+    """Return a byte string."""
     length = len(value)
     return (_SHORT_OCTETS[length] if length < _ONE_BYTE else _long_head(_MAJOR_OCTETS, length)) + value
 
 
 def array_head(length: int) -> bytes:
-    """What comes before so many elements."""
+    """Return the head of an array of this length."""
     return _SHORT_ARRAYS[length] if length < _ONE_BYTE else _long_head(_MAJOR_ARRAY, length)
 
 
@@ -62,7 +62,7 @@ def _long_head(major: int, argument: int) -> bytes:
 
 
 class _NoTags(Mapping[int, Any]):
-    """Decoders of tags, as cbor2 looks them up: each tag has one, and it refuses."""
+    """The decoders of tags, as cbor2 looks them up: each tag has one, and it refuses."""
 
     def __getitem__(self, tag: int) -> Any:
         return _refuse
@@ -82,19 +82,19 @@ _NO_TAGS: Final = _NoTags()
 _PAIR: Final = array_head(2)
 _MARK: Final = token_bytes(8)
 _MARK_BYTES: Final = octets(_MARK)
-"""`cbor2.loads` ignores what follows a value. It is told to decode a pair, of the value and of these bytes, which no
-sender knows. Only if nothing follows the value are they the second of the pair. To ask a stream how far it was read
-takes twice as long."""
+"""Bytes that no sender can guess. `cbor2.loads` ignores trailing bytes. So it decodes a pair of the value and these
+bytes: they are the second element only if no bytes follow the value. Checking the position of a stream takes twice as
+long."""
 
 
 def dumps(value: Any) -> bytes:
-    """Encode values of these types, each in its shortest spelling."""
+    """Encode values of these types in the shortest encoding."""
     encoded: bytes = cbor2.dumps(value)
     return encoded
 
 
 def loads(data: bytes) -> Any:
-    """Decode exactly one value, or raise `CborError`."""
+    """Decode exactly one value, or raise CborError."""
     try:
         decoded = cbor2.loads(
             _PAIR + data + _MARK_BYTES,

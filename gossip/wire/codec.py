@@ -1,6 +1,6 @@
 """Messages to bytes and back: one code byte and one CBOR array in the order of the message's fields.
 
-The RFC names codes and fields and leaves the bodies open. These are they:
+The RFC names codes and fields and leaves the bodies open. They are:
 
     node info         a byte string that holds [node id, packed address, port, generation, number, capacity, metadata,
                       credential]
@@ -12,27 +12,26 @@ The RFC names codes and fields and leaves the bodies open. These are they:
                       [user message ...], digest of the keyring]
     user message      [0, user message id, name, body]  |  [1, user message id, name, body, address, timeout in ms]
     user message id   [Lamport time, origin's node id, origin's generation]
-    keyring           [used at, which key is the primary, [[since, key, retired] ...]]  (and the era, unless it is 0)
+    keyring           [used at, index of the primary, [[since, key, retired] ...]]  (and the era, unless it is 0)
     keyring update    [keyring, teller's node id, public key and signature]
 
-Infos and payloads are wrapped in byte strings because the same few are sent again and again: their bytes are looked up
-and not decoded each time (COSE wraps what it signs for the same reason).
+Infos and payloads are wrapped in byte strings because the same few are sent repeatedly: their bytes are looked up
+instead of decoded each time (COSE wraps signed data for the same reason).
 
-*Decoding.* cbor2 makes lists of a datagram (`cbor.py` says what it refuses), `msgspec.convert` checks them against the
-structs below, which hold the type and the limit of each field, and the structs make the core's messages. Any host can
-send a datagram, so `decode` returns a message or raises `DatagramError`, nothing else.
+*Decoding.* cbor2 makes lists of a datagram (`cbor.py` lists the refused types). `msgspec.convert` checks them against
+the structs below, which hold the type and the limit of each field, and the structs make the core's messages. Any host
+can send a datagram, so `decode` either returns a message or raises `DatagramError`.
 
-*Encoding.* Gossip that rides on a message (samples, updates, redirect addresses) gives way where a datagram would grow
-too large; the message itself never does. The core budgets its gossip too, but only the wire knows the true size of
-credentials and addresses. A datagram above the limit would be fragmented, and lost as a whole.
+*Encoding.* Piggybacked gossip (samples, updates, redirect addresses) is dropped if a datagram would grow too large; the
+message itself never is. The core budgets its gossip too, but only the wire has the true size of credentials and
+addresses. A datagram above the limit would be fragmented, and lost as a whole.
 
-*By hand or not.* A reader written by hand was faster by no fifth (a ping without gossip 4.5 us against 4.6, one with
-three infos 14.6 against 11.5), so there is none. Pings are written piece by piece, since that is faster by more than
-that: 1.4 us where `cbor2.dumps` takes 5.0, and 6.8 where it takes 13.3, three infos riding. Everything else is rare,
-and left to `cbor2.dumps`. (Medians of one run in turn, Xeon, Python 3.11, cbor2 6.2.1.)
+*Hand-written code.* A hand-written reader was less than a fifth faster (a ping without gossip 4.5 us against 4.6, one
+with three infos 14.6 against 11.5), so there is none. Pings are written piece by piece, since that saves more: 1.4 us
+instead of 5.0 with `cbor2.dumps`, and 6.8 instead of 13.3 with three infos. All other messages are rare and use
+`cbor2.dumps`. (Medians of one run in turn, Xeon, Python 3.11, cbor2 6.2.1.)
 
-Whether a node really said what its info claims is the question of `identity.py`; whether the sender may speak at all,
-of `seal.py`.
+`identity.py` decides whether a node really signed its info, `seal.py` whether the sender has the farm's key.
 """
 
 from collections.abc import Sequence
@@ -97,7 +96,7 @@ INFO_LIMIT_BYTES: Final = 1024
 PAYLOAD_LIMIT_BYTES: Final = 65_535
 """More than any datagram holds."""
 INFOS_REMEMBERED: Final = 1024
-"""How many infos are kept in each direction, the longest unused forgotten first."""
+"""The number of infos cached in each direction; the least recently used is dropped first."""
 _PACKED_ADDRESS_BYTES: Final = (4, 16)
 _QUIET_PAYLOAD_BYTES: Final = 32
 """Room for a payload without updates, sample and user messages."""
@@ -120,7 +119,7 @@ class Code(IntEnum):
 
 
 class DatagramError(Exception):
-    """These bytes are no message (or, while encoding, this message fits no datagram)."""
+    """These bytes are not a message, or, while encoding, the message does not fit into a datagram."""
 
 
 # -- what comes in -----------------------------------------------------------------------------------------------------
@@ -128,7 +127,7 @@ class DatagramError(Exception):
 _NodeId = Annotated[bytes, Meta(min_length=NODE_ID_BYTES, max_length=NODE_ID_BYTES)]
 _Number = Annotated[int, Meta(ge=0, le=INCARNATION_LIMIT)]
 _Long = Annotated[int, Meta(ge=0)]
-"""Up to 64 bits, which is all that CBOR has for a number without a tag."""
+"""A number of up to 64 bits, the limit of CBOR for a number without a tag."""
 _Count = Annotated[int, Meta(ge=0, le=CAPACITY_LIMIT)]
 _Ttl = Annotated[int, Meta(ge=0, le=TTL_LIMIT)]
 _Packed = Annotated[bytes, Meta(min_length=min(_PACKED_ADDRESS_BYTES), max_length=max(_PACKED_ADDRESS_BYTES))]
@@ -257,7 +256,7 @@ class _DatedKey(_Fields):
     retired: bool
 
     def __repr__(self) -> str:
-        """Without the key: the repr of a Struct shows its fields."""
+        """Return a text without the key: the repr of a Struct shows its fields."""
         return f"_DatedKey({self.since}, retired={self.retired})"
 
 
@@ -283,12 +282,12 @@ class _StoredDatedKey(_Fields):
     retired: bool
 
     def __repr__(self) -> str:
-        """Without the key: the repr of a Struct shows its fields."""
+        """Return a text without the key: the repr of a Struct shows its fields."""
         return f"_StoredDatedKey({self.since}, retired={self.retired})"
 
 
 class _StoredKeyring(_Fields):
-    """As `_Keyring`, with any time: earlier versions stored times that no member accepts."""
+    """Like `_Keyring`, with any time: earlier versions stored times that members do not accept."""
 
     used_at: _Long
     primary: Annotated[int, Meta(ge=0, lt=KEYS_LIMIT)]
@@ -439,11 +438,11 @@ _BODIES: Final = {
     Code.BROADCAST: _Broadcast,
 }
 _BYTES: Final = (bytes,)
-"""Keeps `convert` from reading text as base64 where bytes belong."""
+"""Keeps `convert` from reading text as base64 in place of bytes."""
 
 
 def decode(datagram: bytes) -> Message:
-    """The message that a datagram holds, or `DatagramError`."""
+    """Return the message in a datagram, or raise DatagramError."""
     body = _BODIES.get(datagram[0]) if datagram else None  # type: ignore[call-overload]
     if body is None:
         raise DatagramError(f"unknown message code {datagram[:1].hex()}")
@@ -451,7 +450,7 @@ def decode(datagram: bytes) -> Message:
 
 
 def decode_stored_keyring(encoded: bytes) -> Keyring:
-    """The keyring in a stored KeyringUpdate, with times out of range repaired; raises `DatagramError` only."""
+    """Return the keyring in a stored KeyringUpdate, with times out of range repaired; raise only DatagramError."""
     if encoded[:1] != bytes([Code.KEYRING_UPDATE]):
         raise DatagramError("not a keyring")
     stored: _StoredKeyring = _converted(encoded[1:], _StoredKeyringUpdate).keyring
@@ -465,7 +464,7 @@ def decode_stored_keyring(encoded: bytes) -> Keyring:
 
 
 def decode_node_info(encoded: bytes) -> NodeInfo:
-    """An info that came alone; raises `DatagramError` only. Whether its node said so is the question of `identity`."""
+    """Return a separate info; raise only DatagramError. `identity` decides about its signature."""
     if len(encoded) > INFO_LIMIT_BYTES:
         raise DatagramError(f"a node info has at most {INFO_LIMIT_BYTES} bytes")
     return _info(encoded)
@@ -480,7 +479,7 @@ def _converted(encoded: bytes, fields: Any) -> Any:
 
 @lru_cache(maxsize=INFOS_REMEMBERED)
 def _info(encoded: bytes) -> NodeInfo:
-    """The info of these bytes. Most infos that come have come before."""
+    """Return the info of these bytes. Most received infos repeat."""
     info: NodeInfo = _converted(encoded, _NodeInfo).info()
     return info
 
@@ -495,7 +494,7 @@ def _infos(encoded: Sequence[bytes]) -> tuple[NodeInfo, ...]:
 
 
 def _payload(encoded: bytes) -> Payload:
-    """While nothing happens, members send the same few payloads again and again."""
+    """Return the payload of these bytes; without events, members repeat the same few payloads."""
     return _quiet_payload(encoded) if len(encoded) <= _QUIET_PAYLOAD_BYTES else _new_payload(encoded)
 
 
@@ -516,7 +515,7 @@ _quiet_payload: Final = lru_cache(maxsize=_QUIET_PAYLOADS_REMEMBERED)(_new_paylo
 
 @lru_cache(maxsize=INFOS_REMEMBERED)
 def _incarnation(generation: int, number: int) -> Incarnation:
-    """Most members of a large group are in the same first life: they share one object."""
+    """Return one shared object per incarnation: most members of a large group are in the same first one."""
     return Incarnation(generation, number)
 
 
@@ -545,7 +544,7 @@ _ALIVE: Final = array_head(2) + unsigned(Status.ALIVE)
 
 
 def encode(message: Message, limit_bytes: int | None = None) -> bytes:
-    """The datagram for `message`; with a limit, riding gossip is shortened until it fits."""
+    """Return the datagram for `message`; with a limit, drop piggybacked gossip until it fits."""
     encoded = _encode(message)
     while limit_bytes is not None and len(encoded) > limit_bytes:
         message = _shortened(message, len(encoded), limit_bytes)
@@ -555,7 +554,7 @@ def encode(message: Message, limit_bytes: int | None = None) -> bytes:
 
 @lru_cache(maxsize=INFOS_REMEMBERED)
 def encode_node_info(info: NodeInfo) -> bytes:
-    """The one spelling of a node info in which it is sent, and which signatures and join auths cover."""
+    """Return the only encoding of a node info on the wire, which signatures and join auths cover."""
     if len(info.metadata) > METADATA_LIMIT_BYTES or len(info.credential) > CREDENTIAL_LIMIT_BYTES:
         raise DatagramError(f"metadata above {METADATA_LIMIT_BYTES} or credential above {CREDENTIAL_LIMIT_BYTES} bytes")
     address, incarnation = _address_out(info.address), _incarnation_out(info.incarnation)
@@ -563,13 +562,13 @@ def encode_node_info(info: NodeInfo) -> bytes:
 
 
 def encode_keyring(keyring: Keyring) -> bytes:
-    """The one spelling of a keyring in which it is sent, and which signatures cover."""
+    """Return the only encoding of a keyring on the wire, which signatures cover."""
     return dumps(_keyring_out(keyring))
 
 
 @lru_cache(maxsize=INFOS_REMEMBERED)
 def pack_address(host: str) -> bytes:
-    """The host as 4 or 16 bytes (network order); the port travels beside it."""
+    """Return the host as 4 or 16 bytes (network order); the port is a separate field."""
     try:
         return ip_address(host).packed
     except ValueError as error:
@@ -687,8 +686,8 @@ def _body_out(
         case JoinNak(domain, reason, etag, generation):
             code, body = Code.JOIN_NAK, (domain, reason, etag, generation)
         case JoinRedirect(addresses, domain, reason, etag, generation):
-            told = [_address_out(address) for address in addresses]
-            code, body = Code.JOIN_REDIRECT, (told, domain, reason, etag, generation)
+            packed = [_address_out(address) for address in addresses]
+            code, body = Code.JOIN_REDIRECT, (packed, domain, reason, etag, generation)
         case JoinAck(description, sample, clock, generation):
             infos = [encode_node_info(info) for info in sample]
             code, body = Code.JOIN_ACK, (encode_node_info(description), infos, clock, generation)
@@ -711,8 +710,8 @@ def _message_id_out(message_id: UserMessageId) -> tuple[Any, ...]:
 
 def _keyring_out(keyring: Keyring) -> tuple[Any, ...]:
     primary = [each.key for each in keyring.keys].index(keyring.primary)
-    told = keyring.used_at, primary, [(each.since, each.key, each.retired) for each in keyring.keys]
-    return (*told, keyring.era) if keyring.era else told
+    fields = keyring.used_at, primary, [(each.since, each.key, each.retired) for each in keyring.keys]
+    return (*fields, keyring.era) if keyring.era else fields
 
 
 def _incarnation_out(incarnation: Incarnation) -> tuple[int, int]:
@@ -726,11 +725,11 @@ def _address_out(address: Address) -> tuple[bytes, int]:
 
 
 _NO_PAYLOAD: Final = Payload()
-"""Of an ack for an address that is not proved, if even the sender's room for peers does not fit."""
+"""The payload of an ack for an unproved address, if even the sender's room for peers does not fit."""
 
 
 def _shortened(message: Message, size_bytes: int, limit_bytes: int) -> Message:
-    """The message with one piece of riding gossip less."""
+    """Return the message with one piece of piggybacked gossip less."""
     match message:
         case PingRequest(payload=payload) | PingResponse(payload=payload) if payload.updates or (
             payload.sample or payload.user_messages
@@ -747,7 +746,7 @@ def _shortened(message: Message, size_bytes: int, limit_bytes: int) -> Message:
 
 
 def _shortened_payload(payload: Payload) -> Payload:
-    """The last sample goes first (anti-entropy repeats), then user messages, then updates."""
+    """Drop the last sample first (anti-entropy repeats), then user messages, then updates."""
     if payload.sample:
         return replace(payload, sample=payload.sample[:-1])
     if payload.user_messages:

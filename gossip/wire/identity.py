@@ -1,25 +1,26 @@
-"""Ed25519 signatures over what a node says about itself.
+"""Ed25519 signatures over nodes' own descriptions.
 
 A node's identity is an Ed25519 key; its `NodeId` is the first 8 bytes of the key's SHA-256. The credential of a
-`NodeInfo` is the public key and a signature over all other fields, so every receiver can verify the info, however many
-hops it took. The farm's key alone does not suffice: with a stolen key file one could then speak for every router.
+`NodeInfo` is the public key and a signature over all other fields, so every receiver can verify the info after any
+number of hops. The farm's key alone does not suffice: a stolen key file would otherwise allow anyone to impersonate
+every node.
 
-What a holder of the farm's key can and cannot do to *another* node:
+The abilities of a holder of the farm's key against another node:
 
 - It cannot announce the node, change its address, metadata or incarnation, or revive it. An `AliveUpdate`, `JoinReq`,
   `JoinAck`, `Broadcast` or sample needs the node's own signature.
-- It cannot send the node's `Leave`, nor tell others that the node left. A departure has a signature of its own over the
+- It cannot send the node's `Leave`, nor report to others that the node left. A departure has its own signature over the
   incarnation that leaves. The signature travels with the update, so every receiver can verify it.
-- It cannot send keys in the node's name. The sender signs a keyring update, and the application decides whose it takes.
+- It cannot send keys in the node's name. The sender signs a keyring update, and the application selects the senders.
 - It cannot stop the node by posing as a second process of the same identity: such a process must prove that it holds
   the identity's key (`conflict_proof`).
-- It can *accuse* the node. A verdict (suspect, dead) is another member's opinion and has no signature of its subject.
+- It can *accuse* the node. A verdict (suspect, dead) is another member's opinion without a signature of its subject.
   The subject refutes it with a higher signed incarnation, as it does every false suspicion. A group that sets
-  `first_hand_verdicts` accepts no verdict of another node. In other groups a member that accuses
-  without end has to be evicted.
+  `first_hand_verdicts` does not accept verdicts of other nodes. In other groups a member that accuses without end has
+  to be evicted.
 
-A verification takes about 0.1 ms, and samples repeat the same infos. So `Verifier` remembers what it found true, within
-a bound. It does not remember what it found false: forgeries have endless forms.
+A verification takes about 0.1 ms, and samples repeat the same infos. So `Verifier` caches verified infos, within a
+bound. It does not cache failures: forgeries have endless forms.
 """
 
 from collections import OrderedDict
@@ -57,14 +58,17 @@ PUBLIC_KEY_BYTES: Final = 32
 CREDENTIAL_BYTES: Final = PUBLIC_KEY_BYTES + 64
 LIFE_BYTES: Final = 16
 VERIFIED_LIMIT: Final = 1024
-"""Each entry keeps an info of 0.8 kB, which in a large group the directory holds as another object. Several members
-send the same update within seconds; for that this limit is enough. Samples of a larger group cost a few verifications
-a second."""
+"""The size of the cache.
+
+Each entry keeps an info of 0.8 kB, which in a large group the directory holds as another object. Several members send
+the same update within seconds; for that this limit is enough. Samples of a larger group cost a few verifications a
+second.
+"""
 SIGNED_LIMIT: Final = 8
 
 
 class SignatureUse(Enum):
-    """What a signature may be used for; the value begins the signed bytes."""
+    """The purpose of a signature; the value begins the signed bytes."""
 
     PRESENCE = b"garlic farm, gossip 1: present\x00"
     LEAVING = b"garlic farm, gossip 1: leaving\x00"
@@ -76,11 +80,11 @@ class SignatureUse(Enum):
 
 
 class ForgedError(Exception):
-    """The node that a message speaks for did not sign it."""
+    """A message without the signature of the node in whose name it was sent."""
 
 
 def node_id_of(public_key: bytes) -> NodeId:
-    """The node id that belongs to an identity's public key."""
+    """Return the node id that belongs to an identity's public key."""
     return NodeId(sha256(public_key).digest()[:NODE_ID_BYTES])
 
 
@@ -89,7 +93,7 @@ def _signed_bytes(info: NodeInfo, purpose: SignatureUse) -> bytes:
 
 
 def sign(info: NodeInfo, key: Ed25519PrivateKey, purpose: SignatureUse = SignatureUse.PRESENCE) -> NodeInfo:
-    """The info with its credential; `key` must be the one that its node id names."""
+    """Return the info with its credential; `key` must belong to its node id."""
     public_key = key.public_key().public_bytes_raw()
     if node_id_of(public_key) != info.node_id:
         raise ValueError(f"the identity key belongs to {node_id_of(public_key).hex()}, not to {info.node_id.hex()}")
@@ -97,12 +101,12 @@ def sign(info: NodeInfo, key: Ed25519PrivateKey, purpose: SignatureUse = Signatu
 
 
 def verify(info: NodeInfo, purpose: SignatureUse = SignatureUse.PRESENCE) -> bool:
-    """Whether the node that `info` names signed it for `purpose`."""
+    """Return True if the node that `info` names signed it for `purpose`."""
     return _is_signed(info.credential, info.node_id, _signed_bytes(info, purpose))
 
 
 def _is_signed(credential: bytes, node_id: NodeId, content: bytes) -> bool:
-    """Whether the credential, public key and signature, shows that the node signed this content."""
+    """Return True if the credential, public key and signature, shows that the node signed this content."""
     public_key, signature = credential[:PUBLIC_KEY_BYTES], credential[PUBLIC_KEY_BYTES:]
     if len(credential) != CREDENTIAL_BYTES or node_id_of(public_key) != node_id:
         return False
@@ -114,12 +118,12 @@ def _is_signed(credential: bytes, node_id: NodeId, content: bytes) -> bool:
 
 
 def departure_proof(key: Ed25519PrivateKey, node_id: NodeId, incarnation: Incarnation) -> bytes:
-    """The proof that the node of this key left in this incarnation: public key and signature."""
+    """Return the proof that the node of this key left in this incarnation: public key and signature."""
     return key.public_key().public_bytes_raw() + key.sign(_departure_bytes(node_id, incarnation))
 
 
 def proves_departure(proof: bytes, node_id: NodeId, incarnation: Incarnation) -> bool:
-    """Whether `node_id` signed that it leaves in this incarnation."""
+    """Return True if `node_id` signed that it leaves in this incarnation."""
     return _is_signed(proof, node_id, _departure_bytes(node_id, incarnation))
 
 
@@ -128,13 +132,13 @@ def _departure_bytes(node_id: NodeId, incarnation: Incarnation) -> bytes:
 
 
 def sign_keys(news: KeyringUpdate, key: Ed25519PrivateKey) -> KeyringUpdate:
-    """The keyring, signed by the node of this key."""
+    """Return the keyring, signed by the node of this key."""
     public_key = key.public_key().public_bytes_raw()
     return KeyringUpdate(news.keyring, node_id_of(public_key), public_key + key.sign(_keys_bytes(news.keyring)))
 
 
 def _holds_keys(news: KeyringUpdate) -> bool:
-    """Whether the sender that it names signed it."""
+    """Return True if the named sender signed it."""
     return _is_signed(news.credential, news.teller, _keys_bytes(news.keyring))
 
 
@@ -143,16 +147,16 @@ def _keys_bytes(chain: Keyring) -> bytes:
 
 
 def conflict_proof(key: Ed25519PrivateKey, life: bytes, nonce: int) -> bytes:
-    """The proof for another process of the same identity that this one holds the key: life, public key, signature.
+    """Return life, public key and signature, which prove to another process of this identity that this one has the key.
 
-    Any node can make another one sign by asking it in its own name. So the proof says in which life (`LIFE_BYTES`
-    random ones, new at each start) it was made: a node does not take its own for that of another instance.
+    Any node can make another one sign by a ping in its own name. So the proof includes the id of the run (`LIFE_BYTES`
+    random bytes, new at each start): a node must not accept its own proof as another instance's.
     """
     return life + key.public_key().public_bytes_raw() + key.sign(_conflict_bytes(life, nonce))
 
 
 def proves_conflict(proof: bytes, node_id: NodeId, lives: Collection[bytes], nonce: int) -> bool:
-    """Whether some other process than the one of these `lives` holds the key of `node_id` and answers `nonce`."""
+    """Return True if a process other than the one of these `lives` holds the key of `node_id` and signed `nonce`."""
     theirs, credential = proof[:LIFE_BYTES], proof[LIFE_BYTES:]
     return theirs not in lives and _is_signed(credential, node_id, _conflict_bytes(theirs, nonce))
 
@@ -166,15 +170,15 @@ _Departure = tuple[NodeId, Incarnation]
 
 @dataclass(slots=True)
 class Verifier:
-    """Verifies infos, each only once while it is remembered (least recently seen forgotten first)."""
+    """Verifies infos, and caches the verified ones (the least recently used is dropped first)."""
 
     limit: int = VERIFIED_LIMIT
     verified: OrderedDict[bytes, tuple[NodeInfo | _Departure, SignatureUse]] = field(default_factory=OrderedDict)
-    """By credential. Bytes keep their hash, and the codec returns one object for equal bytes of an info: for an info
-    that was verified this takes a look-up and a comparison of identities."""
+    """The cache, by credential. Bytes keep their hash, and the codec returns one object for equal bytes of an info. A
+    cached info thus takes a look-up and a comparison of identities."""
 
     def holds(self, info: NodeInfo, purpose: SignatureUse = SignatureUse.PRESENCE) -> bool:
-        """Whether the node that the info names signed it."""
+        """Return True if the node that the info names signed it."""
         credential = info.credential
         found = self.verified.get(credential)
         if found is not None and found[1] is purpose and (found[0] is info or found[0] == info):
@@ -186,15 +190,15 @@ class Verifier:
         return True
 
     def departed(self, node_id: NodeId, incarnation: Incarnation, proof: bytes) -> bool:
-        """Whether the node signed this departure."""
-        told = node_id, incarnation
+        """Return True if the node signed this departure."""
+        departure = node_id, incarnation
         found = self.verified.get(proof)
-        if found is not None and found[1] is SignatureUse.DEPARTURE and found[0] == told:
+        if found is not None and found[1] is SignatureUse.DEPARTURE and found[0] == departure:
             self.verified.move_to_end(proof)
             return True
         if not proves_departure(proof, node_id, incarnation):
             return False
-        self._remember(proof, told, SignatureUse.DEPARTURE)
+        self._remember(proof, departure, SignatureUse.DEPARTURE)
         return True
 
     def _remember(self, proof: bytes, what: NodeInfo | _Departure, purpose: SignatureUse) -> None:
@@ -203,10 +207,11 @@ class Verifier:
             self.verified.popitem(last=False)
 
     def authenticate(self, message: Message) -> tuple[Message, int]:
-        """The message without its unproved infos, and how many of them were left out.
+        """Return the message without its unproved infos, and their number.
 
-        An unproved sender is `ForgedError`. An unproved *update* is dropped alone: the ping that carries it is still a
-        sign of life, and to ignore that would turn one forged user message into false suspicions of honest members.
+        An unproved sender raises `ForgedError`. An unproved *update* is dropped alone: the ping that carries it still
+        shows that its sender is alive. If the ping were ignored, one forged user message would cause false suspicions
+        of correct members.
         """
         match message:
             case PingRequest(payload=payload) | PingResponse(payload=payload):
@@ -254,13 +259,13 @@ class Verifier:
 
 @dataclass(slots=True)
 class Signer:
-    """Signs this node's own infos on their way out; the core hands them over with an empty credential."""
+    """Signs this node's own infos before sending; the core provides them with an empty credential."""
 
     key: Ed25519PrivateKey
     node_id: NodeId = field(init=False)
     signed: OrderedDict[tuple[NodeInfo, SignatureUse], NodeInfo] = field(default_factory=OrderedDict)
     _keys: KeyringUpdate | None = None
-    """The last keyring update, signed: one change is sent to many."""
+    """The last keyring update, signed: one change is sent to many members."""
     _departure_of: Incarnation | None = None
     _departure_proof: bytes = b""
 
@@ -268,7 +273,7 @@ class Signer:
         self.node_id = node_id_of(self.key.public_key().public_bytes_raw())
 
     def signed_info(self, info: NodeInfo, purpose: SignatureUse = SignatureUse.PRESENCE) -> NodeInfo:
-        """This node's own info with its credential, remembered; another node's info as it is."""
+        """Return this node's own info with its credential, cached; return another node's info unchanged."""
         if info.node_id != self.node_id:
             return info
         bare = replace(info, credential=b"")
@@ -280,7 +285,7 @@ class Signer:
         return signed
 
     def endorse(self, message: Message) -> Message:
-        """The message with this node's own infos signed, and without infos that no receiver could verify."""
+        """Return the message with this node's own infos signed, and without infos that no receiver could verify."""
         match message:
             case PingRequest(payload=payload) | PingResponse(payload=payload):
                 endorsed = self._payload(payload)
@@ -293,7 +298,7 @@ class Signer:
             case JoinAck(description, sample):
                 return replace(message, description=self.signed_info(description), sample=self._sample(sample))
             case JoinNak() | JoinRedirect() | QueryReply() | KeyringUpdate():
-                return self._told_keys(message) if isinstance(message, KeyringUpdate) else message
+                return self._signed_keys(message) if isinstance(message, KeyringUpdate) else message
             case _:
                 assert_never(message)
 
@@ -320,12 +325,12 @@ class Signer:
         return update if info is update.info else AliveUpdate(info)
 
     def _departed(self, update: VerdictUpdate) -> VerdictUpdate | None:
-        """This node's own departure with its proof; another's without a proof is not sent on."""
+        """Return this node's own departure with its proof; None for another's without a proof."""
         if update.node_id != self.node_id:
             return None
         return replace(update, proof=self._departure(update.incarnation))
 
-    def _told_keys(self, news: KeyringUpdate) -> KeyringUpdate:
+    def _signed_keys(self, news: KeyringUpdate) -> KeyringUpdate:
         if news.credential:
             return news
         if self._keys is None or self._keys.keyring != news.keyring:

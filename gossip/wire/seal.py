@@ -1,45 +1,45 @@
-"""Sealed datagrams: only holders of the farm's key can read or write them, and each is taken once.
+"""Sealed datagrams: only holders of the farm's key can read or write them, and each is accepted once.
 
     code 1 | version 1 | label 8 | key id 4 | boot salt 16 | counter 8 | ChaCha20-Poly1305(receiver 8, body) | tag 16
     `----------- clear, and authenticated as associated data ---------'
 
 The key of a datagram is HKDF(farm key, boot salt) and its nonce the counter. The salt is drawn at random at every
-start, so a counter that starts again at 1 never meets the same key; a stored counter would have to be fsynced, and a
-copied disk image would repeat it. A process that is taken back to an earlier moment (a virtual machine resumed from a
-snapshot) draws a new salt before its next datagram (`begin`, `gossip.node.resumption`).
+start, so a counter that restarts at 1 never meets the same key. A stored counter would have to be fsynced, and a copied
+disk image would repeat it. A process that is reset to an earlier moment (a virtual machine resumed from a snapshot)
+draws a new salt before its next datagram (`begin`, `gossip.node.resumption`).
 
-*Other farms.* The label is a hash of the farm's first key. Two farms on one LAN receive each other's datagrams;
-those of another label are counted as such and nothing more.
+*Other farms.* The label is a hash of the farm's first key. Two farms on one LAN receive each other's datagrams, and
+only count datagrams with another label.
 
 *Other versions.* Code, version and label keep their places in every version. So a node recognizes a datagram of another
-version before it opens it, presence on the LAN included. If the datagram has this farm's label, operators see an alarm
-with the version and the sender's address. The version is not proved then: a stranger can send any. In clear a datagram
-is code, version and body, without a label.
+version before it opens it, presence on the LAN included. If the datagram has this farm's label, an alarm shows the
+version and the sender's address. The version is not proved then: any node can send one. In clear a datagram is code,
+version and body, without a label.
 
 *Receiver.* The sealed part begins with the node id of the receiver. Every other node drops the datagram before it
-remembers anything. The address cannot serve for this: who replays a datagram chooses both addresses. The field is zero
-if the sender does not know the recipient; `secure_codec` lists the messages that may do this.
+records anything. The address cannot replace this: the sender of a replay chooses both addresses. The field is zero if
+the sender does not know the recipient; `secure_codec` lists the messages that may do this.
 
-*Replay.* Each salt has a window of the last `WINDOW` counters; each counter is taken once. Up to `SALT_LIMIT` salts are
-remembered; the one that was silent longest is forgotten first. Only datagrams that open create or refresh an entry, so
-strangers cannot push entries out. If a salt was forgotten, or this node has never received it because it just started,
-a recorded datagram can be replayed once. No window prevents that unless clocks agree. So the protocol above does not
+*Replay.* Each salt has a window of the last `WINDOW` counters; each counter is accepted once. Up to `SALT_LIMIT` salts
+are recorded; the least recently used is dropped first. Only datagrams that open create or refresh an entry, so unknown
+nodes cannot displace entries. If a salt was dropped, or this node has never received it because it just started, a
+recorded datagram can be replayed once. No window prevents that unless clocks agree. So the protocol above does not
 depend on it:
 
 - claims are ordered by incarnation, so an old claim loses, and an old verdict is refuted;
-- an answer counts only if its sequence number is outstanding;
-- a join needs a token that was minted for its address a few seconds ago;
-- what answers a join or ends a link names the generation of its receiver, which a restart raises;
+- a reply counts only if its sequence number is outstanding;
+- a join needs a token minted for its address within the last seconds;
+- a message that answers a join or ends a link names the generation of its receiver, which a restart raises;
 - a leave names the incarnation that left.
 
-What remains is one answer to a recorded ping per replay. And a receiver that forgot a salt may end a link once more,
-which the two then join again. The window guards against strangers, not against holders of the farm's key, which can
-seal under any salt.
+One ack to a recorded ping per replay remains possible. And a receiver that dropped a salt may end a link once more,
+which the two then establish again. The window protects against outsiders, not against holders of the farm's key, which
+can seal under any salt.
 
 *Rotation.* A ring has a primary key, which seals, and others, which open as well. A retired key opens a JoinReq only,
-so that the answer, sealed with the same key, can say that the applicant's key is out of date. Salts under a retired key
-are not remembered: a holder of an old key could push out the windows of all members. Such a JoinReq may be replayed;
-the answers are limited per source and only repeat that the key is out of date.
+so that the reply, sealed with the same key, can report that the applicant's key is out of date. Salts under a retired
+key are not recorded: a holder of an old key could displace the windows of all members. Such a JoinReq may be replayed;
+the replies are limited per source and only repeat that the key is out of date.
 """
 
 from collections import OrderedDict, deque
@@ -60,7 +60,7 @@ SALT_BYTES: Final = 16
 COUNTER_BYTES: Final = 8
 TAG_BYTES: Final = 16
 VERSION: Final = 1
-"""The version of the rest of the header, the seal and the bodies."""
+"""The version of the remaining header, the seal and the bodies."""
 PREFIX_BYTES: Final = 2 + LABEL_BYTES
 """Code, version and label."""
 HEADER_BYTES: Final = PREFIX_BYTES + KEY_ID_BYTES + SALT_BYTES + COUNTER_BYTES
@@ -69,7 +69,7 @@ ANY_NODE: Final = NodeId(bytes(NODE_ID_BYTES))
 """The receiver, if the sender does not know it."""
 SALT_LIMIT: Final = 4096
 OWN_SALTS_REMEMBERED: Final = 8
-"""How many former salts of this node are kept to recognize its own datagrams: it draws new ones rarely."""
+"""The number of former salts of this node kept to recognize its own datagrams: it rarely draws new ones."""
 WINDOW: Final = 1024
 _VERSION_BYTE: Final = bytes([VERSION])
 _FARM: Final = slice(1, PREFIX_BYTES)
@@ -101,7 +101,7 @@ class SealFault(CountedDrop):
 
 
 class SealError(Exception):
-    """A datagram that this farm's keys do not open, or opened before. `version`: the sender's, if it is another."""
+    """A datagram that this farm's keys do not open, or opened before. `version`: the sender's, if it differs."""
 
     def __init__(self, reason: SealFault, version: int = VERSION) -> None:
         super().__init__(reason.value)
@@ -110,14 +110,14 @@ class SealError(Exception):
 
 
 def prefix(code: int, label: bytes) -> bytes:
-    """What every sealed or boxed datagram begins with."""
+    """Return the first bytes of every sealed or boxed datagram."""
     return bytes((code, VERSION)) + label
 
 
 def farm_named(datagram: bytes) -> bytes | None:
-    """The label of the farm that a datagram of this version says it is of; None if it is no such datagram.
+    """Return the label that a datagram of this version claims; None if it is not such a datagram.
 
-    Nothing proves it. Rubbish that begins by chance like a datagram passes, one time in six thousand.
+    The label is not proved. Random bytes resemble a datagram one time in six thousand.
     """
     if len(datagram) < 1 + OVERHEAD_BYTES or datagram[1] != VERSION or datagram[0] not in _CODES:
         return None
@@ -125,13 +125,13 @@ def farm_named(datagram: bytes) -> bytes | None:
 
 
 def derive(key: bytes, salt: bytes, purpose: bytes) -> bytes:
-    """One 32-byte key for one purpose."""
+    """Return one 32-byte key for one purpose."""
     return HKDF(SHA256(), KEY_BYTES, salt, b"garlic farm, gossip 1: " + purpose).derive(key)
 
 
 @dataclass(slots=True)
 class _Window:
-    """Which of the last counters of one salt were taken: bit 0 is `highest`."""
+    """The accepted ones among the last counters of one salt: bit 0 is `highest`."""
 
     highest: int = 0
     taken: int = 0
@@ -169,15 +169,15 @@ class Opened(NamedTuple):
 
 
 class Envelope(Protocol):
-    """Makes the datagram on the wire out of the plain one (code byte and body), and the reverse."""
+    """The conversion of the plain datagram (code byte and body) to the datagram on the wire, and back."""
 
     overhead_bytes: int
 
     def seal(self, plain: bytes, receiver: NodeId = ANY_NODE, answered_key_id: bytes = b"") -> bytes:
-        """The datagram on the wire."""
+        """Return the datagram on the wire."""
 
     def open(self, datagram: bytes) -> Opened:
-        """The plain datagram, or `SealError`."""
+        """Return the plain datagram, or raise SealError."""
 
 
 class Unsealed:
@@ -191,11 +191,11 @@ class Unsealed:
         receiver: NodeId = ANY_NODE,  # noqa: ARG002 - the protocol of envelopes
         answered_key_id: bytes = b"",  # noqa: ARG002 - the protocol of envelopes
     ) -> bytes:
-        """The same bytes with the version."""
+        """Return the same bytes with the version."""
         return plain[:1] + _VERSION_BYTE + plain[1:]
 
     def open(self, datagram: bytes) -> Opened:
-        """The same bytes without the version."""
+        """Return the same bytes without the version."""
         if len(datagram) <= 1:
             raise SealError(SealFault.SHORT)
         if datagram[1] != VERSION:
@@ -219,7 +219,7 @@ class Sealed:
         self._salt_limit = salt_limit
         self._counter = 0
         self._salts: OrderedDict[bytes, _Salt] = OrderedDict()
-        """By key id and salt, as in the header."""
+        """The salts of other nodes by key id and salt, as in the header."""
         self.use(ring)
 
     def begin(self, salt: bytes) -> None:
@@ -230,7 +230,7 @@ class Sealed:
         self._name_keys()
 
     def use(self, ring: Keyring) -> None:
-        """Seal and open with another ring of the same farm. Counter and windows go on: no nonce comes twice."""
+        """Seal and open with another ring of the same farm. Counter and windows continue: nonces do not repeat."""
         self._keys = {key_id(key): key for key in (ring.primary, *ring.others, *ring.retired)}
         self._primary_id = key_id(ring.primary)
         self._retired_ids = frozenset(key_id(key) for key in ring.retired)
@@ -243,7 +243,7 @@ class Sealed:
 
     @property
     def salts_remembered(self) -> int:
-        """How many salts of other nodes have a replay window."""
+        """The number of salts of other nodes with a replay window."""
         return len(self._salts)
 
     def seal(self, plain: bytes, receiver: NodeId = ANY_NODE, answered_key_id: bytes = b"") -> bytes:
@@ -257,7 +257,7 @@ class Sealed:
         return header + encrypt(_NONCE_PREFIX + counter, receiver + plain[1:], header)
 
     def open(self, datagram: bytes) -> Opened:
-        """Check label, key, window, tag and receiver, in the order of their cost; only then is anything remembered."""
+        """Check label, key, window, tag and receiver, in the order of their cost; then record the counter."""
         used = datagram[_KEY_ID]
         is_retired = used in self._retired_ids
         if datagram[_FARM] != self._farm or used not in self._keys or is_retired or len(datagram) < 1 + OVERHEAD_BYTES:
@@ -289,7 +289,7 @@ class Sealed:
         return Opened(plain, b"", b"" if used == self._primary_id else used, names_receiver)
 
     def _require_ours(self, datagram: bytes) -> None:
-        """Raise why a datagram is refused unopened; a JoinReq under a retired key is not."""
+        """Raise the reason to refuse a datagram unopened; accept a JoinReq under a retired key."""
         if len(datagram) < PREFIX_BYTES:
             raise SealError(SealFault.SHORT)
         if datagram[_LABEL] != self.label:

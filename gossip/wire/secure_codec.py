@@ -3,16 +3,16 @@
     out   message -> endorse (signatures, join auth) -> encode within the size -> seal for its receiver
     in    datagram -> open the seal -> decode -> receiver -> authenticate -> token, auth, conflict -> Received
 
-These messages may name no receiver, since their sender does not always know it:
+These messages may omit the receiver, since their sender does not always know it:
 
 - JoinReq: it is for the node at an address;
 - Broadcast;
 - KeyringUpdate: it is the same for all members, and merges in any order;
-- a response on its way back through a helper. The target does not know the helper's id, and the helper takes it only
-  for a request that it passed on.
+- a response on its way back through a helper. The target does not know the helper's id, and the helper accepts it only
+  for a request that it relayed.
 
 If anything is wrong with a datagram, `incoming` raises `RefusedError` with the reason to count. The codec does no I/O
-and is given the time, so simulations run it as it is.
+and gets the time from its caller, so simulations run it unchanged.
 """
 
 import hmac
@@ -44,9 +44,9 @@ from gossip.wire.token import TOKEN_SECRET_BYTES, TokenMint, join_auth
 
 SECRETS_BYTES: Final = SALT_BYTES + TOKEN_SECRET_BYTES
 BOXES_REMEMBERED: Final = 64
-"""Only boxes that open are remembered. An older one may be replayed: its keys were merged and change nothing."""
+"""The number of recorded boxes; unreadable boxes are not recorded. The keys of older boxes are merged already."""
 DATAGRAM_LIMIT_BYTES: Final = 1400
-"""Fits an Ethernet frame through the usual tunnels: a fragmented datagram is lost when any part is."""
+"""The size limit. It fits an Ethernet frame through the usual tunnels: a datagram is lost if one fragment is."""
 
 
 class RefusedError(Exception):
@@ -65,12 +65,12 @@ class RefusedError(Exception):
 
 
 class Incoming(NamedTuple):
-    """The event for the core, and how many unproved infos were left out of it."""
+    """The event for the core, and the number of unproved infos removed from it."""
 
     received: Received
     piggyback_left_out: int = 0
     outdated_key_id: bytes = b""
-    """The sender seals with a key that opens but is no longer the primary, so it must get the new keyring."""
+    """The id of the sender's key if it opens but is no longer the primary, so that it must get the new keyring."""
 
 
 class SecureCodec:
@@ -79,7 +79,7 @@ class SecureCodec:
     def __init__(
         self, signer: Signer, ring: Keyring | None, secrets: bytes, limit_bytes: int = DATAGRAM_LIMIT_BYTES
     ) -> None:
-        """`secrets`: `SECRETS_BYTES` fresh from the system's random source, new for each start."""
+        """Create a codec. `secrets`: `SECRETS_BYTES` fresh from the system's random source, new for each start."""
         if len(secrets) != SECRETS_BYTES:
             raise ValueError(f"expected {SECRETS_BYTES} fresh random bytes, not {len(secrets)}")
         self._life, token_secret = secrets[:SALT_BYTES], secrets[SALT_BYTES:]
@@ -94,7 +94,7 @@ class SecureCodec:
         self._limit_bytes = limit_bytes
 
     def renew_secrets(self, secrets: bytes) -> None:
-        """Go on under fresh `secrets` (`SECRETS_BYTES`), after this process was resumed from an earlier moment."""
+        """Continue under fresh `secrets` (`SECRETS_BYTES`), after this process was resumed from an earlier moment."""
         self._life, token_secret = secrets[:SALT_BYTES], secrets[SALT_BYTES:SECRETS_BYTES]
         self._lives.append(self._life)
         self._mint = TokenMint(self._signer.node_id, token_secret)
@@ -115,10 +115,10 @@ class SecureCodec:
         answered_key_id: bytes = b"",
         limit_bytes: int | None = None,
     ) -> bytes:
-        """The datagram for a message of the core; `DatagramError` if it fits none.
+        """Return the datagram for a message of the core; raise DatagramError if it does not fit.
 
-        `receiver`: None if it is not known, for the messages above only. `answered_key_id`: seal with this key of the
-        ring, since the receiver holds no newer one. `limit_bytes`: lower than usual, for an answer.
+        `receiver`: None if not known, for the messages above only. `answered_key_id`: seal with this key of the ring,
+        since the receiver does not hold a newer one. `limit_bytes`: lower than usual, for a reply.
         """
         message = self._signer.endorse(message)
         if isinstance(message, JoinReq) and message.token and self._join_keys:
@@ -130,7 +130,7 @@ class SecureCodec:
         return self._envelope.seal(plain, receiver or ANY_NODE, answered_key_id)
 
     def boxed(self, message: KeyringUpdate, credential: bytes) -> bytes:
-        """A keyring update for the identity of this credential only; `DatagramError` if no box can be made for it."""
+        """Return a keyring update for the identity of this credential only; raise DatagramError if impossible."""
         if self._sealed is None:
             raise DatagramError("datagrams in clear do not have keys to distribute")
         plain = encode(self._signer.endorse(message), self._limit_bytes - BOX_OVERHEAD_BYTES)
@@ -140,7 +140,7 @@ class SecureCodec:
             raise DatagramError(str(error)) from error
 
     def incoming(self, datagram: bytes, source: Address, now_ms: int) -> Incoming:
-        """The event for the core in a datagram from `source`, or `RefusedError`."""
+        """Return the event for the core in a datagram from `source`, or raise RefusedError."""
         boxed = self.is_boxed(datagram)
         opened = self._unboxed(datagram) if boxed else self._opened(datagram)
         try:
@@ -164,7 +164,7 @@ class SecureCodec:
         return Incoming(received, left_out, opened.outdated_key_id)
 
     def is_boxed(self, datagram: bytes) -> bool:
-        """Whether it must be opened with the identity's key, which costs 20 times as much as a seal."""
+        """Return True if it must be opened with the identity's key, at 20 times the cost of a seal."""
         return self._sealed is not None and is_boxed(datagram, self._sealed.label)
 
     def _opened(self, datagram: bytes) -> Opened:
@@ -184,11 +184,11 @@ class SecureCodec:
         return Opened(plain, names_receiver=True)
 
     def mint_token(self, address: Address, applicant: NodeId, now_ms: int) -> bytes:
-        """The token that lets `applicant` at `address` join within the next seconds."""
+        """Return the token that lets `applicant` at `address` join within the next seconds."""
         return self._mint.mint(address, applicant, now_ms)
 
     def _is_about_conflict(self, response: PingResponse) -> bool:
-        """Whether it answers the question of this node who else uses its id."""
+        """Return True if it answers this node's ping to its own id, which detects other users of the id."""
         return response.source_id == response.target_id == self._signer.node_id
 
     def _may_be_for_any_node(self, message: Message) -> bool:

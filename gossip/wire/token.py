@@ -6,13 +6,13 @@
     JoinReq(info, token, auth) ->    token is ours, fresh, for this address and id; auth proves the farm's key
 
 A token is `minter's node id | expiry | MAC(secret, minter, expiry, address, port, applicant)`; the secret is drawn at
-start and never leaves the process. The first round trip proves that the applicant receives at the address it sends
-from, so that a forged source address cannot make us ping a stranger. A table of pending joins would do the same and
-could be filled by any host; a MAC costs nothing to keep. A token outlives its use until it expires: within these
-seconds the same applicant may join again from the same address, which changes nothing.
+start and never leaves the process. The first round trip proves that the applicant receives at its source address, so
+that a forged source address cannot make this node ping a third party. A table of pending joins would do the same, but
+any host could fill it; a MAC needs no memory. A token stays valid after use until it expires: within these seconds the
+same applicant may join again from the same address, without effect.
 
-The auth is `HMAC(join key of the farm, token, encoded NodeInfo)`. The token begins with the id of the node that minted
-it, so the auth is bound to that target and proves nothing to another node.
+The auth is `HMAC(join key of the farm, token, encoded NodeInfo)`. The token begins with the id of its minter, so the
+auth is bound to that target and is not valid at another node.
 
 A module of its own, because it alone holds the secret of the tokens.
 """
@@ -42,12 +42,12 @@ class TokenMint:
         self._lifetime_ms = lifetime_ms
 
     def mint(self, address: Address, applicant: NodeId, now_ms: int) -> bytes:
-        """A token for `applicant` at `address`."""
+        """Return a token for `applicant` at `address`."""
         head = self._node_id + (now_ms + self._lifetime_ms).to_bytes(_EXPIRY_BYTES, "big")
         return head + self._mac(head, address, applicant)
 
     def recognizes(self, token: bytes, address: Address, applicant: NodeId, now_ms: int) -> bool:
-        """Whether this node minted `token` for this applicant at this address, and it has not expired."""
+        """Return True if this node minted `token` for this applicant at this address, and it has not expired."""
         if len(token) != TOKEN_BYTES or not token.startswith(self._node_id):
             return False
         head, mac = token[:-_MAC_BYTES], token[-_MAC_BYTES:]
@@ -65,5 +65,5 @@ class TokenMint:
 
 
 def join_auth(join_key: bytes, token: bytes, applicant: NodeInfo) -> bytes:
-    """Proof of the farm's key for one join; `applicant` is the signed info exactly as it travels."""
+    """Return the proof of the farm's key for one join; `applicant` is the signed info exactly as it is sent."""
     return hmac.digest(join_key, bytes([len(token)]) + token + encode_node_info(applicant), sha256)

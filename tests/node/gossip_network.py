@@ -63,7 +63,7 @@ class MemoryNetwork:
             raise OSError(98, "Address already in use")
         return self.sockets.setdefault(address, MemorySocket(self, address))
 
-    def hear_broadcasts(self, address: Address, limit_bytes: int) -> MemorySocket:  # noqa: ARG002 - the Network protocol
+    def bind_broadcast(self, address: Address, limit_bytes: int) -> MemorySocket:  # noqa: ARG002 - the Network protocol
         """A socket beside others."""
         self.listeners.append(MemorySocket(self, address))
         return self.listeners[-1]

@@ -226,7 +226,7 @@ async def test_a_flood_keeps_no_request_from_its_turn_and_no_broadcast_queue_gro
 @in_simulated_time
 async def test_broadcasts_that_the_owner_has_no_time_for_are_dropped_beyond_a_bound_and_counted() -> None:
     network, settings = MemoryNetwork(), GroupSettings(bind=Address("127.0.0.1", 0), keyring=RING)
-    socket, broadcast_socket = network.bind(settings.bind, 1400), network.hear_broadcasts(BROADCAST, 1400)
+    socket, broadcast_socket = network.bind(settings.bind, 1400), network.bind_broadcast(BROADCAST, 1400)
     discovery, signer = Discovery(BROADCAST, broadcast_socket), Signer(Ed25519PrivateKey.generate())
     transport = DatagramTransport(settings, signer, RING, socket, discovery, lambda _: None)
     for _ in range(BROADCASTS_LIMIT + 10):

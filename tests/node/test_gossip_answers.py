@@ -125,7 +125,7 @@ def test_a_reflector_is_found_when_every_address_counts_as_proved(monkeypatch: p
     send = Context.send
 
     def unlimited(context: Context, *arguments: Any) -> None:
-        context.asked_from = ()
+        context.unproved_sources = ()
         send(context, *arguments)
 
     monkeypatch.setattr(Context, "send", unlimited)

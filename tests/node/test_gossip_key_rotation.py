@@ -118,7 +118,7 @@ class LossyUdp:
         self.random = Random(random_seed)
         self.lost = 0
         self._udp = UdpNetwork()
-        self.hear_broadcasts = self._udp.hear_broadcasts
+        self.bind_broadcast = self._udp.bind_broadcast
         self.resolve = self._udp.resolve
 
     def bind(self, address: Address, limit_bytes: int) -> DatagramSocket:

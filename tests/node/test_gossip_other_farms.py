@@ -1,7 +1,7 @@
 """Gossip under another farm's key: nothing of it is read, and who sends it is told."""
 
 from gossip.core.member import Address
-from gossip.node.limits import OTHER_FARM_STANDS_MS, OTHER_FARMS_LIMIT, OtherFarms
+from gossip.node.limits import OTHER_FARM_LISTED_MS, OTHER_FARMS_LIMIT, OtherFarms
 from gossip.wire.seal import OVERHEAD_BYTES, VERSION, farm_named
 
 LABEL = bytes.fromhex("77aa00ff77aa00ff")
@@ -18,8 +18,8 @@ def test_senders_are_listed_for_a_minute_in_bounded_memory() -> None:
     farms = OtherFarms()
     for number in range(3 * OTHER_FARMS_LIMIT):
         farms.record(Address(f"10.0.0.{number}", 7668), LABEL, number)
-    assert len(farms.lately(100)) == OTHER_FARMS_LIMIT
-    assert farms.lately(100 + OTHER_FARM_STANDS_MS) == ()
+    assert len(farms.recent(100)) == OTHER_FARMS_LIMIT
+    assert farms.recent(100 + OTHER_FARM_LISTED_MS) == ()
     farms.record(Address("10.0.0.1", 9), LABEL, 200_000)
     farms.record(Address("10.0.0.1", 10), LABEL, 200_001)
-    assert [each.source for each in farms.lately(200_002)] == [Address("10.0.0.1", 10)]
+    assert [each.source for each in farms.recent(200_002)] == [Address("10.0.0.1", 10)]

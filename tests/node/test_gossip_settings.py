@@ -101,7 +101,7 @@ def test_each_source_has_its_own_limit_and_the_table_and_the_sum_are_bounded() -
 
 def test_announcements_are_limited() -> None:
     target = Address("127.255.255.255", 7946)
-    discovery = Discovery(target, MemoryNetwork().hear_broadcasts(target, 1400))
+    discovery = Discovery(target, MemoryNetwork().bind_broadcast(target, 1400))
     assert [discovery.may_announce(0) for _ in range(5)] == [True] * 4 + [False]
     assert discovery.is_presence(bytes([Code.BROADCAST, 1]))
     assert not discovery.is_presence(bytes([Code.JOIN_REQ]))

@@ -10,7 +10,7 @@ from gossip.core.effects import Alarm, AlarmKind, UserEventReceived
 from gossip.core.member import Address, Incarnation, NodeInfo
 from gossip.core.messages import JoinReq
 from gossip.node.group import Group
-from gossip.node.limits import ERRORS_BURST, FOREIGN_SENDERS_LIMIT, FOREIGN_VERSION_STANDS_MS
+from gossip.node.limits import ERRORS_BURST, FOREIGN_SENDERS_LIMIT, FOREIGN_VERSION_ALARM_MS
 from gossip.node.state_files import PEERS_EVERY_S, PEERS_FILE, PEERS_REMEMBERED, keep_peers, known_peers
 from gossip.wire.codec import Code
 from gossip.wire.identity import Signer
@@ -149,7 +149,7 @@ async def test_another_version_is_counted_and_told_with_its_senders_until_it_is_
         (alarm,) = foreign_version_alarms(agent)
         assert "127.0.0.8:7946 (version 2), 127.0.0.9:7946 (version 2)" in alarm.text
         assert agent.describe().wire.dropped[SealFault.FOREIGN_VERSION] == 5
-        await trio.sleep(FOREIGN_VERSION_STANDS_MS / 1000 + 10)
+        await trio.sleep(FOREIGN_VERSION_ALARM_MS / 1000 + 10)
         assert [alarm.over for alarm in foreign_version_alarms(agent)][-1]
 
 
@@ -162,4 +162,4 @@ async def test_a_flood_of_forged_senders_of_another_version_is_few_alarms_and_li
             of_another_version(Address(f"127.1.{number >> 8}.{number & 255}", 7946), network, agent.info.address)
             await trio.sleep(0.005)
         assert 1 <= len(foreign_version_alarms(agent)) <= 4
-        assert len(agent._transport.foreign_versions._heard) == FOREIGN_SENDERS_LIMIT
+        assert len(agent._transport.foreign_versions._senders) == FOREIGN_SENDERS_LIMIT

@@ -147,7 +147,7 @@ def check_invariants(swim: Swim, now: int) -> None:
     user_messages = swim._user_events
     assert len(user_messages.queue) <= swim._options.user_messages_limit
     assert len(user_messages._received) == len(user_messages._received_by_age) <= swim._options.user_messages_remembered
-    assert len(swim._queries._asked) <= swim._options.queries_limit
+    assert len(swim._queries._own) <= swim._options.queries_limit
     assert len(swim._queries._open) <= swim._options.queries_limit
     assert user_messages.clock < CLOCK_LIMIT
     assert swim.keyring is not None

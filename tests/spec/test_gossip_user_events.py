@@ -263,7 +263,7 @@ def test_in_a_group_with_loss_every_member_hears_every_broadcast_exactly_once(ra
         network.run(300)
     network.run(20_000)
     for node in nodes:
-        names = sorted(each.user_event.name for each in node.heard if isinstance(each, UserEventReceived))
+        names = sorted(each.user_event.name for each in node.received if isinstance(each, UserEventReceived))
         wanted = [f"word-{number}" for number in range(10) if number != node.number]
         assert names == wanted, f"random seed {random_seed}, node {node.number}"
 
@@ -277,9 +277,9 @@ def test_a_query_reaches_a_group_of_bounded_capacity() -> None:
     for _ in range(100):
         network.run(100)
         for node in nodes:
-            for each in node.heard:
+            for each in node.received:
                 if isinstance(each, QueryReceived) and node.number not in asked:
                     asked.add(node.number)
                     network.step(node, AnswerGiven(each.query.message_id, b"%d" % node.number))
-    answers = {each.responder for each in nodes[7].heard if isinstance(each, QueryAnswered)}
+    answers = {each.responder for each in nodes[7].received if isinstance(each, QueryAnswered)}
     assert answers == {node.node_id for node in nodes if node is not nodes[7]}
