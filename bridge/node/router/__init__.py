@@ -1,1 +1,1 @@
-"""The router behind a node, and what the host says of itself."""
+"""The router of a node, and the host's own figures."""

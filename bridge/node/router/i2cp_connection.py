@@ -1,13 +1,13 @@
-"""One I2CP connection to a router: questions and their answers, and the news that come in between.
+"""One I2CP connection to a router: requests, their replies, and events.
 
-    open_i2cp ─▶ 2a, GetDate ─▶ SetDate ─▶ I2cpConnection ─▶ the end, told in words by `RouterLost`
+    open_i2cp ─▶ 2a, GetDate ─▶ SetDate ─▶ I2cpConnection ─▶ the end, with its reason in `RouterLost`
 
-A task of the connection reads; each caller waits for its own answer. Dates and statuses arrive in the order of their
-questions, look-ups carry a number. When the connection ends, all waiting callers get the reason.
+A task of the connection reads; each caller waits for its own reply. Dates and statuses arrive in the order of their
+requests, look-ups have a number. When the connection ends, all waiting callers get the reason.
 
-**A structure has no acknowledgement in I2CP**: a router that refuses one disconnects, one that takes it says nothing.
-But it handles messages in their order, so the structure is followed by a GetDate, and its answer means that the router
-went past the structure without an objection.
+**I2CP does not acknowledge a structure**: a router that refuses one disconnects, a router that accepts one sends no
+reply. But it handles messages in order. So the node sends a GetDate after the structure, and the reply shows that the
+router has processed the structure without an error.
 """
 
 from collections import deque
@@ -42,7 +42,7 @@ from bridge.wire.i2p.i2cp_session import SessionConfig
 from consensus import block_nursery
 
 CLIENT_VERSION: Final = "0.9.64"
-"""The version of the protocol that a router may suppose: look-ups by hash, Meta LeaseSet2, offline keys."""
+"""The protocol version that a router may assume: look-ups by hash, Meta LeaseSet2, offline keys."""
 ANSWER_TIMEOUT_S: Final = 10.0
 GOODBYE_TIMEOUT_S: Final = 1.0
 LOOKUP_GRACE_S: Final = 3.0
@@ -61,7 +61,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True, eq=False)
 class _Waiter(Generic[Answer]):
-    """A caller that waits for an answer."""
+    """A caller that waits for a reply."""
 
     answer: Answer | None = None
     event: trio.Event = field(default_factory=trio.Event)
@@ -73,17 +73,17 @@ class _Waiter(Generic[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class RouterDate:
-    """What the router's clock said when, and which version of the protocol it speaks."""
+    """A reading of the router's clock, and its version of the protocol."""
 
     date_ms: int
     version: str | None
-    heard_at_s: float
+    received_at_s: float
     difference_ms: int
-    """The router's clock less this machine's."""
+    """The router's clock minus this machine's, in milliseconds."""
 
     def now_ms(self) -> int:
-        """The router's clock now."""
-        return self.date_ms + round((trio.current_time() - self.heard_at_s) * 1000)
+        """Return the router's present clock, in milliseconds."""
+        return self.date_ms + round((trio.current_time() - self.received_at_s) * 1000)
 
 
 class I2cpConnection:
@@ -100,22 +100,22 @@ class I2cpConnection:
         self._replies: dict[int, _Waiter[HostReply]] = {}
         self._lookups = 0
         self.ended: str | None = None
-        """Why the connection is over; None while it is not."""
+        """The reason why the connection has ended; None while it is open."""
         self.lease_set_requested = False
-        """The router asks for a lease set; the method that sends one resets this."""
+        """True after the router requests a lease set; the method that sends one resets this."""
 
-    # -- asking --------------------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------------------
 
     async def greet(self, credentials: Credentials | None) -> RouterDate:
-        """Begin the protocol; what the router's clock says."""
+        """Start the protocol; return the reading of the router's clock."""
         async with self._one_sender:
             await self._send_bytes(PROTOCOL_BYTE)
         return await self.get_date(credentials)
 
     async def get_date(self, credentials: Credentials | None = None) -> RouterDate:
-        """The router's clock; when it answers, everything sent before was handled."""
+        """Return the router's clock; its reply shows that all earlier messages were handled."""
         waiter: _Waiter[SetDate] = _Waiter()
-        asked_at_s = trio.current_time()
+        sent_at_s = trio.current_time()
         options = None
         if credentials is not None:
             options = {"i2cp.username": credentials.username, "i2cp.password": credentials.password}
@@ -123,13 +123,13 @@ class I2cpConnection:
             self._dates.append(waiter)
             await self._send(GetDate(CLIENT_VERSION, options))
         found = await self._answer(waiter, ANSWER_TIMEOUT_S, "no date")
-        # The router read its clock about halfway between question and answer.
+        # The router read its clock about halfway between request and reply.
         now_s = trio.current_time()
-        difference_ms = found.date_ms - (clock_ms() - round((now_s - asked_at_s) * 500))
+        difference_ms = found.date_ms - (clock_ms() - round((now_s - sent_at_s) * 500))
         return RouterDate(found.date_ms, found.version, now_s, difference_ms)
 
     async def create_session(self, config: SessionConfig) -> int:
-        """Make a session; its id."""
+        """Make a session; return its id."""
         waiter: _Waiter[SessionStatus] = _Waiter()
         async with self._one_sender:
             self._statuses.append(waiter)
@@ -141,7 +141,7 @@ class I2cpConnection:
         return status.session_id
 
     async def publish(self, session_id: int, structure: bytes, *, private_key_count: bool) -> RouterDate:
-        """Hand a signed structure over, and wait until the router went past it."""
+        """Send a signed structure, and wait until the router has processed it."""
         self.lease_set_requested = False
         async with self._one_sender:
             await self._send(CreateLeaseSet2(session_id, structure, private_key_count))
@@ -153,7 +153,7 @@ class I2cpConnection:
             await self._send(DestroySession(session_id))
 
     async def look_up(self, destination_hash: bytes, timeout_s: float) -> HostReply:
-        """Ask for the destination behind a hash."""
+        """Look up the destination of a hash."""
         if len(self._replies) >= LOOKUPS_LIMIT:
             raise RouterLost(f"{LOOKUPS_LIMIT} look-ups are under way at {self._link} already")
         self._lookups = self._lookups % 0x7FFF_FFFF + 1
@@ -172,7 +172,7 @@ class I2cpConnection:
         if waiter.answer is not None:
             return waiter.answer
         self._check()
-        # Answers come in order: after one that is missing, none can be told from another.
+        # Replies come in order: after a missing one, the others cannot be assigned.
         self._end(f"{self._link} does not respond: {lacking} within {timeout_s:g} s")
         raise RouterLost(self.ended)
 
@@ -235,7 +235,7 @@ class I2cpConnection:
             case Disconnect(reason):
                 self._end(f"{self._link} disconnected: {shown(reason)}")
             case _:
-                pass  # payload of others, statuses of messages, answers without a waiting caller
+                pass  # unexpected payload, statuses of messages, replies without a waiting caller
 
     def _end(self, reason: str) -> None:
         if self.ended is not None:
@@ -249,7 +249,7 @@ class I2cpConnection:
         self._news()
 
     async def send_disconnect(self) -> None:
-        """Close the connection as the protocol has it, for a moment at most."""
+        """Close the connection as the protocol specifies, for a moment at most."""
         with trio.move_on_after(GOODBYE_TIMEOUT_S, shield=True):
             if self.ended is None:
                 async with self._one_sender:
@@ -267,9 +267,9 @@ def _refusal(status: SessionStatus) -> str:
 async def open_i2cp(
     link: Link, credentials: Credentials | None, news: Callable[[], None] = lambda: None
 ) -> AsyncIterator[tuple[I2cpConnection, RouterDate]]:
-    """A connection that was greeted, and what the router's clock says. `news` is called when something came to pass.
+    """Yield a connection after the greeting, with the router's clock. `news` is called after each event.
 
-    `RouterLost` comes from here when it cannot be opened, and from its methods when it ends.
+    Raise `RouterLost` if it cannot be opened; its methods raise it when it ends.
     """
     stream = await open_stream(link)
     connection = I2cpConnection(stream, link, news)

@@ -1,16 +1,16 @@
-"""Publishing one master destination through a router's I2CP: a session that lives as long as something is published.
+"""Publishing one master destination through a router's I2CP: a session that lasts while a structure is published.
 
-    nothing to publish ──▶ connect ─▶ session ─▶ hand over ─▶ accepted ─▶ (asked again ─▶ hand over the same)
-           ▲                  │ lost: wait, growing           │
-           └── stop ──────────┴───────────────────────────────┘
+    idle ──▶ connect ─▶ session ─▶ hand over ─▶ accepted ─▶ (router requests it ─▶ hand over the same)
+     ▲          │ lost: wait, growing           │
+     └── stop ──┴───────────────────────────────┘
 
-A router publishes for a session only while it lasts, so the connection stays open, and what was accepted last is handed
-over again after each reconnection and whenever the router asks: it ends sessions that do not answer. What was refused
-is forgotten: the farm makes a new plan, and a refused structure must not appear later. What is as old as
-a router refuses is not handed over again either.
+A router publishes for a session only while it lasts, so the connection stays open. The last accepted structure is
+handed over again after each reconnection and on each request of the router, which ends unresponsive sessions. A refused
+structure is dropped: the farm makes a new plan, and the refused one must not appear later. A structure that is too old
+for a router is not handed over again.
 
-The session is signed by the key that signs the structures. i2pd knows no offline keys in sessions, so it can publish
-for a master key only; that is said before it refuses with nothing but "invalid".
+The key that signs the structures also signs the session. i2pd does not accept offline keys in sessions, so it can
+publish for a master key only. The node reports this before i2pd refuses with only "invalid".
 """
 
 from dataclasses import dataclass, field
@@ -31,12 +31,12 @@ PUBLISH_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 5.0
 RETRY_FIRST_S, RETRY_LONGEST_S, RETRY_SPREAD = 1.0, 60.0, 0.2
 STRUCTURE_LIFE_MS: Final = 9 * 60_000
-"""A Java router refuses what was published more than ten minutes ago."""
+"""A Java router refuses structures published more than ten minutes ago."""
 
 
 @dataclass(frozen=True, slots=True)
 class I2cpAccess:
-    """How to speak to a router's I2CP."""
+    """The access to a router's I2CP."""
 
     link: Link
     software: Software
@@ -44,7 +44,7 @@ class I2cpAccess:
 
 
 def session_obstacle(access: I2cpAccess, key: SigningKey) -> str | None:
-    """Why the router can never make a session that this key signs; None if it may."""
+    """Return the reason why the router cannot make a session signed by this key; None if it can."""
     if access.software is not Software.I2PD or key.offline is None:
         return None
     return (
@@ -56,7 +56,7 @@ def session_obstacle(access: I2cpAccess, key: SigningKey) -> str | None:
 
 @dataclass(slots=True, eq=False)
 class _Offer:
-    """A structure that the router has not accepted yet, and the event of its outcome."""
+    """A structure that the router has not accepted yet, and the event of its result."""
 
     structure: bytes
     settled: trio.Event = field(default_factory=trio.Event)
@@ -83,7 +83,7 @@ class MasterSession:
         self.connected = False
 
     async def publish(self, key: SigningKey, structure: bytes) -> None:
-        """Have the router take a structure; `RouterError` if it did not."""
+        """Have the router accept a structure; raise `RouterError` if it does not."""
         obstacle = session_obstacle(self._access, key)
         if obstacle is not None:
             raise RouterError(obstacle)
@@ -103,14 +103,14 @@ class MasterSession:
             raise RouterError(offer.refusal)
 
     async def stop(self) -> None:
-        """Destroy the session, as far as the router can be reached."""
+        """Destroy the session, if the router can be reached."""
         self._stopping = True
         self._wake.set()
         with trio.move_on_after(STOP_TIMEOUT_S):
             await self._over.wait()
 
     async def run(self) -> None:
-        """Works until it is stopped or cancelled."""
+        """Work until stopped or cancelled."""
         while not self._stopping:
             self._wake = trio.Event()
             if self._offer is None and self._still_good() is None:
@@ -155,7 +155,7 @@ class MasterSession:
         await connection.get_date()
 
     def _still_good(self, router_now_ms: int | None = None) -> bytes | None:
-        """What was accepted last, unless the router would hold it for too old."""
+        """Return the last accepted structure, unless it is too old for the router."""
         if self._accepted is not None and router_now_ms is not None:
             age_ms = router_now_ms - decode(self._accepted).published_s * 1000
             if age_ms > STRUCTURE_LIFE_MS:
@@ -163,14 +163,14 @@ class MasterSession:
         return self._accepted
 
     def _lost(self, trouble: str) -> None:
-        """The farm backs off by itself when a structure is refused, so it hears of it at once."""
+        """Report a failure to the farm immediately: the farm itself delays its next attempt."""
         self._trouble = trouble
         if self._offer is not None:
             self._offer.settle(trouble)
             self._offer = None
 
     async def _pause(self) -> None:
-        """Before the next attempt: growing, cut short by something new to publish, never below the first."""
+        """Wait before the next attempt: with growing time, shortened by a new structure, never below the first time."""
         with trio.move_on_after(self._backoff.next_s()):
             await trio.sleep(RETRY_FIRST_S)
             while self._offer is None and not self._stopping:

@@ -1,12 +1,12 @@
-"""Asking a router through a connection without a session: is it there, what does its clock say, who is behind a hash.
+"""Queries of a router through a connection without a session: its presence, its clock, destinations of hashes.
 
-The connection is kept and opened anew when it was lost. What is measured is what this router sees, now: whether the
-destination behind a hash can be looked up, and how long that took. A lease set of the destination had to be found for
-it, so it also tells that the destination's tunnels stand: a lease set lives for ten minutes and is renewed only by
-tunnels that were built. One failed look-up is the network's daily life, so two in a row make a no.
+The connection is kept and opened again after a loss. A measurement shows this router's present view: if the destination
+of a hash can be looked up, and the time of the look-up. The look-up needs a lease set, so it also shows that the
+destination's tunnels work: a lease set lasts ten minutes, and only built tunnels renew it. Single look-ups fail
+regularly, so only two failures in a row count as unreachable.
 
-I2CP tells neither the version of the lease set nor, where i2pd answers, anything of a Meta LeaseSet2: it looks in its
-lease sets of the ordinary kinds. That stays unknown.
+I2CP does not report the version of the lease set. i2pd searches only ordinary lease sets, so it does not report a Meta
+LeaseSet2. Both stay unknown.
 """
 
 from collections import OrderedDict
@@ -35,7 +35,7 @@ RETRY_FIRST_S, RETRY_LONGEST_S, RETRY_SPREAD = 1.0, 30.0, 0.2
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """What the last look-ups of one hash said."""
+    """The result of the last look-ups of one hash."""
 
     measured_at_s: float
     fetch_ms: int | None
@@ -44,14 +44,14 @@ class LookupResult:
 
     @property
     def reachable(self) -> bool | None:
-        """Whether a lease set is found; None while one failure alone says too little."""
+        """True if a lease set is found; None after a single failure, which is not decisive."""
         if not self.failures:
             return True
         return False if self.failures >= FAILURES_FOR_NO else None
 
 
-class RouterAsker:
-    """Asks one router. `run` it."""
+class RouterQueries:
+    """Queries one router. `run` it."""
 
     def __init__(self, access: I2cpAccess) -> None:
         self._access = access
@@ -89,11 +89,11 @@ class RouterAsker:
         self._news.set()
 
     async def date(self) -> RouterDate:
-        """The router's clock, asked now; `RouterLost` if it does not answer."""
+        """Read the router's clock now; raise `RouterLost` without a reply."""
         return await (await self._open()).get_date()
 
     async def _open(self) -> I2cpConnection:
-        # Only the first attempt is waited for: a report once a period must not be late because of a router.
+        # Only the first attempt is waited for: a router must not delay a report each period.
         with trio.move_on_after(CONNECT_PATIENCE_S):
             await self._tried.wait()
         if self._connection is None:
@@ -101,11 +101,11 @@ class RouterAsker:
         return self._connection
 
     def known(self, destination_hash: bytes) -> LookupResult | None:
-        """What was measured of a hash, if anything."""
+        """Return the measurement of a hash, if any."""
         return self._measured.get(destination_hash)
 
     async def measure(self, destination_hash: bytes) -> MeasuredStatus | None:
-        """Look a hash up, unless that was done within the last minute; None where nothing can be said."""
+        """Look a hash up, unless that was done within the last minute; return None without a clear result."""
         found = self._measured.get(destination_hash)
         if found is None or trio.current_time() - found.measured_at_s >= MEASURED_AGAIN_S:
             try:

@@ -1,18 +1,18 @@
-"""A real router, Java or i2pd: publishes over I2CP and tells about itself by I2PControl (docs/reference/routers.md).
+"""A real router, Java or i2pd: publishes over I2CP and reports its state by I2PControl (docs/reference/routers.md).
 
     publish, stop            a session for each master destination        i2cp_publishing
-    reachable, clock, hashes a connection without a session               i2cp_asking
+    reachable, clock, hashes a connection without a session               i2cp_queries
     figures                  I2PControl, if it is configured              i2pcontrol
 
-A leaf is healthy while the router answers, the leaf's lease set can be looked up (so its tunnels stand), and its local
-service answers its probe. Before the first look-ups say yes or no, the other two decide.
+A leaf is healthy while the router replies, the leaf's lease set can be looked up (so its tunnels work), and its local
+service replies to its probe. Before the first look-ups have a clear result, the other two decide.
 
-What the router refuses anyway is refused here, with a reason: in I2CP a structure that a router dislikes ends the
-session, and the next one hears no more than "invalid". A demonstration's structures never reach a real router: their
-keys were shown on a screen.
+Structures that the router would refuse are refused here, with a reason. In I2CP a refused structure ends the session,
+and the next session only gets "invalid". A demonstration's structures never reach a real router: their keys were shown
+on a screen.
 
-A router that cannot be reached is no error of the one who asks how it is: the node goes on reporting, its leaves as
-ill, and an alarm of the router's own stands until it answers.
+An unreachable router is not an error for the reader of its state. The node continues to report, with its leaves as
+unhealthy, and an alarm about the router is active until it replies.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ from bridge.node.events.alarms import Alarms
 from bridge.node.events.event_log import clock_ms
 from bridge.node.router.host import HostSampler, LoopLag
 from bridge.node.router.i2cp_publishing import I2cpAccess, MasterSession, session_obstacle
-from bridge.node.router.i2cp_queries import RouterAsker
+from bridge.node.router.i2cp_queries import RouterQueries
 from bridge.node.router.link import ControlAccess, RouterLost, Software
 from bridge.node.router.router import (
     PROBE_TIMEOUT_S,
@@ -55,7 +55,7 @@ DEMO_KEY_OBSTACLE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class I2cpRouterAccess:
-    """The router's doors."""
+    """The interfaces of the router."""
 
     i2cp: I2cpAccess
     control: ControlAccess | None = None
@@ -81,38 +81,38 @@ class I2cpRouter:
         self._loop_lag = loop_lag
         self._alarms = alarms
         self._signing_key_of = signing_key_of
-        self._asker = RouterAsker(access.i2cp)
+        self._queries = RouterQueries(access.i2cp)
         self._control = None
         if access.control is not None:
-            # The HTTP client takes 10 ms and 1 MB, which most nodes need not pay.
+            # The HTTP client takes 10 ms and 1 MB, which most nodes do not need.
             from bridge.node.router.i2pcontrol import I2PControl  # noqa: PLC0415
 
             self._control = I2PControl(access.control)
         self._sessions: dict[bytes, MasterSession] = {}
         self._taken: dict[bytes, MetaLeaseSet] = {}
-        """What the router took last, for each master destination."""
+        """The last structure that the router accepted, for each master destination."""
         self._nursery: trio.Nursery | None = None
         self._running = trio.Event()
         self._reachable = False
-        self._told_router_info: str | None = None
-        self._tell_again_at_s = 0.0
+        self._reported_router_info: str | None = None
+        self._report_again_at_s = 0.0
 
     async def run(self) -> None:
         """Keep the connections to the router until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._running.set()
-            nursery.start_soon(self._asker.run)
+            nursery.start_soon(self._queries.run)
             nursery.start_soon(self._measure_leaves)
             await trio.sleep_forever()
 
     # -- status --------------------------------------------------------------------------------------------------------
 
     async def local_router_status(self) -> RouterStatus:
-        """Return the figures of the router; those of the host for figures that the router does not report."""
+        """Return the figures of the router; figures of the host replace missing ones."""
         self._reachable = await self._look_at_clock()
         facts = await self._facts() if self._reachable else RouterFacts()
-        # The host's uptime is that of this process, not of the router.
+        # The host's uptime is this process's, not the router's.
         host = replace(self._host.sample(), uptime_ms=None, job_lag_ms=self._loop_lag.mean_ms())
         return replace(
             known_of(facts.report, host),
@@ -122,7 +122,7 @@ class I2cpRouter:
 
     async def _look_at_clock(self) -> bool:
         try:
-            date = await self._asker.date()
+            date = await self._queries.date()
         except RouterLost as error:
             self._alarms.set(
                 ROUTER_UNREACHABLE,
@@ -154,25 +154,25 @@ class I2cpRouter:
         return facts
 
     def _news_of_router_info(self, found: str | None) -> str | None:
-        """The router's own RouterInfo if it is news, and once an hour if it is not: a report may have been lost."""
+        """Return the router's own RouterInfo if it has changed, and once an hour: a report may have been lost."""
         now_s = trio.current_time()
-        if found is None or (found == self._told_router_info and now_s < self._tell_again_at_s):
+        if found is None or (found == self._reported_router_info and now_s < self._report_again_at_s):
             return None
-        self._told_router_info, self._tell_again_at_s = found, now_s + ROUTER_INFO_AGAIN_S
+        self._reported_router_info, self._report_again_at_s = found, now_s + ROUTER_INFO_AGAIN_S
         return found
 
     async def local_leaf_hashes(self, master_hash: bytes) -> tuple[bytes, ...]:
-        """The configured leaves that name this master, and those that name none."""
+        """Return the configured leaves of this master, and leaves without a master."""
         await trio.lowlevel.checkpoint()
         return self._leaves.behind(master_hash)
 
     async def local_leaf_status(self, leaf_hash: bytes) -> LeafStatus:
-        """Whether the router answered last, the leaf's lease set is found, and its service answers now."""
+        """Return the leaf's status: the router's last reply, the leaf's lease set, and its service now."""
         served = await self._leaves.is_served(leaf_hash)
-        measured = self._asker.known(leaf_hash)
+        measured = self._queries.known(leaf_hash)
         faults = []
         if not self._reachable:
-            faults.append(LeafFault.ROUTER)  # What it said of the lease set before is out of date.
+            faults.append(LeafFault.ROUTER)  # Its earlier state of the lease set is outdated.
         elif measured is not None and measured.reachable is False:
             faults.append(LeafFault.LEASE_SET)
         if not served:
@@ -182,23 +182,23 @@ class I2cpRouter:
     async def _measure_leaves(self) -> None:
         while True:
             for leaf_hash in self._leaves.hashes:
-                await self._asker.measure(leaf_hash)
+                await self._queries.measure(leaf_hash)
             await trio.sleep(LEAVES_MEASURED_EVERY_S)
 
     async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:
-        """The result of looking up another router's destination through this router."""
-        found = await self._asker.measure(master_or_leaf_hash)
+        """Return the result of looking up another router's destination through this router."""
+        found = await self._queries.measure(master_or_leaf_hash)
         if found is not None and not found.reachable and self._access.i2cp.software is Software.I2PD:
-            return None  # its "no" may be about a Meta LeaseSet2, a kind that it does not look for
+            return None  # it does not search for Meta LeaseSet2, so this is not a failure
         return found
 
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     def publishing_obstacle(self, master_hash: bytes) -> str | None:
-        """An offline key with i2pd, or a demonstration's key."""
+        """Return the obstacle of an offline key with i2pd, or of a demonstration's key."""
         key = self._signing_key_of(master_hash)
         if key is None:
-            return None  # A node without a key reports none.
+            return None  # A node without a key does not report an obstacle.
         return session_obstacle(self._access.i2cp, key) or (DEMO_KEY_OBSTACLE if key.demo else None)
 
     async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:

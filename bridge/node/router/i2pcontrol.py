@@ -1,11 +1,11 @@
-"""Asks a router's I2PControl about the router: one short HTTP request at a time, at most once in five seconds.
+"""Queries a router's I2PControl: one short HTTP request at a time, at most once in five seconds.
 
     facts ─▶ fresh enough? ─▶ token? ─▶ RouterInfo, NetworkSetting, GetRate ─▶ RouterFacts
                                │ none, or refused: Authenticate, once
 
-A wrong password is not tried again for a minute: routers log each attempt, and one that counts them would lock the
-operator out. i2pd knows no GetRate, and its NetworkSetting may set where Java's reads, so it is asked for neither. A
-part that a Java router does not answer is unknown and spoils nothing else.
+A wrong password is not used again for a minute: routers log each attempt, and a router that counts them could lock the
+operator out. i2pd does not support GetRate, and its NetworkSetting may set a value, so the node sends it none of them. Parts
+without a reply from a Java router stay unknown and do not affect the rest.
 """
 
 from collections.abc import Mapping
@@ -42,32 +42,32 @@ _OK: Final = 200
 
 
 class I2PControl:
-    """One router's I2PControl."""
+    """The I2PControl of one router."""
 
     def __init__(self, access: ControlAccess) -> None:
         self._access = access
         self._token: str | None = None
         self._number = 0
         self._facts = RouterFacts()
-        self._asked_at_s: float | None = None
+        self._queried_at_s: float | None = None
         self._refused_until_s = float("-inf")
         self._one_question = trio.Lock()
 
     async def facts(self) -> RouterFacts:
-        """What the router tells about itself; `RouterLost` says why nothing could be learned."""
+        """Return the router's facts; raise `RouterLost` with the reason of a failure."""
         async with self._one_question:
             now_s = trio.current_time()
             if now_s < self._refused_until_s:
                 raise RouterLost(self._wrong_password())
-            if self._asked_at_s is None or now_s - self._asked_at_s >= FRESH_S:
+            if self._queried_at_s is None or now_s - self._queried_at_s >= FRESH_S:
                 try:
-                    self._facts = await self._ask()
+                    self._facts = await self._query()
                 except I2PControlError as error:
                     raise RouterLost(f"I2PControl at {self._access.link}: {error}") from error
-                self._asked_at_s = trio.current_time()
+                self._queried_at_s = trio.current_time()
             return self._facts
 
-    async def _ask(self) -> RouterFacts:
+    async def _query(self) -> RouterFacts:
         info = await self._call("RouterInfo", dict.fromkeys(KEYS, ""))
         if self._access.software is Software.I2PD:
             return facts_of(info, {}, {})

@@ -1,8 +1,8 @@
-"""Where a router listens, and how a stream to it is opened: plain or TLS, never plain beyond private networks.
+"""The address of a router and its streams: plain or TLS, never plain beyond private networks.
 
-I2CP and I2PControl carry passwords and say which destinations belong to whom. So plain TCP goes to loopback and private
-addresses only, and a plain I2PControl (its password opens the whole router) to loopback only. A router's certificate is
-signed by itself: it is pinned by a file, or, on this machine, where no attacker can stand between, not checked.
+I2CP and I2PControl carry passwords, and show which destinations belong to whom. So plain TCP goes to loopback and
+private addresses only, and a plain I2PControl (its password controls the router) to loopback only. A router signs its
+certificate itself. A file pins it; on this machine, where an attacker cannot intercept, it is not checked.
 """
 
 import ssl
@@ -20,12 +20,12 @@ CONNECT_TIMEOUT_S: Final = 5.0
 SHOWN_CHARACTERS: Final = 200
 
 
-class RouterLost(Exception):  # noqa: N818 -- a state of the world, told in words
-    """The router cannot be reached, went away, or does not speak the protocol; the text says which."""
+class RouterLost(Exception):  # noqa: N818 -- a state of the world, described by its text
+    """The router is unreachable, ended the connection, or violates the protocol; the text contains the reason."""
 
 
 class Software(Enum):
-    """Which router it is; they differ in small things that matter."""
+    """The software of the router; the kinds differ in details."""
 
     JAVA = "java"
     I2PD = "i2pd"
@@ -33,27 +33,27 @@ class Software(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One of the router's doors. With a `certificate` (PEM) it is TLS, and that certificate must be shown."""
+    """One address of the router. With a `certificate` (PEM) it uses TLS and must present that certificate."""
 
     host: str
     port: int
     certificate: Path | None = None
     unchecked_tls: bool = False
-    """TLS without a look at the certificate: to loopback."""
+    """TLS without a check of the certificate: to loopback."""
 
     def __str__(self) -> str:
-        """As an operator writes it."""
+        """Return the address as an operator writes it."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is on this machine."""
+        """True if it is on this machine."""
         return ip_address(self.host).is_loopback
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who asks. The password is shown nowhere."""
+    """The login. The password is never shown."""
 
     username: str
     password: str = field(repr=False)
@@ -64,7 +64,7 @@ CONTROL_PATHS: Final = {Software.JAVA: "/jsonrpc/", Software.I2PD: "/"}
 
 @dataclass(frozen=True, slots=True)
 class ControlAccess:
-    """How to speak to a router's I2PControl."""
+    """The access to a router's I2PControl."""
 
     link: Link
     software: Software
@@ -73,7 +73,7 @@ class ControlAccess:
 
 
 async def open_stream(link: Link) -> trio.abc.Stream:
-    """A stream to the router; raises `RouterLost`."""
+    """Open a stream to the router; raise `RouterLost`."""
     context = await read_tls_context(link)
     try:
         with trio.fail_after(CONNECT_TIMEOUT_S):
@@ -83,7 +83,7 @@ async def open_stream(link: Link) -> trio.abc.Stream:
 
 
 def unreached(link: Link, error: BaseException | None) -> RouterLost:
-    """What to say of an error while connecting to the router."""
+    """Return the error to report for a failed connection to the router."""
     match error:
         case trio.BrokenResourceError():
             # The connection was there; its TLS handshake was not.
@@ -110,18 +110,18 @@ async def _open(link: Link, context: ssl.SSLContext | None) -> trio.abc.Stream:
 
 
 async def read_tls_context(link: Link) -> ssl.SSLContext | None:
-    """`tls_context`, with a thread for the certificate's file if there is one."""
+    """Return `tls_context`, with a thread for the certificate's file if there is one."""
     if link.certificate is None:
         return tls_context(link)
     return await trio.to_thread.run_sync(tls_context, link)
 
 
 def tls_context(link: Link) -> ssl.SSLContext | None:
-    """What the router must show, None for a plain link; raises `RouterLost` if the certificate's file is none."""
+    """Return the TLS context, None for a plain link; raise `RouterLost` for an invalid certificate file."""
     if link.certificate is None and not link.unchecked_tls:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # The name in a router's own certificate is no address; the certificate itself is compared.
+    # A router's own certificate does not contain its address; the certificate itself is compared.
     context.check_hostname = False
     if link.certificate is None:
         context.verify_mode = ssl.CERT_NONE
@@ -132,12 +132,12 @@ def tls_context(link: Link) -> ssl.SSLContext | None:
         raise RouterLost(
             f"{link.certificate} cannot be used: a certificate in PEM is needed: {connection_failure(error)}"
         ) from error
-    # The certificate itself is trusted, whatever its issuer.
+    # The certificate itself is trusted, regardless of its issuer.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 
 def shown(text: str) -> str:
-    """A stranger's text as it may stand in an alarm: short, and without control characters."""
+    """Return an untrusted text for an alarm: short, and without control characters."""
     printable = "".join(character if character.isprintable() else "?" for character in text)
     return printable if len(printable) <= SHOWN_CHARACTERS else f"{printable[:SHOWN_CHARACTERS]}…"

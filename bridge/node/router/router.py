@@ -1,18 +1,20 @@
-"""The farm's port to a router: the verbs that the proposal names, and the kind that needs no router.
+"""The farm's port to a router: the verbs of the proposal, and the kind without a router.
 
     verb of the proposal            here
     getLocalRouterStatus            local_router_status
     getLocalLeafHash                local_leaf_hashes
     getLocalLeafStatus              local_leaf_status
     getRemoteMeasuredStatus         remote_measured_status
-    publishMetaLS                   publish_meta_lease_set      (signed by the farm: a router never sees the key)
+    publishMetaLS                   publish_meta_lease_set      (signed by the farm: a router never gets the key)
     stopPublishingMetaLS            stop_publishing_meta_lease_set
 
-`FileRouter` keeps the structure on disk, for a demonstration or a test. It takes and refuses structures as a router
-does (they verify, they are this destination's, no rule of a Java router speaks against them), so what works with it is
-not news to a real one. It has no tunnels, so outside a demonstration the node is *unattached* and its leaves are never
-healthy, whatever their probes say. In a demonstration the file stands for the router; then a leaf is as healthy as its
-local service, asked by a real TCP connection, or simply healthy where the demonstration has no service.
+`FileRouter` keeps the structure on disk, for a demonstration or a test. It accepts and refuses structures like a
+router: they must verify, belong to this destination, and follow the rules of Java routers. So a structure that it
+accepts also works with a real router.
+
+It does not have tunnels. So outside a demonstration the node is *unattached* and its leaves are never healthy,
+regardless of their probes. In a demonstration the file replaces the router. Then a leaf is as healthy as its local
+service, probed by a real TCP connection, or healthy without a service.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,12 +46,12 @@ STRUCTURE_SUFFIX: Final = ".meta-ls2"
 
 
 class RouterError(Exception):
-    """The router did not do it; nothing changed. The message says what and why."""
+    """The router failed, and nothing changed. The message contains the action and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStatus:
-    """What a router measured of another router's destination: whether its lease set is found, and how fast."""
+    """A router's measurement of another router's destination: the presence of its lease set, and the look-up time."""
 
     reachable: bool
     fetch_ms: int | None = None
@@ -57,53 +59,53 @@ class MeasuredStatus:
 
 @dataclass(frozen=True, slots=True)
 class ServedLeaf:
-    """A destination that this node's router serves, and where its local service listens."""
+    """A destination that this node's router serves, and the address of its local service."""
 
     destination: Destination
     probe: tuple[str, int] | None = None
     master_hash: bytes | None = None
-    """The master that it stands behind; None: every master of this node."""
+    """The master of the leaf; None: every master of this node."""
 
 
 class Router(Protocol):
     """One router, by the proposal's verbs. Hashes are SHA-256 of destinations. Failures are `RouterError`."""
 
     async def local_router_status(self) -> RouterStatus:
-        """How the router is; what its kind cannot tell is None."""
+        """Return the router's status; None for figures that its kind does not have."""
         ...
 
     async def local_leaf_hashes(self, master_hash: bytes) -> tuple[bytes, ...]:
-        """The leaves on this router that stand behind a master destination."""
+        """Return the leaves on this router that serve a master destination."""
         ...
 
     async def local_leaf_status(self, leaf_hash: bytes) -> LeafStatus:
-        """How one of them is."""
+        """Return the status of one leaf."""
         ...
 
     async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:
-        """What the router measured of another router's leaf; None if it cannot tell."""
+        """Return the router's measurement of another router's leaf; None without a clear result."""
         ...
 
     def publishing_obstacle(self, master_hash: bytes) -> str | None:
-        """Why this router can never publish for a master with the key that this node holds; None if it may."""
+        """Return the reason why this router cannot publish for a master with this node's key; None if it can."""
         ...
 
     async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:
-        """Take a signed structure and publish it in place of the previous one."""
+        """Publish a signed structure, which replaces the previous one."""
         ...
 
     async def stop_publishing_meta_lease_set(self, master_hash: bytes) -> None:
-        """Stop publishing what this node handed over; harmless if there is nothing."""
+        """Stop publishing this node's structure; harmless without one."""
         ...
 
 
 async def answers(host: str, port: int, timeout_s: float) -> bool:
-    """Whether a service accepts connections there."""
+    """Return True if a service accepts connections there."""
     with trio.move_on_after(timeout_s):
         try:
             async with await trio.open_tcp_stream(host, port) as stream:
-                # A connection to a closed port out of the ephemeral range can meet itself; no service answered then.
-                # A service that has reset the connection has no address any more (OSError).
+                # A connection to a closed ephemeral port can meet itself; then no service replied. A service that has
+                # reset the connection has no address any more (OSError).
                 return bool(stream.socket.getsockname() != stream.socket.getpeername())
         except (OSError, ValueError):
             return False
@@ -111,7 +113,7 @@ async def answers(host: str, port: int, timeout_s: float) -> bool:
 
 
 class LocalLeaves:
-    """The leaves of this node, and since when each is healthy."""
+    """The leaves of this node, and the time when each became healthy."""
 
     def __init__(self, leaves: Sequence[ServedLeaf], probe_timeout_s: float) -> None:
         self._leaves = {leaf.destination.hash: leaf for leaf in leaves}
@@ -120,22 +122,22 @@ class LocalLeaves:
 
     @property
     def hashes(self) -> tuple[bytes, ...]:
-        """All of them."""
+        """The hashes of all leaves."""
         return tuple(self._leaves)
 
     def behind(self, master_hash: bytes) -> tuple[bytes, ...]:
-        """Those that name this master, and those that name none."""
+        """Return the leaves of this master, and leaves without a master."""
         return tuple(each for each, leaf in self._leaves.items() if leaf.master_hash in {None, master_hash})
 
     async def is_served(self, leaf_hash: bytes) -> bool:
-        """Whether the local service of the leaf answers now; it does if the leaf names none."""
+        """Return True if the leaf's local service accepts connections now, or if none is configured."""
         leaf = self._leaves.get(leaf_hash)
         if leaf is None:
             raise RouterError(f"{address_of(leaf_hash)} is not a leaf of this node: see [[leaf]] in its configuration")
         return leaf.probe is None or await answers(*leaf.probe, self._probe_timeout_s)
 
     def status(self, leaf_hash: bytes, faults: Sequence[LeafFault]) -> LeafStatus:
-        """The leaf's status, with how long it has been healthy without a break."""
+        """Return the leaf's status, with the time that it has been healthy without a break."""
         now_s, healthy = trio.current_time(), not faults
         if not healthy:
             self._healthy_since_s.pop(leaf_hash, None)
@@ -170,27 +172,27 @@ class FileRouter:
         self._clock_ms = clock
         self._published: dict[bytes, bytes] = {}
         self.files: frozenset[Path] = frozenset()
-        """The structures that lay in the directory at the last look."""
+        """The structures in the directory at the last look."""
         self._one_writer = trio.Lock()
 
     async def run(self) -> None:
-        """Look which structures lie in the directory, until cancelled: other processes may remove them."""
+        """Read the list of structures in the directory, until cancelled: other processes may remove them."""
         while True:
             async with self._one_writer:
                 await self._look()
             await trio.sleep(LOOK_EVERY_S)
 
     def path_of(self, master_hash: bytes) -> Path:
-        """Where a destination's structure lies."""
+        """Return the file of a destination's structure."""
         return self._directory / f"{address_of(master_hash).removesuffix('.b32.i2p')}{STRUCTURE_SUFFIX}"
 
     async def local_router_status(self) -> RouterStatus:
-        """Return figures of the host and of the node's own loop; there is no router to query."""
+        """Return figures of the host and of the node's own loop, without a query of a router."""
         await trio.lowlevel.checkpoint()
         return replace(self._host.sample(), attached=self._demo, job_lag_ms=self._loop_lag.mean_ms())
 
     async def local_leaf_hashes(self, master_hash: bytes) -> tuple[bytes, ...]:
-        """The configured leaves that name this master, and those that name none."""
+        """Return the configured leaves of this master, and leaves without a master."""
         await trio.lowlevel.checkpoint()
         return self._leaves.behind(master_hash)
 
@@ -202,16 +204,16 @@ class FileRouter:
         )
 
     async def remote_measured_status(self, master_or_leaf_hash: bytes) -> MeasuredStatus | None:  # noqa: ARG002 - see doc
-        """None: a file cannot measure anything."""
+        """Return None: a file cannot measure anything."""
         await trio.lowlevel.checkpoint()
         return None
 
     def publishing_obstacle(self, master_hash: bytes) -> str | None:  # noqa: ARG002 - see doc
-        """None: a file takes what any router takes."""
+        """Return None: a file accepts every structure that a router accepts."""
         return None
 
     async def publish_meta_lease_set(self, master_hash: bytes, structure: bytes) -> None:
-        """Put the structure on disk, whole or not at all."""
+        """Write the structure to disk, atomically."""
         offered = checked_structure(master_hash, structure, self._clock_ms() // 1000)
         path = self.path_of(master_hash)
         async with self._one_writer:
@@ -226,7 +228,7 @@ class FileRouter:
             self.files |= {path}
 
     async def stop_publishing_meta_lease_set(self, master_hash: bytes) -> None:
-        """Remove the file if it still holds what this node put there: another publisher's is not ours to remove."""
+        """Remove the file if it still has this node's structure; another publisher's stays."""
         async with self._one_writer:
             published = self._published.pop(master_hash, None)
             if published is None:
@@ -246,10 +248,10 @@ class FileRouter:
 def checked_structure(
     master_hash: bytes, structure: bytes, now_s: int, previous: MetaLeaseSet | None = None
 ) -> MetaLeaseSet:
-    """The structure, if it is this destination's and no router would refuse it at `now_s`; else `RouterError`.
+    """Return the structure if routers accept it for this destination at `now_s`; else raise `RouterError`.
 
-    Most floodfills are Java routers, so their rules count whatever router this node has. `previous` is what it took
-    last.
+    Most floodfills are Java routers, so their rules count regardless of this node's router. `previous` is the last
+    accepted structure.
     """
     try:
         offered = decode(structure)
@@ -285,7 +287,7 @@ def _replace_older(path: Path, offered: MetaLeaseSet, structure: bytes) -> None:
     try:
         published_s = decode(lying).published_s
     except LeaseSetError:
-        published_s = -1  # nothing there, or nothing that a router would have kept
+        published_s = -1  # no file, or a structure that a router would have dropped
     if offered.published_s <= published_s:
         raise RouterError(
             f"{path} holds a structure published at second {published_s}; one of second {offered.published_s} "

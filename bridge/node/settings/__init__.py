@@ -1,1 +1,1 @@
-"""What a node is told at its start."""
+"""The settings of a node, read at its start."""

@@ -1,11 +1,11 @@
-"""A farm's bundle: what one operator hands to many nodes, as the text of one secret file.
+"""A farm's bundle: the shared settings and the key for many nodes, as the text of one secret file.
 
     {"kind": "garlicfarm-bundle", "version": 1, "farmKey": TEXT OF THE KEY FILE, "settings": {…}}
 
 `settings` is a node's configuration without the settings of that node alone. The settings declared as `shared` are an
 allow-list, so a new setting is not exported by default. Names, addresses, paths, signing keys, passwords and leaves are
-not in it. Masters are named by their destinations; each node gets its own signing key (`garlicfarm keys
-offline`). The bundle contains the farm's key and is as secret as that key.
+not in it. Masters are named by their destinations; each node gets its own signing key (`garlicfarm keys offline`). The
+bundle contains the farm's key and is as secret as that key.
 """
 
 import json
@@ -23,7 +23,7 @@ SHARED: Final = {path: each for path, each in SETTINGS.items() if each.setting.s
 
 
 class BundleError(ValueError):
-    """The text is no bundle; the message says why."""
+    """The text is not a bundle; the message contains the reason."""
 
 
 class _Bundle(Struct, rename="camel", forbid_unknown_fields=True):
@@ -33,12 +33,12 @@ class _Bundle(Struct, rename="camel", forbid_unknown_fields=True):
     settings: dict[str, Any]
 
     def __repr__(self) -> str:
-        """Without the key and the settings: the repr of a Struct shows its fields."""
+        """Return a text without the key and the settings: the repr of a Struct shows its fields."""
         return f"_Bundle(version {self.version})"
 
 
 def shared_settings(table: Mapping[str, Any], masters: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    """The shared part of a node's configuration file; `masters` with `publish`."""
+    """Return the shared part of a node's configuration file; `masters` with `publish`."""
     found: dict[str, Any] = {}
     for path, each in SHARED.items():
         source = table.get(each.table, {}) if each.table else table
@@ -51,13 +51,13 @@ def shared_settings(table: Mapping[str, Any], masters: tuple[tuple[str, str], ..
 
 
 def bundle_text(farm_key: FarmKey, settings: Mapping[str, Any]) -> str:
-    """The file's text. Secret."""
+    """Return the file's text. Secret."""
     made = _Bundle(KIND, 1, farm_key_text(farm_key), dict(settings))
     return msgspec.json.format(msgspec.json.encode(made), indent=2).decode() + "\n"
 
 
 def parse_bundle(text: str) -> tuple[FarmKey, dict[str, Any]]:
-    """The farm's key and the settings; `BundleError` if it is no bundle. The settings are validated later."""
+    """Return the farm's key and the settings; raise `BundleError` on a fault. The settings are validated later."""
     try:
         found = msgspec.json.decode(text.encode(), type=_Bundle)
         if found.kind != KIND or found.version != 1:
@@ -73,7 +73,7 @@ def parse_bundle(text: str) -> tuple[FarmKey, dict[str, Any]]:
 
 
 def _check_shared(settings: Mapping[str, Any]) -> None:
-    """Refuse a bundle that sets what belongs to one node: state directory, control access, signing keys."""
+    """Refuse a bundle with settings of one node: state directory, control access, signing keys."""
     for name, value in settings.items():
         if name == "master" and isinstance(value, list):
             if not all(isinstance(each, Mapping) for each in value):
@@ -88,7 +88,7 @@ def _check_shared(settings: Mapping[str, Any]) -> None:
 
 
 def toml_text(settings: Mapping[str, Any]) -> str:
-    """Settings as TOML: scalars and lists of texts first, then tables, then lists of tables."""
+    """Return settings as TOML: scalars and lists of texts first, then tables, then lists of tables."""
     lines = [f"{key} = {_value(value)}" for key, value in settings.items() if not _is_table(value)]
     for key, value in settings.items():
         if isinstance(value, Mapping):

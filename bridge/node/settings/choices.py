@@ -1,54 +1,54 @@
-"""The settings that are one of a few words."""
+"""The settings with a small set of words as values."""
 
 from enum import Enum
 
 
 class TransportKind(Enum):
-    """What carries the connections between servers."""
+    """The carrier of connections between servers."""
 
     TLS = "tls"
     I2P = "i2p"
 
 
 class Timing(Enum):
-    """How patient the protocols are."""
+    """The timing of the protocols."""
 
     LAN = "lan"
     LOCAL = "local"
-    """Processes of one machine."""
+    """For processes of one machine."""
     I2P = "i2p"
-    """Servers that reach each other by tunnels, where an answer takes seconds."""
+    """For servers that reach each other by tunnels, with replies after seconds."""
 
 
 class AdmissionChoice(Enum):
-    """Which newcomers the node admits while it leads."""
+    """The new nodes that this node admits while it leads."""
 
     ASK = "ask"
-    """Those that an operator approves."""
+    """Nodes that an operator approves."""
     ALL = "all"
-    """All that hold the farm's key: for farms on one machine, and for tests."""
+    """All nodes with the farm's key: for farms on one machine, and for tests."""
 
 
 class PublishingPace(Enum):
-    """How often a Meta LS2 is published anew."""
+    """The pace of publications of a Meta LS2."""
 
     NORMAL = "normal"
-    """As routers and floodfills allow: refresh every 5 minutes, a change at most every 65 seconds."""
+    """The rate that routers and floodfills permit: refresh every 5 minutes, a change at most every 65 seconds."""
     REPORTING_PERIOD = "reporting-period"
     """With every report; for a router of the kind `file`."""
 
 
 class RouterKind(Enum):
-    """What stands behind the node."""
+    """The kind of router of the node."""
 
     FILE = "file"
-    """No router: the structure is kept on disk."""
+    """Without a router: the structure is kept on disk."""
     I2CP = "i2cp"
-    """A router that speaks I2CP."""
+    """A router with I2CP."""
 
 
 class LogFormat(Enum):
-    """What a line of the node's own log looks like."""
+    """The form of a line in the node's own log."""
 
     TEXT = "text"
     """For people."""
@@ -57,7 +57,7 @@ class LogFormat(Enum):
 
 
 class LogLevel(Enum):
-    """The least severity that is logged."""
+    """The least severity in the log."""
 
     INFO = "info"
     WARNING = "warning"

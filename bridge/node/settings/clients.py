@@ -1,17 +1,17 @@
-"""The settings of `[zmq]` and `[kafka]`: where clients read the farm's log, who they must be, and what they may do.
+"""The settings of `[zmq]` and `[kafka]`: addresses for clients of the farm's log, their proofs and their rights.
 
     not set                         no endpoint, and the code of the protocol is not loaded
     listen                          on loopback, any process of this machine reads the log, and none writes
     + allow_network                 on a private address: any machine of that network reads the log
     + keys, users, client_ca        only clients with a listed key, a password (SCRAM), or a signed certificate
     + certificate                   [kafka] over TLS; on a public address together with `users` or `client_ca`
-    + write                         a listed client may have entries committed, as far as its scopes go
-    + groups                        [kafka] consumer groups may note their offsets, in the farm's log
+    + write                         a listed client may have entries committed, within its scopes
+    + groups                        [kafka] consumer groups may store their offsets, in the farm's log
 
-Any process of the machine may open a loopback port, so `write` always needs `keys` or `users`: the file is what gives
-scopes. Beyond loopback, Kafka's writers need TLS as well: SCRAM protects the password and not what follows the login.
-Readers learn from the log which nodes belong together. Therefore an endpoint leaves the machine only if an operator
-allows it, and a public address also needs proofs and encryption.
+Any process of the machine may open a loopback port, so `write` always needs `keys` or `users`: the file grants the
+scopes. Beyond loopback, Kafka's writers need TLS as well: SCRAM protects the password but not the data after the login.
+Readers of the log see which nodes belong together. Therefore an endpoint leaves the machine only if an operator permits
+it, and a public address also needs proofs and encryption.
 """
 
 import re
@@ -109,13 +109,13 @@ class ZmqSettings:
 
     @property
     def url(self) -> str:
-        """The address of the endpoint, as clients name it."""
+        """The address of the endpoint for clients."""
         return url_of(self.listen)
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaPeer:
-    """The listener of another node, by what operators call the node: its Raft id is known once it is admitted."""
+    """The listener of another node, with the node's name: its Raft id is known after its admission."""
 
     name: str
     address: Address
@@ -208,7 +208,7 @@ class KafkaSettings:
 
 
 def read_zmq(section: Section) -> ZmqSettings | None:
-    """Read `[zmq]`; None if there is no endpoint."""
+    """Read `[zmq]`; return None without an endpoint."""
     if section.is_empty:
         return None
     found = section.read(ZmqSettings)
@@ -237,7 +237,7 @@ def read_zmq(section: Section) -> ZmqSettings | None:
 
 
 def read_kafka(section: Section) -> KafkaSettings | None:
-    """Read `[kafka]`; None if there is no listener."""
+    """Read `[kafka]`; return None without a listener."""
     if section.is_empty:
         return None
     found = section.read(KafkaSettings)
@@ -289,7 +289,7 @@ def _check_encryption(section: Section, settings: KafkaSettings) -> None:
 
 
 def _is_public(section: Section, key: str, address: Address, *, allow_network: bool) -> bool:
-    """Return True if strangers reach the address; note an address beyond loopback that is not allowed."""
+    """Return True if the public reaches the address; note an unpermitted address beyond loopback."""
     if is_loopback(address.host):
         return False
     if not allow_network:

@@ -54,7 +54,7 @@ class ConfigurationError(ValueError):
     """An unusable configuration; each line of the text is one problem and its place."""
 
     def __init__(self, text: str, waits_for: tuple[str, ...] = ()) -> None:
-        """`waits_for`: interfaces of this machine without which no address can be chosen yet."""
+        """Set the text; `waits_for` are interfaces of this machine without an address, which the choice needs."""
         super().__init__(text)
         self.waits_for = waits_for
 
@@ -75,7 +75,7 @@ def _node_id(text: str) -> bytes:
 class ControlSettings:
     """`[control]`: a control endpoint on TCP, with TLS and tokens.
 
-    A client without a token learns nothing of the farm but its health, and that only with `open_health`.
+    A client without a token receives only the node's health, and that only with `open_health`.
     """
 
     listen: Annotated[
@@ -93,7 +93,7 @@ class ControlSettings:
     certificate: Annotated[
         Path | None, Setting("a certificate of an authority with its key (PEM, mode 0600), for the endpoint")
     ] = None
-    """None: the node makes its own."""
+    """The certificate; None lets the node make its own."""
     open_health: Annotated[bool, Setting("serves `/healthz` and `/readyz` on TCP without a token")] = False
     page: Annotated[
         bool, Setting("a read-only page for browsers at `/`; it needs a token before it shows the farm")
@@ -122,7 +122,7 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfiguration:
-    """All settings of a node, complete: no default is left to be decided later."""
+    """All settings of a node, complete with all defaults."""
 
     name: Annotated[
         str,
@@ -134,7 +134,7 @@ class NodeConfiguration:
         ),
     ]
     is_named_by_host: bool = False
-    """Whether `name` is the host's, because none was given; another node may have it."""
+    """True if `name` is the host's, because none was set; another node may have it."""
     state_dir: Annotated[
         Path,
         Setting(
@@ -178,11 +178,11 @@ class NodeConfiguration:
     """None without the transport `i2p`."""
     publishing: PublishingSettings
     masters: Annotated[tuple[MasterSettings, ...], MASTERS] = ()
-    """Without a master that has a signing key, a node reports and votes and never publishes."""
+    """Without a master that has a signing key, a node reports and votes, but does not publish."""
     router: RouterSettings
     leaves: Annotated[tuple[LeafSettings, ...], LEAVES] = ()
     control: ControlSettings | None = None
-    """None: the Unix socket alone."""
+    """The TCP endpoint; None means the Unix socket alone."""
     log: LogSettings = field(default_factory=LogSettings)
     zmq: ZmqSettings | None = None
     kafka: KafkaSettings | None = None
@@ -194,7 +194,7 @@ SETTINGS: Final[dict[str, Declared]] = {each.path: each for each in declared_in(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """The settings of the command line, which replace those of the file."""
+    """The settings of the command line, which replace the file's."""
 
     farm_key: Path | None = None
     state_dir: Path | None = None
@@ -230,8 +230,8 @@ def load_configuration(
 ) -> NodeConfiguration:
     """Return the node's configuration; raise ConfigurationError with every problem.
 
-    `try_files`: problems of the files that settings name are among them. A single problem is left to the part of the
-    node that reads the file: its error has the remedy.
+    With `try_files`, problems of files are included. A single problem is left to the part of the node that reads the
+    file: its error has the remedy.
     """
     table = {} if path is None else _read(path)
     (overrides or Overrides()).put_into(table)
@@ -310,10 +310,10 @@ def _read_control(section: Section) -> ControlSettings | None:
 
 
 def reported_settings(configuration: NodeConfiguration) -> dict[str, object]:
-    """What a node reports of its settings to the farm (`config` of its entries): an allow-list.
+    """Return the settings that a node reports to the farm (`config` of its entries): an allow-list.
 
-    What is not named here is never reported, so a setting that comes later is a secret until a developer decides
-    otherwise. Paths, addresses and names of keys are not in it: the log is read by every member, and kept.
+    Other settings are never reported, so a new setting is secret by default. Paths, addresses and names of keys are
+    excluded: every member reads the log, and it is kept.
     """
     consensus, publishing = configuration.consensus, configuration.publishing
     found: dict[str, object] = {

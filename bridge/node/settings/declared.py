@@ -1,4 +1,4 @@
-"""Declares settings: a setting is an annotated field in the class of its section, and everything else follows from it.
+"""Declares settings: a setting is an annotated field in the class of its section, and all uses derive from it.
 
     class LogSettings:
         level: Annotated[LogLevel, Setting("the lowest severity that is logged")] = LogLevel.INFO
@@ -8,7 +8,7 @@
     default of the field   the value of an absent key; without a default, the reader of the section decides
 
 `reader.read` fills such a class from a file, and `written` is the inverse. The reference page, the manual page, the
-example configuration, and the allow-list of a bundle are made of `Declared`. Separate tables for these purposes would
+example configuration, and the allow-list of a bundle derive from `Declared`. Separate tables for these purposes would
 have to be kept equal by tests, and a new setting would have to be added to each.
 """
 
@@ -52,11 +52,11 @@ class Setting:
     maximum: int = 0
     """The largest number, or the length of the longest list."""
     default: str = ""
-    """The default in words, if it depends on other settings."""
+    """The default as text, if it depends on other settings."""
     missing: str = ""
     """The problem to report if the key is absent; the setting is then required."""
     shared: bool = False
-    """Whether nodes share the value, so that a bundle exports it. Names, addresses, paths and keys are never shared."""
+    """True if nodes share the value, so that a bundle exports it; never for names, addresses, paths and keys."""
     example: Example = ""
     words: tuple[str, ...] = ()
     """The accepted words, if they are not all values of the enumeration."""
@@ -67,7 +67,7 @@ class Setting:
     show: Callable[[Any], object] | None = None
     """The inverse of `parse`, if `shown` is not."""
     none: str = ""
-    """The text that stands for None, if an absent key does not."""
+    """The text for None, if an absent key has another meaning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Declared:
 
 
 def declared_in(section: type, table: str = "") -> Iterator[Declared]:
-    """Yield the settings of a class, then those of the tables in it, in the order of the fields."""
+    """Yield the settings of a class, then the settings of its tables, in the order of the fields."""
     yield from settings_of(section, table)
     for key, kinds in tables_of(section).values():
         found: dict[str, Declared] = {}

@@ -1,10 +1,10 @@
-"""How many connections a node takes, out of how many files and sockets the system lets it open (`ulimit -n`).
+"""Limits for the connections of a node, derived from the system's limit for files and sockets (`ulimit -n`).
 
-    limit ──minus──▶ reserve for the node's own work ──▶ shares of what connects from outside
+    limit ──minus──▶ reserve for the node's own work ──▶ shares of connections from outside
 
-A process at its limit can open nothing: no segment of its log, no file of /proc, no connection to another server. So
-what strangers can take is limited to what is left beyond the reserve. The soft limit is raised as far as the hard one
-allows first, since the usual 1,024 is meant for programs that use `select`.
+A process at its limit cannot open anything: a segment of its log, a file of /proc, a connection to another server. So
+outside connections are limited to the part beyond the reserve. First the soft limit is raised to the hard one if
+possible, since the usual 1,024 is meant for programs that use `select`.
 """
 
 import resource
@@ -12,19 +12,20 @@ from dataclasses import dataclass
 from typing import Final
 
 RESERVED: Final = 192
-"""Storage (16), gossip (8), statistics (8), certificates and state files (16), own links and submissions: the rest."""
+"""Storage (16), gossip (8), statistics (8), certificates and state files (16); own links and submissions use the rest.
+"""
 _WANTED: Final = 2304
 LEAST: Final = 320
-"""With less there would be no room for a farm's own servers beside strangers."""
+"""Below this, the farm's own servers would not have room next to unknown clients."""
 
 
 class DescriptorError(Exception):
-    """The system's limit is too low; the text says what to do."""
+    """The system's limit is too low; the text contains the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class DescriptorShares:
-    """At most so many connections of each kind. All together they leave the reserve alone."""
+    """The largest number of connections of each kind. All together leave the reserve free."""
 
     raft_established: int
     raft_handshakes: int
@@ -32,13 +33,15 @@ class DescriptorShares:
     raft_known_waiting: int
     control_local: int
     control_remote: int
-    """With a token; as many again are without one yet, and as many wait for their first byte."""
+    """Connections with a token; the same number may be without one yet, and the same number may wait for their first
+    byte.
+    """
     kafka: int
-    """Of Kafka's clients; as many again wait to be taken."""
+    """Connections of Kafka's clients; the same number may wait to be accepted."""
 
 
 def shares_of(limit: int) -> DescriptorShares:
-    """What a process that may open `limit` descriptors gives to whom; raises DescriptorError."""
+    """Return the shares of a process with this limit of descriptors; raise DescriptorError."""
     if limit < LEAST:
         raise DescriptorError(
             f"this process may open {limit} files and sockets, and a node needs at least {LEAST}: raise the limit"
@@ -62,7 +65,7 @@ def shares_of(limit: int) -> DescriptorShares:
 
 
 def descriptor_shares() -> DescriptorShares:
-    """The shares of this process, whose soft limit is raised first if it may be; raises DescriptorError."""
+    """Return the shares of this process after raising its soft limit, if possible; raise DescriptorError."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
         hard = _WANTED

@@ -1,17 +1,17 @@
-"""The facts about this machine from which defaults are made: its name, its state directory, and its address.
+"""The facts about this machine that defaults derive from: its name, its state directory, and its address.
 
     interface               by its name: LAN (eth0, wlan0, …), VPN (tailscale0, wg0, …), or of this machine alone
                             (docker0, virbr0, br-…, veth…)
     candidates, in order    private IPv4 of a LAN ─▶ private IPv6 of a LAN ─▶ private or shared address of a VPN
-    of several candidates   the address that the default route uses; if there is none, the first one of the interface;
-                            with several interfaces it is refused: only the operator knows the network of the farm
-    no candidate            refused: the text names each address and why it cannot serve
+    of several candidates   the address of the default route; otherwise the first one of a single interface; several
+                            interfaces are refused: only the operator knows the network of the farm
+    no candidate            refused: the text contains each address with the reason
 
-Guessing would put a farm into a container bridge on some machines: all of them have the same address there, no peer can
-be found, and no text would name the cause. Link-local addresses (169.254.…, fe80::…) are what a machine has before its
-lease comes. An interface that may still get an address is named (`waits_for`), and `garlicfarm run` waits for it.
+Guessing would place a farm in a container bridge on some machines. All of them have the same address there, peers
+cannot be found, and no error names the cause. A machine has link-local addresses (169.254.…, fe80::…) until its lease
+arrives. An interface that may still get an address is in `waits_for`, and `garlicfarm run` waits for it.
 
-A module of its own: it queries the operating system, and a test brings its own `Machine`.
+A module of its own: it queries the operating system, and a test uses its own `Machine`.
 """
 
 import socket
@@ -26,7 +26,7 @@ from bridge.node.security.local_trust import default_state_directory
 from gossip.node import LanInterface, is_private, lan_interfaces, may_gossip
 
 ELSEWHERE = (("192.0.2.1", 9), ("2001:db8::1", 9))
-"""Addresses for documentation: connecting a UDP socket to one sends nothing and shows the route."""
+"""Addresses for documentation: connecting a UDP socket to one does not send anything and shows the route."""
 LOOPBACK = "127.0.0.1"
 WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 _OF_THIS_MACHINE = (
@@ -37,14 +37,14 @@ _OF_THIS_MACHINE = (
 _VPN = ("tailscale", "wg", "tun", "tap", "utun", "zt", "nebula", "ipsec", "wt", "nordlynx", "proton", "vpn")
 _SHOWN_MAX = 8
 _LAN_BRIDGES = frozenset({"br-lan"})
-"""OpenWrt's name for the LAN; Docker's networks have a number behind `br-`."""
+"""OpenWrt's name for the LAN; Docker's networks have a number after `br-`."""
 
 
 class NoAddressError(Exception):
-    """No single address can be chosen. `example` is one that the operator could name."""
+    """A single address cannot be chosen. `example` is an address that the operator could set."""
 
     def __init__(self, text: str, example: str, *, needs_wan: bool = False, waits_for: tuple[str, ...] = ()) -> None:
-        """`needs_wan`: the example needs `allow_wan`. `waits_for`: interfaces that may still get an address."""
+        """Set the text; with `needs_wan` the example needs `allow_wan`, and `waits_for` may still get addresses."""
         super().__init__(text)
         self.example = example
         self.needs_wan = needs_wan
@@ -52,7 +52,7 @@ class NoAddressError(Exception):
 
 
 def default_route_host() -> str | None:
-    """The local address from which packets leave for elsewhere, if there is a route; IPv4 before IPv6."""
+    """Return the local address of packets to other networks, if there is a route; IPv4 before IPv6."""
     for family, target in zip((socket.AF_INET, socket.AF_INET6), ELSEWHERE, strict=True):
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(target)
@@ -70,7 +70,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What defaults are made of; a test brings its own."""
+    """The facts for defaults; tests use their own."""
 
     hostname: str = field(default_factory=socket.gethostname)
     state_dir: Path = field(default_factory=default_state_directory)
@@ -78,7 +78,7 @@ class Machine:
 
 
 class Reach(Enum):
-    """Who can be reached through an interface."""
+    """The machines that are reachable through an interface."""
 
     LAN = "a LAN"
     VPN = "a VPN"
@@ -87,24 +87,24 @@ class Reach(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ChosenAddress:
-    """The address that a node takes if none is configured."""
+    """The address of a node without a configured one."""
 
     host: str
     interface: str
     reason: str
-    """Why this one, in words."""
+    """The reason of the choice, as text."""
     broadcast_host: str = ""
-    """Where the machines of its network receive; empty if there is no such address, or no use in it (VPN)."""
+    """The broadcast address of its network; empty if it is missing or useless (VPN)."""
     waits_for: tuple[str, ...] = ()
     """Interfaces that may still get a better address."""
 
     def __str__(self) -> str:
-        """As the log and `doctor` show it."""
+        """Return the interface and the reason, as the log and `doctor` show them."""
         return f"{self.interface}, {self.reason}"
 
 
 def reach_of(interface: str) -> Reach:
-    """Judge an interface by its name: in a container even `eth0` is a virtual one, so its kind says nothing."""
+    """Classify an interface by its name: in a container even `eth0` is virtual, so its kind is not decisive."""
     if interface in _LAN_BRIDGES:
         return Reach.LAN
     if interface.startswith(_OF_THIS_MACHINE):
@@ -113,12 +113,12 @@ def reach_of(interface: str) -> Reach:
 
 
 def private_host(network: Network) -> str:
-    """The address to use if none is configured; `NoAddressError` if there is none, or the choice is the operator's."""
+    """Return the address for a node without a configured one; raise `NoAddressError` if the operator must choose."""
     return choose_address(network).host
 
 
 def choose_address(network: Network) -> ChosenAddress:
-    """Choose by interface and route, as the module says; `NoAddressError` if that leads to no single address."""
+    """Choose by interface and route, as the module describes; raise `NoAddressError` without a single address."""
     found, route_host = network.interfaces(), network.route_host()
     usable = [each for each in found if each.is_up and each.host and not _is_special(each.host)]
     lan = [each for each in usable if reach_of(each.name) is Reach.LAN and is_private(each.host)]
@@ -155,7 +155,7 @@ def _chosen(each: LanInterface, reason: str, waits_for: tuple[str, ...]) -> Chos
 
 
 def broadcast_host_of(each: LanInterface) -> str:
-    """Where to announce presence to the network of an address; empty if nothing would arrive, as in a VPN."""
+    """Return the host for announcements to the network of an address; empty if they would be lost, as in a VPN."""
     return "" if reach_of(each.name) is Reach.VPN else each.broadcast_host
 
 
@@ -182,7 +182,7 @@ def _no_candidate(found: Sequence[LanInterface], waits_for: tuple[str, ...]) -> 
 
 
 def _without_link_addresses(found: Sequence[LanInterface]) -> Iterator[LanInterface]:
-    """Leave out IPv6 link-local addresses: each interface has one, and no setting can name it."""
+    """Omit IPv6 link-local addresses: each interface has one, and a setting cannot contain it."""
     kept = [each for each in found if not (":" in each.host and _is_special(each.host))]
     yield from sorted(kept, key=lambda each: not each.host)
     for name in dict.fromkeys(each.name for each in found if each.name not in {one.name for one in kept}):
@@ -209,7 +209,7 @@ def _is_public(each: LanInterface) -> bool:
 
 
 def _without_address(found: Sequence[LanInterface], usable: Iterable[LanInterface]) -> tuple[str, ...]:
-    """LAN interfaces that have no usable address yet."""
+    """Return the LAN interfaces without a usable address so far."""
     served = {each.name for each in usable}
     return tuple(
         dict.fromkeys(each.name for each in found if each.name not in served and reach_of(each.name) is Reach.LAN)

@@ -1,18 +1,18 @@
-"""The master destinations that a node serves: what it is told about each, and the keys that it holds for them.
+"""The master destinations that a node serves: the settings of each, and the node's keys for them.
 
     one master                         several
     [publishing]                       [[master]]
     signing_key = "signing.key"        signing_key = "blog.key"            may publish it
     publish = "auto"                   publish = "on"
                                        [[master]]
-                                       destination = "…base64…"            serves leaves of it, and never publishes
+                                       destination = "…base64…"            serves its leaves, and never publishes
 
                                        [[leaf]]
                                        destination = "…base64…"
-                                       master = "….b32.i2p"                else it stands behind every master
+                                       master = "….b32.i2p"                otherwise it serves every master
 
-A node without any master reports its leaves for every master of the farm, so small farms need no `[[master]]` at all.
-Which master a key file belongs to is only known by reading it, hence two steps: settings, then `load_masters`.
+A node without a master reports its leaves for every master of the farm, so small farms do not need a `[[master]]`. Only
+the content of a key file shows its master, so there are two steps: settings, then `load_masters`.
 """
 
 import base64
@@ -43,7 +43,7 @@ _BASE64: Final = attrgetter("base64")
 
 
 class MasterError(ValueError):
-    """The masters and leaves of a configuration do not fit together; the text says how."""
+    """The masters and leaves of a configuration contradict each other; the text contains the reason."""
 
 
 def _leaf_destination(text: str) -> Destination:
@@ -92,7 +92,7 @@ class MasterSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishingSettings:
-    """`[publishing]`; the first two settings are None once they are a master of the configuration."""
+    """`[publishing]`; the first two settings become None when they are moved to a master."""
 
     publish: Annotated[
         PublishConfig | None,
@@ -171,7 +171,7 @@ class Masters:
 
     @property
     def hashes(self) -> tuple[bytes, ...]:
-        """All of them."""
+        """The hashes of all masters."""
         keyless = (destination_from_base64(each.destination).hash for each in self.keyless)
         return (*(held.master_hash for held in self.keys), *keyless)
 
@@ -202,7 +202,7 @@ def _read_master(section: Section) -> MasterSettings:
 
 
 def load_masters(settings: tuple[MasterSettings, ...], leaves: tuple[ServedLeaf, ...]) -> Masters:
-    """The keys in hand; raises `KeyFileError`, and `MasterError` where masters and leaves do not fit together."""
+    """Load the keys; raise `KeyFileError`, and `MasterError` if masters and leaves contradict each other."""
     keys = tuple(HeldKey.load(each.signing_key, each.publish) for each in settings if each.signing_key is not None)
     keyless = tuple(
         MetaStatus(each.destination.base64, each.publish, publishing=False, last_published_time_ms=0)

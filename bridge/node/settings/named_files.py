@@ -1,12 +1,12 @@
-"""The problems of the files that settings name: keys, passwords, certificates, lists of users.
+"""The problems of the files in the settings: keys, passwords, certificates, lists of users.
 
     signing_key = "signing.key"   ─▶ its loader ─▶ publishing.signing_key: /etc/…/signing.key does not exist: …
 
-The parts of a node read these files when they are made, one after the other, and the first problem ends the start.
-An operator would see one problem a start, and the first one only after the settings are right. So `garlicfarm run`
-tries all of them while it reads the settings (`load_configuration`).
+The parts of a node read these files in turn when they are made, and the first problem ends the start. An operator would
+see one problem per start, and the first one only after the settings are right. So `garlicfarm run` tries all of them
+while it reads the settings (`load_configuration`).
 
-A file that is wrong only for its user, such as a list with an unknown scope, is refused by that part of the node.
+Some faults depend on the use of the file, such as a list with an unknown scope. That part of the node refuses the file.
 """
 
 import ssl
@@ -50,11 +50,11 @@ LOADERS: Final[Mapping[str, Callable[[Path], object]]] = {
     "i2cp_certificate": _try_authority,
     "i2pcontrol_certificate": _try_authority,
 }
-"""By the last part of the setting's name. The other paths are directories, which the node makes."""
+"""Loaders by the last part of the setting's name. Other paths are directories, which the node makes."""
 
 
 def file_problem(key: str, path: Path) -> str | None:
-    """Return the problem of the file that the setting `key` names; None if the node can use it."""
+    """Return the problem of the file in the setting `key`; None if the node can use it."""
     load = LOADERS.get(key.rpartition(".")[2])
     try:
         if load is not None:

@@ -1,14 +1,14 @@
-"""The settings of `[gossip]`, `[consensus]` and `[proxy]`: where a node listens, and how nodes reach each other.
+"""The settings of `[gossip]`, `[consensus]` and `[proxy]`: addresses of a node, and connections between nodes.
 
     transport = "tls"           gossip, and TLS between the servers; the default
     transport = "i2p"           no gossip: I2P names in `consensus.seeds`, by the HTTP proxy of this machine's router
 
-On a LAN no address is needed: the node binds to the machine's private address on the default ports and discovers the
-others by broadcast (`bridge.node.settings.machine` chooses). If it cannot choose, the text names the setting that
-decides. Gossip stays in private networks unless `allow_wan` (`gossip/node/endpoints.py` says why).
+On a LAN an address is not needed: the node binds to the machine's private address on the default ports and discovers
+the others by broadcast (`bridge.node.settings.machine` chooses). If it cannot choose, the text names the decisive
+setting. Gossip stays in private networks unless `allow_wan` (the reason is in `gossip/node/endpoints.py`).
 
-The checks for `i2p` ensure that nothing ever travels plain outside a machine. The server listens on loopback alone,
-where the router's server tunnel delivers; the proxy is on loopback too; and only I2P names are called.
+The checks for `i2p` ensure that plain data never leaves a machine. The server listens on loopback alone, where the
+router's server tunnel delivers; the proxy is on loopback too; and only I2P names are called.
 """
 
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,7 @@ GOSSIP_PORT: Final = 7668
 CONSENSUS_PORT: Final = 7669
 PROXY_DEFAULT: Final = Address(LOOPBACK, 4444)
 NAME_CHARACTERS_MAX: Final = 80
-"""What metadata carries; the longest `.b32.i2p` name has 70."""
+"""The limit of metadata; the longest `.b32.i2p` name has 70."""
 _NEVER_PLAIN = (
     "a farm accepts only proven identities, and a plain connection does not prove one: any sender at its address"
     " would be accepted. To feed servers of another implementation, use a separate program; see `garlicfarm help"
@@ -68,7 +68,7 @@ class GossipSettings:
         ),
     ]
     chosen: ChosenAddress | None = field(default=None, compare=False)
-    """The reason why `bind` has this host; None if the operator has named it."""
+    """The reason why `bind` has this host; None if the operator has set it."""
     advertise: Annotated[
         Address | None,
         Setting(
@@ -96,7 +96,7 @@ class GossipSettings:
             none="off",
         ),
     ] = None
-    """None announces nothing."""
+    """The broadcast address; None switches announcements off."""
     interface: str | None = None
     """The interface of the broadcast address, if the address alone does not name the network (IPv6)."""
     capacity: Annotated[
@@ -200,7 +200,7 @@ class ConsensusSettings:
         ),
     ] = AdmissionChoice.ASK
     derived: frozenset[str] = field(default=frozenset(), compare=False)
-    """The settings among `consensus.bind` and `consensus.advertise` that follow from another one."""
+    """The settings among `consensus.bind` and `consensus.advertise` that derive from another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +214,7 @@ class ProxySettings:
 
 
 def read_gossip(section: Section, machine: Machine, chosen: ChosenAddress | NoAddressError) -> GossipSettings:
-    """Read `[gossip]`; `chosen` is the address of this machine, for a node whose configuration names none."""
+    """Read `[gossip]`; `chosen` is the address of this machine, for a node without a configured one."""
     bind = PLACEHOLDER
     if isinstance(chosen, ChosenAddress):
         bind = Address(chosen.host, GOSSIP_PORT)
@@ -300,7 +300,7 @@ def read_consensus(section: Section, gossip: GossipSettings | None) -> Consensus
 
 
 def _advertised(section: Section, bind: Address, gossip: GossipSettings) -> Address:
-    """Return what other servers connect to if no setting names it."""
+    """Return the address for other servers if it is not set."""
     if bind.host in WILDCARDS:
         if gossip.advertise is not None:
             return Address(gossip.advertise.host, bind.port)

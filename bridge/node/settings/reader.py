@@ -1,12 +1,12 @@
-"""Reads tables of settings and notes every problem, so that an operator corrects a file in one go.
+"""Reads tables of settings and notes every problem, so that an operator can correct a file in one pass.
 
     Section.read(kind, …)        makes an instance of a section's class from the table, by its declarations
     Section.values(kind, …)      the same as a mapping, for a class that also has other fields
-    Section.finish()             notes the keys that were not read, with the key that may have been meant
+    Section.finish()             notes the unknown keys, with the probably intended key
 
 A problem is a line such as `gossip.capacity: 0 is not a whole number from 1 to 255`: the path of the key and the fault.
-After a fault the default is used, or for a required setting a placeholder, so that the cross-checks still run. No part
-of the node receives it: a configuration with problems is refused as a whole.
+After a fault the default is used, or for a required setting a placeholder, so that the cross-checks still run. The node
+never receives it: a configuration with problems is refused completely.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +58,7 @@ class Section:
 
     @property
     def is_empty(self) -> bool:
-        """Return True if the table has no keys."""
+        """Return True if the table is empty."""
         return not self._table
 
     def has(self, key: str) -> bool:
@@ -66,7 +66,7 @@ class Section:
         return key in self._table
 
     def refused(self, key: str, reason: str) -> None:
-        """Note why `key`, which an operator may expect to exist, is not a setting, if it is set."""
+        """Note the reason why an expected `key` is not a setting, if it is set."""
         if self._take(key) is not None:
             self.problem(key, reason)
 
@@ -190,7 +190,7 @@ def _text(value: object) -> str:
 
 
 def _expected(declared: Declared, value: object) -> str:
-    """Return the fault of a value that has not the form of its setting."""
+    """Return the fault of a value with a wrong form for its setting."""
     setting = declared.setting
     match declared.kind:
         case Form.FLAG:

@@ -1,16 +1,15 @@
-"""The settings of `[router]`: the router of this node, and how the node connects to it.
+"""The settings of `[router]`: the router of this node, and the node's connection to it.
 
     kind = "file"                                  no router; the structure is kept in `directory`
     kind = "i2cp"                                  a real one
       software = "java" | "i2pd"
       i2cp = "127.0.0.1:7654"                      plain: loopback or a private address; with i2cp_certificate: TLS
-      i2cp_username, i2cp_password_file            where the router demands them
+      i2cp_username, i2cp_password_file            if the router requires them
       i2pcontrol = "https://127.0.0.1:7650"        status; if absent, some figures stay unknown
       i2pcontrol_password_file, i2pcontrol_certificate
 
-Passwords lie in files of mode 0600, never in the configuration, which operators pass around. Each kind has a class of
-its own, so that settings of the other kind are refused like unknown ones: a setting without effect is a
-misunderstanding.
+Passwords are in files of mode 0600, never in the configuration, which operators pass around. Each kind has its own
+class, so that settings of the other kind are refused like unknown ones: a setting without effect is a misunderstanding.
 """
 
 from dataclasses import dataclass, replace
@@ -110,8 +109,8 @@ class I2cpRouterSettings:
     ] = None
 
     def access(self) -> "I2cpRouterAccess":
-        """Read the passwords and return what a connection needs; raises KeyFileError."""
-        # A node without a router has no use for I2CP, which takes a megabyte.
+        """Read the passwords and return the data for a connection; raise KeyFileError."""
+        # A node without a router does not use I2CP, which takes a megabyte.
         from bridge.node.router.i2cp_publishing import I2cpAccess  # noqa: PLC0415 - see above
         from bridge.node.router.i2cp_router import I2cpRouterAccess  # noqa: PLC0415 - see above
 
@@ -161,7 +160,7 @@ def read_router(section: Section, state_dir: Path, *, demo: bool) -> RouterSetti
 
 
 def _with_control(section: Section, settings: I2cpRouterSettings) -> I2cpRouterSettings:
-    """Return the settings with the path of I2PControl that the router's software has by default."""
+    """Return the settings with the default path of I2PControl for the router's software."""
     control = settings.i2pcontrol
     if control is None:
         return settings

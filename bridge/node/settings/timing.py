@@ -1,13 +1,13 @@
-"""What the settings' one word `timing` means for every part that waits for another server.
+"""The meaning of the setting `timing` for every part that waits for another server.
 
-Over I2P an answer takes one to several seconds, a first connection half a minute (tunnels are built, a LeaseSet is
-looked up), and some tens of kilobytes a second are much. Raft asks that a round of messages be far shorter than the
-election timeout, which asks in turn that elections be far rarer than they take: hence 30 to 60 s, and everything that
-watches over a server's silence in proportion. A chunk of a log or snapshot must arrive within one reply timeout.
+Over I2P a reply takes one to several seconds, a first connection half a minute (tunnels are built, a LeaseSet is looked
+up), and some tens of kilobytes a second are much. Raft requires that a round of messages is much shorter than the
+election timeout, and that elections are much rarer than their duration: so the timeout is 30 to 60 s, and all limits
+for unresponsive servers are in proportion. A chunk of a log or snapshot must arrive within one reply timeout.
 
-On a LAN four heartbeats fit into the shortest election timeout, where `consensus.lan` has ten. They are most of what an
-idle node does, and a node may be a small box: ten cost a follower 1.1 % of a core in all, four 0.65 %. A heartbeat on a
-connection is never lost; at worst it is late by the 200 ms after which TCP repeats what is.
+On a LAN four heartbeats fit into the shortest election timeout, compared with ten in `consensus.lan`. They are most of
+an idle node's work, and a node may be a small box: ten cost a follower 1.1 % of a core in all, four 0.65 %. A heartbeat
+on a connection is never lost; at worst it is late by the 200 ms until TCP repeats lost data.
 """
 
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ _LAN_HEARTBEAT_MS: Final = 250
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a submission, this server's own copy of what was committed, and one request to the leader may take."""
+    """Limits in seconds for a submission, for applying committed entries here, and for one request to the leader."""
 
     submit_s: float = 15.0
     apply_s: float = 5.0
@@ -32,11 +32,11 @@ class Patience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """All times of one word.
+    """All times of one `timing`.
 
-    `answered_within_ms`: a member that answered the leader this recently is well. `settle_ms`: how long a newcomer must
-    have been alive. `introduce_s`: how often servers introduce themselves where there is no gossip, and how often until
-    there is a farm.
+    A member is healthy up to `answered_within_ms` after its last reply to the leader. `settle_ms` is the time that a
+    new node must have been alive. `introduce_s` are the periods of introductions without gossip, normally and until the
+    farm exists.
     """
 
     raft: Options
@@ -53,7 +53,7 @@ class Profile:
 
 
 def profile_of(timing: Timing) -> Profile:
-    """The profile of a `timing`."""
+    """Return the profile of a `timing`."""
     match timing:
         case Timing.LAN:
             return Profile(raft=replace(lan(), heartbeat_ms=_LAN_HEARTBEAT_MS))
@@ -76,7 +76,7 @@ def _i2p() -> Profile:
             overtaking_s=4.0,
         ),
         client=ClientOptions(reply_timeout_s=60.0, backoff_first_s=1.0, backoff_longest_s=15.0),
-        # Within what a command waits for its node's answer: beyond it the request id serves to ask again.
+        # Within the time that a command waits for its node: after it, the request id permits a repetition.
         patience=Patience(submit_s=20.0, apply_s=8.0, client_s=20.0),
         connection_limits=ConnectionLimits(handshake_s=45.0),
         conversation=ConnectionOptions(
