@@ -1,20 +1,20 @@
-"""The Kafka listener of a node: opened before the node is heard, served once the node is there.
+"""The Kafka listener of a node: bound before other nodes discover this one, served when the node runs.
 
     open_endpoint ──▶ users and certificates readable? address free? ──▶ bound ──▶ serve: a FarmTopic behind services
               └── otherwise `KeyFileError` or `NodeStopped`, as for the Raft port
 
     KafkaListener ◀── ConsumerService   Metadata, ListOffsets, Fetch
-                  ◀── ProduceService    Produce, InitProducerId: always there, since clients judge by it whether a
-                                        server has their format of records
+                  ◀── ProduceService    Produce, InitProducerId: always present, since clients derive the server's
+                                        format of records from it
                   ◀── GroupService      consumer groups, with `groups`
                   ◀── QuorumViewService DescribeQuorum, for Kafka's quorum tool
                   ◀── ConfigsService    DescribeConfigs, read-only
 
-The certificate and the clients' authority are read again when a file has changed, so a certificate that ends is renewed
-without a restart; connections that are open keep what they began with. Files that cannot be used leave in force what
-was read before, with an alarm.
+The certificate and the clients' authority are read again when a file has changed, so an expiring certificate is renewed
+without a restart; open connections keep their certificate. If a file is unusable, its previous content stays in force,
+and an alarm is set.
 
-This module needs kio; `bridge.node.client_endpoints` imports it only if the settings ask for a listener.
+This module needs kio; `bridge.node.client_endpoints` imports it only if the settings have a listener.
 """
 
 import logging
@@ -61,9 +61,9 @@ from gossip.node import endpoint
 
 LOG = logging.getLogger(__name__)
 READ_BYTES: Final = 64 * 1024
-"""Requests that only read have a few hundred bytes; a group's members say what they want in some thousand."""
+"""Read requests have a few hundred bytes; requests of group members have some thousand."""
 WRITE_BYTES: Final = 4 * 1024 * 1024
-"""Batches of clients have 1 MB, if nothing else is set."""
+"""Batches of clients have 1 MB by default."""
 INCOMPLETE_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -100,12 +100,12 @@ class FarmListener:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """The address for clients."""
         return endpoint(self._settings.advertise)
 
     @property
     def counters(self) -> Counter[CountedReason]:
-        """For the view and the metrics: requests, connections by their end, what was produced or refused."""
+        """Counts for the view and the metrics: requests, ended connections, produced and refused records."""
         found: Counter[CountedReason] = Counter()
         if self._groups is not None:
             found[TopicEvent.OFFSETS_WRITTEN] = self._groups.written
@@ -114,7 +114,7 @@ class FarmListener:
         return found
 
     async def serve(self) -> None:
-        """Answer clients until cancelled."""
+        """Serve clients until cancelled."""
         async with trio.open_nursery() as nursery:
             if self._users is not None:
                 nursery.start_soon(self._users.watch, self._alarms)
@@ -124,7 +124,7 @@ class FarmListener:
             await self._listener.run(self._bound)
 
     async def _watch_level(self) -> None:
-        """A client that was told to wait may never come again; the alarm ends without it."""
+        """Clear the alarm when the level suffices: a refused client may never return to clear it."""
         while True:
             farm = await self._current.founded()
             if farm.state.level >= KAFKA_LEVEL:
@@ -137,10 +137,10 @@ class FarmListener:
             await self.look_at_certificates()
 
     async def look_at_certificates(self) -> None:
-        """Read the files of TLS again, if one has changed since they were read."""
+        """Read the files of TLS again, if one has changed."""
         stamps = await trio.to_thread.run_sync(_stamps, self._settings)
         if stamps == self._stamps:
-            await self._look_at_dates()  # What was read last is in its place again.
+            await self._look_at_dates()  # The previous content has returned.
             return
         try:
             tls = await trio.to_thread.run_sync(_tls, self._settings)
@@ -154,7 +154,7 @@ class FarmListener:
         await self._look_at_dates()
 
     async def _look_at_dates(self) -> None:
-        """Raise the alarm while clients refuse the certificate for its dates, and in its last month."""
+        """Set the alarm while clients refuse the certificate for its dates, and in its last month."""
         path = self._settings.certificate
         if path is None:
             return
@@ -164,7 +164,7 @@ class FarmListener:
 
 @asynccontextmanager
 async def open_endpoint(local: LocalNode, settings: KafkaSettings, current: CurrentFarm) -> AsyncIterator[FarmListener]:
-    """Have the listener's socket bound while the block lasts; raises `NodeStopped` and `KeyFileError`."""
+    """Bind the listener's socket while the block lasts; raise `NodeStopped` and `KeyFileError`."""
     users = await trio.to_thread.run_sync(_users, settings)
     security = await trio.to_thread.run_sync(_security, settings, users)
     connections = descriptor_shares().kafka
@@ -216,7 +216,7 @@ def _tls(settings: KafkaSettings) -> ssl.SSLContext | None:
 
 
 def _stamps(settings: KafkaSettings) -> tuple[int, ...]:
-    """When the files of TLS were written; 0 for one that cannot be asked."""
+    """Return the times of the last change of the TLS files; 0 for an unreadable one."""
     found = []
     for path in (settings.certificate, settings.client_ca):
         try:

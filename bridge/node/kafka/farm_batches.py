@@ -1,4 +1,4 @@
-"""Entries of the farm's log as Kafka's record batches, an entry a record.
+"""Entries of the farm's log as Kafka's record batches, one record per entry.
 
     application entry                    ──▶ record          key KIND/SERVER or KIND, value the entry's bytes,
                                                              timestamp log time, header `term`
@@ -6,19 +6,13 @@
     copy, request out of time or order   ─┼▶ an offset without a record, or a control record
     producers and offsets of groups      ─┘
 
-The key is the kind as `bridge.core.log.kinds` names it, with the Raft id of the server that a report, a clock entry
-or a publication speaks for: `report/3`. An entry of users is `foreign`. The kind is read from the JSON, but only of an
-entry whose bytes have a member that could tell one. Of a log of users' entries nothing is decoded, which is what makes
-a cold read quick.
+The key is the kind in `bridge.core.log.kinds`, with the Raft id of the server of a report, a clock entry or a
+publication: `report/3`. An entry of users is `foreign`. The kind is read from the JSON, but only if the bytes contain a
+member that could determine it. A log of users' entries is not decoded at all, which makes a cold read fast.
 
-Without control records the offsets that readers see have gaps, as in a topic of Kafka's that is compacted. That is how
-all clients read it alike: some do not filter control records, and give them to their programs.
-
-Offsets of groups must not be records: a consumer that commits its position would read its own commit as news, and
-commit again.
-
-A batch has entries of one term and one sort. Writing many of them would keep Raft from its timers, so other tasks get
-their turn in between.
+Without control records the visible offsets have gaps, as in a compacted topic of Kafka. All clients read that alike,
+while some do not filter control records, and deliver them to their programs. Offsets of groups must not be records: a
+consumer that commits its position would read its own commit as a new record, and commit again.
 """
 
 import struct
@@ -36,18 +30,18 @@ from consensus.protocols.kafka import encode_tail, encode_tails
 
 BATCH_RECORDS: Final = 2_000
 BATCH_BYTES: Final = 128 * 1024
-"""A batch that is as large as this is ended; the last entry may have 64 KiB more."""
+"""A batch of at least this size is ended; the last entry may add 64 KiB."""
 BREATH_ENTRIES: Final = 256
 NO_TIMESTAMP: Final = -1
 TERM_HEADER: Final = "term"
 FOREIGN_KEY: Final = b"foreign"
 CONTROL_TYPE: Final = 1_100
-"""Of control records. Kafka's own have small numbers, and its clients skip those that they do not know."""
+"""The type of control records. Kafka's own have small numbers, and its clients skip unknown ones."""
 CONTROL_KEY: Final = struct.pack(">hh", 1, CONTROL_TYPE)
-"""Of a control record. Its version is none of Kafka's, so librdkafka passes over the record.
+"""The key of a control record. Its version is not a Kafka version, so librdkafka skips the record.
 
-A control record of version 0 moves the position of a consumer of librdkafka also when it is dropped with the records
-before it, unread, because the consumer closes. It commits that position, and its group skips those records:
+If a consumer of librdkafka closes, it drops records unread. A control record of version 0 after them still moves its
+position. It commits that position, and its group skips those records:
 https://github.com/confluentinc/librdkafka/issues/3400
 """
 _CONTROL_TAIL: Final = encode_tail(CONTROL_KEY, b"")
@@ -56,7 +50,7 @@ EPOCH_MAX: Final = 2**31 - 1
 
 @dataclass(slots=True)
 class _Batch:
-    """What is gathered of the next batch."""
+    """The entries of the next batch so far."""
 
     base_offset: int
     term: int
@@ -71,9 +65,10 @@ class _Batch:
 async def batches_of(
     first: Index, entries: tuple[Entry, ...], applied_state: AppliedState, *, control_records: bool = True
 ) -> bytes:
-    """Whole batches of these adjacent entries, all of which are applied; `first` is the index of the first.
+    """Return complete batches of these adjacent, applied entries; `first` is the index of the first.
 
-    Without `control_records` there is nothing of entries that are not for readers.
+    Without `control_records`, entries that are not for readers are omitted. A batch has entries of one term and one
+    sort. Encoding many of them would delay Raft's timers, so other tasks run between the batches.
     """
     done: list[bytes] = []
     batch: _Batch | None = None
@@ -101,18 +96,18 @@ async def batches_of(
 
 
 def epoch_of(term: int) -> int:
-    """A term as Kafka's epoch, which has 31 bits."""
+    """Return a term as Kafka's epoch, which has 31 bits."""
     return min(term, EPOCH_MAX)
 
 
 def timestamp_of(index: Index, applied_state: AppliedState) -> int:
-    """Log time at the entry, or Kafka's word for none where that is too long ago."""
+    """Return log time at the entry, or Kafka's value for an unknown time if it is too long ago."""
     log_time_ms = applied_state.moments.time_at(index)
     return NO_TIMESTAMP if log_time_ms is None else log_time_ms
 
 
 def key_of(index: Index, entry: Entry, applied_state: AppliedState) -> bytes | None:
-    """The key of an entry's record; None for an entry that is none."""
+    """Return the key of an entry's record; None if the entry is not a record."""
     if entry.kind is not EntryKind.COMMAND:
         return None
     record = None if is_plainly_foreign(entry.data) else decode(entry.data)

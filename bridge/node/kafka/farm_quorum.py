@@ -1,11 +1,11 @@
-"""The farm's Raft group as Kafka's quorum tool shows it: what `garlicfarm status` says, in Kafka's words.
+"""The farm's Raft group for Kafka's quorum tool: the facts of `garlicfarm status` in Kafka's terms.
 
     node id          Raft id                            log end offset    index of the last entry
     leader epoch     term                               high watermark    commit index
-    voter, observer  voter, learner                     listeners         the Raft port, and where clients of Kafka's
-                                                                          are answered, as far as the settings tell
+    voter, observer  voter, learner                     listeners         the Raft port, and the Kafka listener if the
+                                                                          settings contain it
 
-Followers do not fetch here: *last fetched* is when a follower last answered its leader.
+Followers do not fetch here: *last fetched* is the time of a follower's last reply to its leader.
 
 A module of its own, because the topic is for clients, and this is for operators.
 """
@@ -24,7 +24,7 @@ _SCHEME = "tcp://"
 
 
 def quorum_of(current: CurrentFarm, settings: KafkaSettings) -> QuorumView:
-    """The group as this node knows it; without a leader while it is not a server of a farm."""
+    """Return the group from this node's view; without a leader while it is not a server of a farm."""
     farm = current.farm
     if farm is None:
         return QuorumView(
@@ -38,8 +38,8 @@ def quorum_of(current: CurrentFarm, settings: KafkaSettings) -> QuorumView:
         number = integer_id(server.server_id)
         listeners = _listeners(server, farm, settings)
         if number == farm.replica.server_id:
-            heard = 0 if number == leader_id else None
-            return ReplicaView(number, raft.last.index, heard, heard, listeners)
+            contact_ms = 0 if number == leader_id else None
+            return ReplicaView(number, raft.last.index, contact_ms, contact_ms, listeners)
         if number == leader_id:
             return ReplicaView(number, raft.last.index, listeners=listeners)
         return _followed(number, followers.get(number), listeners)
@@ -67,7 +67,7 @@ def _followed(
 
 def _listeners(server: Server, farm: FoundedFarm, settings: KafkaSettings) -> tuple[tuple[str, str, int], ...]:
     number = integer_id(server.server_id)
-    # The log keeps the address of the day on which the server joined; the server's own description is newer.
+    # The log keeps the address at the time of joining; the server's own description is newer.
     admitted = farm.state.admitted.get(number)
     described = None if admitted is None else farm.endpoint_of(admitted.node_id)
     known = {farm.replica.server_id: settings.advertise, **listeners_of(farm, settings)}

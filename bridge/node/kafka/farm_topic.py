@@ -1,20 +1,20 @@
 """The farm's committed log as a topic: this node's own applied prefix, an offset for each index.
 
-    offset            index - 1                     high watermark   behind the last record that is applied
+    offset            index - 1                     high watermark   after the last applied record
     leader, epoch     this node, its term           controller       the leader of the farm
-    log start         where compaction has reached  brokers          this node and `kafka.peers` that are present
+    log start         the end of compaction         brokers          this node and the present `kafka.peers`
 
-A consumer of Kafka's reads from a partition's leader only. Every node has the whole committed log, so each calls itself
-the leader of its own prefix: a consumer stays where it connected, and needs no node's leave to go on at another one,
-where the same entries have the same offsets. The prefix ends at what is applied and not at what is committed: whether
-an entry is a copy, and its log time, are known by then.
+A consumer of Kafka reads from a partition's leader only. Every node has the entire committed log, so each is the leader
+of its own prefix. A consumer stays where it connected, and can continue at another node, where the same entries have
+the same offsets. The prefix ends at the applied index, not at the commit index: the log time of an entry, and its
+status as a copy, are known only after application.
 
-Entries that are not for readers have an offset and no record, unless `kafka.control_records` asks for control records.
-Then the high watermark lies behind the last record, and not behind offsets that no record follows: a reader that stops
-at the watermark would wait for them.
+Entries that are not for readers have an offset without a record, unless `kafka.control_records` requests control
+records. Without them the high watermark is after the last record, not after later offsets: a reader that stops at the
+watermark would wait for records there.
 
-While this node is not a server of a farm the topic has no leader, and clients ask again. So it is for a moment
-after a start, until the snapshot is restored: what is applied lies before the log's start until then.
+While this node is not a server of a farm the topic has no leader, and clients repeat their requests. The same applies
+for a moment after a start, until the snapshot is restored: until then the applied index is before the log's start.
 """
 
 from collections.abc import Mapping
@@ -45,17 +45,17 @@ READ_ENTRIES: Final = 4_096
 CACHE_BYTES: Final = 4 * 1024 * 1024
 """Some 10,000 entries of 256 bytes: enough for all consumers that follow the log. An edge node has 80 MB in all."""
 PRESENT_S: Final = 9.0
-"""A node that was not heard for longer is no broker; Kafka's `broker.session.timeout.ms`."""
+"""Seconds; a node without contact for longer is not a broker, as by Kafka's `broker.session.timeout.ms`."""
 NO_ID: Final = 0
-"""The id of a node that is no server yet: Raft ids begin at 1."""
+"""The id of a node that is not a server yet: Raft ids begin at 1."""
 UNKNOWN: Final = -1
 _TOPIC_ID_PURPOSE: Final = b"garlic farm topic\x00"
 
 
 class FarmTopic:
-    """A `ServedTopic` over the farm that this node is a server of at the moment.
+    """A `ServedTopic` over the farm that this node serves at the moment.
 
-    `advertise` is where clients reach this listener. `producing` takes what they produce, `groups` what they note.
+    Clients reach this listener at `advertise`. `producing` accepts their records, `groups` their offsets.
     """
 
     max_batch_records: Final = BATCH_RECORDS
@@ -75,11 +75,11 @@ class FarmTopic:
         self._groups = groups
         self._cache = BatchCache(self._load, CACHE_BYTES)
         self._cached: FoundedFarm | None = None
-        """Of which farm the batches are."""
+        """The farm of the cached batches."""
         self._topic_id: tuple[bytes, UUID] | None = None
 
     def state(self) -> TopicState:
-        """How it is now."""
+        """Return the present state of the topic."""
         farm, settings, here = self._current.farm, self._settings, self._advertise
         if farm is None:
             return TopicState(
@@ -121,7 +121,7 @@ class FarmTopic:
         )
 
     async def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole batches from the one with `offset` on; see `ServedTopic.read`."""
+        """Return complete batches, beginning with the batch of `offset`; see `ServedTopic.read`."""
         farm = self._founded()
         start, end = self._bounds(farm)
         if not start <= offset <= end:
@@ -135,7 +135,7 @@ class FarmTopic:
         return await self._cache.read(offset, max_bytes)
 
     async def wait_beyond(self, offset: int) -> None:
-        """Returns when a record at `offset` or behind it is applied, here or in the farm that this node is in then."""
+        """Wait until a record at `offset` or after it is applied, here or in a later farm of this node."""
         while True:
             farm = await self._current.founded()
             server = farm.replica.server
@@ -146,7 +146,7 @@ class FarmTopic:
             await self._current.ended(farm)
 
     async def offset_for_time(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """The first offset with this log time or a later one, and its log time. Nothing of the log is read for it."""
+        """Return the first offset with this log time or a later one, and its log time, without a read of the log."""
         farm = self._founded()
         applied_state, (start, end) = farm.applied_state, self._bounds(farm)
         index = applied_state.moments.first_at(timestamp_ms)
@@ -156,18 +156,18 @@ class FarmTopic:
         return offset, timestamp_of(offset + 1, applied_state)
 
     async def latest_timestamp(self) -> tuple[int, int] | None:
-        """The first offset with the highest log time, and that."""
+        """Return the first offset with the highest log time, and that time."""
         return await self.offset_for_time(self._founded().applied_state.moments.latest_ms())
 
     async def epoch_end(self, epoch: int) -> int | None:
-        """Where the terms up to `epoch` end among the applied entries; see `ServedTopic.epoch_end`.
+        """Return the end of the terms up to `epoch` among the applied entries; see `ServedTopic.epoch_end`.
 
-        A recovered farm begins with the snapshot of an old one, in terms beyond those that the old one had. So what a
-        consumer has read of the old farm beyond that snapshot lies behind the end of its epoch.
+        A recovered farm begins with the snapshot of an old one, in terms beyond the old one's. So records that a
+        consumer has read beyond that snapshot are after the end of its epoch.
         """
         farm = self._founded()
         server = farm.replica.server
-        # The epoch that stands for all terms beyond Kafka's 31 bits.
+        # This epoch represents all terms beyond Kafka's 31 bits.
         term = max(epoch, server.role.term) if epoch == EPOCH_MAX else epoch
         return await end_of_term(server, term, lambda: server.applied_index, farm.replica.read_barrier)
 
@@ -176,11 +176,11 @@ class FarmTopic:
         return await self._producing.append(batch, principal)
 
     async def new_producer_id(self, principal: str | None) -> ProducerId:
-        """The index of an entry; see `Producing`."""
+        """Return the index of a new entry; see `Producing`."""
         return await self._producing.new_producer_id(principal)
 
     def groups(self) -> GroupOffsets | None:
-        """Where consumer groups note their offsets, if the settings have them."""
+        """Return the store of consumer groups' offsets; None if the settings switch it off."""
         return self._groups
 
     def _founded(self) -> FoundedFarm:
@@ -189,7 +189,7 @@ class FarmTopic:
         return self._current.farm
 
     def _bounds(self, farm: FoundedFarm) -> tuple[int, int]:
-        """Log start offset and high watermark; the latter may lie before the former while a snapshot is restored."""
+        """Return log start offset and high watermark; during a restore the watermark may be the smaller one."""
         server = farm.replica.server
         start, applied = server.soft_state().log_start.index, server.applied_index
         if self._settings.control_records or applied < start:
@@ -212,7 +212,7 @@ class FarmTopic:
         return batches
 
     def _id_in(self, cluster_id: bytes) -> UUID:
-        """The same on all nodes, and another one for each farm and name: clients must not take one log for another."""
+        """Return an id that is the same on all nodes but differs by farm and name, to keep logs apart for clients."""
         if self._topic_id is None or self._topic_id[0] != cluster_id:
             digest = sha256(_TOPIC_ID_PURPOSE + cluster_id + self._settings.topic.encode()).digest()
             self._topic_id = cluster_id, UUID(bytes=digest[:16], version=4)
@@ -220,10 +220,10 @@ class FarmTopic:
 
 
 def listeners_of(farm: FoundedFarm, settings: KafkaSettings) -> Mapping[int, Address]:
-    """Where clients reach the listeners of the other nodes that are present, by Raft id, by the settings and the log.
+    """Return the addresses of the other present nodes' listeners, by Raft id, from the settings and the log.
 
-    Clients remember a coordinator by its id, and some of them (Sarama) forget it only when no list has that id. So a
-    dead node must leave the list, as a broker of Kafka does when it is fenced.
+    Clients remember a coordinator by its id, and some of them (Sarama) drop it only when no list has that id. So a dead
+    node must leave the list, as a fenced broker of Kafka does.
     """
     admitted = farm.state.admitted.items() if settings.peers else ()
     ids = {each.name: number for number, each in admitted if each.is_member and number != farm.replica.server_id}

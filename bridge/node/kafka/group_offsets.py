@@ -1,26 +1,18 @@
-"""The offsets of consumer groups, noted in the farm's log by its leader: few entries, and each commit answered soon.
+"""The offsets of consumer groups, stored in the farm's log by its leader: few entries, and fast replies to commits.
 
-    commit ─▶ says nothing new? ──────────────────────────────────────────────▶ done
-           ─▶ the newest of its group ─▶ its turn ─▶ one entry for all that wait ─▶ committed
+    commit ─▶ no new position? ──────────────────────────────────────────────▶ done
+           ─▶ the newest of its group ─▶ its turn ─▶ one entry for all waiting commits ─▶ committed
     committed ─▶ the table in the farm's state (`bridge.core.state.kafka_clients`)
 
-A client that commits each record would fill the log, which all servers keep, with what matters to it alone. So of a
-group that commits faster only the newest offset is written, when a second has passed since the one before, or when the
-oldest commit that waits has been held for as long as its service allows, whichever is first. A client's heartbeats wait
-behind its commits, so the service allows a tenth of the session. A client that waits for each commit goes on a second
-later; with the 5 s of earlier versions many of them stood still for most of the time.
+A client that commits each record would fill the log, which all servers keep, with its own data. So for fast groups only
+the newest offset is written: a second after the previous one, or at the time limit of the oldest waiting commit. A
+client's heartbeats wait after its commits, so the service permits a tenth of the session.
 
-A commit is answered when its entry, or a later one of its group, is committed and applied: what a client was told is
-noted is so on every server. An answer from the leader's memory would come at once, and would be lost with the leader. A
-group that commits each second, or less often, waits a few milliseconds. Those of Kafka commit by themselves every 5 s.
+A commit is acknowledged when its entry, or a later one of its group, is committed and applied. So every server has the
+acknowledged offset. A reply from the leader's memory would be faster, but the offset would be lost with the leader.
 
-*Nothing new.* An offset of a group is an entry of the log, and may move the position of the group by one, as a control
-record does. The group commits that, which is an entry, and so on for ever. So a commit that lies beyond the noted
-offset by nothing but what no reader sees is answered and not written; reading on from the noted offset gives the same
-records. It is written again after a day, because groups that note nothing for a week are forgotten.
-
-*Only the leader writes*, into its own log and never through another: an offset of a deposed coordinator must not come
-after one that the next coordinator has noted.
+*Only the leader writes*, into its own log and never through another: a deposed coordinator's offset must not follow one
+of the next coordinator. docs/reference/kafka.md has the limits and the cost of commits.
 """
 
 from collections.abc import Collection, Mapping
@@ -41,18 +33,18 @@ from consensus import Outcome, Role, ServerBusyError, ServerStoppedError
 from consensus.protocols.kafka import CommittedOffset, ErrorCode, ProduceRefusedError
 
 EVERY_S: Final = 1.0
-"""Between two entries of a group, unless a commit may not be held for so long."""
+"""Seconds between two entries of a group, unless a commit's limit is shorter."""
 RENEW_MS: Final = 24 * 3600 * 1000
-"""Of log time, after which an offset that has not changed is written again."""
+"""Milliseconds of log time until an unchanged offset is written again."""
 SILENT_ENTRIES: Final = 256
-"""So many entries are looked at for one that a reader sees."""
+"""The limit for entries searched for a visible record."""
 _SILENT_BYTES: Final = 256 * 1024
 _KNOWN_MAX: Final = 4 * GROUPS_MAX
 
 
 @dataclass(slots=True)
 class _Group:
-    """What waits to be noted of one group. `wanted` counts commits; up to `noted` they are in the log."""
+    """The waiting commits of one group. `wanted` counts commits; up to `noted` they are in the log."""
 
     newest: CommittedOffset
     principal: str | None
@@ -61,22 +53,22 @@ class _Group:
     noted: int = 0
     waiting: int = 0
     next_s: float = 0.0
-    """By trio's clock, when the next entry may be written."""
+    """Time by trio's clock when the next entry may be written."""
 
 
 class FarmGroupOffsets:
-    """A `GroupOffsets` over the farm that this node is a server of at the moment."""
+    """A `GroupOffsets` over the farm that this node serves at the moment."""
 
     def __init__(self, current: CurrentFarm, topic: str, alarms: Alarms) -> None:
         self._current = current
         self._topic = topic
         self._alarms = alarms
         self._groups: dict[tuple[str, str | None], _Group] = {}
-        """By group and user: two users that begin one group at the same time are not written together."""
+        """By group and user: two users that start one group at the same time are written separately."""
         self.written = 0
 
     def is_coordinator(self) -> bool:
-        """Whether this node leads the farm and has applied all that leaders before it had committed."""
+        """Return True if this node leads the farm and has applied all entries committed by earlier leaders."""
         farm = self._current.farm
         if farm is None or not has_level(farm, self._alarms):
             return False
@@ -85,18 +77,18 @@ class FarmGroupOffsets:
         return role.role is Role.LEADER and farm.state.applied_term >= role.term
 
     def groups(self) -> Collection[str]:
-        """The groups that have noted an offset."""
+        """Return the groups with a stored offset."""
         return () if self._current.farm is None else tuple(self._current.farm.state.kafka.groups)
 
     def committed(self, group: str) -> Mapping[str, CommittedOffset]:
-        """What the group has noted, in the state of this node."""
+        """Return the group's stored offsets, from the state of this node."""
         noted = None if self._current.farm is None else self._current.farm.state.kafka.groups.get(group)
         if noted is None:
             return {}
         return {self._topic: CommittedOffset(noted.offset, noted.leader_epoch, noted.metadata)}
 
     def may_use(self, group: str, principal: str | None) -> bool:
-        """Return True if the group has no owner, or this one."""
+        """Return True if this user owns the group, or nobody does."""
         farm = self._current.farm
         noted = None if farm is None else farm.state.kafka.group(group, farm.state.log_time_ms)
         return farm is None or noted is None or noted.principal in {"", owner_in(farm, principal)}
@@ -104,7 +96,7 @@ class FarmGroupOffsets:
     async def commit(
         self, group: str, offsets: Mapping[str, CommittedOffset], principal: str | None, hold_s: float = EVERY_S
     ) -> None:
-        """Have the group's offset of the topic noted; see the module. Raises as `GroupOffsets.commit` does."""
+        """Store the group's offset of the topic; see the module. Raise the errors of `GroupOffsets.commit`."""
         wanted = offsets.get(self._topic)
         if wanted is None:
             await trio.lowlevel.checkpoint()
@@ -134,7 +126,7 @@ class FarmGroupOffsets:
         return farm
 
     def _check_position(self, wanted: CommittedOffset) -> None:
-        """Raise `ProduceRefusedError` for an offset that no reader of this log can have."""
+        """Raise `ProduceRefusedError` for an offset that a reader of this log cannot have."""
         farm = self._current.farm
         if farm is None or farm.state.level < BOUNDS_LEVEL:
             return
@@ -151,10 +143,10 @@ class FarmGroupOffsets:
             raise ProduceRefusedError(ErrorCode.POLICY_VIOLATION, refusal)
 
     async def _note(self, group: str, known: _Group, number: int, latest_s: float) -> None:
-        """Return when the commit with this number, or a later one, is in the log; it is written by `latest_s`.
+        """Wait until the commit with this number, or a later one, is in the log; it is written by `latest_s`.
 
-        Commits take the lock in the order of their arrival. So the one that sleeps is the oldest, and the others, which
-        may be held for as long after their own arrival, are written with it.
+        Commits take the lock in order of arrival. So the sleeping one is the oldest. The others, which may be held
+        equally long after their own arrival, are written with it.
         """
         async with known.lock:
             while known.noted < number:
@@ -165,7 +157,7 @@ class FarmGroupOffsets:
                     return
                 due_s = min(known.next_s, latest_s)
                 if trio.current_time() < due_s:
-                    # What comes meanwhile is written with this.
+                    # Commits that arrive until then are written together.
                     await trio.sleep_until(due_s)
                     continue
                 known.next_s = trio.current_time() + EVERY_S
@@ -181,7 +173,7 @@ class FarmGroupOffsets:
         return noted.offset == wanted.offset or await self._is_silent(farm, noted, wanted.offset)
 
     async def _is_silent(self, farm: FoundedFarm, noted: NotedOffset, offset: int) -> bool:
-        """Whether no reader sees a record between the noted offset and this one."""
+        """Return True if every record between the stored offset and this one is invisible to readers."""
         if not 0 < offset - noted.offset <= SILENT_ENTRIES:
             return False
         first = noted.offset + 1
@@ -215,7 +207,7 @@ class FarmGroupOffsets:
                 assert_never(answer.outcome)
 
     def _forget_old(self) -> None:
-        """Names of groups come from clients: of those that no commit waits for nothing is kept, if there are many."""
+        """Drop groups without waiting commits if there are many: their names come from clients."""
         if len(self._groups) > _KNOWN_MAX:
             now_s = trio.current_time()
             self._groups = {
@@ -224,7 +216,7 @@ class FarmGroupOffsets:
 
 
 def _owner(farm: FoundedFarm, principal: str | None) -> Owner | None:
-    """The owner that a new group would have; None below the level that has owners."""
+    """Return the owner of a new group; None below the level that has owners."""
     if farm.state.level < BOUNDS_LEVEL:
         return None
     return Owner(owner_in(farm, principal), farm.signer.node_id)

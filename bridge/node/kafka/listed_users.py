@@ -1,18 +1,18 @@
-"""Which users the Kafka listener answers, and what each may have committed.
+"""The users of the Kafka listener, and their permissions.
 
     kafka.users     a file of mode 0600:   reader      SCRAM-SHA-512$4096:…                may read the log
                                            collector   SCRAM-SHA-512$4096:…    submit      may also produce
 
     the same with kafka.client_ca:         "CN=collector,O=Example" certificate submit
 
-With passwords only listed users are answered. With certificates every client is answered that the authority of
-`kafka.client_ca` vouches for, and the file gives scopes to some of them, by the subject of their certificates as RFC
-4514 writes it. Words are separated as a shell separates them, so a subject with spaces stands in quotes. The scopes are
-those of `bridge.node.raft.client_scopes`.
+With passwords only listed users are served. With certificates every client is served whose certificate the authority of
+`kafka.client_ca` has signed. The file grants scopes to some of them, by the subject of their certificates in the form
+of RFC 4514. Words are separated as in a shell, so a subject with spaces is in quotes. The scopes are defined in
+`bridge.node.raft.client_scopes`.
 
-The file is read again when it has changed, so a user is listed or taken away without a restart; a file that cannot be
-read any more leaves in force what was read before, with an alarm. A connection of a user who is taken away may read on
-until it ends, and produces nothing more: scopes are looked up for each batch.
+A changed file is read again, so users are added or removed without a restart. If the file becomes unreadable, its
+previous content stays in force, and an alarm is set. A removed user's connection may read until it ends, but cannot
+produce: scopes are looked up for each batch.
 """
 
 import re
@@ -39,7 +39,7 @@ _PREFIX: Final = "User:"
 
 @dataclass(frozen=True, slots=True)
 class ListedUser:
-    """One line of the file. `credential` is None where a certificate proves the name."""
+    """One line of the file. `credential` is None with a certificate, which proves the name."""
 
     name: str
     credential: tuple[Mechanism, ScramCredential] | None
@@ -47,21 +47,21 @@ class ListedUser:
 
 
 class ListedUsers(ListedFile[tuple[ListedUser, ...]]):
-    """The users that are listed at the moment. `users`: what `read_listed_users` found at the start."""
+    """The users listed at the moment. `users` is the result of `read_listed_users` at the start."""
 
     def __init__(self, path: Path, users: tuple[ListedUser, ...], *, by_certificate: bool) -> None:
         super().__init__(partial(read_listed_users, path, by_certificate=by_certificate), KAFKA_USERS, "users")
         self._take(users)
 
     def scram(self, mechanism: Mechanism, user: str) -> ScramCredential | None:
-        """What is kept of the user's password; None: there is no such user with this mechanism."""
+        """Return the stored data of the user's password; None without such a user with this mechanism."""
         found = self._users.get(user)
         if found is None or found.credential is None or found.credential[0] is not mechanism:
             return None
         return found.credential[1]
 
     def scopes_of(self, principal: str | None) -> frozenset[CommitScope]:
-        """What a connection may have committed, by its principal (`User:` and the name)."""
+        """Return the scopes of a connection, by its principal (`User:` and the name)."""
         if principal is None or not principal.startswith(_PREFIX):
             return frozenset()
         found = self._users.get(principal.removeprefix(_PREFIX))
@@ -73,7 +73,7 @@ class ListedUsers(ListedFile[tuple[ListedUser, ...]]):
 
 
 def read_listed_users(path: Path, *, by_certificate: bool) -> tuple[ListedUser, ...]:
-    """The users in a file, who log in by passwords or show certificates; raises `KeyFileError`."""
+    """Return the users in a file, with passwords or certificates; raise `KeyFileError`."""
     lines = read_lines(path, FILE_LIMIT_BYTES, "users")
     found = [_listed(line, place, by_certificate=by_certificate) for place, line in lines]
     if len({each.name for each in found}) != len(found):

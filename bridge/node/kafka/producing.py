@@ -1,24 +1,20 @@
-"""What Kafka's clients produce, committed to the farm's log as `garlicfarm submit` would, a record an entry.
+"""Records of Kafka's producers, committed to the farm's log like entries of `garlicfarm submit`, one per record.
 
-    batch ─▶ each record: a JSON object that submit takes? within the user's scopes? ─▶ else refused as a whole
+    batch ─▶ each record: a JSON object for submit? within the user's scopes? ─▶ else refused as a whole
           ─▶ no producer id: signed if it acts on the farm ─▶ submitted once ─▶ committed │ fate unknown: timed out
           ─▶ producer id:    names `kafka:ID.EPOCH.SEQUENCE`, signed by this node ─▶ submitted, repeated while its fate
-                             is unknown ─▶ applied: the table of producers tells where the first copies stand
+                             is unknown ─▶ applied: the table of producers has the positions of the first copies
 
-What is committed is the record's value, with `request` in front and a proof behind where the batch has a producer id;
-a key, headers and the timestamp of a record are not kept, since an entry has none.
+The record's value is committed. If the batch has a producer id, `request` is added in front and a proof at the end. A
+record's key, headers and timestamp are dropped, since an entry does not have them.
 
-*Once.* The table of producers in the farm's state (`bridge.core.state.kafka_clients`) decides it for all nodes alike.
-Here the table is asked first, so that a repetition gives no second entry. This node may lag behind the leader: what it
-does not find new or known, it judges again after a read barrier. A producer belongs to the user who began it;
-batches of another user under its id are refused, here and by the state machine. Batches of one producer come one after
-the other.
+*Once.* The table of producers in the farm's state (`bridge.core.state.kafka_clients`) decides for all nodes alike. It
+is queried here first, so that a repetition does not make a second entry. This node may lag behind the leader: other
+results are checked again after a read barrier. A producer belongs to the user that started it. Batches of another user
+under its id are refused, here and by the state machine. Batches of one producer are processed one by one.
 
-*Partly.* A batch is submitted in pieces, and of a batch whose client gave up a part may be committed. When it comes
-again, what is known is passed over. Its records are then not adjacent, and the answer tells the first one's place.
-
-A producer id is the index of an entry `{"kafkaProducer":…}` of this node. Repeating that is harmless: it is signed, and
-a second copy has no effect.
+*Partly.* A batch is submitted in pieces, and a part of a cancelled batch may be committed. When the batch is repeated,
+its known records are skipped. Its records are then not adjacent, and the reply has the position of the first.
 """
 
 from collections import Counter
@@ -47,29 +43,29 @@ from consensus import NotLeaderError, ServerBusyError, ServerStoppedError
 from consensus.protocols.kafka import ErrorCode, Produced, ProduceRefusedError, ProducerId, RecordBatch
 
 BATCH_RECORDS: Final = 10_000
-"""Of what one request has committed (`ServedTopic.max_batch_records`)."""
+"""The limit of records for one request (`ServedTopic.max_batch_records`)."""
 HELD_BYTES: Final = 16 * 1024 * 1024
 PIECE_ENTRIES: Final = 256
 PIECE_BYTES: Final = 512 * 1024
-"""What is proposed at once: the leader's other work waits for no more than this."""
+"""The bytes of one proposal: the leader's other work waits for no more."""
 
 
 class Producing:
-    """What a listener does for producers. `users`: those that may produce; None where no client may."""
+    """Handles the requests of producers. `users` may produce; None permits no client."""
 
     def __init__(self, current: CurrentFarm, users: ListedUsers | None, alarms: Alarms) -> None:
         self._current = current
         self._users = users
         self._alarms = alarms
         self._batches_of: dict[int, trio.Lock] = {}
-        """By producer id, held while a batch of it is under way."""
+        """By producer id, held while one of its batches is in progress."""
         self._held_bytes = 0
-        """Of entries that are not committed yet."""
+        """Bytes of uncommitted entries."""
         self.counters: Counter[TopicEvent | ProduceRefusal] = Counter()
-        """Records that were committed, and batches that were refused, by reason."""
+        """Committed records, and refused batches by reason."""
 
     async def append(self, batch: RecordBatch, principal: str | None) -> Produced:
-        """See `ServedTopic.append`."""
+        """Have a batch committed; see `ServedTopic.append`."""
         values = self._checked(batch, principal)
         farm = self._ready()
         size_bytes = sum(map(len, values))
@@ -93,7 +89,11 @@ class Producing:
                 self._batches_of.pop(batch.producer_id, None)
 
     async def new_producer_id(self, principal: str | None) -> ProducerId:
-        """See `ServedTopic.new_producer_id`."""
+        """Start a producer; see `ServedTopic.new_producer_id`.
+
+        Its id is the index of an entry `{"kafkaProducer":…}` of this node. Repeating it is harmless: it is signed, and
+        only the first copy has an effect.
+        """
         if self._users is None or not self._users.scopes_of(principal):
             raise self._refused(
                 ProduceRefusal.OUT_OF_SCOPE,
@@ -113,7 +113,7 @@ class Producing:
         return ProducerId(producer_id, 0)
 
     def _checked(self, batch: RecordBatch, principal: str | None) -> tuple[bytes, ...]:
-        """The entries that are produced; raises `ProduceRefusedError` if one of them cannot be."""
+        """Return the entries of a batch; raise `ProduceRefusedError` if one of them is not permitted."""
         scopes = frozenset() if self._users is None else self._users.scopes_of(principal)
         values = []
         for number, record in enumerate(batch.records):
@@ -142,7 +142,7 @@ class Producing:
         return farm
 
     async def _append_once(self, farm: FoundedFarm, values: tuple[bytes, ...]) -> Produced:
-        """Without a producer id nothing can be told apart from a copy: of unknown fate, the client decides."""
+        """Submit records without a producer id: copies are not detectable, so an unknown fate is left to the client."""
         entries = tuple(self._signed(farm, value) for value in values)
         offsets = []
         for piece in _pieces(entries):
@@ -179,7 +179,7 @@ class Producing:
         return Produced(index - 1, -1)
 
     async def _known(self, farm: FoundedFarm, named: tuple[ProducedEntry, ...]) -> int:
-        """How many records at the front were committed before. Raises `ProduceRefusedError` if the rest cannot be."""
+        """Return the number of leading records committed before; raise `ProduceRefusedError` for an unusable rest."""
         for is_last in (False, True):
             state = farm.state
             known = 0
@@ -211,14 +211,14 @@ class Producing:
         entry = sealed(value, str(name))
         record = decode(entry)
         if request_of(record) == str(name):
-            # What cannot be signed either is told with the same words.
+            # An entry that cannot be signed is reported with the same words.
             with suppress(ValueError):
                 return farm.signer.vouch(entry) if isinstance(record, Foreign) else farm.signer.sign(entry)
         text = "the producer's number and this node's proof cannot be put into the entry: it is too large or too nested"
         raise self._refused(ProduceRefusal.INVALID, ErrorCode.INVALID_RECORD, text)
 
     async def _submit(self, farm: FoundedFarm, entries: tuple[bytes, ...], *, repeat_unknown: bool) -> int:
-        """Have adjacent entries committed, and applied here; returns the index of the last."""
+        """Have adjacent entries committed, and applied here; return the index of the last."""
         answer = await farm.replica.submit_all(entries, repeat_unknown=repeat_unknown)
         match answer.outcome:
             case SubmitOutcome.COMMITTED if answer.index is not None:
@@ -258,14 +258,14 @@ class Producing:
 
 
 def owner_in(farm: FoundedFarm, principal: str | None) -> str:
-    """The user as entries of this farm name it; empty below the level that has owners."""
+    """Return the user's name in entries of this farm; empty below the level that has owners."""
     if farm.state.level < BOUNDS_LEVEL:
         return ""
     return principal_hash(farm.known.founding.cluster_id, principal)
 
 
 def has_level(farm: FoundedFarm, alarms: Alarms) -> bool:
-    """Whether the farm's state has tables for Kafka's clients; an alarm says what they wait for."""
+    """Return True if the farm's state has tables for Kafka's clients; otherwise set an alarm with the needed level."""
     level = farm.state.level
     if level >= KAFKA_LEVEL:
         alarms.clear(KAFKA_LEVEL_LOW)

@@ -8,22 +8,11 @@ A holder of a copied key file may only connect as a client and introduce itself.
 founding or in an admission of the log. Before this node knows its farm it accepts no claims; it replies "not yet", and
 its peers try again.
 
-This node's log may be incomplete. So it accepts an unknown Raft id if the handshake brings the signed admissions from a
-founder to that identity (`admission_chain`). The log's data on an id or identity takes precedence.
-
-*A member can sign an admission and never submit it.* Such a server looks like a new one. Therefore a chain must fit the
-committed log of a leader. Its id is at most `IDS_AHEAD_MAX` above the highest known one. A signer has one identity for
-each id, and was not evicted, retired or removed. Until the log has the peer, its connections and bytes count on its
-signer (`voucher_of`). So a member gets only one more share of places, even if it invents many servers.
+The log of this node may be incomplete. So it accepts an unknown Raft id if the handshake brings the signed admissions
+from a founder to that identity (`admission_chain`). The log's data on an id or identity takes precedence.
 
 A removed server acts as a server while the group needs it: its vote and its entries are needed until it is replaced. An
-evicted server does not.
-
-*An accepted peer is judged again* when the log changes the grounds of the verdict. During a long connection the log may
-give the id to another identity, the admission may lapse, or its signer may be evicted.
-
-*During replay* `admissions.json` lists evicted members before the log contains the members that they admitted. The
-latter are accepted: `AdmissionStore` writes both in one step, so the file also lists every such member.
+evicted server does not. An accepted peer is judged again when the log changes the grounds of the verdict (`follow`).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -50,7 +39,11 @@ UNNAMED_OF_SIGNER_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class KnownFarm:
-    """This node's data on members, after it knows its farm."""
+    """This node's data on members, after it knows its farm.
+
+    During replay `admissions.json` lists evicted members before the log contains the members that they admitted. The
+    latter are accepted: `AdmissionStore` writes both in one step, so the file also lists every such member.
+    """
 
     founding: Founding
     admissions: AdmissionStore
@@ -213,7 +206,11 @@ class FarmPeers:
         return self.farm is not None and self.farm.is_out(server_id)
 
     async def follow(self, farm: KnownFarm, end_connections: Callable[[Callable[[ProvenPeer], bool]], None]) -> None:
-        """Close the connections of peers that would now be refused, until cancelled."""
+        """Close the connections of peers that would now be refused, until cancelled.
+
+        During a long connection the log may give the id to another identity, the admission may lapse, or its signer may
+        be evicted.
+        """
         grounds: tuple[object, ...] = ()
         refused: dict[Claim, bool] = {}
         while True:
@@ -259,7 +256,13 @@ def _judged(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, se
 
 
 def _flaw_of(farm: KnownFarm, vouched: _Vouched, claim: Claim, node_id: bytes, server_id: int) -> str | None:
-    """Return the flaw in the proofs of a peer that the log does not contain; None if they are valid."""
+    """Return the flaw in the proofs of a peer that the log does not contain; None if they are valid.
+
+    A member can sign an admission and never submit it; such a server looks like a new one. Therefore a chain must fit
+    the committed log of a leader. Its id is at most `IDS_AHEAD_MAX` above the highest known one. A signer has one
+    identity for each id, and was not evicted, retired or removed. Until the log has the peer, its connections and bytes
+    count on its signer (`voucher_of`). So a member gets only one more share of places, even if it invents many servers.
+    """
     own_id = farm.raft_id_of(node_id)
     if own_id is not None:
         return f"that identity has the Raft id {own_id}"

@@ -1,6 +1,6 @@
-"""Creates a new cluster from the state directory of a survivor, after the majority of the old one is permanently lost.
+"""Creates a new cluster from a survivor's state directory, after the permanent loss of the old one's majority.
 
-Or out of a backup, if no state directory is left at all: then its server is a new node, with an identity made here.
+Or from a backup, if no state directory is left: then its server is a new node, with an identity made here.
 
     DIR/raft, formation.json ──read offline──▶ FarmOnDisk ──▶ `recovered` ──▶ DIR/raft.recovering: one snapshot, no log
                                                                                    │ all durable; only then:
@@ -8,26 +8,14 @@ Or out of a backup, if no state directory is left at all: then its server is a n
     DIR/raft            ──▶ DIR/raft.of-<old cluster>     kept, never opened by a node again
     DIR/admissions.json                                   removed: the old cluster's Raft ids
     DIR/raft.recovering ──▶ DIR/raft
-    DIR/formation.recovering.json ──▶ DIR/formation.json  last, for what a log means is said by the founding beside it
+    DIR/formation.recovering.json ──▶ DIR/formation.json  last, because the founding determines the meaning of the log
 
-    BACKUP ──▶ FarmOnDisk ──▶ `recovered` ──▶ NEW/raft.recovering ──▶ …, where there was nothing before
+    BACKUP ──▶ FarmOnDisk ──▶ `recovered` ──▶ NEW/raft.recovering ──▶ …, into a new directory
 
-The new storage begins with a snapshot at the place where the old log ended, so servers that join get the state, and
-indexes go on. The node keeps its identity: it has voted in the old cluster only, and no server of that takes its word
-any more, nor does it take theirs, because every connection names the cluster.
-
-If the log itself is the trouble, its end can be left out, and term, log time and the seconds of publications can begin
-anew (`Reset`). That is for a new cluster only, never for a running one: servers of one cluster must not disagree about
-what they once agreed on.
-
-A crash between two of these steps leaves `formation.recovering.json`, with which a node refuses to start: the log could
-be the old cluster's or the new one's. `recover` may be called again at any point. Until the last step `formation.json`
-is the old one, so it finds the old log, in `raft.of-…` if that has been moved, and makes everything anew. If the new
-founding were written earlier, the second call would read the old log by it, and take one server for another.
-
-The farm key's `expect` is not changed. It is the number of founders, and the leader never removes a voter if fewer
-would remain. A node that knows a cluster never creates one, and a cluster of one voter is below that number anyway. So
-the farm grows back to its size under the same key file.
+The new storage begins with a snapshot at the end of the old log, so joining servers get the state, and indexes
+continue. The node keeps its identity: its votes belong to the old cluster only, and every connection names its cluster.
+The farm key's `expect` stays. It is the number of founders, and the leader never removes a voter if fewer would remain.
+So the farm grows back to its size under the same key file.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -94,24 +82,24 @@ from gossip.node import NodeIdentity, keep_generation, reset_stored_era, save_id
 MAKING = f"{RAFT_DIRECTORY}.recovering"
 _CHUNK_BYTES = 1024 * 1024
 _GENERATION = 1
-"""Each start of a node has a higher generation than any before, hence than this one."""
+"""Each start of a node has a higher generation than all earlier ones, so also than this one."""
 LOST_TERMS = 2**16
-"""Terms that the old farm may have had after the log that the new one begins with.
+"""The largest number of terms that the old farm may have had after the log of the new one.
 
-The first leader of the new cluster is elected beyond them. So no term names entries of both: a consumer that has read
-more of the old log than was kept sees it by the term of its last entry.
+The first leader of the new cluster is elected beyond them. So a term never identifies entries of both. A consumer that
+has read more of the old log than was kept detects it by the term of its last entry.
 """
 _SEGMENT_BYTES = 1024 * 1024
-"""Of the first file of the log; the node makes the others as it is told."""
+"""Size of the first file of the log; the node makes the others by its settings."""
 
 
 class RecoveryError(Exception):
-    """No new cluster was made; the text says why, and what to do."""
+    """No new cluster was made; the text contains the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """What `recover` makes of a directory or a backup, as long as nothing has changed yet."""
+    """The plan of `recover` for a directory or a backup, before any change."""
 
     survivor: FarmOnDisk
     state_dir: Path
@@ -119,16 +107,16 @@ class RecoveryPlan:
     formation: FormationState
     reset: Reset = field(default_factory=Reset)
     identity: NodeIdentity | None = None
-    """Of the new node that goes on from a backup; None: the survivor keeps its own."""
+    """The identity of the new node that continues from a backup; None if the survivor keeps its own."""
 
     @property
     def new_cluster_id(self) -> bytes:
-        """Never seen before: a random number is in it."""
+        """A unique id: it contains a random number."""
         return b"" if self.formation.founding is None else self.formation.founding.cluster_id
 
     @property
     def begins_at(self) -> LogId:
-        """Where the log of the new cluster begins."""
+        """The beginning of the new cluster's log."""
         return replace(self.survivor.last, term=FIRST_TERM) if self.reset.term else self.survivor.last
 
     @property
@@ -138,14 +126,14 @@ class RecoveryPlan:
 
     @property
     def aside(self) -> Path | None:
-        """Where the old storage goes, if there is one."""
+        """The new place of the old storage, if there is one."""
         if self.identity is not None:
             return None
         return aside_of(self.state_dir, self.survivor.cluster_id)
 
     @property
     def left_behind(self) -> tuple[str, ...]:
-        """The other members of the old group, by name where the farm knew one."""
+        """The other members of the old group, by name if the farm knew one."""
         admitted = self.survivor.farm.admitted
         own_id = raft_id_of(admitted, self.node_id)
         others = sorted(map(integer_id, self.survivor.configuration.member_ids - {own_id}))
@@ -154,7 +142,7 @@ class RecoveryPlan:
 
 
 async def plan_recovery(state_dir: Path, cut_after: Index | None = None, reset: Reset | None = None) -> RecoveryPlan:
-    """Read the directory, as far as it is to count; raises RecoveryError."""
+    """Read the directory, up to the cut; raise RecoveryError."""
     try:
         survivor = await read_directory(state_dir, cut_after)
     except StateReadingError as error:
@@ -172,7 +160,7 @@ async def plan_recovery(state_dir: Path, cut_after: Index | None = None, reset: 
 
 
 async def plan_recovery_of_backup(backup: Path, state_dir: Path, reset: Reset | None = None) -> RecoveryPlan:
-    """Read the backup; raises RecoveryError."""
+    """Read the backup; raise RecoveryError."""
     try:
         check_state_directory(state_dir)
     except UntrustedPathError as error:
@@ -191,7 +179,7 @@ async def plan_recovery_of_backup(backup: Path, state_dir: Path, reset: Reset | 
 
 
 def _check_term(survivor: FarmOnDisk, reset: Reset) -> None:
-    """Refuse a term near the last one: the cluster could soon elect no leader."""
+    """Refuse a term near the last one: soon the cluster could not elect a leader."""
     if not reset.term and survivor.last.term > MAX_NUMBER - TERM_STEP_MAX:
         raise RecoveryError(
             f"the log of {survivor.source} ends at entry {survivor.last.index} of term {survivor.last.term}, the last"
@@ -207,7 +195,7 @@ def _created_alone(survivor: FarmOnDisk, node_id: bytes, reset: Reset) -> Format
 
 
 async def carry_out(plan: RecoveryPlan) -> None:
-    """Make the new cluster; raises RecoveryError."""
+    """Make the new cluster; raise RecoveryError."""
     state = await _first_state(plan)
     await trio.to_thread.run_sync(_exchange if plan.identity is None else _make, plan, state)
 
@@ -225,7 +213,7 @@ async def _first_state(plan: RecoveryPlan) -> bytes:
     log_time_ms = plan.reset.log_time_ms
     if log_time_ms is not None:
         snapshot.moment_times_ms = [min(each, log_time_ms) for each in snapshot.moment_times_ms]
-        # It counts log time as well: forgotten as a whole, so that no request of before is executed again.
+        # It depends on log time, too: dropped completely, so that no earlier request is executed again.
         sessions = SessionTable(SESSION_LIMITS)
         sessions.floor = plan.survivor.last.index
         snapshot.sessions = sessions.dump()
@@ -236,7 +224,7 @@ async def _first_state(plan: RecoveryPlan) -> bytes:
 
 
 def _make(plan: RecoveryPlan, state: bytes) -> None:
-    """The state directory of a new node. Its identity is written last: a directory without one is made again."""
+    """Make the state directory of a new node. Its identity is written last: a directory without one is made again."""
     state_dir, identity = plan.state_dir, plan.identity
     try:
         state_dir.mkdir(mode=0o700, parents=True)
@@ -259,7 +247,7 @@ def _exchange(plan: RecoveryPlan, state: bytes) -> None:
     aside, recovery_file = plan.aside or state_dir, plan.state_dir / RECOVERY_FILE_NAME
     old = storage_of(state_dir, plan.survivor.cluster_id)
     try:
-        # Held while it is moved: a node that is started meanwhile finds it in use.
+        # Held during the move: a node that starts then finds it in use.
         held = Directory(old)
     except (StorageError, OSError) as error:
         raise RecoveryError(f"{state_dir}: {error}") from error
@@ -270,7 +258,7 @@ def _exchange(plan: RecoveryPlan, state: bytes) -> None:
         if old == storage:
             storage.rename(aside)
         elif storage.exists():
-            # Of a call that was interrupted behind its second move; no node has ever opened it.
+            # Left by a call interrupted after its second move; a node has never opened it.
             rmtree(storage)
         for name in (ADMISSIONS_FILE, COMMIT_FILE):
             (state_dir / name).unlink(missing_ok=True)
@@ -293,7 +281,7 @@ def _exchange(plan: RecoveryPlan, state: bytes) -> None:
 
 
 def _make_storage(path: Path, plan: RecoveryPlan, state: bytes) -> None:
-    """A storage that holds one snapshot, of the place where the old log ended."""
+    """Make a storage with one snapshot, at the end of the old log."""
     tuning = StorageOptions(segment_bytes=_SEGMENT_BYTES)
     disk, recovery = open_directory(path, plan.node_id, _GENERATION, tuning)
     try:

@@ -1,20 +1,20 @@
-"""What a stopped node's state directory, or a backup file, knows of its farm: read offline, changing nothing.
+"""The farm in a stopped node's state directory or in a backup file: read offline, without changes.
 
-    DIR/formation.json   which farm it is, and its founders                   ─┐
-    DIR/raft/            hard state (to whom it belongs), snapshot, log           ─┼──▶ FarmOnDisk
-    FILE                 a backup: the same, written down by a node that ran  ─┘
+    DIR/formation.json   the farm and its founders                            ─┐
+    DIR/raft/            hard state (with its owner), snapshot, log           ─┼──▶ FarmOnDisk
+    FILE                 a backup: the same, written by a running node        ─┘
 
 Used by the commands that start from an old farm: `backup` of a stopped node, `restore`, and `recover`, which makes a
-new cluster of it. `read_state(path)` takes either kind; `trio.run(read_state, path)` where nothing else is async.
+new cluster from it. `read_state(path)` accepts both kinds; synchronous code calls `trio.run(read_state, path)`.
 
-*The whole log counts.* A server learns from the leader which of its last entries are committed; its disk does not say
-so. All entries of this server are taken as committed: after the loss of the other servers this cannot be decided, and
-dropping an entry that was acknowledged would be worse.
+*The whole log counts.* The leader reports to a server which of its last entries are committed; the disk does not show
+it. All entries of this server are treated as committed. After the loss of the other servers this is undecidable, and
+dropping an acknowledged entry would be worse.
 
-*The hard state stays behind.* A `FarmOnDisk` holds what the farm agreed on and nothing of what its server voted, so it
-can never be used to vote again. For that reason there is no way from here to a Raft storage of the same server.
+*The hard state is left out.* A `FarmOnDisk` contains the farm's agreed state without its server's votes, so it can
+never be used to vote again. For the same reason it cannot be turned into a Raft storage of the same server.
 
-A directory that a running node holds is refused: ask that node for a backup.
+A directory in use by a running node is refused: request a backup from that node.
 """
 
 from collections import Counter
@@ -63,12 +63,12 @@ _CHUNK_BYTES = 4 * 1024 * 1024
 
 
 class StateReadingError(Exception):
-    """The state cannot be read; the text says which file, why, and what to do."""
+    """The state cannot be read; the text contains the file, the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The end of a log that is left out: entries `first` to `last`, how many of each kind."""
+    """The omitted end of a log: entries `first` to `last`, with their number by kind."""
 
     first: Index
     last: Index
@@ -77,26 +77,26 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmOnDisk:
-    """A farm as one of its servers knew it. `image` is `farm` with its history as `decode_farm` reads it."""
+    """A farm from the view of one server. `image` is `farm` with its history, for `decode_farm`."""
 
     source: Path
     node_id: bytes
-    """Whose state it was."""
+    """The node of this state."""
     cluster_id: bytes
     founding: Founding | None
-    """None if it comes from a version without verifiable foundings: it can only become a new cluster."""
+    """The founding; None from a version without verifiable foundings: then it can only become a new cluster."""
     configuration: Configuration
-    """The last one in the log, committed or not; of the founders if the log has none."""
+    """The last configuration in the log, committed or not; without one, the founders'."""
     last: LogId
     farm: FarmState
     period_ms: int
     image: bytes
     cut: Cut | None = None
-    """What was left out at the end of the log, because it was asked for."""
+    """The omitted end of the log, on the operator's request."""
 
     @property
     def backup(self) -> Backup:
-        """The same as the content of a backup file."""
+        """The content of a backup file with this state."""
         return Backup(
             BackupHead(
                 node_id=self.node_id,
@@ -111,12 +111,12 @@ class FarmOnDisk:
 
 
 async def read_state(path: Path) -> FarmOnDisk:
-    """What the state directory, or the backup file, at `path` knows; raises StateReadingError."""
+    """Read the state directory, or the backup file, at `path`; raise StateReadingError."""
     return await read_directory(path) if await trio.Path(path).is_dir() else await read_backup(path)
 
 
 async def read_backup(path: Path) -> FarmOnDisk:
-    """What a backup file holds."""
+    """Read a backup file."""
     try:
         backup = await trio.to_thread.run_sync(_read_file, path)
         snapshot = await decode_farm(_chunks((backup.image,)))
@@ -144,7 +144,7 @@ def _read_file(path: Path) -> Backup:
 
 
 async def read_directory(state_dir: Path, cut_after: Index | None = None) -> FarmOnDisk:
-    """What the state directory of a node that does not run holds; with `cut_after`, up to that entry."""
+    """Read the state directory of a stopped node; with `cut_after`, up to that entry."""
     try:
         check_state_directory(state_dir)
     except UntrustedPathError as error:
@@ -167,12 +167,12 @@ async def read_directory(state_dir: Path, cut_after: Index | None = None) -> Far
 
 
 def aside_of(state_dir: Path, cluster_id: bytes) -> Path:
-    """Where `recover` puts the storage of a cluster."""
+    """Return the place where `recover` moves the storage of a cluster."""
     return state_dir / f"{RAFT_DIRECTORY}.of-{cluster_id.hex()[:8]}"
 
 
 def storage_of(state_dir: Path, cluster_id: bytes) -> Path:
-    """Where the storage of the cluster of `formation.json` lies: aside if `recover` ended after that move."""
+    """Return the storage of the cluster in `formation.json`: the moved one if `recover` ended after that move."""
     aside = aside_of(state_dir, cluster_id)
     interrupted = (state_dir / RECOVERY_FILE_NAME).exists()
     return aside if interrupted and aside.exists() else state_dir / RAFT_DIRECTORY
@@ -217,7 +217,7 @@ async def _read_storage(
 ) -> FarmOnDisk:
     hard_state, _ = HardStateFile.read(directory)
     state = hard_state.state
-    # It is read as its own owner would, wherever it lies by now, and nothing that recovery plans is carried out.
+    # It is read with its owner's identity, in any place, and recovery's planned changes are not carried out.
     owner = Owner(state.binding.node_id, state.generation, state.place)
     recovery = await trio.to_thread.run_sync(
         recover, directory, owner, state.binding.storage_id, StorageOptions(tail_entries=1)
@@ -253,7 +253,7 @@ async def _read_storage(
 
 
 def _checked_cut(state_dir: Path, start: Index, end: Index, cut_after: Index | None) -> Index:
-    """Where to end; raises StateReadingError if the log cannot be cut there."""
+    """Return the last index to read; raise StateReadingError if the log cannot be cut there."""
     if cut_after is None:
         return end
     if cut_after > end:
@@ -267,7 +267,7 @@ def _checked_cut(state_dir: Path, start: Index, end: Index, cut_after: Index | N
 def _entries(
     directory: Directory, recovery: Recovery, first: Index, last: Index
 ) -> Iterator[tuple[Index, tuple[Entry, ...]]]:
-    """The entries of [first, last], as many at a time as are read at once."""
+    """Yield the entries of [first, last], in groups as they are read."""
     while first <= last:
         request = ReadEntries(request_id=0, first=first, last=last, limit_bytes=_CHUNK_BYTES)
         entries = read_extents(directory, recovery.storage.binding, recovery.storage.extents(request), _CHUNK_BYTES)
@@ -291,7 +291,7 @@ def _kind(entry: Entry) -> str:
 
 
 def _state_bytes(directory: Directory, recovery: Recovery) -> Iterator[bytes]:
-    """The state machine's bytes out of the stored snapshot."""
+    """Yield the state machine's bytes from the stored snapshot."""
     snapshot = recovery.log.snapshot
     if snapshot is None:
         return
@@ -308,7 +308,7 @@ def _state_bytes(directory: Directory, recovery: Recovery) -> Iterator[bytes]:
 
 
 def _configuration(recovery: Recovery, founding: Founding, last: Index) -> Configuration:
-    """The one in force at entry `last`."""
+    """Return the configuration in force at entry `last`."""
     log = recovery.log
     in_force = [configuration for index, configuration in log.configurations if index <= last]
     if in_force:

@@ -1,20 +1,20 @@
-"""A farm's committed log out of a directory: a stopped node's, a running one's, or a backup. Read-only, no lock.
+"""A farm's committed log from a directory: a stopped node's, a running one's, or a backup. Read-only, no lock.
 
-    DIR/raft/…             the log and its snapshot (DIR may also be this directory itself, or what `recover` set aside)
-    DIR/formation.json     which cluster, and the log time of the empty log; absent in some backups
-    DIR/committed.json     how far the node knew the log to be committed
+    DIR/raft/…             the log and its snapshot (DIR may also be this directory itself, or one moved by `recover`)
+    DIR/formation.json     the cluster, and the log time of the empty log; absent in some backups
+    DIR/committed.json     the node's known commit index
 
-Only committed entries are given. Known to be committed is what the note beside the log says, what a snapshot stands
-for (only applied entries get into one), and, where both are missing, what an operator says who knows that the farm
-was stopped in order. The greatest counts.
+Only committed entries are returned. An entry counts as committed up to the greatest of three indexes. They are the
+node's note, the index of a snapshot (which contains only applied entries), and the operator's value for a farm that was
+stopped in order.
 
-Log time is not stored with an entry; it is the greatest clock entry so far, or a correction after it. Here both are
-taken as they were written: what the clocks of a majority allowed (`bridge.core.log.voter_clocks`) only the state
-machine knows, which would have to apply everything. An honest leader writes no more than that.
+Log time is not stored with an entry; it is the greatest clock entry so far, or a later correction. Both are taken as
+written. Only the state machine knows the limit by the majority's clocks (`bridge.core.log.voter_clocks`), and it would
+have to apply everything. A correct leader never writes more.
 
-To read from the middle one must know log time there, and reading everything before would cost as much as the reading
-itself. So these entries are found by a search for their key, at the speed of a memory scan; they serve as anchors: a
-place in a file, and log time before it.
+A read from the middle needs log time there, and reading all earlier entries would cost as much as the read itself. So
+these entries are found by a search for their key, at the speed of a memory scan. They serve as anchors: a position in a
+file, with log time before it.
 """
 
 from array import array
@@ -57,11 +57,11 @@ _APPLICATION = EntryKind.APPLICATION.value
 
 
 class StoredFarmError(Exception):
-    """The directory cannot be read as a farm's log; the text says why and what to do."""
+    """The directory cannot be read as a farm's log; the text contains the reason and the remedy."""
 
 
 StoredRow = tuple[int, int, str, int | None, bytes]
-"""One committed entry, as the control endpoint would tell it: index, term, kind, log time, bytes.
+"""One committed entry, as from the control endpoint: index, term, kind, log time, bytes.
 
 A plain tuple: a reader makes millions of them, and a frozen dataclass costs three times as much.
 """
@@ -69,7 +69,7 @@ A plain tuple: a reader makes millions of them, and a frozen dataclass costs thr
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A place in the log with log time before it. Picklable: a reader in another process goes on from here."""
+    """A position in the log with log time before it. Picklable: a reader in another process continues from here."""
 
     file: str
     offset_bytes: int
@@ -87,9 +87,10 @@ class KnownTime:
 
 @dataclass(slots=True)
 class _Clocks:
-    """The entries of one segment that set log time: where they are, and log time after each, by this segment alone.
+    """The clock entries of one segment: positions, and log time after each, by this segment alone.
 
-    From the first correction on (its place is `corrected`) that is log time itself, whatever was before the segment.
+    From the first correction on (at index `corrected` of the arrays) that is log time itself, regardless of earlier
+    segments.
     """
 
     indexes: "array[int]" = field(default_factory=lambda: array("q"))
@@ -100,7 +101,7 @@ class _Clocks:
     searched_bytes: int = SEGMENT_HEADER_BYTES
 
     def take(self, entry: StoredEntry) -> None:
-        """An entry that follows those before. Of a group that was not committed as a whole they come again."""
+        """Add the next entry. Entries of an incompletely committed group are added again later."""
         offset_bytes, index, _, kind, value = entry
         if kind != COMMAND or _CLOCK_KEY not in value or (self.indexes and index <= self.indexes[-1]):
             return
@@ -114,7 +115,7 @@ class _Clocks:
         self.times_ms.append(time_ms)
 
     def time_after(self, place: int, before_ms: int | None) -> int:
-        """Log time after the entry at `place`, if it was `before_ms` before the segment."""
+        """Return log time after the entry at `place`, if it was `before_ms` before the segment."""
         if before_ms is None or (self.corrected is not None and place >= self.corrected):
             return self.times_ms[place]
         return max(before_ms, self.times_ms[place])
@@ -124,21 +125,21 @@ class StoredFarm:
     """The committed log of one directory. Raises StoredFarmError from every method."""
 
     def __init__(self, directory: Path, committed_through: Index | None = None) -> None:
-        """`committed_through` is the operator's word, for a directory whose note is lost."""
+        """Open the log; the operator sets `committed_through` for a directory without a note."""
         self.directory = directory
-        self._told = committed_through
+        self._given_commit = committed_through
         own = directory / RAFT_DIRECTORY
         self._raft = own if own.is_dir() else directory
-        # What `recover` set aside as `raft.of-…` lies beside the notes of the new cluster, which are not about it.
-        beside = (self._raft.parent,) if self._raft.name == RAFT_DIRECTORY else ()
-        self._notes = tuple(dict.fromkeys((directory, *beside)))
+        # A storage that `recover` moved to `raft.of-…` is next to notes that belong to the new cluster.
+        parents = (self._raft.parent,) if self._raft.name == RAFT_DIRECTORY else ()
+        self._notes = tuple(dict.fromkeys((directory, *parents)))
         self._clocks: dict[str, _Clocks] = {}
         self._decoded: tuple[Index, FarmSnapshot] | None = None
         self._log = self._open()
         self.cluster_id, self._base_ms = self._founding()
 
     def refresh(self) -> None:
-        """Look again: a running node has gone on. Or was made anew: another cluster, another storage in its place."""
+        """Read again: a running node has continued, or another cluster has replaced this storage."""
         before = self._log.binding
         self._log = self._open()
         self.cluster_id, self._base_ms = self._founding()
@@ -148,20 +149,20 @@ class StoredFarm:
 
     @property
     def first_index(self) -> Index:
-        """The first entry that is there."""
+        """The first stored entry."""
         return self._log.start.index + 1
 
     @property
     def commit_index(self) -> Index:
-        """Up to where entries are known to be committed."""
+        """The last index known to be committed."""
         snapshot = 0 if self._log.snapshot is None else self._log.snapshot.last.index
         noted = max(read_commit_index(place) or 0 for place in self._notes)
-        return max(snapshot, noted, self._told or 0)
+        return max(snapshot, noted, self._given_commit or 0)
 
     def anchor(self, index: Index, known: KnownTime | None = None) -> Anchor:
-        """The nearest place at or before the entry at `index` from which it can be read.
+        """Return the nearest position for a read of the entry at `index`, at or before it.
 
-        `known`: log time at an earlier entry, if it is known; then no segment before that one is searched.
+        `known` is log time at an earlier entry, if known; then segments before that one are not searched.
         """
         segment = self._segment_of(index)
         log_time_ms = self._time_before(segment, known)
@@ -174,7 +175,7 @@ class StoredFarm:
         return Anchor(segment.file, clocks.offsets[place], clocks.indexes[place], log_time_ms)
 
     def log_time_before(self, index: Index, known: KnownTime | None = None) -> int | None:
-        """Log time before the entry at `index`, which need not be there yet. `known` as for `anchor`."""
+        """Return log time before the entry at `index`, which need not exist yet. `known` as for `anchor`."""
         if index <= self.first_index:
             return self._time_at_start()
         segment = self._segment_of(index)
@@ -184,7 +185,7 @@ class StoredFarm:
         return log_time_ms if place < 0 else clocks.time_after(place, log_time_ms)
 
     def holds(self, index: Index) -> bool:
-        """Whether the entry at `index` is there and sound."""
+        """Return True if the entry at `index` is stored and undamaged."""
         try:
             segment = self._log.segment_of(index)
             clocks = self._search(segment)
@@ -197,7 +198,7 @@ class StoredFarm:
             return False
 
     def rows(self, anchor: Anchor, first: Index, end: Index) -> Iterator[StoredRow]:
-        """Entries with first <= index < end, reading on from `anchor`."""
+        """Yield entries with first <= index < end, read from `anchor` on."""
         log_time_ms = anchor.log_time_ms
         try:
             place = Place(anchor.file, anchor.offset_bytes, anchor.index)
@@ -210,7 +211,7 @@ class StoredFarm:
             raise StoredFarmError(str(error)) from error
 
     def snapshot_rows(self) -> tuple[Index, list[StoredRow]]:
-        """What the snapshot holds, and the index that it stands at: one row for the last report of each server."""
+        """Return the index of the snapshot, and one row for the last report of each server."""
         description, snapshot = self._log.snapshot, self._snapshot()
         if description is None or snapshot is None:
             raise StoredFarmError(f"'{self._raft}' does not contain a snapshot: begin with the oldest entry instead")
@@ -221,7 +222,7 @@ class StoredFarm:
         ]
         return last.index, rows
 
-    # -- what it is made of --------------------------------------------------------------------------------------------
+    # -- parts ---------------------------------------------------------------------------------------------------------
 
     def _open(self) -> StoredLog:
         try:
@@ -252,9 +253,9 @@ class StoredFarm:
             raise StoredFarmError(str(error)) from error
 
     def _time_before(self, segment: StoredSegment, known: KnownTime | None) -> int | None:
-        """Log time before the first entry of a segment; if it holds the entry at which log time is known, that time.
+        """Return log time before the first entry of a segment, or the known time if it lies in the segment.
 
-        A segment's own clock entries are applied to either as a whole: those before the known entry change nothing.
+        A segment's own clock entries are applied to either completely; entries before the known one do not matter.
         """
         place, begin = self._log.segments.index(segment), 0
         if known is None or known.index < self.first_index:
@@ -278,9 +279,9 @@ class StoredFarm:
         return snapshot.moment_times_ms[place] if place >= 0 else None
 
     def _search(self, segment: StoredSegment) -> _Clocks:
-        """All clock entries of a segment that are committed; what was found before is not searched again.
+        """Return all committed clock entries of a segment; earlier results are not searched again.
 
-        Those behind are not kept: a new leader may put other entries in their place.
+        Later entries are not kept: a new leader may replace them.
         """
         clocks = self._clocks.setdefault(segment.file, _Clocks())
         if segment is not self._log.segments[-1] and clocks.complete:
@@ -328,7 +329,7 @@ def _row(index: Index, term: int, kind: int, value: bytes, log_time_ms: int | No
 
 
 def _later(log_time_ms: int | None, value: bytes) -> int | None:
-    """Log time after an entry that may be a clock entry."""
+    """Return log time after an entry that may be a clock entry."""
     match decode(value):
         case Clock(time_ms=time_ms) if time_ms <= LOG_TIME_LIMIT_MS:
             return time_ms if log_time_ms is None else max(log_time_ms, time_ms)

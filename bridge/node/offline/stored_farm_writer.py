@@ -1,8 +1,8 @@
-"""Writes a farm's log into a directory as a node would have left it: for load tests and demonstrations.
+"""Writes a farm's log into a directory as a node would leave it: for load tests and demonstrations.
 
-The bytes come from the same planner that a running server writes with (`consensus.storage.planner`), so what reads or
-verifies a real log reads this one, and no second description of the format can drift from the first. Entries are made
-durable in groups of thousands with one sync each.
+The bytes come from the planner of a running server (`consensus.storage.planner`). So readers and verifiers of a real
+log can read this one, and there is no second description of the format. Entries become durable in groups of thousands
+with one sync each.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ GROUP_ENTRIES = 4096
 
 
 class StoredFarmWriter:
-    """A state directory that grows. Raises StoredFarmError from every method."""
+    """A growing state directory. Raises StoredFarmError from every method."""
 
     def __init__(self, directory: Path, founders: Sequence[bytes], log_time_base_ms: int, nonce: bytes) -> None:
-        """Of a farm whose founders all promised at that time, with that nonce."""
+        """Create a log of a farm whose founders all promised at that time, with that nonce."""
         founding = Founding(tuple(Founder(each, log_time_base_ms, nonce) for each in sorted(founders)))
         node_id = founding.founders[0]
         if directory.exists() and any(directory.iterdir()):
@@ -37,29 +37,29 @@ class StoredFarmWriter:
             raise StoredFarmError(f"a log cannot be created in '{directory}': {error}") from error
         self._directory = directory
         self.cluster_id = founding.cluster_id
-        """For which the entries of this log are signed."""
+        """The cluster id for the signatures of this log's entries."""
         self._storage = recovery.storage
         self._pending: list[Entry] = []
         self._group = 0
 
     @property
     def last_index(self) -> int:
-        """The index of the last entry that was appended."""
+        """The index of the last appended entry."""
         return self._storage.last.index + len(self._pending)
 
     def append(self, term: int, value: bytes) -> None:
-        """One application entry at the end of the log."""
+        """Append one application entry."""
         self._pending.append(Entry.command(term, value))
         if len(self._pending) >= GROUP_ENTRIES:
             self._flush()
 
     def append_configuration(self, term: int, voters: Sequence[tuple[int, str]]) -> None:
-        """The member set, by Raft id and endpoint."""
+        """Append the member set, by Raft id and endpoint."""
         servers = tuple(Server(server_id, endpoint) for server_id, endpoint in voters)
         self._pending.append(configuration_entry(term, Configuration(servers)))
 
     def close(self) -> None:
-        """Everything is durable and noted as committed; the directory is as after a clean stop."""
+        """Make everything durable, and note it as committed; the directory is as after a clean stop."""
         self._flush()
         try:
             self._disk.perform_all(self._storage.plan_close())

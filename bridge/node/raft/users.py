@@ -1,4 +1,4 @@
-"""Credentials of connections between servers: those of the farm key, or those in files.
+"""Credentials of connections between servers: from the farm key, or from files.
 
     users_file     user:password               users that may connect here, instead of holders of the farm key
     logins_file    host:port user:password     credentials for the server at that address

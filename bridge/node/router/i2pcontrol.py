@@ -4,8 +4,8 @@
                                │ none, or refused: Authenticate, once
 
 A wrong password is not used again for a minute: routers log each attempt, and a router that counts them could lock the
-operator out. i2pd does not support GetRate, and its NetworkSetting may set a value, so the node sends it none of them. Parts
-without a reply from a Java router stay unknown and do not affect the rest.
+operator out. i2pd does not support GetRate, and its NetworkSetting may set a value, so i2pd receives only RouterInfo.
+Parts without a reply from a Java router stay unknown and do not affect the rest.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
-"""The ØMQ Raft endpoint of a node: opened before the node is heard, served once the node is there.
+"""The ØMQ Raft endpoint of a node: bound before other nodes discover this one, served when the node runs.
 
     open_endpoint ──▶ keys readable? addresses free? ──▶ sockets bound ──▶ serve: a FarmLog behind a ClientEndpoint
               └── otherwise `KeyFileError` or `NodeStopped`, as for the Raft port
 
-This module needs pyzmq; `bridge.node.client_endpoints` imports it only if the settings ask for an endpoint.
+This module needs pyzmq; `bridge.node.client_endpoints` imports it only if the settings have an endpoint.
 """
 
 import logging
@@ -30,7 +30,7 @@ from consensus.protocols.zmq_raft import BoundEndpoint, EndpointAddress, ListedC
 
 LOG = logging.getLogger(__name__)
 READ_BYTES: Final = 64 * 1024
-"""Requests that only read have a few hundred bytes, and an ident."""
+"""Read requests have a few hundred bytes, and an ident."""
 WRITE_BYTES: Final = ENTRY_LIMIT_BYTES + 4 * 1024
 """An entry, with the frames before it."""
 
@@ -49,16 +49,16 @@ class FarmEndpoint:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """The address for clients."""
         return self._bound.url
 
     @property
     def counters(self) -> Counter[CountedReason]:
-        """For the view and the metrics: counts of messages, drops and updates since the process started."""
+        """Counts for the view and the metrics: messages, drops and updates since the process started."""
         return Counter[CountedReason]() + self._bound.counts + self._updates.counters
 
     async def serve(self) -> None:
-        """Answer clients until cancelled."""
+        """Serve clients until cancelled."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._updates.run)
             await nursery.start(self._bound.serve, self._log)
@@ -80,7 +80,7 @@ def _read_keys(path: Path, state_dir: Path) -> EndpointKeys:
 
 @asynccontextmanager
 async def open_endpoint(local: LocalNode, settings: ZmqSettings, current: CurrentFarm) -> AsyncIterator[FarmEndpoint]:
-    """Have the endpoint's sockets bound while the block lasts; raises `NodeStopped` and `KeyFileError`."""
+    """Bind the endpoint's sockets while the block lasts; raise `NodeStopped` and `KeyFileError`."""
     keys = None
     if settings.keys is not None:
         keys = await trio.to_thread.run_sync(_read_keys, settings.keys, local.configuration.state_dir)

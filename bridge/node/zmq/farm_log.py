@@ -1,22 +1,22 @@
-"""The farm's log as its ØMQ Raft clients see it: this node's own committed prefix, index for index.
+"""The farm's log for ØMQ Raft clients: this node's own committed prefix, index for index.
 
-    the farm's log                              what a client gets
-    application entry            ──▶  STATE       the bytes that `GET /v1/log` gives as its value
-      that named a reqid                          with that reqid
-      any other                                   with a reqid made of its log time and its index
+    the farm's log                              the client's view
+    application entry            ──▶  STATE       the same bytes as the value in `GET /v1/log`
+      with a named reqid                          with that reqid
+      without one                                 with a reqid of its log time and its index
       a copy, or a request out of time            CHECKPOINT
     configuration, no-op         ──▶  CHECKPOINT  so each entry keeps its index
-    the stored snapshot          ──▶  a JSON document of the state that it holds (`bridge.node.zmq.log_snapshot`)
+    the stored snapshot          ──▶  a JSON document of its state (`bridge.node.zmq.log_snapshot`)
 
-A client of this protocol looks for a leader and reads from no other server. Every node has the whole committed log, so
-each endpoint calls itself the leader of its own prefix: a client stays where it connected, and needs no node's leave to
-go to another, where the same entries have the same indexes and reqids. Up to which index the prefix reaches is what
-this node has applied, since the log time of an entry, and whether it is a copy, are known by then.
+A client of this protocol finds a leader and reads from no other server. Every node has the entire committed log, so
+each endpoint is the leader of its own prefix. A client stays where it connected, and can change to another node, where
+the same entries have the same indexes and reqids. The prefix ends at this node's applied index: the log time of an
+entry, and its status as a copy, are known only after application.
 
-The reqid of an entry that named none is 4 bytes of log time in seconds and 8 bytes of index, both big-endian: equal on
-every node, and no two alike. For entries of more than half a year ago log time is not known any more, and reads 0.
+A generated reqid consists of 4 bytes of log time in seconds and 8 bytes of index, both big-endian. It is the same on
+every node, and unique. The log time of entries from more than half a year ago is unknown and becomes 0.
 
-While this node is not a server of a farm the endpoint knows no leader and no entry.
+While this node is not a server of a farm the endpoint has no leader and no entries.
 """
 
 import logging
@@ -57,10 +57,10 @@ _MEMBERS_ARE_THE_FARMS: Final = (
 
 
 class FarmLog:
-    """A `ServedLog` over the farm that this node is a server of at the moment.
+    """A `ServedLog` over the farm that this node serves at the moment.
 
-    `url` is where clients reach this endpoint, `peers` are the URLs of other nodes' endpoints; each is also the peer's
-    id, so that all nodes name them alike. `broadcast` is the URL of the PUB socket, if there is one.
+    Clients reach this endpoint at `url`. `peers` are the URLs of other nodes' endpoints; each URL is also the peer's
+    id, so that all nodes use the same ids. `broadcast` is the URL of the PUB socket, if any.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class FarmLog:
         """Log time, and the prune index at that time."""
 
     def describe(self) -> LogDescription:
-        """How it is now."""
+        """Return the present state of the log."""
         farm = self._current.farm
         if farm is None:
             return LogDescription(is_leader=False, leader=None, peers=self._peers)
@@ -97,7 +97,7 @@ class FarmLog:
         )
 
     async def read(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
-        """Committed entries from `first` on, as clients see them; none if they are compacted."""
+        """Return committed entries from `first` on in the clients' form; none if they are compacted."""
         farm = self._founded()
         limit = min(limit_entries, farm.replica.server.describe().applied - first + 1)
         if limit < 1:
@@ -107,7 +107,7 @@ class FarmLog:
         return tuple(as_clients_see(first + offset, entry, farm.applied_state) for offset, entry in enumerate(entries))
 
     async def read_snapshot(self, offset: int, limit_bytes: int) -> SnapshotChunk | None:
-        """Bytes of the document that stands for the compacted entries."""
+        """Return bytes of the document that replaces the compacted entries."""
         async with self._making_document:
             made = await self._document_of(self._founded())
         if made is None:
@@ -121,15 +121,15 @@ class FarmLog:
         self._updates.update(request, user, answer)
 
     def change(self, request: ChangeRequest, answer: Callable[[ChangeReply], None]) -> None:
-        """Refused."""
+        """Refuse the change: the farm has its own rules for members."""
         answer(ChangeRefused(request.request_id, "Error", _MEMBERS_ARE_THE_FARMS))
 
     def broadcast_url(self) -> str | None:
-        """Where the PUB socket is."""
+        """Return the URL of the PUB socket, if any."""
         return self._broadcast if self._current.farm is not None else None
 
     async def news(self) -> None:
-        """Returns when something has been applied since the call."""
+        """Wait until something is applied after the call."""
         farm = await self._current.founded()
         await farm.applied_state.news()
 
@@ -145,7 +145,7 @@ class FarmLog:
         return self._pruned[1]
 
     def _snapshot_bytes(self, last: LogId | None) -> int:
-        """0 before a client has asked for the document: making it reads the whole snapshot."""
+        """Return the size of the document; 0 before the first request for it, since it reads the entire snapshot."""
         return len(self._document[1]) if self._document is not None and self._document[0] == last else 0
 
     async def _document_of(self, farm: FoundedFarm) -> tuple[LogId, bytes] | None:
@@ -163,7 +163,7 @@ class FarmLog:
 
 
 def as_clients_see(index: Index, entry: Entry, applied_state: AppliedState) -> Entry:
-    """The entry of the farm's log at `index`, with the head of a ØMQ Raft entry."""
+    """Return the entry of the farm's log at `index`, with the head of a ØMQ Raft entry."""
     if entry.kind is not EntryKind.COMMAND or not entry.data or applied_state.is_copy(index, entry.data):
         return no_op_entry(entry.term, NoOp())
     reqid = _named_reqid(entry.data) or made_reqid(index, applied_state.moments.time_at(index))
@@ -171,13 +171,13 @@ def as_clients_see(index: Index, entry: Entry, applied_state: AppliedState) -> E
 
 
 def made_reqid(index: Index, log_time_ms: int | None) -> bytes:
-    """The reqid of an entry that named none."""
+    """Return the reqid of an entry without one."""
     second = 0 if log_time_ms is None else max(0, log_time_ms // 1000) % _SECONDS_LIMIT
     return second.to_bytes(4, "big") + index.to_bytes(REQID_BYTES - 4, "big")
 
 
 def document_of(last: LogId, image: tuple[bytes, ...]) -> bytes:
-    """The document of a stored snapshot, from the pieces of its image; raises `FarmSnapshotError`."""
+    """Return the document of a stored snapshot, from the pieces of its image; raise `FarmSnapshotError`."""
     reader = ImageReader()
     try:
         state = [each for piece in image for each in reader.feed(piece)]
@@ -188,12 +188,12 @@ def document_of(last: LogId, image: tuple[bytes, ...]) -> bytes:
 
 
 def _named_reqid(data: bytes) -> bytes | None:
-    """Only what names one, or hides it behind an escape, is worth decoding."""
+    """Return the reqid in an entry: only the member itself or an escape justifies decoding."""
     return reqid_in(request_of(decode(data))) if b"zmq:" in data or b"\\" in data else None
 
 
 async def _image(farm: FoundedFarm) -> tuple[LogId, tuple[bytes, ...]] | None:
-    """The stored snapshot as it lies on disk; None if it was replaced meanwhile."""
+    """Return the stored snapshot from the disk; None if it was replaced during the read."""
     pieces: list[bytes] = []
     offset, last = 0, None
     while True:

@@ -1,16 +1,15 @@
-"""Which keys the ØMQ endpoint answers, and what each may do; and the endpoint's own key.
+"""The keys of the ØMQ endpoint's clients with their permissions, and the endpoint's own key.
 
     zmq.keys     a file of mode 0600:      reader      rq5+wVEq…            may read the log
                                            collector   8.fG2x…   submit     may also have entries committed
     zmq.key      in the state directory: the endpoint's own key pair, made at the first start
 
-The scopes are those of `bridge.node.raft.client_scopes`.
+The scopes are defined in `bridge.node.raft.client_scopes`.
 
-The file is read again when it has changed, so a key is listed or taken away without a restart; a file that cannot be
-read any more leaves in force what was read before, with an alarm. What has connected with a key that is taken away
-stays connected and may read on until it disconnects; it may not write any more. A connection is known by its key, and
-the scopes are looked up by the key at each update. If it were known by the name, a leaked key that is replaced by a new
-one under the same name would keep its right to write.
+A changed file is read again, so keys are added or removed without a restart. If the file becomes unreadable, its
+previous content stays in force, and an alarm is set. A removed key's connection may read until it disconnects, but may
+not write. A connection is identified by its key, and each update looks up the key's scopes. Names would be unsafe: a
+leaked key, replaced by a new one under the same name, would keep its right to write.
 """
 
 import os
@@ -42,18 +41,18 @@ class ListedKey:
 
 
 class ListedKeys(ListedFile[tuple[ListedKey, ...]]):
-    """The keys that are listed at the moment. `keys`: what `read_listed_keys` found at the start."""
+    """The keys listed at the moment. `keys` is the result of `read_listed_keys` at the start."""
 
     def __init__(self, path: Path, keys: tuple[ListedKey, ...]) -> None:
         super().__init__(partial(read_listed_keys, path), ZMQ_KEYS, "keys")
         self._take(keys)
 
     def is_listed(self, key: bytes) -> bool:
-        """Whether a public key of 32 bytes may connect."""
+        """Return True if a public key of 32 bytes may connect."""
         return key.hex() in self._scopes
 
     def may(self, user: str | None, scope: CommitScope) -> bool:
-        """Whether the public key `user`, in hexadecimal digits, has the scope."""
+        """Return True if the public key `user`, in hexadecimal digits, has the scope."""
         return user is not None and scope in self._scopes.get(user, ())
 
     def _take(self, content: tuple[ListedKey, ...]) -> None:
@@ -61,7 +60,7 @@ class ListedKeys(ListedFile[tuple[ListedKey, ...]]):
 
 
 def read_listed_keys(path: Path) -> tuple[ListedKey, ...]:
-    """The keys in a file; raises `KeyFileError`."""
+    """Return the keys in a file; raise `KeyFileError`."""
     lines = read_lines(path, FILE_LIMIT_BYTES, "keys")
     found = [_listed(line.split(), place) for place, line in lines]
     for what, listed in (("name", [each.name for each in found]), ("key", [each.key for each in found])):
@@ -84,7 +83,7 @@ def _listed(words: list[str], place: str) -> ListedKey:
 
 
 def own_key(state_dir: Path) -> CurveKey:
-    """The endpoint's own key pair, made if there is none; raises `KeyFileError`."""
+    """Return the endpoint's own key pair, made if it is missing; raise `KeyFileError`."""
     path = state_dir / SERVER_KEY_FILE
     if not os.path.lexists(path):
         save_curve_key(path, new_curve_key("endpoint"))

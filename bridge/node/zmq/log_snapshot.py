@@ -1,9 +1,9 @@
-"""What stands for the compacted part of the farm's log, for its readers by ØMQ Raft: the farm's state as JSON.
+"""The replacement of the compacted part of the farm's log for ØMQ Raft clients: the farm's state as JSON.
 
-Servers exchange snapshots as images with checksums, which only a garlicfarm can read. A reader of the log gets this
-document instead, made of the stored snapshot, and goes on with the entry after `index`. Destinations are given by their
-addresses, as in the view. Everything in it is what all servers agreed on, and nothing is this node's alone; two servers
-that compacted at different entries give documents of different indexes.
+Servers exchange snapshots as images with checksums, in a format of garlicfarm. A reader of the log gets this document
+instead, made from the stored snapshot, and continues with the entry after `index`. Destinations are given by their
+addresses, as in the view. The document contains only the state shared by all servers. Two servers with different
+compaction points give documents of different indexes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,19 +23,19 @@ class SnapshotIdentity(Record, frozen=True):
     raft_id: int
     """Its Raft id."""
     name: str
-    """What operators call it."""
+    """Its name for operators."""
     node_id: str
     """Its NodeId, in hexadecimal."""
     standing: str
     """`member`, `retired`, `evicted` or `lapsed`."""
     removed: bool
-    """An operator took it out of the group."""
+    """True if an operator removed it from the group."""
     heard_ms: int | None
-    """Log time of its last report; null if it has none."""
+    """Log time of its last report; null without a report."""
 
 
 class SnapshotLeaf(Record, frozen=True):
-    """A leaf that a structure lists."""
+    """A leaf in a structure."""
 
     destination: str
     """The address of the leaf."""
@@ -44,7 +44,7 @@ class SnapshotLeaf(Record, frozen=True):
 
 
 class SnapshotMaster(Record, frozen=True):
-    """What is published for one master destination."""
+    """The publication of one master destination."""
 
     destination: str
     """The address of the master."""
@@ -53,18 +53,18 @@ class SnapshotMaster(Record, frozen=True):
     published_s: int | None
     """The second of the last accepted publication, since the epoch; null before the first one."""
     leaves: tuple[SnapshotLeaf, ...]
-    """What the structure lists."""
+    """The leaves in the structure."""
 
 
 class LogSnapshot(Document, frozen=True):
     """The farm's state after the entry at `index`."""
 
     index: int
-    """The last entry for which this document stands."""
+    """The last entry that this document replaces."""
     term: int
     """The term of that entry."""
     log_time_ms: int
-    """Log time then, milliseconds since the epoch."""
+    """Log time after that entry, milliseconds since the epoch."""
     level: int
     """The feature level."""
     servers: tuple[SnapshotIdentity, ...]
@@ -78,7 +78,7 @@ class LogSnapshot(Document, frozen=True):
 
 
 def log_snapshot(state: FarmState, index: int, term: int) -> LogSnapshot:
-    """The document of a state."""
+    """Return the document of a state."""
     return LogSnapshot(
         index=index,
         term=term,

@@ -1,21 +1,22 @@
 """Updates by ØMQ Raft clients, committed to the farm's log once for each reqid.
 
-    update ─▶ may it? ──no──▶ expired: final, so the client gives up at once
-           ─▶ under way here? ──▶ accepted
+    update ─▶ permitted? ──no──▶ expired: final, so the client stops
+           ─▶ in progress here? ──▶ accepted
            ─▶ by the table of reqids: in the log ──▶ committed, at the index of the first copy
                                       too old, or too far ahead ──▶ expired
            ─▶ accepted ─▶ names its reqid, signed if its scope is the farm's ─▶ `Submitting`, which finds the leader
                                       ─▶ committed at an index │ its fate is unknown, or no leader: "no leader known"
 
-The protocol has no refusal. A client ends a request when it is told that it expired, and repeats it at anything else,
-so whatever can never succeed is "expired": an entry that is no JSON object, that the leader alone may write, for which
-the key has no scope, and every update at an endpoint that does not take any. The node's counters tell them apart.
+The protocol does not have a refusal. A client ends a request on the reply "expired", and repeats it on any other reply.
+So updates that can never succeed are "expired": invalid JSON objects, entries reserved for the leader, entries beyond
+the key's scopes, and all updates at a read-only endpoint. The node's counters distinguish them.
 
-"No leader known" makes the client wait and repeat the same reqid, here or elsewhere; the table of reqids in the farm's
-state (`bridge.core.state.reqids`) then finds the first copy, whichever node submitted it. Freshness is judged by log
-time. A node whose share of the table is full makes its clients wait likewise: places become free with log time. It
-moves once in a reporting period and stands still without a leader; so a reqid that is too far ahead of log
-time, and not ahead of this machine's clock, is told to wait instead: log time catches up.
+"No leader known" makes the client wait and repeat the same reqid, here or elsewhere. The table of reqids in the farm's
+state (`bridge.core.state.reqids`) then finds the first copy from any node. Freshness is measured by log time. If this
+node's share of the table is full, clients wait, too: places become free with log time.
+
+Log time moves once in a reporting period, and not without a leader. So a reqid that is too far ahead of log time, but
+not of this machine's clock, also waits until log time catches up.
 """
 
 from collections import Counter
@@ -48,7 +49,7 @@ Answer = Callable[[UpdateReply], None]
 
 
 class FarmUpdates(TaskOwner):
-    """`keys`: of the clients that may write; None where no client may."""
+    """Handles updates; `keys` are the clients that may write, None permits no client."""
 
     def __init__(self, current: CurrentFarm, keys: ListedKeys | None, alarms: Alarms) -> None:
         self._current = current
@@ -58,7 +59,7 @@ class FarmUpdates(TaskOwner):
         self.counters: Counter[UpdateResult] = Counter()
 
     def update(self, request: UpdateRequest, user: str | None, answer: Answer) -> None:
-        """As `ServedLog` has it."""
+        """Handle an update; see `ServedLog`."""
         reqid = request.request_id
         if self._keys is None:
             self._refuse(UpdateResult.READ_ONLY, reqid, answer)
