@@ -63,7 +63,7 @@ class FoundedFarm:
     replica: Replica
     signer: EntrySigner
     submitting: Submitting
-    """Submits entries of clients and operators."""
+    """The submission of entries from clients and operators."""
     background_tasks: BackgroundTasks
     reconciling: Reconciling
     identities: Identities

@@ -83,7 +83,7 @@ class ControlError(Exception):
 
 
 class ControlClient:
-    """Sends requests to the node at one address. An async context manager; not for several tasks at a time."""
+    """A client of the node at one address. An async context manager; not for several tasks at a time."""
 
     def __init__(
         self,
@@ -397,7 +397,7 @@ class _Tcp(httpcore.TrioBackend):
 
 
 class _TrustedSocket(httpcore.TrioBackend):
-    """Connects to a node's socket if this user or root has made it and runs its process."""
+    """A backend that connects to a node's socket if this user or root has made it and runs its process."""
 
     def __init__(self, path: Path, user_of: Callable[[trio.socket.SocketType], int | None]) -> None:
         self._path = path

@@ -58,7 +58,7 @@ _USERS: Final = frozenset({"user", "i2cp_username"})
 
 
 class Debugging:
-    """Handles the route above."""
+    """The handler of the route above."""
 
     def __init__(self, configuration: NodeConfiguration) -> None:
         self._configuration = configuration

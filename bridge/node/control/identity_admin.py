@@ -88,7 +88,7 @@ WAITED_FOR = PASSING - {ChangeRefusal.NOT_LEADER, ChangeRefusal.LEADERSHIP_LOST}
 
 
 class IdentityAdmin:
-    """Handles the routes above."""
+    """The handlers of the routes above."""
 
     def __init__(
         self,

@@ -118,7 +118,7 @@ def exposition(view: FarmView, durations: Durations | None = None) -> bytes:
 
 
 class _DurationCollector(Collector):
-    """Collects the histograms of durations."""
+    """The collector of histograms of durations."""
 
     def __init__(self, durations: Durations) -> None:
         self._durations = durations
@@ -131,7 +131,7 @@ class _DurationCollector(Collector):
 
 
 class _ViewCollector(Collector):
-    """Collects the metrics of one view."""
+    """The collector of one view's metrics."""
 
     def __init__(self, view: FarmView) -> None:
         self._view = view

@@ -110,7 +110,7 @@ def new_counters() -> Counter[ControlEvent]:
 
 
 class Routes:
-    """Replies to requests by handlers."""
+    """The dispatcher of requests to handlers."""
 
     def __init__(self, handlers: Handlers, counters: Counter[ControlEvent] | None = None) -> None:
         """Set the handlers; `counters` come from `new_counters`."""

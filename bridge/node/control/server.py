@@ -82,7 +82,7 @@ class _Client:
 
 
 class ControlServer:
-    """Serves the handlers at `path` until cancelled."""
+    """The server of the handlers at `path`; `run` it until cancelled."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ _UNREADABLE = "unreadable"
 
 
 class ViewBuilder:
-    """Builds the node's view of the farm and of this node."""
+    """The builder of the node's view of the farm and of this node."""
 
     def __init__(
         self,

@@ -88,7 +88,7 @@ class FarmGroupOffsets:
         return {self._topic: CommittedOffset(noted.offset, noted.leader_epoch, noted.metadata)}
 
     def may_use(self, group: str, principal: str | None) -> bool:
-        """Return True if this user owns the group, or nobody does."""
+        """Return True if this user owns the group, or if it has no owner."""
         farm = self._current.farm
         noted = None if farm is None else farm.state.kafka.group(group, farm.state.log_time_ms)
         return farm is None or noted is None or noted.principal in {"", owner_in(farm, principal)}
@@ -167,6 +167,12 @@ class FarmGroupOffsets:
                 known.noted = max(known.noted, covers)
 
     async def _is_nothing_new(self, farm: FoundedFarm, group: str, wanted: CommittedOffset) -> bool:
+        """Return True if only invisible entries are between the stored offset and this one, so it need not be written.
+
+        A group's offset is an entry of the log, and may move the position of the group by one, as a control record
+        does. The group would commit that position, which is an entry, and so on. An offset is written again after a
+        day, because groups without commits for a week are dropped.
+        """
         noted = farm.state.kafka.groups.get(group)
         if noted is None or farm.state.log_time_ms - noted.noted_ms > RENEW_MS or noted.metadata != wanted.metadata:
             return False

@@ -51,7 +51,7 @@ PIECE_BYTES: Final = 512 * 1024
 
 
 class Producing:
-    """Handles the requests of producers. `users` may produce; None permits no client."""
+    """The handler of producers' requests. `users` may produce; None permits no client."""
 
     def __init__(self, current: CurrentFarm, users: ListedUsers | None, alarms: Alarms) -> None:
         self._current = current

@@ -41,7 +41,7 @@ Notice = tuple[FarmMember, int]
 
 
 class Calls(Protocol):
-    """Opens connections to servers and verifies their identity."""
+    """The opener of connections, which verifies the identity of servers."""
 
     async def dial(self, address: PeerAddress, expected: int | None = None) -> Dialed:
         """Connect; raise GarlicFarmError."""

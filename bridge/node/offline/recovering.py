@@ -142,7 +142,11 @@ class RecoveryPlan:
 
 
 async def plan_recovery(state_dir: Path, cut_after: Index | None = None, reset: Reset | None = None) -> RecoveryPlan:
-    """Read the directory, up to the cut; raise RecoveryError."""
+    """Read the directory, up to the cut; raise RecoveryError.
+
+    `cut_after` omits a damaged end of the log, and `reset` restarts term, log time or publication seconds. Both are
+    only for a new cluster: servers of one cluster must not disagree about their agreed past.
+    """
     try:
         survivor = await read_directory(state_dir, cut_after)
     except StateReadingError as error:
@@ -243,6 +247,13 @@ def _make(plan: RecoveryPlan, state: bytes) -> None:
 
 
 def _exchange(plan: RecoveryPlan, state: bytes) -> None:
+    """Replace the old storage by the new cluster's, step by step.
+
+    A crash between two steps leaves `formation.recovering.json`, with which a node refuses to start: the log could
+    belong to either cluster. `recover` may be called again at any point. Until the last step `formation.json` is the
+    old one. So the next call finds the old log, even in `raft.of-…`, and starts from scratch. If the new founding were
+    written earlier, that call would interpret the old log by it, and confuse servers.
+    """
     state_dir, storage, making = plan.state_dir, plan.state_dir / RAFT_DIRECTORY, plan.state_dir / MAKING
     aside, recovery_file = plan.aside or state_dir, plan.state_dir / RECOVERY_FILE_NAME
     old = storage_of(state_dir, plan.survivor.cluster_id)

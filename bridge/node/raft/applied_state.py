@@ -65,7 +65,7 @@ def _ignore(_: object) -> None:
 
 
 class AppliedState:
-    """Applies committed entries in order (`apply`), and replies to queries about their result."""
+    """The shell of the state machine: it applies committed entries in order, and replies to queries."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class AppliedState:
         """
         self._farm = Farm(log_time_base_ms, founders=founders)
         self.entries = EntryReader(cluster_id)
-        """Reads entries of this farm's log, with their authors."""
+        """The reader of this farm's entries, with their authors."""
         self.log_time = LogTime(log_time_base_ms, now_ms(), self._farm.tuning.period_ms)
         self.moments = LogTimeIndex.from_base(log_time_base_ms)
         """Log time by entry."""

@@ -27,7 +27,7 @@ from bridge.wire.log.handover_entries import Handover, handover_entry, handover_
 from consensus import ServerBusyError, ServerStoppedError, TransferOutcome, integer_id
 
 ORDERS_WAITING = 4
-"""Orders that wait for the leader's transfer. It serves all orders of a term."""
+"""The limit of waiting orders: one transfer serves all orders of a term."""
 LEAST_PATIENCE_S = 5.0
 
 

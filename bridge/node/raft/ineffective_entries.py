@@ -27,7 +27,7 @@ CAUSES_MAX = 8
 
 
 class IneffectiveEntries:
-    """Sets the alarm in `record`, once per entry; `run` clears it."""
+    """The counter of such entries: `record` counts one and may set the alarm, `run` clears it."""
 
     def __init__(self, alarms: Alarms) -> None:
         self._alarms = alarms

@@ -110,7 +110,7 @@ class _Repeated:
 
 
 class RefusedConnections:
-    """Writes incidents of the metrics to the trace, and sets alarms if an operator can remedy them."""
+    """The observer of failed connections: it writes events, and sets alarms if an operator can act."""
 
     def __init__(self, trace: EventLog, alarms: Alarms, name_of: Callable[[int], str | None] = lambda _: None) -> None:
         """Replace Raft ids in texts by the names that `name_of` returns."""

@@ -65,7 +65,7 @@ class SubmittedUpdate:
 
 
 class Submitting:
-    """Submits entries; `name` identifies one run of this node."""
+    """The submission of clients' entries; `name` identifies one run of this node."""
 
     def __init__(self, replica: Replica, applied_state: AppliedState, signer: EntrySigner, name: str) -> None:
         self._replica = replica

@@ -37,7 +37,7 @@ _STACKED: Final = ("br", "bond", "docker", "gif", "stf", "tap", "team", "tun", "
 
 
 class LoopLag:
-    """Measures the lag of the trio loop that runs `run`."""
+    """The measured lag of the trio loop that runs `run`."""
 
     def __init__(self, interval_s: float = LAG_INTERVAL_S, window: int = LAG_WINDOW) -> None:
         self._interval_s = interval_s
@@ -62,7 +62,7 @@ class LoopLag:
 
 
 class HostSampler:
-    """Reads the host's counters; one per process."""
+    """The reader of the host's counters; one per process."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()

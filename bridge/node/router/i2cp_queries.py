@@ -51,7 +51,7 @@ class LookupResult:
 
 
 class RouterQueries:
-    """Queries one router. `run` it."""
+    """The queries of one router. `run` it."""
 
     def __init__(self, access: I2cpAccess) -> None:
         self._access = access

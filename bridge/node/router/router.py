@@ -151,7 +151,7 @@ class LocalLeaves:
 
 
 class FileRouter:
-    """Keeps each published structure in `<directory>/<b32>.meta-ls2`."""
+    """A directory instead of a router, with each published structure in `<directory>/<b32>.meta-ls2`."""
 
     def __init__(
         self,

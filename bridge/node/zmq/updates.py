@@ -49,7 +49,7 @@ Answer = Callable[[UpdateReply], None]
 
 
 class FarmUpdates(TaskOwner):
-    """Handles updates; `keys` are the clients that may write, None permits no client."""
+    """The handler of updates; `keys` are the clients that may write, None permits no client."""
 
     def __init__(self, current: CurrentFarm, keys: ListedKeys | None, alarms: Alarms) -> None:
         self._current = current
