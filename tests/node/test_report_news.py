@@ -12,10 +12,12 @@ from trio.testing import MockClock
 
 from bridge.api.control import SubmitAnswer, SubmitOutcome
 from bridge.core.log.records import LeafStatus, Report
+from bridge.core.membership.reconcile import GRACE_DEFAULT_MS, VOTERS_MAX_DEFAULT
 from bridge.node.settings.configuration import reported_settings
 from bridge.node.tasks.reporting import CONFIGURATION_EVERY_MS, ReportNews
 from bridge.wire.i2p.structures import base64_encode
 from bridge.wire.log.entries import encode
+from gossip.node import DEFAULT_CAPACITY
 from tests.node.farm_stage import LEAF, NOW_MS, Stage, machine_clock, rival_report
 from tests.node.test_configuration import load
 
@@ -114,7 +116,20 @@ async def test_no_path_address_or_key_is_among_the_settings_that_are_reported(tm
         """,
     )
     said = json.loads(encode(rival_report(), config=reported_settings(configuration)))["config"]
-    assert said["leaves"] == said["masters"] == 1
+    assert said == {
+        "masters": 1,
+        "leaves": 1,
+        "demo": False,
+        "transport": "tls",
+        "gossipCapacity": DEFAULT_CAPACITY,
+        "timing": "lan",
+        "votersMax": VOTERS_MAX_DEFAULT,
+        "grace": GRACE_DEFAULT_MS,
+        "admit": "ask",
+        "pace": "normal",
+        "reportingPeriod": 30_000,
+        "routerKind": "file",
+    }
     text = json.dumps(said)
     for secret in ("secret", "127.0.0", LEAF.base64[:40], str(tmp_path)):
         assert secret not in text

@@ -21,7 +21,7 @@ from bridge.core.log.fields import NAME
 from bridge.core.state.farm_state import MASTERS_MAX
 from bridge.node.settings.choices import LogFormat, LogLevel, PublishingPace, RouterKind, TransportKind
 from bridge.node.settings.clients import KafkaSettings, ZmqSettings, read_kafka, read_zmq
-from bridge.node.settings.declared import Declared, Setting, Tables, declared_in
+from bridge.node.settings.declared import Declared, Setting, Tables, declared_in, written
 from bridge.node.settings.machine import ChosenAddress, Machine, NoAddressError, choose_address
 from bridge.node.settings.masters import (
     REPORTING_PERIOD_I2P_MS,
@@ -161,7 +161,12 @@ class NodeConfiguration:
         ),
     ] = frozenset()
     demo: Annotated[
-        bool, Setting("throwaway destinations that no real router accepts; `garlicfarm up` writes it", shared=True)
+        bool,
+        Setting(
+            "throwaway destinations that no real router accepts; `garlicfarm up` writes it",
+            shared=True,
+            reported="demo",
+        ),
     ] = False
     transport: Annotated[
         TransportKind,
@@ -169,6 +174,7 @@ class NodeConfiguration:
             '`"tls"`: gossip, and TLS between the servers; `"i2p"`: no gossip, I2P names only, by the HTTP proxy of'
             " this machine's router",
             shared=True,
+            reported="transport",
         ),
     ] = TransportKind.TLS
     gossip: GossipSettings | None
@@ -310,25 +316,14 @@ def _read_control(section: Section) -> ControlSettings | None:
 
 
 def reported_settings(configuration: NodeConfiguration) -> dict[str, object]:
-    """Return the settings that a node reports to the farm (`config` of its entries): an allow-list.
+    """Return the settings that the node reports to the farm: those declared as `reported`, and two numbers of tables.
 
-    Other settings are never reported, so a new setting is secret by default. Paths, addresses and names of keys are
-    excluded: every member reads the log, and it is kept.
+    Paths, addresses and names of keys are not reported: every member reads the log, and keeps it.
     """
-    consensus, publishing = configuration.consensus, configuration.publishing
-    found: dict[str, object] = {
-        "transport": configuration.transport.value,
-        "timing": consensus.timing.value,
-        "votersMax": consensus.voters_max,
-        "grace": consensus.grace_ms,
-        "admit": consensus.admit.value,
-        "reportingPeriod": publishing.reporting_period_ms,
-        "pace": publishing.pace.value,
-        "routerKind": configuration.router.kind.value,
-        "masters": len(configuration.masters),
-        "leaves": len(configuration.leaves),
-        "demo": configuration.demo,
-    }
-    if configuration.gossip is not None:
-        found["gossipCapacity"] = configuration.gossip.capacity
+    table = written(configuration)
+    found: dict[str, object] = {"masters": len(configuration.masters), "leaves": len(configuration.leaves)}
+    for each in SETTINGS.values():
+        section = table.get(each.table, {}) if each.table else table
+        if each.setting.reported and each.key in section:
+            found[each.setting.reported] = section[each.key]
     return found

@@ -112,6 +112,7 @@ class PublishingSettings:
             '`"reporting-period"` publishes a change with the next report; for `router.kind = "file"` only, since a'
             " router takes one structure a minute",
             shared=True,
+            reported="pace",
         ),
     ] = PublishingPace.NORMAL
     reporting_period_ms: Annotated[
@@ -123,6 +124,7 @@ class PublishingSettings:
             600_000,
             default=f"{REPORTING_PERIOD_MS}; with `i2p` {REPORTING_PERIOD_I2P_MS}",
             shared=True,
+            reported="reportingPeriod",
         ),
     ] = REPORTING_PERIOD_MS
 

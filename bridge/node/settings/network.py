@@ -100,7 +100,14 @@ class GossipSettings:
     interface: str | None = None
     """The interface of the broadcast address, if the address alone does not name the network (IPv6)."""
     capacity: Annotated[
-        int, Setting("number of peers that this node probes and that probe it", 1, CAPACITY_LIMIT, shared=True)
+        int,
+        Setting(
+            "number of peers that this node probes and that probe it",
+            1,
+            CAPACITY_LIMIT,
+            shared=True,
+            reported="gossipCapacity",
+        ),
     ] = DEFAULT_CAPACITY
     timing: Annotated[
         Timing, Setting('`"local"` is for several nodes on one machine', words=("lan", "local"), shared=True)
@@ -142,6 +149,7 @@ class ConsensusSettings:
             " all other times are in proportion",
             default='`"lan"`; with `i2p` `"i2p"`',
             shared=True,
+            reported="timing",
         ),
     ] = Timing.LAN
     seeds: Annotated[
@@ -179,9 +187,9 @@ class ConsensusSettings:
             shared=True,
         ),
     ] = 64 * 1024 * 1024
-    voters_max: Annotated[int, Setting("number of voters, odd; applies while this node leads", 1, 9, shared=True)] = (
-        VOTERS_MAX_DEFAULT
-    )
+    voters_max: Annotated[
+        int, Setting("number of voters, odd; applies while this node leads", 1, 9, shared=True, reported="votersMax")
+    ] = VOTERS_MAX_DEFAULT
     grace_ms: Annotated[
         int,
         Setting(
@@ -189,6 +197,7 @@ class ConsensusSettings:
             1_000,
             7 * 24 * 3600 * 1000,
             shared=True,
+            reported="grace",
         ),
     ] = GRACE_DEFAULT_MS
     admit: Annotated[
@@ -197,6 +206,7 @@ class ConsensusSettings:
             'nodes beyond the founders: `"ask"` waits for `garlicfarm node approve`; `"all"` admits each node with'
             " the key file, one in a reporting period; applies while this node leads, so set it alike on all",
             shared=True,
+            reported="admit",
         ),
     ] = AdmissionChoice.ASK
     derived: frozenset[str] = field(default=frozenset(), compare=False)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bridge.node.router.i2cp_router import I2cpRouterAccess
 
 _I2CP_DEFAULT: Final = Link("127.0.0.1", 7654)
-_KIND: Final = Setting('`"file"`: without a router; `"i2cp"`: a real router', shared=True)
+_KIND: Final = Setting('`"file"`: without a router; `"i2cp"`: a real router', shared=True, reported="routerKind")
 
 
 @dataclass(frozen=True, slots=True)
