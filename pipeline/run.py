@@ -86,7 +86,7 @@ class Progress:
 _ALL_KNOWN = Unread()
 
 
-class ProblemsTold:
+class ProblemReports:
     """Tells once what is wrong with which farm, and once that it is not any more."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -108,7 +108,7 @@ def _show_nothing(_: Progress) -> None:
     """The default: no line."""
 
 
-def _tell_nothing(_: str) -> None:
+def _report_nothing(_: str) -> None:
     """The default: report nothing."""
 
 
@@ -137,7 +137,7 @@ class RunSettings:
     """Whether the servers are watched (`pipeline/watch`)."""
     keep_ms: int | None = None
     """How much history is kept, in log time; None keeps all."""
-    tell: Callable[[str], None] = _tell_nothing
+    tell: Callable[[str], None] = _report_nothing
     """Gets what an operator should know while the run goes on."""
     metrics: RunMetrics | None = None
     """Counts what becomes of batches."""
@@ -378,8 +378,8 @@ def claim_range(output: Path, first: int, last: int) -> None:
     except (OSError, ValueError):
         found = None
     if found != wanted:
-        told = "the tables of another run" if found is None else f"another part of the log ({found})"
-        raise FarmLogError(f"{output} contains {told}; choose another output directory")
+        content = "the tables of another run" if found is None else f"another part of the log ({found})"
+        raise FarmLogError(f"{output} contains {content}; choose another output directory")
 
 
 def _note(path: Path, content: dict[str, int]) -> None:
@@ -402,7 +402,7 @@ def _follow(
     check: Callable[[], None] = _check_nothing,
 ) -> None:
     """Until all queries have ended, or one of them has failed. What `check` raises ends all too."""
-    side_by_side, problems = SideBySide(kept, patience), ProblemsTold(settings.tell)
+    side_by_side, problems = SideBySide(kept, patience), ProblemReports(settings.tell)
     with deferred() as interrupt:
         try:
             while side_by_side.step():

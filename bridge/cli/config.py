@@ -176,8 +176,8 @@ def _check(path: Path, text: str) -> None:
         load_configuration(trial, Overrides())
     except ConfigurationError as error:
         reason = str(error).replace(str(trial), str(path))
-        told = "; give the address with --bind HOST:PORT" if "gossip.bind" in reason and "--bind" not in reason else ""
-        raise ConfigurationError(f"{reason}{told}") from error
+        hint = "; give the address with --bind HOST:PORT" if "gossip.bind" in reason and "--bind" not in reason else ""
+        raise ConfigurationError(f"{reason}{hint}") from error
     finally:
         trial.unlink(missing_ok=True)
 

@@ -381,13 +381,13 @@ def verify(*, directory: Path, as_json: bool) -> None:
     if as_json:
         print_json(_output(place, result))
     else:
-        _tell(place, result)
+        _print_verification(place, result)
     sys.exit(
         {StorageVerdict.DAMAGED: DAMAGED, StorageVerdict.EMPTY: 2, StorageVerdict.NOT_A_LOG: 2}.get(result.verdict, 0)
     )
 
 
-def _tell(place: Path, result: Verification) -> None:
+def _print_verification(place: Path, result: Verification) -> None:
     echo(f"{place}: {_HEADS[result.verdict]}")
     if result.live:
         echo(f"  {_LIVE}")

@@ -120,10 +120,10 @@ class NodeLog:
 
     def fail(self, reason: str) -> NoReturn:
         """End with exit code 1, and the reason as the last record."""
-        self.say_last(reason)
+        self.log_end(reason)
         sys.exit(REFUSED)
 
-    def say_last(self, reason: str) -> None:
+    def log_end(self, reason: str) -> None:
         """Write the reason why the process ends, and wait a moment for the reader of the log."""
         if self._is_json:
             LOG.critical("%s", reason, extra={"event": ENDED})

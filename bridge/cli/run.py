@@ -116,7 +116,7 @@ def run(
     form = None if log_format is None else LogFormat(log_format)
     level = None if log_level is None else LogLevel(log_level)
     log = NodeLog(form, level)
-    deadline = StopDeadline(log.say_last)
+    deadline = StopDeadline(log.log_end)
     ends: list[str] = []
     interrupted = False
     try:

@@ -115,7 +115,7 @@ async def _run(farm: LocalFarm, options: Options) -> None:
             nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
             nursery.start_soon(watch.run)
             # Said before the live view too: it stands on the terminal again when the view ends.
-            _say_what_this_is(farm, options)
+            _print_introduction(farm, options)
             if live:
                 nursery.start_soon(_show_live, nursery.cancel_scope, watch)
             else:
@@ -195,7 +195,7 @@ def _log_tail(node: NodeFiles) -> str:
     return f" ({tail})" if tail else ""
 
 
-def _say_what_this_is(farm: LocalFarm, options: Options) -> None:
+def _print_introduction(farm: LocalFarm, options: Options) -> None:
     echo(NOTICE)
     again = "Continuing the farm" if farm.continued else "A new farm"
     echo(f"{again} of {len(farm.nodes)} nodes in {farm.directory}; each is a separate process.")

@@ -146,8 +146,8 @@ def rows(lines: list[Text], limit: int, style: str, keep: int = 0) -> list[Text]
     below = len(lines) - shown - above
     if above and not below and shown:
         return [_hidden(f"… {above} more above", style, lines), *lines[above:]]
-    said = f"… {above} more above, {below} below" if above and shown else f"… {above + below} more"
-    return [*lines[above : above + shown], _hidden(said, style, lines)]
+    text = f"… {above} more above, {below} below" if above and shown else f"… {above + below} more"
+    return [*lines[above : above + shown], _hidden(text, style, lines)]
 
 
 def _hidden(said: str, style: str, lines: Sequence[Text]) -> Text:

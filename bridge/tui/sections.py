@@ -161,8 +161,8 @@ def local_header(farm: LocalFarmView, canvas: Canvas) -> list[Text]:
     )
     best = best_view(farm)
     if best is None:
-        said = "starting…" if running or not farm.processes else "No node runs: this farm does not publish"
-        return [canvas.line((said, palette.doubtful)), first]
+        text = "starting…" if running or not farm.processes else "No node runs: this farm does not publish"
+        return [canvas.line((text, palette.doubtful)), first]
     return [verdict_line(best.verdict, canvas), first, raft_line(best, canvas)]
 
 
@@ -216,22 +216,22 @@ def table_of_members(heading: Text, lines: list[Text], chosen: int) -> ScreenSec
 def _process_parts(
     process: ProcessView, member: MemberView | None, follower: FollowerView | None, palette: Palette
 ) -> list[Part]:
-    told: list[Part] = [("starting", palette.doubtful), "-", "-"]
+    parts: list[Part] = [("starting", palette.doubtful), "-", "-"]
     peers = None if member is None else member.peer_count
     if process.view is not None:
         raft, peers = process.view.raft, process.view.gossip.peer_count
         role = process.view.node.phase.value if raft.role is RaftRole.NONE else raft.role.value
-        told = [(role, role_style(raft.role, palette)), str(raft.term), str(raft.commit_index)]
+        parts = [(role, role_style(raft.role, palette)), str(raft.term), str(raft.commit_index)]
     gossip: list[Part] = [("-", palette.dim)] * 4
     if member is not None:
         gossip = [status_part(member, palette), incarnation_text(member), rtt_text(member), known(peers)]
-    return [known(process.pid), *told, lag_part(follower, palette), *gossip]
+    return [known(process.pid), *parts, lag_part(follower, palette), *gossip]
 
 
 def _stopped_parts(process: ProcessView, member: MemberView | None, palette: Palette) -> list[Part]:
     """A process that ended: how, and what the others say, in place of figures that it no longer has."""
-    said = "" if member is None else f"; other nodes report it {member.status.value}"
-    return [("-", palette.dim), ("stopped", palette.bad), (f"{process.detail}{said}", palette.bad)]
+    status = "" if member is None else f"; other nodes report it {member.status.value}"
+    return [("-", palette.dim), ("stopped", palette.bad), (f"{process.detail}{status}", palette.bad)]
 
 
 def publishing_section(view: FarmView, canvas: Canvas) -> ScreenSection:
@@ -317,16 +317,16 @@ def weights_lines(weights: WeightsView, canvas: Canvas) -> list[Text]:
 
 def _weights(weights: WeightsView, canvas: Canvas) -> list[tuple[str, str]]:
     palette = canvas.palette
-    told = [(f"excluded {short_address(each.destination)}", palette.bad) for each in weights.excluded]
-    told += [
+    parts = [(f"excluded {short_address(each.destination)}", palette.bad) for each in weights.excluded]
+    parts += [
         (f"{short_address(each.destination)} x {each.factor:g} by an operator", palette.doubtful)
         for each in weights.costs
     ]
-    told += [
+    parts += [
         (f"{short_address(each.destination)} x {each.factor:g} by the pipeline {duration(each.age_ms)} ago", "")
         for each in weights.factors
     ]
-    return told
+    return parts
 
 
 def alarms_section(alarms: tuple[AlarmView, ...], canvas: Canvas) -> ScreenSection:

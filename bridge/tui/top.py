@@ -125,7 +125,7 @@ async def show_local_farm(
     live = LiveView(state=ViewState(quit_question="Stop the whole farm?"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_watch, picture, live)
-        nursery.start_soon(_hear, events, live)
+        nursery.start_soon(_collect_events, events, live)
         nursery.start_soon(_read_log, live)
         nursery.start_soon(_carry_out, live)
         await _show(live, console or Console())
@@ -150,7 +150,7 @@ async def _watch(picture: Callable[[], LocalFarmView], live: LiveView) -> None:
         await trio.sleep(ASK_EVERY_S / 2)
 
 
-async def _hear(events: AsyncIterable[TraceEvent], live: LiveView) -> None:
+async def _collect_events(events: AsyncIterable[TraceEvent], live: LiveView) -> None:
     async for event in events:
         live.history.add([event])
 

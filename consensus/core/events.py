@@ -55,13 +55,13 @@ class DeadlineReached:
 class Proposed:
     """A client's request to append `commands`, in order. `proposal_id` comes back in the one `ProposalResolved`.
 
-    With `tell_accepted` a `ProposalAccepted` precedes it, unless the proposal is refused. With `control` they are
+    With `report_accepted` a `ProposalAccepted` precedes it, unless the proposal is refused. With `control` they are
     records of the protocol instead of commands.
     """
 
     proposal_id: int
     commands: tuple[bytes, ...]
-    tell_accepted: bool = False
+    report_accepted: bool = False
     control: bool = False
 
 

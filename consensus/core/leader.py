@@ -118,7 +118,7 @@ class Leader:
             self.tracker.wake_by(replica.now + replica.options.stall_timeout_ms)
         self._pending.append(Pending(proposed.proposal_id, replica.log.last_index, size))
         self._pending_bytes += size
-        if proposed.tell_accepted:
+        if proposed.report_accepted:
             replica.outbox.add(ProposalAccepted(proposed.proposal_id, replica.log.last))
         self.replication.appended()
         self._resolve_committed()

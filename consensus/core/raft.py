@@ -229,7 +229,7 @@ class Raft:
             case AppendEntries() | InstallSnapshot():
                 self._append_receiver.receive(message)
             case TimeoutNow():
-                self._told_to_campaign(message)
+                self._campaign_for_transfer(message)
             case VoteReply() | AppendReply() | SnapshotReply() | TimeoutNowReply():
                 self._replied(sender, message)
             case _:
@@ -271,7 +271,7 @@ class Raft:
         if election.answer_vote(replica, request):
             role.follow_no_leader_until(replica.random_election_deadline())
 
-    def _told_to_campaign(self, order: TimeoutNow) -> None:
+    def _campaign_for_transfer(self, order: TimeoutNow) -> None:
         """Campaign immediately on the leader's order, unless we cannot."""
         replica = self._replica
         match self._role.current:

@@ -48,7 +48,7 @@ class Follower:
         """Drop the leader that resigned, and listen to candidates."""
         self.former, self.leader, self.contact_ms = self.leader, None, None
 
-    def hears_a_leader(self, replica: Replica) -> bool:
+    def has_recent_leader(self, replica: Replica) -> bool:
         """Return True if the last contact of the leader is more recent than the leader stickiness."""
         if self.contact_ms is None:
             return False
@@ -101,7 +101,7 @@ class ServerRole:
             case Leader():
                 return True
             case Follower() as role:
-                return role.hears_a_leader(self._replica)
+                return role.has_recent_leader(self._replica)
             case Candidate():
                 return False
 

@@ -205,7 +205,7 @@ class Batches:
             self._unaccepted[number] = batch
         self._calls.begin(self._calls.batches, number, lambda answer: self._answered(number, batch, answer))
         commands = tuple(command for proposal in batch for command in proposal.commands)
-        return Proposed(proposal_id=number, commands=commands, tell_accepted=wants_accepted, control=batch[0].control)
+        return Proposed(proposal_id=number, commands=commands, report_accepted=wants_accepted, control=batch[0].control)
 
     def accepted(self, effect: ProposalAccepted) -> None:
         """Report the append of a batch to the clients that requested it."""

@@ -171,7 +171,7 @@ def _check_log(reader: ReadOnlyDirectory, state: StoredState, result: Verificati
     except FileNotFoundError as error:
         result.faults.append(f"the file '{Path(error.filename).name}' went away while it was being read")
         return
-    _tell_log(scan, state, result)
+    _record_log(scan, state, result)
 
 
 def counted(number: int, one: str, many: str) -> str:
@@ -179,7 +179,7 @@ def counted(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-def _tell_log(scan: Scan, state: StoredState, result: Verification) -> None:
+def _record_log(scan: Scan, state: StoredState, result: Verification) -> None:
     result.entries = scan.last.index - scan.start.index
     result.first_index, result.segments = scan.start.index + 1, len(scan.segments)
     result.last_index, result.last_term = scan.last.index, scan.last.term

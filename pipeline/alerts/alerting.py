@@ -172,9 +172,9 @@ class Alerting:
                 # Also at the end: what was delivered at the last moment must not be sent again by the next run.
                 self._store.flush()
             except (QueryError, OSError) as error:
-                self._told_once(f"alerts: {error}")
+                self._report_once(f"alerts: {error}")
             except Exception as error:  # noqa: BLE001 - no alert is worth the end of the tables
-                self._told_once(f"alerts, by a fault of the pipeline: {error!r}")
+                self._report_once(f"alerts, by a fault of the pipeline: {error!r}")
             if is_stopped:
                 return
             with self._changed:
@@ -266,9 +266,9 @@ class Alerting:
         if delivered:
             self._store.keep([_with_delivered(alert, delivered) for alert in self._store.alerts])
         for outcome in outcomes:
-            self._tell_of(outcome)
+            self._report_delivery(outcome)
 
-    def _tell_of(self, outcome: Delivery) -> None:
+    def _report_delivery(self, outcome: Delivery) -> None:
         key = (outcome.receiver, outcome.message_id)
         shown = next(each.channel.shown for each in self._receivers if each.channel.name == outcome.receiver)
         if outcome.error:
@@ -286,7 +286,7 @@ class Alerting:
         if self._metrics is not None:
             self._metrics.alert_tried(is_delivered=not outcome.error)
 
-    def _told_once(self, problem: str) -> None:
+    def _report_once(self, problem: str) -> None:
         if problem != self._problem:
             self._tell(problem)
         self._problem = problem

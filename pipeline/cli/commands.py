@@ -28,9 +28,9 @@ from pipeline.cli.options import (
     an_address,
     opened,
     output_option,
+    reported_errors,
     serving_metrics,
     spark_options,
-    told_plainly,
 )
 from pipeline.cli.places import Directory, Farms, LogPlace, Nodes, Topic, place_options, traces_of
 from pipeline.cli.queries import query, report, views
@@ -192,7 +192,7 @@ def run(*, place: LogPlace, spark: Callable[..., SparkSession], alerts: AlertPla
         line.clear()
         _print(last_rows(options.output, ROWS_SHOWN), as_json=options.as_json)
 
-    with told_plainly(line, endless=not options.once), ExitStack() as held:
+    with reported_errors(line, endless=not options.once), ExitStack() as held:
         source = {"start": options.start, **place.options(), "maxEntriesPerBatch": str(options.entries_per_batch)}
         for package in place.packages():
             line.tell(f"Spark takes {package} from its cache, or from Maven's repository if this is the first time")
@@ -276,7 +276,7 @@ def backfill(
     if last < first:
         raise click.UsageError(f"--to {last} is before --from {first}")
     line = ProgressLine()
-    with told_plainly(line), ExitStack() as held:
+    with reported_errors(line), ExitStack() as held:
         source = {
             **place.options(),
             "start": str(first),
@@ -321,7 +321,7 @@ def generate_log(*, routers: int, days: float, seed: int, output: Path, labels: 
             " tests of the tables; `what-if` and the weighing take only the servers that reported last.",
             err=True,
         )
-    with told_plainly(line):
+    with reported_errors(line):
         model = LoadModel(routers, days, seed, None if labels is None else KINDS)
         done = generate(output, model, lambda entries: line.show(f"{entries} entries"))
         if labels is not None:

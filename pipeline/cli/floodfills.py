@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 from pyspark.sql import SparkSession
 
-from pipeline.cli.options import spark_options, tables_option, told_plainly
+from pipeline.cli.options import reported_errors, spark_options, tables_option
 from pipeline.floodfills import CLOSEST_DEFAULT, HASH_BYTES, SPEC, closest_floodfills, keep, utc_today
 from pipeline.serve.printing import echo
 from pipeline.source.log_client import FarmLogError
@@ -56,7 +56,7 @@ def floodfills(*, routers: Path, day: date | None, count: int, output: Path, spa
 
     The table names destinations by their hashes, not by pseudonyms: do not publish it.
     """
-    with told_plainly():
+    with reported_errors():
         hashes = router_hashes(routers)
         addresses = _addresses(output)
         today = utc_today() if day is None else day

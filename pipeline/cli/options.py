@@ -205,7 +205,7 @@ class ProgressLine(StatusLine):
 
 
 @contextmanager
-def told_plainly(line: StatusLine | None = None, *, endless: bool = False) -> Iterator[None]:
+def reported_errors(line: StatusLine | None = None, *, endless: bool = False) -> Iterator[None]:
     """Turns what can go wrong into the end of the command with the reason.
 
     An `endless` command ends by Ctrl-C. Any other is cut off by it, and has not done what it should.

@@ -93,7 +93,7 @@ def query(
         sql = answer_sql(name, OBJECTIVE_PERCENT if objective is None else objective, timing)
     elif _NAME.fullmatch(sql):
         raise click.UsageError(f"unknown query {sql!r}: use one of {', '.join(ANSWERS)}, or a SELECT")
-    with errors_told():
+    with reported_query_errors():
         from pipeline.serve.query import asked  # noqa: PLC0415 - DuckDB is large
 
         with asked(output, sql) as answer:
@@ -127,7 +127,7 @@ def _tell(answer: "Answer", *, as_json: bool, as_csv: bool) -> None:
 )
 def report(*, html: Path, output: Path, show_destinations: bool, objective: float) -> None:
     """Write one page: which servers are healthy, the worst first, and charts of how they fared."""
-    with errors_told():
+    with reported_query_errors():
         from pipeline.serve.report import make_report  # noqa: PLC0415 - it loads DuckDB and Vega
 
         page = make_report(output, datetime.now(UTC), show_destinations=show_destinations, objective_percent=objective)
@@ -139,7 +139,7 @@ def report(*, html: Path, output: Path, show_destinations: bool, objective: floa
 @tables_option
 def views(*, output: Path) -> None:
     """Print SQL that opens the tables in DuckDB for other programs: a view of each table and of each question."""
-    with errors_told():
+    with reported_query_errors():
         from pipeline.serve.views import view_statements  # noqa: PLC0415 - DuckDB is large
 
         for statement in view_statements(output):
@@ -148,7 +148,7 @@ def views(*, output: Path) -> None:
 
 
 @contextmanager
-def errors_told() -> Iterator[None]:
+def reported_query_errors() -> Iterator[None]:
     """Ends a command plainly when a package that it loads is missing, or the tables do not answer."""
     try:
         from pipeline.serve.query import QueryError  # noqa: PLC0415 - DuckDB is large

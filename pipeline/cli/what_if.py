@@ -15,8 +15,8 @@ import click
 from rich import box
 from rich.table import Table
 
-from pipeline.cli.options import Finite, StatusLine, tables_option, told_plainly
-from pipeline.cli.queries import errors_told
+from pipeline.cli.options import Finite, StatusLine, reported_errors, tables_option
+from pipeline.cli.queries import reported_query_errors
 from pipeline.feedback.replay import Course, Past, ServerCourse
 from pipeline.feedback.weighing import HIGHEST, PRESENT, SERVERS_MAX, Setting
 from pipeline.serve.printing import echo, print_json, print_table, span
@@ -78,7 +78,7 @@ def what_if(*, left_at: float, days: float, output: Path, as_json: bool, **asked
     """Weigh the recorded past again with another setting, beside the present one: what it says and what it costs."""
     setting = _setting(**asked)
     line = StatusLine()
-    with errors_told(), told_plainly(line):
+    with reported_query_errors(), reported_errors(line):
         from pipeline.serve.history import replayed  # noqa: PLC0415 - DuckDB is large
 
         settings = (PRESENT, setting)

@@ -80,7 +80,7 @@ class FarmsFile:
         self._nodes = nodes_of_farms(path)
         self._changed = _version(path)
         self._reaches: dict[tuple[str, str], Reach | None] = {}
-        self._tell_directories({})
+        self._report_directories({})
 
     def of(self, cluster: str, name: str | None) -> Reach | None:
         """By the name of the farm in the file; a node that belongs to another cluster is submitted nothing."""
@@ -104,7 +104,7 @@ class FarmsFile:
             return
         # A file that it names may have changed with it.
         self._reaches.clear()
-        self._tell_directories(known)
+        self._report_directories(known)
 
     def _reach(self, cluster: str, name: str, nodes: FarmNodes) -> Reach | None:
         try:
@@ -115,7 +115,7 @@ class FarmsFile:
             return None
         return Reach(NodeSubmission(nodes.addresses, credentials, cluster, key), nodes.options())
 
-    def _tell_directories(self, known: Mapping[str, FarmNodes | None]) -> None:
+    def _report_directories(self, known: Mapping[str, FarmNodes | None]) -> None:
         for name, nodes in self._nodes.items():
             if nodes is None and known.get(name, FarmNodes(())) is not None:
                 self._tell(f"{name}: no factors are submitted to it, since a directory can only be read")

@@ -325,9 +325,9 @@ def source_view(connection: duckdb.DuckDBPyConnection, output: Path, name: str, 
     connection.register(f"_{name}", schema.empty_table())
     paths = ", ".join("'" + str(output / name / each.path).replace("'", "''") + "'" for each in files)
     read = f"UNION ALL BY NAME SELECT * FROM read_parquet([{paths}], union_by_name = true)" if files else ""  # noqa: S608 - own
-    told = ", ".join(f'"{column}"' for column in schema.names)
+    selected = ", ".join(f'"{column}"' for column in schema.names)
     try:
-        connection.execute(f"CREATE VIEW all_{name} AS SELECT {told} FROM (SELECT * FROM _{name} {read})")  # noqa: S608 - own
+        connection.execute(f"CREATE VIEW all_{name} AS SELECT {selected} FROM (SELECT * FROM _{name} {read})")  # noqa: S608 - own
     except duckdb.Error:
         check_files(output / name / each.path for each in files)
         raise

@@ -76,12 +76,12 @@ class TraceTable:
     def of_batches(self, made: int, through: int) -> tuple[dict[str, str], str]:
         """The texts of the views and of the table, for the events of the batches after `made` and up to `through`."""
 
-        def told(text: str) -> str:
+        def filled(text: str) -> str:
             return (
                 text.replace("$made", str(made)).replace("$through", str(through)).replace("$latest_ms", str(LATEST_MS))
             )
 
-        return {name: told(text) for name, text in self.views.items()}, told(self.sql)
+        return {name: filled(text) for name, text in self.views.items()}, filled(self.sql)
 
 
 def _table(name: str, sorted_by: tuple[str, ...], views: tuple[str, ...], *sources: str) -> TraceTable:

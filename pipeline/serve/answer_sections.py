@@ -271,9 +271,9 @@ def _expected(rows: Sequence[dict[str, Any]]) -> str:
 
     suspect, dead = (between(each, each) for each in ("suspect_expected_ms", "dead_expected_ms"))
     suspicion = between("suspicion_expected_min_ms", "suspicion_expected_max_ms")
-    told = f"SWIM expects {suspect} {_NOTICED[0]}, {dead} {_NOTICED[1]} if others confirm it, and {suspicion} between."
+    text = f"SWIM expects {suspect} {_NOTICED[0]}, {dead} {_NOTICED[1]} if others confirm it, and {suspicion} between."
     uncertain = [row["uncertain_ms"] for row in rows if row["uncertain_ms"] is not None]
-    return told + (f" The times to both are too long by up to {span(max(uncertain))}." if uncertain else "")
+    return text + (f" The times to both are too long by up to {span(max(uncertain))}." if uncertain else "")
 
 
 def _due(row: dict[str, Any]) -> tuple[str, str]:

@@ -160,7 +160,7 @@ class _OpenTables:
             with _interruptible():
                 return found.fetchmany(ROWS_AT_ONCE)
 
-        columns = _told_apart([column[0] for column in found.description or ()])
+        columns = _distinct_names([column[0] for column in found.description or ()])
         # Whether all files are there is known when the first rows are.
         first = following()
         rest = iter(following, [])
@@ -197,7 +197,7 @@ def _interruptible() -> Iterator[None]:
         raise KeyboardInterrupt from error
 
 
-def _told_apart(names: Sequence[str]) -> tuple[str, ...]:
+def _distinct_names(names: Sequence[str]) -> tuple[str, ...]:
     """The names of the columns, with a number behind those that are there already."""
     taken: list[str] = []
     for name in names:
@@ -233,11 +233,11 @@ def _make_view(connection: duckdb.DuckDBPyConnection, name: str, files: Sequence
     connection.execute(f"CREATE TABLE bare.{name} AS SELECT * FROM _empty")  # noqa: S608 - own names
     connection.unregister("_empty")
     listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-    told = ", ".join(f'"{column}"' for column in columns.names)
+    selected = ", ".join(f'"{column}"' for column in columns.names)
     # The day is not in the files: their directories name it.
     hive = f"true, hive_types = {{'{DAY}': DATE}}" if DAY in columns.names else "false"
     connection.execute(
-        f"CREATE VIEW {name} AS SELECT {told} FROM (SELECT * FROM bare.{name} UNION ALL BY NAME"  # noqa: S608 - own names
+        f"CREATE VIEW {name} AS SELECT {selected} FROM (SELECT * FROM bare.{name} UNION ALL BY NAME"  # noqa: S608 - own names
         f" SELECT * FROM read_parquet([{listed}], union_by_name = true, hive_partitioning = {hive}))"
     )
 

@@ -180,12 +180,12 @@ def _verdict(
         kind, head = "warn", f"{ended}{where}"
     else:
         kind, head = "good" if healthy == len(known) else "bad" if not healthy else "warn", f"{counted} healthy"
-    told = [f"<strong>{escape(head)}</strong>"]
+    lines = [f"<strong>{escape(head)}</strong>"]
     if stale and known:
-        told.append(f"<p>{escape(counted)} healthy at the end of the tables.</p>")
-    told += [_named(state, [*same], name_of) for state, same in groupby(known, key=lambda each: each.state)]
-    told += [_reach(end, alone=len(ends) == 1) for end in ends.values()] if len(ends) <= NAMED else []
-    return f'<div class="verdict {kind}" role="status">{"".join(told)}</div>'
+        lines.append(f"<p>{escape(counted)} healthy at the end of the tables.</p>")
+    lines += [_named(state, [*same], name_of) for state, same in groupby(known, key=lambda each: each.state)]
+    lines += [_reach(end, alone=len(ends) == 1) for end in ends.values()] if len(ends) <= NAMED else []
+    return f'<div class="verdict {kind}" role="status">{"".join(lines)}</div>'
 
 
 def _named(state: State, same: Sequence[Server], name_of: Callable[[Server], str]) -> str:
@@ -356,9 +356,9 @@ class _Page:
         )
 
     def _reign(self, row: dict[str, Any]) -> Bar:
-        said = f"{row['publications']} publications, {_gap(row['gap_ms'])}"
+        text = f"{row['publications']} publications, {_gap(row['gap_ms'])}"
         name = self.server(row["farm"], row["server_id"])
-        return Bar(name, row["first_at"], row["last_at"], said, row["server_id"] or 0)
+        return Bar(name, row["first_at"], row["last_at"], text, row["server_id"] or 0)
 
     def destinations(self) -> str:
         """The worst."""

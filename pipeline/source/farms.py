@@ -280,10 +280,10 @@ class ManyFarms:
             if not missing:
                 return found
             if time.monotonic() > until_s:
-                told = "; ".join(f"{name}: {problem}" for name, problem in self.problems.items())
+                text = "; ".join(f"{name}: {problem}" for name, problem in self.problems.items())
                 raise FarmSilentError(
                     f"an interrupted batch must be read again, and no node of {', '.join(sorted(missing))}, a farm of"
-                    f" the batch, answers ({told}): start that farm, or name it in {self._path} again"
+                    f" the batch, answers ({text}): start that farm, or name it in {self._path} again"
                 )
             self.look({}, thorough=False)
 

@@ -20,7 +20,7 @@ from pipeline.source.farm import FarmDataSource
 from pipeline.spark.interrupt import deferred
 from pipeline.spark.java import find_java, use_java
 from pipeline.spark.scratch import run_directory, scratch_directory
-from pipeline.spark.settings import fetching, is_local, settings_for, told_by_operator
+from pipeline.spark.settings import fetching, is_local, operator_settings, settings_for
 
 SMALL_ROWS = 20_000
 _OF_SIZE = {
@@ -75,7 +75,7 @@ def open_session(
     scratch, own = scratch_directory(), run_directory()
     log = scratch / LOG_FILE
     use_java(find_java(dict(os.environ), scratch), os.environ)
-    told = told_by_operator(os.environ, [*_of_submission(), *conf])
+    told = operator_settings(os.environ, [*_of_submission(), *conf])
     if not has_own_settings(os.environ):
         (scratch / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
         os.environ["SPARK_CONF_DIR"] = str(scratch)

@@ -47,7 +47,7 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
-def told_by_operator(environment: Mapping[str, str], conf: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
+def operator_settings(environment: Mapping[str, str], conf: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
     """What an operator has said, by files, by spark-submit's options and by `conf`, in rising order."""
     directory = environment.get("SPARK_CONF_DIR")
     home = environment.get("SPARK_HOME")

@@ -78,7 +78,7 @@ class Table:
     def __init__(self, output: Path, spec: TableSpec) -> None:
         self.spec = spec
         self.root = output / spec.name
-        with _failure_told(self.root):
+        with _naming_table_in_errors(self.root):
             self._delta = _opened(self.root) or _created(self.root, spec)
             self._widen()
         self._known: dict[str, int] = {}
@@ -172,7 +172,7 @@ class Table:
             )
             for each in removed
         ]
-        with _failure_told(self.root):
+        with _naming_table_in_errors(self.root):
             self._delta.create_write_transaction(
                 [*adds, *removes],
                 "append",
@@ -219,7 +219,7 @@ def stored_rows(root: Path, schema: pa.Schema) -> pa.Table:
 
 
 @contextmanager
-def _failure_told(root: Path) -> Iterator[None]:
+def _naming_table_in_errors(root: Path) -> Iterator[None]:
     """While the block writes this table: what delta-rs could not do is an OSError with the table's name."""
     try:
         yield

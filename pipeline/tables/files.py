@@ -87,8 +87,8 @@ class _Part:
         known = {name: each for name, each in self.ranges.items() if each.least is not None}
         stats = {
             "numRecords": self.rows,
-            "minValues": {name: _told(each.least, up=False) for name, each in known.items()},
-            "maxValues": {name: _told(each.most, up=True) for name, each in known.items()},
+            "minValues": {name: _in_statistics(each.least, up=False) for name, each in known.items()},
+            "maxValues": {name: _in_statistics(each.most, up=True) for name, each in known.items()},
             "nullCount": {name: each.nulls for name, each in self.ranges.items()},
         }
         return DataFile(self.path, self.file.stat().st_size, self.rows, self.day, json.dumps(stats))
@@ -176,7 +176,7 @@ def _is_counted(field: pa.Field) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind)) or field.name in _COUNTED_TEXTS
 
 
-def _told(value: Any, *, up: bool) -> Any:
+def _in_statistics(value: Any, *, up: bool) -> Any:
     """A value in statistics; moments have milliseconds there, so that the range must be rounded outwards."""
     if not isinstance(value, datetime):
         return value

@@ -57,7 +57,7 @@ def remember_names(output: Path, names: Mapping[str, str]) -> None:
     with _own_only(path):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
         path.chmod(0o600)
-    with _damage_told(path), closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as connection, connection:
+    with _naming_damaged_table(path), closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as connection, connection:
         connection.execute("CREATE TABLE IF NOT EXISTS names (destination PRIMARY KEY, address)")
         connection.executemany("INSERT OR IGNORE INTO names VALUES (?, ?)", names.items())
 
@@ -69,7 +69,7 @@ def read_names(output: Path) -> dict[str, str]:
         return {}
     with _own_only(path):
         os.close(os.open(path, os.O_RDONLY | os.O_NOFOLLOW))
-    with _damage_told(path), closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as connection:
+    with _naming_damaged_table(path), closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as connection:
         return dict(connection.execute("SELECT destination, address FROM names").fetchall())
 
 
@@ -106,7 +106,7 @@ def _own_only(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _damage_told(path: Path) -> Iterator[None]:
+def _naming_damaged_table(path: Path) -> Iterator[None]:
     """While the block has this file open: damage is a TableDamagedError with what to do, all else an OSError."""
     try:
         yield

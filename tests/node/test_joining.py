@@ -105,7 +105,7 @@ async def test_a_server_that_knows_the_document_alone_joins_by_log_packs_and_is_
         gone = await ask_to_remove(await speaker(servers, nursery, FOURTH), FOURTH)
         assert gone.begun, gone.reason
         await until_members(await leading(servers), 1, 2, 3)
-        assert stranger.told_to_leave
+        assert stranger.ordered_to_leave
         await submit(client, [b"without it"])
         assert (
             leader.metrics.counts[ConnectionEvent.SERVERS_ADDED]

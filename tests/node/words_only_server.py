@@ -46,7 +46,7 @@ class WordsOnlyServer:
     snapshot: bytes = b""
     heard: list[str] = field(default_factory=list)
     invited_to: tuple[int, ...] = ()
-    told_to_leave: bool = False
+    ordered_to_leave: bool = False
     breaks_at: set[str] = field(default_factory=set)
     """Kinds of requests at whose third the connection breaks, once, without an answer."""
     offsets: list[int] = field(default_factory=list)
@@ -162,7 +162,7 @@ class WordsOnlyServer:
             case wire.RequestVoteRequest():
                 return self._vote(request), 0
             case _:
-                self.told_to_leave |= isinstance(request, wire.LeaveClusterRequest)
+                self.ordered_to_leave |= isinstance(request, wire.LeaveClusterRequest)
                 return isinstance(request, wire.LeaveClusterRequest), self.last + 1
 
     def _invited(self, configuration: Configuration) -> bool:

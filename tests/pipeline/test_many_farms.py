@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from pipeline.run import ProblemsTold
+from pipeline.run import ProblemReports
 from pipeline.schemas import ENTRIES
 from pipeline.source import farms, log_client
 from pipeline.source.farm import FarmDataSource, FarmStreamReader, Offset
@@ -158,7 +158,7 @@ def test_a_batch_that_is_repeated_waits_for_its_farm_and_says_which_if_it_does_n
 
 def test_what_is_wrong_with_a_farm_is_told_once_and_so_is_that_it_is_over() -> None:
     said: list[str] = []
-    told = ProblemsTold(said.append)
+    told = ProblemReports(said.append)
     for problems in ({"blog": "silent"}, {"blog": "silent"}, {"blog": "silent", "shop": "gone"}, {"shop": "gone"}):
         told.take(problems)
     assert said == [
@@ -170,7 +170,7 @@ def test_what_is_wrong_with_a_farm_is_told_once_and_so_is_that_it_is_over() -> N
 
 def test_farm_that_leaves_the_file_is_not_reported_as_read_again() -> None:
     said: list[str] = []
-    told = ProblemsTold(said.append)
+    told = ProblemReports(said.append)
     told.take({"blog": "silent", "shop": "silent"})
     told.take({}, Unread(waiting=("shop",), unlisted=("blog",)))
     told.take({"shop": "still silent"}, Unread(unlisted=("blog",)))

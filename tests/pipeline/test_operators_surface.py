@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from pipeline.cli import doctor
 from pipeline.cli.commands import pipeline
-from pipeline.cli.options import told_plainly
+from pipeline.cli.options import reported_errors
 from pipeline.cli.queries import query, report
 from pipeline.serve.query import _OpenTables
 from pipeline.source.log_client import FarmLogError
@@ -60,7 +60,7 @@ def test_ctrl_c_is_how_a_run_that_follows_the_log_ends_and_a_failure_of_what_sho
     @click.command()
     @click.option("--endless", is_flag=True)
     def command(*, endless: bool) -> None:
-        with told_plainly(endless=endless):
+        with reported_errors(endless=endless):
             raise KeyboardInterrupt
 
     assert CliRunner().invoke(command, ["--endless"]).exit_code == 0

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from pipeline.spark.session import _REPOSITORIES
-from pipeline.spark.settings import JAVA_OPTIONS, fetching, read_defaults, settings_for, told_by_operator
+from pipeline.spark.settings import JAVA_OPTIONS, fetching, operator_settings, read_defaults, settings_for
 
 OURS = ("-Dours=1",)
 
@@ -50,7 +50,7 @@ def test_the_command_stands_before_the_options_of_submission_and_these_before_th
         "SPARK_HOME": str(tmp_path),
         "PYSPARK_SUBMIT_ARGS": "--master local[3] --conf 'spark.b=sub mitted' --conf=spark.c=submitted pyspark-shell",
     }
-    told = told_by_operator(environment, [("spark.c", "command")])
+    told = operator_settings(environment, [("spark.c", "command")])
     assert told == {
         "spark.a": "file",
         "spark.b": "sub mitted",

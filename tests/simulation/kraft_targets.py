@@ -55,7 +55,7 @@ from consensus.protocols.kraft.wire.entries import (
     entry_head,
     leader_head,
 )
-from consensus.protocols.kraft.wire.mapping import RefusedRequest, reply_from_wire, request_from_wire, told_endpoints
+from consensus.protocols.kraft.wire.mapping import RefusedRequest, named_endpoints, reply_from_wire, request_from_wire
 from tests.node.kraft_replicas import KnownReplicas
 from tests.simulation.fuzzing import FuzzError, within_memory
 from tests.wire.kraft_messages import ALL, any_message
@@ -196,7 +196,7 @@ class RequestTarget:
         if request.api_key in _OF_QUORUMS:
             taken = request_from_wire(request.message, 7, NAMES)
             if not isinstance(taken, RefusedRequest):
-                told_endpoints(request.message)
+                named_endpoints(request.message)
                 return [request.api_key.name, "taken by the core"]
         return [request.api_key.name]
 
@@ -242,7 +242,7 @@ class ResponseTarget:
             raise FuzzError("encoded and decoded again, it means something else")
         outcomes = [key.name]
         if key in _OF_QUORUMS:
-            told_endpoints(response)
+            named_endpoints(response)
             for asked in ASKED:
                 try:
                     reply_from_wire(response, asked, NAMES, _read_entries)

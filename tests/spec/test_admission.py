@@ -49,7 +49,7 @@ def test_another_identity_under_a_known_name_changes_nothing() -> None:
     before = story.state.admitted
     [refused] = story.apply(2, 1, Admission(C, "b"))
     assert isinstance(refused, AdmissionRefused)
-    assert f"the name b belongs to the identity {B.hex()}, and {C.hex()} comes under it" in refused.reason
+    assert f"the name b belongs to the identity {B.hex()}, and {C.hex()} uses it" in refused.reason
     assert story.state.admitted == before
 
 

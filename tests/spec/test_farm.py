@@ -194,7 +194,7 @@ def test_no_number_of_publications_moves_their_second_further_ahead_of_log_time_
         (change,) = log.append(publication(1, second))
         assert isinstance(change, PublicationAccepted) == (second <= BASE_S + 60)
     assert isinstance(change, PublicationRefused)
-    assert "future of log time" in change.reason
+    assert "too far ahead of log time" in change.reason
     assert log.master.publication is not None
     assert log.master.publication.published_s == BASE_S + 60
 

@@ -441,7 +441,7 @@ def test_a_client_that_asks_for_it_is_told_when_its_proposal_stands_in_the_log()
     bench.lead()
     (append,) = bench.appends(TWO)
     bench.matched(TWO, append)
-    bench.step(Proposed(proposal_id=7, commands=(b"x", b"y"), tell_accepted=True))
+    bench.step(Proposed(proposal_id=7, commands=(b"x", b"y"), report_accepted=True))
     last = bench.about.last
     assert bench.all(ProposalAccepted) == [ProposalAccepted(7, last)]
     assert bench.all(ProposalResolved) == []
@@ -463,12 +463,12 @@ def test_a_client_that_does_not_ask_for_it_is_told_no_more_than_the_outcome() ->
 def test_what_is_refused_or_held_was_not_accepted() -> None:
     """A follower refuses it; during a transfer it is held, and accepted when the transfer has failed."""
     follower = Bench(1)
-    follower.step(Proposed(proposal_id=7, commands=(b"x",), tell_accepted=True))
+    follower.step(Proposed(proposal_id=7, commands=(b"x",), report_accepted=True))
     assert follower.all(ProposalAccepted) == []
     bench = Bench(1)
     bench.lead()
     bench.step(TransferLeadership(1, TWO))
-    bench.step(Proposed(proposal_id=8, commands=(b"x",), tell_accepted=True))
+    bench.step(Proposed(proposal_id=8, commands=(b"x",), report_accepted=True))
     assert bench.all(ProposalAccepted) == []
     accepted = []
     for _ in range(25):  # the target stays behind, and the other follower answers
@@ -482,6 +482,6 @@ def test_what_is_refused_or_held_was_not_accepted() -> None:
 def test_a_client_that_was_told_accepted_is_told_that_its_fate_is_open_when_the_leader_falls() -> None:
     bench = Bench(1)
     bench.lead()
-    bench.step(Proposed(proposal_id=7, commands=(b"x",), tell_accepted=True))
+    bench.step(Proposed(proposal_id=7, commands=(b"x",), report_accepted=True))
     bench.append(9, sender=THREE)
     assert bench.all(ProposalResolved) == [ProposalResolved(proposal_id=7, outcome=Outcome.UNKNOWN)]

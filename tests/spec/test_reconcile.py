@@ -174,13 +174,13 @@ def test_a_learner_that_is_not_caught_up_does_not_vote() -> None:
     story = Story(others=1)
     story.silent = {4}
     assert story.live(10 * SETTLE_MS) == [AddLearner(4)]
-    assert "node-4 gets the log" in story.decision.waits
+    assert "node-4 receives the log" in story.decision.waits
 
 
 def test_one_voter_alone_waits_for_two_others() -> None:
     story = Story(voters=1, others=1, rules=replace(SETTINGS, expect=1))
     assert story.live(5 * SETTLE_MS) == [AddLearner(2)]
-    assert any("node-2 could vote; one voter more" in text for text in story.decision.waits)
+    assert any("node-2 can vote; it waits for one more voter" in text for text in story.decision.waits)
     story.status[3] = ALIVE
     assert story.live(5 * SETTLE_MS)[-2:] == [Promote(2), Promote(3)]
 
@@ -273,7 +273,7 @@ def test_without_a_majority_no_server_is_removed() -> None:
     story = Story(voters=5)
     story.status.update({3: DEAD, 4: DEAD, 5: DEAD})
     assert story.live(3 * GRACE_MS) == []
-    assert all("too few of the other voters are well" in text for text in story.decision.waits)
+    assert all("too few of the other voters are healthy" in text for text in story.decision.waits)
 
 
 def test_a_dead_learner_is_removed_after_the_grace_time() -> None:

@@ -39,11 +39,11 @@ from consensus.protocols.kafka.wire.messages_quorum import (
 from consensus.protocols.kraft.wire.mapping import (
     Answering,
     RefusedRequest,
+    named_endpoints,
     reply_from_wire,
     reply_to_wire,
     request_from_wire,
     request_to_wire,
-    told_endpoints,
 )
 
 ONE, TWO = ReplicaKey(1, b"1" * 16), ReplicaKey(2, b"2" * 16)
@@ -337,6 +337,6 @@ def test_a_message_of_another_protocol_has_no_form() -> None:
 
 def test_a_response_tells_where_the_leader_is_reached() -> None:
     response = reply_to_wire(FetchReply(term=4, leader=TWO, commit=8, correlation=7), Answering(TWO), Names(TWO))
-    assert told_endpoints(response) == {2: ("10.0.0.1", 9_002)}
+    assert named_endpoints(response) == {2: ("10.0.0.1", 9_002)}
     begun = request_to_wire(REQUESTS[4], TWO, Names(ONE))
-    assert told_endpoints(begun) == {1: ("10.0.0.1", 9_001)}
+    assert named_endpoints(begun) == {1: ("10.0.0.1", 9_001)}

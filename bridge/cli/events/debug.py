@@ -112,7 +112,7 @@ def debug(*, output: Path | None, seconds: int, nodes: tuple[str, ...], as_json:
     if as_json:
         print_json(found)
     else:
-        _tell(found)
+        _print_summary(found)
 
 
 def _gather(addresses: Sequence[NodeAddress], seconds: int, name: str) -> _DebugBundle:
@@ -245,7 +245,7 @@ def _write(file: io.BufferedWriter, bundle: _DebugBundle, made_at: datetime) -> 
     os.fsync(file.fileno())
 
 
-def _tell(found: DebugOutput) -> None:
+def _print_summary(found: DebugOutput) -> None:
     for each in found.answered:
         echo(f"{each.name}: view, events, metrics" + (f"; without {'; '.join(each.missing)}" if each.missing else ""))
     for other in found.silent:

@@ -97,7 +97,7 @@ def events(*, kinds: tuple[str, ...], limit: int, follow: bool, node: str | None
     else:
         for each in page.events:
             echo(_line(each))
-        _tell_if_empty(page, kinds)
+        _report_if_empty(page, kinds)
 
 
 async def _recent(client: ControlClient, kinds: tuple[str, ...], limit: int) -> EventPage:
@@ -115,7 +115,7 @@ async def _recent(client: ControlClient, kinds: tuple[str, ...], limit: int) -> 
 
 async def _follow(client: ControlClient, kinds: tuple[str, ...], limit: int, *, as_json: bool) -> None:
     page = await _recent(client, kinds, limit)
-    _tell_if_empty(page, kinds)
+    _report_if_empty(page, kinds)
     while True:
         for each in page.events:
             if as_json:
@@ -127,7 +127,7 @@ async def _follow(client: ControlClient, kinds: tuple[str, ...], limit: int, *, 
         page = EventPage(page.next_cursor, page.lost, tuple(_chosen(page, kinds)))
 
 
-def _tell_if_empty(page: EventPage, kinds: tuple[str, ...]) -> None:
+def _report_if_empty(page: EventPage, kinds: tuple[str, ...]) -> None:
     if kinds and not page.events:
         echo(f"Nothing of the kind {', '.join(kinds)} among the stored events of the node.", err=True)
 

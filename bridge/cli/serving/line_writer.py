@@ -81,9 +81,9 @@ class LineWriter:
             with self._changed:
                 dropped, self.dropped = self.dropped, 0
             if dropped:
-                self._put(self._told(dropped))
+                self._put(self._loss_line(dropped))
 
-    def _told(self, dropped: int) -> bytes:
+    def _loss_line(self, dropped: int) -> bytes:
         return (self.lost(dropped) + "\n").encode("utf-8", "replace")
 
     def _put(self, data: bytes) -> None:

@@ -658,5 +658,5 @@ def _refusal(
             f"second {publication.published_s} is not after {unfenced_s}, the second of a publication without a quorum"
         )
     if publication.published_s > latest_s:
-        return f"second {publication.published_s} is after log time ({latest_s} at most)"
+        return f"second {publication.published_s} is too far ahead of log time ({latest_s} at most)"
     return None

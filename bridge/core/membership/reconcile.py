@@ -280,7 +280,7 @@ class _Moment:
             return f"a farm of {self.settings.expect} needs another voter as a replacement first"
         reached = (self.group.answering | {self.group.own_id}) & self.group.voters
         if 2 * len(reached) <= len(self.group.voters) or 2 * sum(map(self._is_well, rest)) <= len(rest):
-            return "too few of the other voters are well"
+            return "too few of the other voters are healthy"
         return None
 
     def _successor_comes(self, server_id: int) -> bool:
@@ -412,9 +412,12 @@ class _Moment:
             if server_id not in self.group.members and not member.serves:
                 reasons.append(f"{name} is admitted as server {server_id}; its Raft server has to start")
             elif server_id in self.group.learners and server_id not in self.group.caught_up:
-                reasons.append(f"{name} gets the log")
+                reasons.append(f"{name} receives the log")
             elif server_id in promotable and len(promotable) == 1 and len(self.group.voters) == 1:
-                reasons.append(f"{name} could vote; one voter more is waited for, since of two voters none may fail")
+                reasons.append(
+                    f"{name} can vote; it waits for one more voter, because a group of two voters does not survive a"
+                    " failure"
+                )
         return reasons
 
     # -- names ---------------------------------------------------------------------------------------------------------

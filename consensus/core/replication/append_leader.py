@@ -86,7 +86,7 @@ class AppendLeader:
                 self._replicate(peer, progress)
             if self._is_due(progress) and self._may_ask(progress):
                 self._send(peer, progress, ())
-            self._tell_commit_index(peer, progress)
+            self._send_commit_index(peer, progress)
 
     def appended(self) -> None:
         """Send what is new to every follower that may be sent something."""
@@ -99,7 +99,7 @@ class AppendLeader:
     def committed(self) -> None:
         """Send the commit index to idle followers; the others get it with the next append."""
         for peer, progress in self._followers.items():
-            self._tell_commit_index(peer, progress)
+            self._send_commit_index(peer, progress)
 
     def receive(self, sender: ServerId, message: Message) -> None:
         """Process a follower's reply to an append or a chunk in our term."""
@@ -159,7 +159,7 @@ class AppendLeader:
         if self._tracker.acknowledge(progress, matched):
             self.committed()
         self._replicate(sender, progress)
-        self._tell_commit_index(sender, progress)
+        self._send_commit_index(sender, progress)
 
     def not_sent(self, peer: ServerId, correlation: int, next_index: Index) -> None:
         """Go back to the entries that the peer lacks.
@@ -319,7 +319,7 @@ class AppendLeader:
         tracker.wake_by(self._due_ms(progress))
         self._may_be_asked_again(sender, progress)
 
-    def _tell_commit_index(self, peer: ServerId, progress: Progress) -> None:
+    def _send_commit_index(self, peer: ServerId, progress: Progress) -> None:
         """Send the commit index to an idle follower early; a busy one gets it with the next append."""
         replica = self._replica
         behind = progress.sent_commit < replica.applier.commit

@@ -127,7 +127,7 @@ class FetchLeader:
             case Fetch():
                 self._fetched(message)
             case FetchSnapshot():
-                self._heard(sender)
+                self._note_contact(sender)
                 if sender in self._followers:
                     self._followers[sender].fetches_chunk(message.snapshot.index, message.offset, self._replica.now)
                 self._chunks.asked(message)
@@ -215,7 +215,7 @@ class FetchLeader:
         if superseded is not None:
             # The newer fetch replaces the older one, but every request gets one reply.
             self._reply(superseded.fetch)
-        self._heard(peer)
+        self._note_contact(peer)
         if peer not in self._followers:
             self._observe(peer)
         if not replica.log.matches(fetch.position):
@@ -233,7 +233,7 @@ class FetchLeader:
 
     def _alive(self, fetch: Fetch) -> None:
         """Record contact and durable position of a replica while a large reply is on its way to it."""
-        self._heard(fetch.replica)
+        self._note_contact(fetch.replica)
         follower = self._followers.get(fetch.replica)
         if follower is not None:
             # It gets further, although nothing of that is durable yet.
@@ -257,7 +257,7 @@ class FetchLeader:
         else:
             self._reply(fetch, diverging=agreement)
 
-    def _heard(self, peer: ServerId) -> None:
+    def _note_contact(self, peer: ServerId) -> None:
         progress = self._followers.get(peer)
         if progress is not None:
             progress.announced_ms = None

@@ -38,8 +38,8 @@ ANSWERS = {name: text.splitlines()[0].removeprefix(_MARK) for name, text in _TEX
 
 def why_empty(name: str) -> str | None:
     """Why one of `ANSWERS` has no rows although each of its tables has some; None if that cannot be."""
-    told = (line.removeprefix(_EMPTY) for line in _TEXTS[name].splitlines() if line.startswith(_EMPTY))
-    return next(told, None)
+    reasons = (line.removeprefix(_EMPTY) for line in _TEXTS[name].splitlines() if line.startswith(_EMPTY))
+    return next(reasons, None)
 
 
 def answer_sql(

@@ -192,7 +192,7 @@ class Clients:
         write = request_entry(call.request, write_command(call.key, call.value, number))
         commands = self._commands(client, (*fillers, write))
         self._checker.proposed(number, commands)
-        machine.step(Proposed(proposal_id=number, commands=commands, tell_accepted=number % 3 == 0))
+        machine.step(Proposed(proposal_id=number, commands=commands, report_accepted=number % 3 == 0))
 
     def _commands(self, client: Client, values: tuple[bytes, ...]) -> tuple[bytes, ...]:
         """What is proposed: commands as the log has them; on Kafka's wire one batch, of every second client's its own.

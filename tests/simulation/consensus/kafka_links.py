@@ -49,11 +49,11 @@ from consensus.protocols.kraft.wire.mapping import (
     FIRST_PRE_VOTE_VERSION,
     QuorumResponse,
     RefusedRequest,
+    named_endpoints,
     refusal,
     reply_from_wire,
     request_from_wire,
     request_to_wire,
-    told_endpoints,
 )
 from consensus.protocols.kraft.wire.replica_names import replica
 from tests.simulation.consensus.checker import ViolationError
@@ -329,7 +329,7 @@ class KafkaLinks:
             self._marks.see("request for another directory refused")
             self._respond(connection, incoming, asked.response)
             return
-        node.names.learned(told_endpoints(incoming.message))
+        node.names.learned(named_endpoints(incoming.message))
         if self._random.random() < self._rates.busy:
             self._marks.see("request refused by a busy server")
             self._respond(connection, incoming, refusal(incoming.message, ErrorCode.BROKER_NOT_AVAILABLE))
@@ -371,7 +371,7 @@ class KafkaLinks:
         if correlation_id != waiting.correlation_id:
             raise ViolationError(f"wire: response {correlation_id} to request {waiting.correlation_id}")
         lane.backoff.reset()
-        names.learned(told_endpoints(response))
+        names.learned(named_endpoints(response))
         try:
             reply = reply_from_wire(response, waiting.request, names, lane.node.transport.read_entries)
         except KafkaWireError as error:

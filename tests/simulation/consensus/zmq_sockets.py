@@ -331,13 +331,13 @@ class ZmqSockets:
             way, told = taken.connection, transfer
             delay_ms = self._way.draw_delay_ms() + self._way.draw_delay_ms()
             hear = self._hosts[answerer].when_awake
-            self._way.after(delay_ms, lambda: hear(lambda: self._members_told(way, told)))
+            self._way.after(delay_ms, lambda: hear(lambda: self._members_received(way, told)))
         if transfer.configuration is None:
             transfer.waiting = taken
         else:
             self._hand_over(taken, transfer.configuration)
 
-    def _members_told(self, connection: _Connection, transfer: _Transfer) -> None:
+    def _members_received(self, connection: _Connection, transfer: _Transfer) -> None:
         asker, answerer = connection.asker, connection.answerer
         if self._transfers.get((answerer, asker)) is not transfer:
             return

@@ -8,7 +8,7 @@
                                     │ yes
                                     ▼
                            an append: the core compares, stores, commits ──▶ where this server's log ends
-    LeaveClusterRequest ─▶ reported to the callback `told_to_leave`
+    LeaveClusterRequest ─▶ reported to the callback `ordered_to_leave`
 
 An invitation changes no term, no vote and no log. The running implementation discards all three, so a server that is
 invited by mistake loses what it has acknowledged. A server that was removed during an absence considers itself a member
@@ -47,14 +47,14 @@ class _Invitation:
 
 
 class Joining:
-    """Answers the three requests for one server. `told_to_leave` gets the leader that asked it to leave."""
+    """Answers the three requests for one server. `ordered_to_leave` gets the leader that asked it to leave."""
 
     def __init__(
-        self, server: ConsensusServer, own_id: int, told_to_leave: Callable[[ServerId], None] = lambda _: None
+        self, server: ConsensusServer, own_id: int, ordered_to_leave: Callable[[ServerId], None] = lambda _: None
     ) -> None:
         self._server = server
         self._own_id = own_id
-        self._told_to_leave = told_to_leave
+        self._told_to_leave = ordered_to_leave
         self._invitation: _Invitation | None = None
         self.packs = 0
         """How many log packs were stored."""

@@ -175,7 +175,7 @@ class ConsumerGroup:
     protocol_name: str | None = None
     leader_id: str | None = None
     members: dict[str, GroupMember] = field(default_factory=dict)
-    _told_ids: dict[str, int] = field(default_factory=dict)
+    _reserved_ids: dict[str, int] = field(default_factory=dict)
     """Member ids that no member has yet, and when they expire."""
     _instances: dict[str, str] = field(default_factory=dict)
     _round: _JoinRound | None = None
@@ -185,12 +185,12 @@ class ConsumerGroup:
     @property
     def is_empty(self) -> bool:
         """Whether it has no members, nor such as are about to be."""
-        return not self.members and not self._told_ids
+        return not self.members and not self._reserved_ids
 
     @property
     def size(self) -> int:
         """Members, and ids that were told to such as may become some."""
-        return len(self.members) + len(self._told_ids)
+        return len(self.members) + len(self._reserved_ids)
 
     @property
     def sessions_ms(self) -> tuple[int, ...]:
@@ -201,7 +201,7 @@ class ConsumerGroup:
     def deadline_ms(self) -> int | None:
         """When `expire` is due next."""
         due = [member.expires_ms for member in self.members.values() if not _waits(member)]
-        due += self._told_ids.values()
+        due += self._reserved_ids.values()
         if self._round is not None:
             due.append(self._round.until_ms)
         if self._sync_until_ms is not None:
@@ -223,10 +223,10 @@ class ConsumerGroup:
         elif member_id in self.members:
             self._join_again(ticket, self.members[member_id], asked, now_ms)
         elif not member_id and asked.needs_known_id and instance is None:
-            self._told_ids[new_id] = now_ms + asked.session_timeout_ms
+            self._reserved_ids[new_id] = now_ms + asked.session_timeout_ms
             self._answers.append(Answered(ticket, Refused(ErrorCode.MEMBER_ID_REQUIRED, new_id)))
-        elif not member_id or member_id in self._told_ids or adopts:
-            self._told_ids.pop(member_id, None)
+        elif not member_id or member_id in self._reserved_ids or adopts:
+            self._reserved_ids.pop(member_id, None)
             self._add(ticket, asked, member_id or new_id, now_ms)
         else:
             self._refuse(ticket, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -253,7 +253,7 @@ class ConsumerGroup:
             self._refuse(ticket, error)
             return self._drain()
         member = self.members[asked.member_id]
-        self._hear(member, now_ms)
+        self._extend_session(member, now_ms)
         member.has_synced = True
         if self.state is GroupState.STABLE:
             self._answers.append(Answered(ticket, self._assigned(member)))
@@ -268,14 +268,14 @@ class ConsumerGroup:
         """A member lives."""
         error = self._check(asked)
         if error is ErrorCode.NONE:
-            self._hear(self.members[asked.member_id], now_ms)
+            self._extend_session(self.members[asked.member_id], now_ms)
             if self.state is GroupState.PREPARING:
                 error = ErrorCode.REBALANCE_IN_PROGRESS
         return error
 
     def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> tuple[ErrorCode, list[Answered]]:
         """A member leaves, or an operator has the static one with an instance id leave and names no member id."""
-        if self._told_ids.pop(member_id, None) is not None:
+        if self._reserved_ids.pop(member_id, None) is not None:
             self._complete_if_all_joined(now_ms)
             return ErrorCode.NONE, self._drain()
         holder = None if instance_id is None else self._instances.get(instance_id)
@@ -294,7 +294,7 @@ class ConsumerGroup:
             return ErrorCode.UNKNOWN_MEMBER_ID if self.members else ErrorCode.NONE
         error = self._check(asked)
         if error is ErrorCode.NONE:
-            self._hear(self.members[asked.member_id], now_ms)
+            self._extend_session(self.members[asked.member_id], now_ms)
             if self.state is GroupState.COMPLETING:
                 error = ErrorCode.REBALANCE_IN_PROGRESS
         return error
@@ -302,12 +302,14 @@ class ConsumerGroup:
     def knows(self, asked: JoinRequest) -> bool:
         """Whether it is a member, or the successor of one, or was told its id."""
         return (
-            asked.member_id in self.members or asked.member_id in self._told_ids or asked.instance_id in self._instances
+            asked.member_id in self.members
+            or asked.member_id in self._reserved_ids
+            or asked.instance_id in self._instances
         )
 
     def expire(self, now_ms: int) -> list[Answered]:
         """Do what is due by now."""
-        self._told_ids = {told: due_ms for told, due_ms in self._told_ids.items() if due_ms > now_ms}
+        self._reserved_ids = {told: due_ms for told, due_ms in self._reserved_ids.items() if due_ms > now_ms}
         is_late = self._sync_until_ms is not None and now_ms >= self._sync_until_ms
         gone = [
             member
@@ -371,7 +373,7 @@ class ConsumerGroup:
         is_same = member.told.protocols == asked.protocols
         is_repeated = self.state is GroupState.COMPLETING and is_same
         is_repeated |= self.state is GroupState.STABLE and is_same and member.member_id != self.leader_id
-        self._hear(member, now_ms)
+        self._extend_session(member, now_ms)
         member.told = asked
         if is_repeated:
             self._answers.append(Answered(ticket, self._joined(member)))
@@ -424,7 +426,7 @@ class ConsumerGroup:
         self.state = GroupState.PREPARING
 
     def _complete_if_all_joined(self, now_ms: int) -> None:
-        if self._round is None or self._told_ids or (self._round.is_first and self.members):
+        if self._round is None or self._reserved_ids or (self._round.is_first and self.members):
             return
         if all(member.joining is not None for member in self.members.values()):
             self._complete(now_ms)
@@ -462,7 +464,7 @@ class ConsumerGroup:
             member.has_synced = member.joining is None
             if member.joining is not None:
                 ticket, member.joining = member.joining, None
-                self._hear(member, now_ms)
+                self._extend_session(member, now_ms)
                 self._answers.append(Answered(ticket, self._joined(member)))
 
     def _assign(self, assignments: Mapping[str, bytes], now_ms: int) -> None:
@@ -472,7 +474,7 @@ class ConsumerGroup:
             member.assignment = assignments.get(member.member_id, b"")
             if member.syncing is not None:
                 ticket, member.syncing = member.syncing, None
-                self._hear(member, now_ms)
+                self._extend_session(member, now_ms)
                 self._answers.append(Answered(ticket, self._assigned(member)))
 
     def _remove(self, member: GroupMember, error: ErrorCode) -> None:
@@ -518,7 +520,7 @@ class ConsumerGroup:
     def _longest_rebalance_ms(self) -> int:
         return max((member.told.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    def _hear(self, member: GroupMember, now_ms: int) -> None:
+    def _extend_session(self, member: GroupMember, now_ms: int) -> None:
         member.expires_ms = now_ms + member.told.session_timeout_ms
 
     def _refuse(self, ticket: Ticket, error: ErrorCode) -> None:

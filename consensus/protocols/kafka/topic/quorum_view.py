@@ -41,7 +41,7 @@ class ReplicaView:
 
     node_id: int
     log_end_offset: int | None = None
-    heard_ago_ms: int | None = None
+    contact_ago_ms: int | None = None
     caught_up_ago_ms: int | None = None
     listeners: tuple[tuple[str, str, int], ...] = ()
     """Name, host and port of each."""
@@ -73,11 +73,11 @@ class ReplicaTimes(Generic[K]):
     def __init__(self, unix_ms: Callable[[], int]) -> None:
         self._unix_ms = unix_ms
         self._epoch = _UNKNOWN
-        self._told: Mapping[K, tuple[int, int]] = {}
+        self._reported: Mapping[K, tuple[int, int]] = {}
 
     def tell(self, epoch: int, ages: Mapping[K, tuple[int | None, int | None]]) -> Mapping[K, tuple[int, int]]:
         """The two times of each replica in ms since 1970, -1 for None, of how many ms ago they were."""
-        now_ms, before = self._unix_ms(), self._told if epoch == self._epoch else {}
+        now_ms, before = self._unix_ms(), self._reported if epoch == self._epoch else {}
 
         def times(replica: K) -> tuple[int, int]:
             known = before.get(replica, (_UNKNOWN, _UNKNOWN))
@@ -87,8 +87,8 @@ class ReplicaTimes(Generic[K]):
             )
             return heard, caught_up
 
-        self._epoch, self._told = epoch, {replica: times(replica) for replica in ages}
-        return self._told
+        self._epoch, self._reported = epoch, {replica: times(replica) for replica in ages}
+        return self._reported
 
 
 class QuorumViewService(Service):
@@ -132,7 +132,7 @@ class QuorumViewService(Service):
                 observers=(),
             )
         replicas = (*quorum.voters, *quorum.observers)
-        ages = {(each.node_id, each.directory_id): (each.heard_ago_ms, each.caught_up_ago_ms) for each in replicas}
+        ages = {(each.node_id, each.directory_id): (each.contact_ago_ms, each.caught_up_ago_ms) for each in replicas}
         times = self._times.tell(quorum.leader_epoch, ages)
         return admin.DescribeQuorumResponsePartition(
             partition_index=PARTITION,

@@ -65,9 +65,9 @@ from consensus.protocols.kraft.replica.quorum_service import FETCH_SIZES, Learne
 from consensus.protocols.kraft.wire.mapping import (
     FIRST_PRE_VOTE_VERSION,
     ReadEntries,
+    named_endpoints,
     reply_from_wire,
     request_to_wire,
-    told_endpoints,
 )
 from consensus.protocols.kraft.wire.replica_names import Names, replica
 from consensus.server.interfaces import Receiver
@@ -302,7 +302,7 @@ class _Lane:
         self._backoff.reset()
         self._has_answered = True
         try:
-            endpoints = told_endpoints(response)
+            endpoints = named_endpoints(response)
             if endpoints:
                 self._transport.learned(endpoints)
             reply = reply_from_wire(response, request, self._transport.names, self._transport.read_entries)

@@ -57,7 +57,7 @@ class QuorumNames:
         self._addresses: dict[ReplicaKey, tuple[str, int]] = {}
         self._former: dict[int, tuple[ReplicaKey, tuple[str, int] | None]] = {}
         """Voters of before: key and address by id, the one removed longest ago first."""
-        self._told: dict[int, tuple[tuple[str, int], ...]] = {}
+        self._announced: dict[int, tuple[tuple[str, int], ...]] = {}
         """The newest first."""
         self.change(configuration, ())
 
@@ -75,10 +75,10 @@ class QuorumNames:
     def learned(self, endpoints: Mapping[int, tuple[str, int]]) -> None:
         """A message has told where these are."""
         for node, where in endpoints.items():
-            before = self._told.pop(node, ())
-            self._told[node] = (where, *(each for each in before if each != where))[:TOLD_EACH]
-        while len(self._told) > TOLD_MAX:
-            del self._told[next(iter(self._told))]
+            before = self._announced.pop(node, ())
+            self._announced[node] = (where, *(each for each in before if each != where))[:TOLD_EACH]
+        while len(self._announced) > TOLD_MAX:
+            del self._announced[next(iter(self._announced))]
 
     @property
     def votes(self) -> bool:
@@ -109,12 +109,12 @@ class QuorumNames:
         former, where = self._former.get(replica.id, (None, None))
         if known is not None or replica not in (self._voters.get(replica.id), former, ReplicaKey(replica.id)):
             return known
-        told = () if self._voters.get(replica.id) in self._addresses else self._told.get(replica.id, ())
+        told = () if self._voters.get(replica.id) in self._addresses else self._announced.get(replica.id, ())
         return told[0] if told else (where if replica == former else None)
 
     def elsewhere(self, replica: ReplicaKey) -> tuple[tuple[str, int], ...]:
         """Where a voter may be, if it is not at its `endpoint`: none of it is proven."""
-        return self._told.get(replica.id, ())
+        return self._announced.get(replica.id, ())
 
     def listeners(self) -> tuple[tuple[str, str, int], ...]:
         """See `Names.listeners`."""

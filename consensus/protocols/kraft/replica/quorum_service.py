@@ -45,10 +45,10 @@ from consensus.protocols.kraft.wire.mapping import (
     QuorumRequest,
     QuorumResponse,
     RefusedRequest,
+    named_endpoints,
     refusal,
     reply_to_wire,
     request_from_wire,
-    told_endpoints,
 )
 from consensus.protocols.kraft.wire.replica_names import Names
 from consensus.server.errors import ServerBusyError, ServerStoppedError
@@ -159,7 +159,7 @@ class QuorumService:
         asked = request_from_wire(request, next_call(), self._names)
         if isinstance(asked, RefusedRequest):
             return asked.response
-        endpoints = told_endpoints(request)
+        endpoints = named_endpoints(request)
         if endpoints:
             self._learned(endpoints)
         try:

@@ -197,8 +197,8 @@ def reply_to_wire(reply: core.Reply, answering: Answering, names: Names, records
     ):
         leader, error = reply.leader, reply.error
     elif isinstance(reply, core.VoteReply):
-        told_term = reply.term - 1 if reply.pre_vote and reply.granted else reply.term
-        leader, error = answering.leader_in(told_term), reply.error
+        reported_term = reply.term - 1 if reply.pre_vote and reply.granted else reply.term
+        leader, error = answering.leader_in(reported_term), reply.error
     else:
         raise KafkaWireError(f"KRaft does not have a message for {type(reply).__name__}")
     key = None if leader is None else replica(leader)
@@ -251,7 +251,7 @@ def reply_from_wire(
             raise KafkaWireError(f"{type(response).__name__} is not a reply to {type(asked).__name__}")
 
 
-def told_endpoints(message: QuorumRequest | QuorumResponse) -> Mapping[int, tuple[str, int]]:
+def named_endpoints(message: QuorumRequest | QuorumResponse) -> Mapping[int, tuple[str, int]]:
     """Where replicas can be reached, as far as a message tells it, by replica id: a leader names itself or is named."""
     match message:
         case quorum.BeginQuorumEpochRequest() | quorum.EndQuorumEpochRequest() if message.leader_endpoints:

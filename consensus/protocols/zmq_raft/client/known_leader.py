@@ -75,7 +75,7 @@ class KnownLeader:
         self._redirects = 0
         self._searching = trio.Lock()
         links.keep(self._seeds)
-        self._said: dict[str, str] = {}
+        self._replies: dict[str, str] = {}
         self._silence = f"no answer within {options.response_ttl_s * 1000:.0f} ms"
 
     @property
@@ -85,9 +85,9 @@ class KnownLeader:
 
     def account(self) -> str:
         """What the peers that were asked said last."""
-        told = [f"{url}: {self._said[url]}" for url in self._known_urls() if url in self._said]
-        more = [f"and {len(told) - _TOLD_MAX} more"] if len(told) > _TOLD_MAX else []
-        return "; ".join((*told[:_TOLD_MAX], *more)) or "no peer was queried"
+        replies = [f"{url}: {self._replies[url]}" for url in self._known_urls() if url in self._replies]
+        more = [f"and {len(replies) - _TOLD_MAX} more"] if len(replies) > _TOLD_MAX else []
+        return "; ".join((*replies[:_TOLD_MAX], *more)) or "no peer was queried"
 
     async def link(self) -> ClientLink:
         """The connection to the leader, when one is known."""
@@ -110,12 +110,12 @@ class KnownLeader:
     def silent(self, link: ClientLink, since_s: float) -> None:
         """The peer has not answered a request for too long; `since_s`: when it last gave a sign about it."""
         if link.served_s <= since_s:
-            self._said[link.url] = self._silence
+            self._replies[link.url] = self._silence
             self.lose(link.url, waits_first=True)
 
     def redirected(self, link: ClientLink, leader: str | None) -> None:
         """The peer says that it does not lead; `leader` is the id of the peer that does, by its knowledge."""
-        self._said[link.url] = (
+        self._replies[link.url] = (
             "does not lead, and does not know a leader" if leader is None else f"reports that {leader!r} leads"
         )
         if link.url != self._url:
@@ -142,7 +142,7 @@ class KnownLeader:
 
     def unfit(self, url: str, what: str) -> None:
         """The peer leads, as it says, and does not do what a leader does."""
-        self._said[url] = what
+        self._replies[url] = what
         self.lose(url, waits_first=True)
 
     async def config(self) -> ConfigReply:
@@ -167,7 +167,7 @@ class KnownLeader:
                 if not self._learn(url, reply):
                     self.lose(url, waits_first=True)
                 return reply
-            self._said[url] = self._silence
+            self._replies[url] = self._silence
         self.lose(url, waits_first=True)
         return None
 
@@ -213,7 +213,7 @@ class KnownLeader:
         except OSError as error:
             self._cannot_reach(url, error)
             return 0
-        self._said[url] = self._silence
+        self._replies[url] = self._silence
         stack.callback(link.end, request.request_id)
         link.begin(request.request_id, _Poll(url, answers), frames)
         return 1
@@ -224,16 +224,16 @@ class KnownLeader:
         if reply.peers:
             self.peers = reply.peers
             known = self._known_urls()
-            self._said = {each: text for each, text in self._said.items() if each in known}
+            self._replies = {each: text for each, text in self._replies.items() if each in known}
             if self._url is None:
                 self.links.keep(known)
         leads = url if reply.is_leader else self._url_of(reply.leader)
         if reply.is_leader:
-            self._said[url] = "reports that it leads"
+            self._replies[url] = "reports that it leads"
         elif reply.leader is None:
-            self._said[url] = "does not know a leader"
+            self._replies[url] = "does not know a leader"
         else:
-            self._said[url] = f"reports that {reply.leader!r} leads"
+            self._replies[url] = f"reports that {reply.leader!r} leads"
         if leads is None or (leads == url and not reply.is_leader):
             return False
         self._establish(leads, url)
@@ -247,7 +247,7 @@ class KnownLeader:
         self.links.follow(url)
 
     def _cannot_reach(self, url: str, error: OSError) -> None:
-        self._said[url] = str(error.strerror or error)
+        self._replies[url] = str(error.strerror or error)
 
     def _url_of(self, peer_id: str | None) -> str | None:
         return next((peer.url for peer in self.peers if peer.peer_id == peer_id), None)

@@ -119,11 +119,11 @@ class _Unanswered(Generic[A]):
         while True:
             await self._any_held.wait()
             await trio.sleep_until(self._held[0][0])
-            self._tell_held(trio.current_time())
+            self._answer_held(trio.current_time())
             if not self._held:
                 self._any_held = trio.Event()
 
-    def _tell_held(self, now_s: float) -> None:
+    def _answer_held(self, now_s: float) -> None:
         """Tell those whose time has come. What has its final answer leaves before its time: most cost no wake-up."""
         while self._held:
             due_s, request_id, asked, reply = self._held[0]

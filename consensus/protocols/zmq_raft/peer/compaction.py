@@ -220,11 +220,11 @@ class CommandCompactor:
 
     command: Sequence[str]
     timeout_s: float = 600.0
-    _said: bytearray = field(default_factory=bytearray)
+    _output: bytearray = field(default_factory=bytearray)
 
     async def compact(self, source: CompactionSource, write: Callable[[bytes], Awaitable[object]]) -> None:
         """Feed the program and write what it prints; raises `CompactionError`, or what `write` raises."""
-        self._said.clear()
+        self._output.clear()
         try:
             process = await trio.lowlevel.open_process(self.command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
         except OSError as error:
@@ -260,12 +260,12 @@ class CommandCompactor:
 
     async def _listen(self, errors: trio.abc.ReceiveStream) -> None:
         async for data in errors:
-            self._said += data
-            del self._said[:-_SAID_BYTES]
+            self._output += data
+            del self._output[:-_SAID_BYTES]
 
     def _last_words(self) -> str:
-        said = self._said.decode(errors="replace").strip()
-        return f": {said}" if said else ""
+        text = self._output.decode(errors="replace").strip()
+        return f": {text}" if text else ""
 
 
 async def _feed(stdin: trio.abc.SendStream, source: CompactionSource, unread: list[bool]) -> None:

@@ -348,14 +348,14 @@ class PeerTransport:
         transfer, last = member.transfer, LogId(request.last_index, request.last_term)
         if transfer is None or (transfer.term, transfer.last) != (request.term, last):
             transfer = member.transfer = _Transfer(request.term, last)
-            member.link.ask_members(self._ident, partial(self._members_told, member, transfer))
+            member.link.ask_members(self._ident, partial(self._members_received, member, transfer))
         hand_in = partial(self._ask, member, identity, seen, request)
         if transfer.configuration is None:
             transfer.waiting = hand_in
         else:
             hand_in(transfer.configuration)
 
-    def _members_told(self, member: _Member, transfer: _Transfer, peers: tuple[Peer, ...] | None) -> None:
+    def _members_received(self, member: _Member, transfer: _Transfer, peers: tuple[Peer, ...] | None) -> None:
         if member.transfer is not transfer:
             return
         if peers is None:
