@@ -3,7 +3,7 @@
     browser ──GET /──▶ the page, without data                   needs no token
             ──GET /v1/stream, with a token──▶ view and trace    the operator gives the token to the page
 
-A browser does not send a token with the address of a page, and a token in an address would stay in histories and proxy
+A browser does not send a token with the address of a page. A token in an address would stay in histories and proxy
 logs. So the page is open to all, without data. It requests the token from the user, or takes it from the part after `#`
 of its address, which browsers do not send. It keeps the token until the tab is closed, and sends it as every client
 does.

@@ -8,9 +8,9 @@ Access control consists of the socket's mode (0600), its directory's (0700) and 
 Clients with a token have separate places, too (`bridge.node.control.places`). Without a token only the head of a
 request is read.
 
-Everything is bounded: connections, bytes of a head, of a body and of all bodies, requests on one connection, and times
-to send, to complete a request and to take its reply. A client that breaks a bound loses its connection and is counted.
-Requests on one connection are served strictly in order, and the next one is read only after the reply.
+Everything is bounded. Byte limits apply to a head, a body and all bodies. Other limits apply to connections, requests
+on one connection, and the time for each step of a request. A client that breaks a bound loses its connection and is
+counted. Requests on one connection are served strictly in order, and the next one is read only after the reply.
 """
 
 import logging

@@ -4,8 +4,8 @@
          ──▶ concerns  ──▶ alarms, while they last
          ──▶ applied and committed index ──▶ `stuck`, the reply of /healthz
 
-A missing publication does not raise an alarm immediately: a new farm gathers reports for up to one period before its
-first structure, and after a handover the next publication takes a moment.
+A missing publication does not raise an alarm immediately. A new farm gathers reports for up to one period before its
+first structure. After a handover the next publication takes a moment.
 
 *Stuck.* /healthz is for supervisors, which restart a failing process. A restart does not repair a lost quorum, a
 missing router or a full disk. In a farm without a quorum, restarting every node would lose the publications that they

@@ -39,7 +39,7 @@ JAVA_TIMEOUT_S = 10.0
 DAY_S = 86_400
 TIME_ERROR = 5
 TIMEX_BYTES = 512
-DO_AS_IT_SAYS = "follow the text; the key exists, and a new key would belong to another farm or another master"
+FOLLOW_THE_TEXT = "follow the text; the key exists, and a new key would belong to another farm or another master"
 
 
 def check_machine(path: Path | None, overrides: Overrides) -> list[Check]:
@@ -116,7 +116,7 @@ def farm_key_check(path: Path, state_dir: Path) -> Check:
         farm_key = load_farm_key(path)
     except KeyFileError as error:
         action = (
-            DO_AS_IT_SAYS
+            FOLLOW_THE_TEXT
             if path.exists()
             else "copy the farm's key file there; for a new farm make one with `garlicfarm keys new-farm --expect N`"
         )
@@ -147,7 +147,7 @@ def signing_key_check(path: Path | None, now_s: int) -> Check:
     try:
         key = load_signing_key(path)
     except KeyFileError as error:
-        action = DO_AS_IT_SAYS if path.exists() else "put the key file there, or drop [publishing] signing_key"
+        action = FOLLOW_THE_TEXT if path.exists() else "put the key file there, or drop [publishing] signing_key"
         return Check("signing key", CheckResult.PROBLEM, str(error), action)
     left_s = key.can_sign_until_s - now_s
     if left_s <= 0:

@@ -6,7 +6,7 @@ start and end is also an event of the trace, so past alarms can be read there. I
 figure (`213 ms`), the second replaces the first without an event. Such a figure changes at each check, and would fill
 the trace and the node's log. The declared kinds bound the set of alarms.
 
-If several parts of the node have the same problem, they share one alarm: it is active while any of them has a cause,
+If several parts of the node have the same problem, they share one alarm. It is active while any of them has a cause,
 and its text has all causes.
 """
 

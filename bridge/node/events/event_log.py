@@ -11,7 +11,7 @@ No cause has more than a quarter of the ring: beyond that, an event replaces the
 sender that causes one kind of event continuously cannot displace other kinds. Replaced events count as lost, like
 events that the ring has moved past. A cause is a kind of event; each alarm is a separate cause.
 
-The ring stores each event as JSON, a quarter of the size of the objects: four thousand events are kept, and few of them
+The ring stores each event as JSON, a quarter of the size of the objects. Four thousand events are kept, and few of them
 are ever read.
 """
 

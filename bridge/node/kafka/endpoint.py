@@ -10,7 +10,7 @@
                   ◀── QuorumViewService DescribeQuorum, for Kafka's quorum tool
                   ◀── ConfigsService    DescribeConfigs, read-only
 
-The certificate and the clients' authority are read again when a file has changed, so an expiring certificate is renewed
+The certificate and the clients' authority are read again when a file has changed. So an expiring certificate is renewed
 without a restart; open connections keep their certificate. If a file is unusable, its previous content stays in force,
 and an alarm is set.
 

@@ -6,11 +6,11 @@
 
 A consumer of Kafka reads from a partition's leader only. Every node has the entire committed log, so each is the leader
 of its own prefix. A consumer stays where it connected, and can continue at another node, where the same entries have
-the same offsets. The prefix ends at the applied index, not at the commit index: the log time of an entry, and its
-status as a copy, are known only after application.
+the same offsets. The prefix ends at the applied index, not at the commit index. Only after application the log time of
+an entry, and its status as a copy, are known.
 
 Entries that are not for readers have an offset without a record, unless `kafka.control_records` requests control
-records. Without them the high watermark is after the last record, not after later offsets: a reader that stops at the
+records. Without them the high watermark is after the last record, not after later offsets. A reader that stops at the
 watermark would wait for records there.
 
 While this node is not a server of a farm the topic has no leader, and clients repeat their requests. The same applies

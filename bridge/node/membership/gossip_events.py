@@ -4,7 +4,7 @@
     an alarm of gossip            ──▶ the alarms; an identity conflict ends this node
     an offered key                ──▶ identities
 
-An identity conflict (another live process has this identity) ends the node immediately, without a handover: until one
+An identity conflict (another live process has this identity) ends the node immediately, without a handover. Until one
 of the two stops, any vote is forbidden. A later generation of this node also ends it: this node lacks the votes of that
 generation. If events were lost, this node compares the directory with gossip's members, and ends if gossip has halted.
 

@@ -130,7 +130,7 @@ async def introduce(
 ) -> None:
     """Introduce this node to others until cancelled; return immediately with gossip.
 
-    `settled` returns True if the node knows its farm; `connected` returns the Raft ids of connected servers; `is_out`
+    `settled` returns True if the node knows its farm; `connected` returns the Raft ids of connected servers. `is_out`
     returns True for a retired or evicted identity.
     """
     if not isinstance(provider, Introductions):

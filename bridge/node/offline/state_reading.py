@@ -11,7 +11,7 @@ new cluster from it. `read_state(path)` accepts both kinds; synchronous code cal
 it. All entries of this server are treated as committed. After the loss of the other servers this is undecidable, and
 dropping an acknowledged entry would be worse.
 
-*The hard state is left out.* A `FarmOnDisk` contains the farm's agreed state without its server's votes, so it can
+*The hard state is left out.* A `FarmOnDisk` contains the farm's agreed state but not its server's votes. So it can
 never be used to vote again. For the same reason it cannot be turned into a Raft storage of the same server.
 
 A directory in use by a running node is refused: request a backup from that node.

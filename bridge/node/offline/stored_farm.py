@@ -5,8 +5,8 @@
     DIR/committed.json     the node's known commit index
 
 Only committed entries are returned. An entry counts as committed up to the greatest of three indexes. They are the
-node's note, the index of a snapshot (which contains only applied entries), and the operator's value for a farm that was
-stopped in order.
+node's note, the index of a snapshot, and the operator's value for a farm that was stopped in order. A snapshot contains
+only applied entries.
 
 Log time is not stored with an entry; it is the greatest clock entry so far, or a later correction. Both are taken as
 written. Only the state machine knows the limit by the majority's clocks (`bridge.core.log.voter_clocks`), and it would

@@ -27,7 +27,7 @@ from consensus.sessions import SessionTableError
 def objection_to_entries(entries: tuple[Entry, ...]) -> str | None:
     """Return the text of an error for the first level that this version lacks.
 
-    A level entry without a proof has no effect in any version, so it is stored like other entries: rejecting it would
+    A level entry without a proof has no effect in any version, so it is stored like other entries. Rejecting it would
     only stop its follower. The proof itself is not verified here, since its validity may follow from earlier entries.
     """
     for entry in entries:

@@ -339,8 +339,8 @@ async def open_replica(
     )
     await trio.to_thread.run_sync(_check_storage, settings)
     async with prepare_server(_server_parts(settings, applied_state, links, durations, take_notice)) as server:
-        asking = settings.dialer(lambda: identity, ConnectionRole.CLIENT)
-        client = GarlicFarmClient(asking, resolve, [server_id], random=Random(), options=profile.client)
+        dialer = settings.dialer(lambda: identity, ConnectionRole.CLIENT)
+        client = GarlicFarmClient(dialer, resolve, [server_id], random=Random(), options=profile.client)
         rules = farm_member_rules(applied_state, server, resolve, settings.founding, profile, settings.voters_max)
         requests = MemberRequests(server, server_id, links, rules, metrics, member_request_tuning(profile))
         members = Members(Joining(server, server_id, _log_removal), requests)

@@ -97,8 +97,8 @@ class Submitting:
     def prepare(self, entry: bytes, reqid: bytes) -> SubmittedUpdate | None:
         """Return the entry with its reqid, and with this node's proof if it acts on the farm.
 
-        Return None if the reqid cannot be added: the entry is too large or too nested, names another request, or
-        carries a proof and does not name this request.
+        Return None if the reqid cannot be added. Then the entry is too large or too nested, names another request, or
+        carries a proof without this request.
         """
         named = request_text(reqid)
         if request_of(decode(entry)) != named:

@@ -2,7 +2,7 @@
 
 The connection is kept and opened again after a loss. A measurement shows this router's present view: if the destination
 of a hash can be looked up, and the time of the look-up. The look-up needs a lease set, so it also shows that the
-destination's tunnels work: a lease set lasts ten minutes, and only built tunnels renew it. Single look-ups fail
+destination's tunnels work. A lease set lasts ten minutes, and only built tunnels renew it. Single look-ups fail
 regularly, so only two failures in a row count as unreachable.
 
 I2CP does not report the version of the lease set. i2pd searches only ordinary lease sets, so it does not report a Meta

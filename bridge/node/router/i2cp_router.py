@@ -4,8 +4,8 @@
     reachable, clock, hashes a connection without a session               i2cp_queries
     figures                  I2PControl, if it is configured              i2pcontrol
 
-A leaf is healthy while the router replies, the leaf's lease set can be looked up (so its tunnels work), and its local
-service replies to its probe. Before the first look-ups have a clear result, the other two decide.
+A leaf is healthy under three conditions. The router replies, the leaf's lease set can be looked up (so its tunnels
+work), and its local service accepts its probe. Before the first look-ups have a clear result, the other two decide.
 
 Structures that the router would refuse are refused here, with a reason. In I2CP a refused structure ends the session,
 and the next session only gets "invalid". A demonstration's structures never reach a real router: their keys were shown

@@ -1,8 +1,8 @@
 """Key files on disk: written with mode 0600, never overwritten, and read only if no other user can read them.
 
 A key that others on the machine can read is not secret, and an operator does not notice. So reading refuses such a key
-with a command as remedy. Writing makes a new file (O_EXCL with the mode from the start: a later chmod would leave the
-file open for a moment), and syncs it. It refuses to replace a file: an overwritten master key means a lost farm.
+with a command as remedy. Writing makes and syncs a new file (O_EXCL with the mode from the start). A later chmod would
+leave the file open for a moment. Writing refuses to replace a file: an overwritten master key means a lost farm.
 """
 
 import errno

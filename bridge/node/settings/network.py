@@ -3,8 +3,8 @@
     transport = "tls"           gossip, and TLS between the servers; the default
     transport = "i2p"           no gossip: I2P names in `consensus.seeds`, by the HTTP proxy of this machine's router
 
-On a LAN an address is not needed: the node binds to the machine's private address on the default ports and discovers
-the others by broadcast (`bridge.node.settings.machine` chooses). If it cannot choose, the text names the decisive
+On a LAN an address is not needed. The node binds to the machine's private address on the default ports (chosen by
+`bridge.node.settings.machine`) and discovers the others by broadcast. If it cannot choose, the text names the decisive
 setting. Gossip stays in private networks unless `allow_wan` (the reason is in `gossip/node/endpoints.py`).
 
 The checks for `i2p` ensure that plain data never leaves a machine. The server listens on loopback alone, where the

@@ -4,9 +4,9 @@
     Section.values(kind, …)      the same as a mapping, for a class that also has other fields
     Section.finish()             notes the unknown keys, with the probably intended key
 
-A problem is a line such as `gossip.capacity: 0 is not a whole number from 1 to 255`: the path of the key and the fault.
-After a fault the default is used, or for a required setting a placeholder, so that the cross-checks still run. The node
-never receives it: a configuration with problems is refused completely.
+A problem is a line such as `gossip.capacity: 0 is not a whole number from 1 to 255`, with the path of the key and the
+fault. After a fault the default is used, or for a required setting a placeholder, so that the cross-checks still run.
+The node never receives it: a configuration with problems is refused completely.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,12 +1,13 @@
 """The meaning of the setting `timing` for every part that waits for another server.
 
-Over I2P a reply takes one to several seconds, a first connection half a minute (tunnels are built, a LeaseSet is looked
-up), and some tens of kilobytes a second are much. Raft requires that a round of messages is much shorter than the
-election timeout, and that elections are much rarer than their duration: so the timeout is 30 to 60 s, and all limits
-for unresponsive servers are in proportion. A chunk of a log or snapshot must arrive within one reply timeout.
+Over I2P a reply takes one to several seconds, and some tens of kilobytes a second are much. A first connection takes
+half a minute: tunnels are built, and a LeaseSet is looked up. Raft requires that a round of messages is much shorter
+than the election timeout, and that elections are rare compared with their duration. So the timeout is 30 to 60 s, and
+all limits for unresponsive servers are in proportion. A chunk of a log or snapshot must arrive within one reply
+timeout.
 
 On a LAN four heartbeats fit into the shortest election timeout, compared with ten in `consensus.lan`. They are most of
-an idle node's work, and a node may be a small box: ten cost a follower 1.1 % of a core in all, four 0.65 %. A heartbeat
+an idle node's work, and a node may be a small box. Ten cost a follower 1.1 % of a core in all, four 0.65 %. A heartbeat
 on a connection is never lost; at worst it is late by the 200 ms until TCP repeats lost data.
 """
 

@@ -6,7 +6,7 @@
     MeasuringDuty    measures the destinations of other nodes with this node's router
     PublishingDuty   one for each master with a key here; while it is chosen: plan, commit, sign, hand over
 
-Each has its own loops, so that a slow router does not delay a clock entry and a lost leader does not delay a probe of a
+Each has its own loops, so that a slow router does not delay a clock entry. A lost leader does not delay a probe of a
 leaf. All of them submit through the replica, which finds the leader. Only the clock needs leadership: the publisher
 need not lead.
 """

@@ -3,7 +3,7 @@
     plan ─▶ commit the plan ─▶ accepted ─▶ sign ─▶ hand over to the router
     plan without a quorum, while the log does not move ─▶ sign ─▶ hand over, with an alarm
 
-One plan at a time is active, from its proposal until the router has it: with a slow router a node must not fill the log
+One plan at a time is active, from its proposal until the router has it. With a slow router a node must not fill the log
 with plans. For the same reason failed plans are repeated with growing pauses.
 
 An accepted plan that is lost (the process died before it signed) does not reach the router. The publisher therefore

@@ -8,8 +8,8 @@
                                       ─▶ committed at an index │ its fate is unknown, or no leader: "no leader known"
 
 The protocol does not have a refusal. A client ends a request on the reply "expired", and repeats it on any other reply.
-So updates that can never succeed are "expired": invalid JSON objects, entries reserved for the leader, entries beyond
-the key's scopes, and all updates at a read-only endpoint. The node's counters distinguish them.
+So updates that can never succeed are "expired". They are invalid JSON objects, entries reserved for the leader or
+beyond the key's scopes, and all updates at a read-only endpoint. The node's counters distinguish them.
 
 "No leader known" makes the client wait and repeat the same reqid, here or elsewhere. The table of reqids in the farm's
 state (`bridge.core.state.reqids`) then finds the first copy from any node. Freshness is measured by log time. If this
