@@ -63,7 +63,7 @@ class Transport(Protocol):
         """Queue a request without waiting; drop it if the queue is full or the peer unknown."""
 
     def connect(self, peers: Collection[ServerId]) -> None:
-        """These are the members: hold a connection to each, and to no other without need."""
+        """Hold a connection to each of these members, and to other servers only on demand."""
 
     async def run(self, receiver: Receiver, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Carry messages until cancelled, which ends every connection. The server runs it, once."""

@@ -339,9 +339,9 @@ class ConsensusServer:
         )
 
     async def read(self, first: Index, limit_entries: int, limit_bytes: int) -> tuple[Entry, ...]:
-        """Committed entries from `first` on, at least one if there is one; raises `ServerBusyError`.
+        """Return committed entries from `first` on, at least one if there is one; raises `ServerBusyError`.
 
-        Empty if nothing is committed at `first` yet (`wait_commit` waits for it).
+        Empty if the entry at `first` is not committed yet (`wait_commit` waits for it).
         """
         last = min(self.applying.commit, first + limit_entries - 1)
         return await self._storage_reads.log(first, last, limit_bytes)

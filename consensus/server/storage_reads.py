@@ -27,7 +27,7 @@ class StorageReads:
         self._put = put
 
     async def entries(self, first: Index, last: Index, limit_bytes: int) -> tuple[Entry, ...]:
-        """Committed entries [first, last] for the state machine, at least one; none if they are not there."""
+        """Return committed entries [first, last] for the state machine, at least one; none if they are absent."""
         return await self._entries(self._calls.own_reads, first, last, limit_bytes)
 
     async def log(self, first: Index, last: Index, limit_bytes: int) -> tuple[Entry, ...]:

@@ -1,8 +1,8 @@
-"""CRC-32C (RFC 3720), which every record on disk carries, by the package `crc32c`.
+"""CRC-32C (RFC 3720) of every record on disk, by the package `crc32c`.
 
-Its extension module is loaded without the package around it: that one reads its own version at its import, and with
-`importlib.metadata` come parsers of mail, archives and command lines, two megabytes in every process that keeps a log.
-A later release may name the extension otherwise; then the package is used as a whole.
+Its extension module is loaded without the package, which reads its own version at its import. With `importlib.metadata`
+come parsers of mail, archives and command lines, two megabytes in every process that keeps a log. If a later release
+names the extension differently, the whole package is used.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from importlib.util import find_spec, module_from_spec
 from typing import Any, Final
 
 Checksum = Callable[..., int]
-"""`crc32c(data, value=0)`: the checksum of `data`, going on from that of what stood before it."""
+"""`crc32c(data, value=0)`: the checksum of `data`, continued from the checksum of the bytes before it."""
 
 
 def _extension() -> Any:

@@ -1,11 +1,11 @@
 """The disk port on a real directory, and the one way to open a server's storage.
 
-One process owns a directory: it holds an flock on the file `lock` for as long as it lives. Files are 0600, a directory
-made here is 0700. All calls block; the server makes them in a worker thread, one at a time.
+One process owns a directory: it holds an flock on the file `lock` until it ends. Files are 0600, a directory made here
+is 0700. All calls block; the server makes them in a worker thread, one at a time.
 
-A failed sync is final: the kernel may have dropped what it could not write and report success the next time. So every
+A failed sync is final: the kernel may have dropped the unwritten pages and report success the next time. So every
 `OSError` ends the process, with one exception: a full disk (or quota). `perform_all` then raises `OutOfSpaceError` with
-the place to resume from. It lies behind the last sync that succeeded, so that what no sync covered is written again.
+the place to resume from. It comes after the last successful sync, so that later writes are repeated.
 """
 
 import errno
@@ -81,13 +81,13 @@ class Directory:
         return os.fstat(self._directory).st_ino
 
     def close(self) -> None:
-        """Close all files and give up the lock."""
+        """Close all files and release the lock."""
         for descriptor in (*self._files.values(), self._lock, self._directory):
             os.close(descriptor)
         self._files.clear()
 
     def files(self) -> Sequence[str]:
-        """Names of the files, the lock aside."""
+        """Return the names of the files, without the lock."""
         return [entry.name for entry in self.path.iterdir() if entry.name != LOCK_FILE]
 
     def size(self, file: str) -> int:
@@ -95,7 +95,7 @@ class Directory:
         return os.fstat(self._descriptor(file)).st_size
 
     def read(self, file: str, offset_bytes: int, length_bytes: int) -> bytes:
-        """Bytes from `offset_bytes` on; fewer only at the end of the file."""
+        """Return bytes from `offset_bytes` on; fewer only at the end of the file."""
         descriptor = self._descriptor(file)
         data = os.pread(descriptor, length_bytes, offset_bytes)
         while len(data) < length_bytes:
@@ -150,7 +150,7 @@ class Directory:
             for offset_bytes in range(0, size_bytes, len(_ZEROS)):
                 _write_all(descriptor, _ZEROS[: size_bytes - offset_bytes], offset_bytes)
         except OSError:
-            # What was allocated so far is given back: it may be what others need to free space.
+            # Release the allocated part: others may need it to free space.
             self.perform(RemoveFile(file))
             raise
 
@@ -206,7 +206,7 @@ def _write_all(descriptor: int, data: bytes, offset_bytes: int) -> None:
 
 
 class ThreadedDisk:
-    """A `Directory` behind a thread of its own, one call at a time."""
+    """A `Directory` with its own thread, one call at a time."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
@@ -225,20 +225,20 @@ class ThreadedDisk:
         return await self._thread.run(lambda: question(self._directory))
 
     def close(self) -> None:
-        """Close all files and give up the lock. Blocks: not for an event loop."""
+        """Close all files and release the lock. Blocks: not for an event loop."""
         self._thread.close()
         self._directory.close()
 
     async def aclose(self) -> None:
-        """Close all files and give up the lock, even if cancelled; raises `DiskHangsError` if the disk hangs.
+        """Close all files and release the lock, even if cancelled; raises `DiskHangsError` if the disk hangs.
 
-        Then the thread does it if the disk ever answers: a lock is not given up while a write may be under way.
+        Then the thread does it if the disk ever responds: a lock is not released while a write may be under way.
         """
         await self._thread.run_last(self._directory.close)
 
 
 class InlineDisk:
-    """A `Directory` used in trio's own thread, which it blocks: for tests, whose clock stands still meanwhile."""
+    """A `Directory` used in trio's own thread, which it blocks: for tests, whose clock stops during a call."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
@@ -263,11 +263,11 @@ class InlineDisk:
         return question(self._directory)
 
     async def aclose(self) -> None:
-        """Close all files and give up the lock."""
+        """Close all files and release the lock."""
         self.close()
 
     def close(self) -> None:
-        """Close all files and give up the lock."""
+        """Close all files and release the lock."""
         self._directory.close()
 
 
@@ -276,8 +276,8 @@ def open_directory(
 ) -> tuple[Directory, Recovery]:
     """Lock, read, check and repair the directory, or make a new storage in an empty one. Blocks.
 
-    `generation` is the node's restart epoch, raised before each start; None: the storage counts its starts itself, and
-    cannot tell that the node's own state is older than it. Raises `StorageError` with what to do.
+    `generation` is the node's restart epoch, raised before each start. None: the storage counts its starts itself, and
+    cannot detect older state of the node. Raises `StorageError` with the remedy.
     """
     directory = Directory(path)
     try:

@@ -1,21 +1,19 @@
-"""The small port between the planners of durable state and a disk: six operations and three questions.
+"""The small port between the planners of durable state and a disk: six operations and three queries.
 
-`Journal`, `HardState` and `Storage` never touch a file. They *plan*: they return a list of operations that a disk
-performs in order, one after the other, and they are told when the list is done. On a machine the disk is
-`consensus.storage.directory` (a real directory, in a worker thread); in the simulator it is one that may crash between
-any two operations.
+`Journal`, `HardState` and `Storage` never touch a file. They *plan*: they return a list of operations, a disk performs
+them in order, and the caller reports the completion. On a machine the disk is `consensus.storage.directory` (a real
+directory, in a worker thread); in the simulator it is one that may crash between any two operations.
 
-What a disk promises, and what planners may rely on:
+Guarantees of a disk, for planners:
 
 * `WriteBytes` is durable only after a later `SyncFile` of the same file returns. Until then a crash may keep any part
   of it: none, all, a torn piece, and pieces of later writes without earlier ones. A write never damages bytes outside
-  its own range ("powersafe overwrite"; sectors are rewritten with what they held).
+  its own range ("powersafe overwrite"; sectors are rewritten with their old bytes).
 * `CreateFile`, `RenameFile` and `RemoveFile` are durable only after a later `SyncDirectory`. Until then a crash may
-  undo any subset of them. The content and size of a created file are durable after `SyncFile`, whatever its name is
-  by then.
-* Every operation may be performed again after a failure: a group that met a full disk is repeated from behind the last
-  sync that succeeded, and must then lead to the same bytes. So plans finish with one file before they touch the next,
-  `CreateFile` replaces, and `RemoveFile` of a missing file, like `RenameFile` of one that has its new name, is nothing.
+  undo any subset of them. The content and size of a created file are durable after `SyncFile`, under any name.
+* Every operation may be repeated after a failure: a group that met a full disk resumes after the last successful sync,
+  and must then lead to the same bytes. So plans finish one file before the next, `CreateFile` replaces, and
+  `RemoveFile` of a missing file, like `RenameFile` of a renamed one, does nothing.
 * Between operations of one process reads see every write, durable or not.
 """
 
@@ -26,7 +24,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class CreateFile:
-    """Create `file` anew, filled with `size_bytes` zeros that are really written (blocks allocated, not a hole)."""
+    """Create or replace `file`, filled with `size_bytes` written zeros (allocated blocks, not a hole)."""
 
     file: str
     size_bytes: int
@@ -62,7 +60,7 @@ class RenameFile:
 
 @dataclass(frozen=True, slots=True)
 class RemoveFile:
-    """Remove `file`; a missing file is no error."""
+    """Remove `file`; a missing file is not an error."""
 
     file: str
 
@@ -76,31 +74,32 @@ DiskOperation = CreateFile | WriteBytes | SyncFile | RenameFile | RemoveFile | S
 
 
 class DiskReader(Protocol):
-    """The questions that recovery and reads ask."""
+    """The queries of recovery and reads."""
 
     def files(self) -> Sequence[str]:
-        """Names of the files in the directory, in any order."""
+        """Return the names of the files in the directory, in any order."""
 
     def size(self, file: str) -> int:
         """Size of `file` in bytes."""
 
     def read(self, file: str, offset_bytes: int, length_bytes: int) -> bytes:
-        """Bytes of `file` from `offset_bytes` on; fewer than `length_bytes` only at its end."""
+        """Return bytes of `file` from `offset_bytes` on; fewer than `length_bytes` only at its end."""
 
 
 STOP_SECONDS = 5.0
-"""How long a server that stops waits for a disk that does not answer. A slow disk needs less; a hung one never ends."""
+"""Time that a stopping server waits for an unresponsive disk. A slow disk needs less; a hung one never ends."""
 PROCESS_STOP_SECONDS = 12.0
-"""How long a process may take to close: its server waits for a write, then for the mark of a clean stop, each so long.
-An end before both are over would take a disk that is slow for one that hangs."""
+"""Time that a process has to close: its server waits for a write, then for the mark of a clean stop, this long for
+each. A shorter time would mistake a slow disk for a hung one.
+"""
 
 
 class StorageError(Exception):
-    """Stored state cannot be used. The text tells an operator what happened, to what, and what to do next."""
+    """Stored state cannot be used. The text contains the failure, its object and the remedy for an operator."""
 
 
 class DamagedStorageError(StorageError):
-    """Something that had been made durable is damaged or missing: the server must be rebuilt, never guessed."""
+    """Durable state is damaged or missing: the server must be rebuilt, never guessed."""
 
 
 class ForeignStorageError(StorageError):

@@ -1,17 +1,16 @@
-"""One thread that does what would block, for one caller at a time: a disk's syncs must not hold up the event loop.
+"""One thread for blocking calls, for one caller at a time: a disk's syncs must not block the event loop.
 
     run(work)           ──▶ queue ──▶ the thread ──▶ back into the event loop, which wakes the caller
     begin(work, ended)  ──▶ queue ──▶ the thread ──▶ back into the event loop, which calls `ended`
 
-trio's own `to_thread` finds a thread for each call, copies its context and counts it against a limit that all share.
-Here there is always the same thread and nothing to count, and a call costs three fifths: 41 µs instead of 67 µs of
-processor time (docs/reference/benchmarks.md, where the time of consensus goes). An entry has two such calls on its
-way, the leader's and the quicker follower's. So `begin` has no task that would have to be woken before and behind it.
-The thread begins with the first call and ends with `close`.
+trio's own `to_thread` finds a thread for each call, copies its context and counts it against a shared limit. With one
+fixed thread a call costs three fifths: 41 µs instead of 67 µs of processor time (docs/reference/benchmarks.md, where
+the time of consensus goes). An entry needs two such calls, on the leader and on the quicker follower. So `begin` has no
+task that must be woken before and after it. The thread begins with the first call and ends with `close`.
 
-A call that has begun is finished even if its caller is cancelled, since its progress would be unknown. Only a disk that
-hangs is left behind: `STOP_SECONDS` after the cancellation the caller gets `DiskHangsError`, by the machine's clock, as
-a test's clock does not know how far a thread is. The thread is a daemon's, so the process can end without it.
+A call that has begun is finished even if its caller is cancelled, since its progress would be unknown. Only a hung disk
+is abandoned: `STOP_SECONDS` after the cancellation the caller gets `DiskHangsError`, by the machine's clock, since a
+test's clock is independent of the thread. The thread is a daemon, so the process can end without it.
 """
 
 import time
@@ -42,7 +41,7 @@ class DiskThread:
         """When the call that is under way began."""
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns or raises, done in the thread; `DiskHangsError` if cancelled and not done in time."""
+        """Return or raise the result of `work`, run in the thread; `DiskHangsError` if cancelled and not done."""
         await trio.lowlevel.checkpoint_if_cancelled()
         return await self._run(work, [])
 
@@ -79,7 +78,7 @@ class DiskThread:
         self._put(call)
 
     def _left_s(self) -> float:
-        """How long the end may take. A call that is under way for long has been waited for already."""
+        """Return the remaining time for the end. The time of a call under way counts."""
         began_s = self._began_s
         taken_s = 0.0 if began_s is None else time.monotonic() - began_s
         return max(_SHORTEST_WAIT_S, self._stop_s - taken_s)
@@ -111,7 +110,7 @@ class DiskThread:
 
 
 class _Call(Generic[T]):
-    """Work, and what is called in the event loop when it is done."""
+    """Work, and the callback in the event loop at its end."""
 
     def __init__(self, work: Callable[[], T], ended: Callable[[], object]) -> None:
         self._work = work
@@ -129,11 +128,11 @@ class _Call(Generic[T]):
             error = failure
         if not self._is_left:
             self._error = error
-        with suppress(trio.RunFinishedError):  # it was left behind
+        with suppress(trio.RunFinishedError):  # the call was abandoned
             self._token.run_sync_soon(self._tell)
 
     def left_after(self, seconds: float) -> Timer:
-        """Return a running timer, at whose end the work is not waited for any longer."""
+        """Return a running timer that abandons the work at its end."""
         timer = Timer(seconds, self._leave_soon)
         timer.daemon = True
         timer.start()
@@ -160,7 +159,7 @@ class _Call(Generic[T]):
         return cast("T", self._value)
 
     def error(self) -> Exception | None:
-        """What the work raised; an error that is no `Exception` is raised here."""
+        """Return the exception of the work; raise it here if it is not an `Exception`."""
         error, self._error = self._error, None
         if error is not None and not isinstance(error, Exception):
             raise error

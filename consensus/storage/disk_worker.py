@@ -1,12 +1,12 @@
 """The disk worker: performs one job at a time, and waits out a full disk.
 
-Everything else that goes wrong ends it, and with it the server: after a failed sync the content of the disk is unknown.
-A group that met a full disk is resumed where `OutOfSpaceError` says, every `retry_ms`, until there is space. Between
-two tries the worker does what the executor finds to do beside it: votes and reads.
+Any other error ends it, and with it the server: after a failed sync the content of the disk is unknown. A group that
+met a full disk is resumed at the place in `OutOfSpaceError`, every `retry_ms`, until there is space. Between two tries
+the worker performs other jobs of the executor: votes and reads.
 
-*Groups* are on the way of each entry, on the leader and on a follower. So a group goes to the disk within the call of
-`submit`, and its end is told as soon as the event loop hears of it; the worker's task has a part in it only if there is
-an error. All else goes through the task.
+*Groups* are part of each entry's way, on the leader and on a follower. So a group goes to the disk within the call of
+`submit`, and its end is reported in the first turn of the event loop; the worker's task takes part only after an error.
+All other jobs go through the task.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ class ServerDisk(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Blocked:
-    """A group that waits for space, from where it goes on, and when (by the clock of trio)."""
+    """A group that waits for space, its place to resume, and the time of the next try (by the clock of trio)."""
 
     job: WriteJob
     resume_at: int
@@ -60,9 +60,9 @@ class _Failed:
 
 
 class DiskWorker:
-    """Give it a job by `submit`; it answers by `done(job, answer)`.
+    """Takes a job by `submit`, and calls `done(job, answer)` at its end.
 
-    It tells by `blocked(job, resume_at)` that a group has found no space, and by `unblocked` that it has gone on.
+    It reports by `blocked(job, resume_at)` that a group did not find space, and by `unblocked` that it has resumed.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class DiskWorker:
         self._jobs, self._jobs_to_do = trio.open_memory_channel[Job | _Failed](1)
         self._blocked: _Blocked | None = None
         self._is_writing = False
-        """Whether the disk has a group that did not come through the task."""
+        """True if the disk has a group that did not come through the task."""
         self._written = trio.Event()
 
     def submit(self, job: Job) -> None:
-        """Begin a job; the one before must be done, or blocked."""
+        """Begin a job; the previous one must be done, or blocked."""
         if isinstance(job, WriteJob) and self._blocked is None:
             self._is_writing = True
             self._disk.begin(job.operations, partial(self._ended, job))
@@ -93,7 +93,7 @@ class DiskWorker:
             self._jobs.send_nowait(job)
 
     async def run(self) -> None:
-        """Work until cancelled, or until the disk fails; what the disk has begun is finished.
+        """Work until cancelled, or until the disk fails; a write under way is finished.
 
         Raises `DiskHangsError` if that takes longer than `STOP_SECONDS`.
         """
@@ -137,7 +137,7 @@ class DiskWorker:
             self._done(job, answer)
 
     async def _next_job(self) -> Job | _Failed:
-        """What was submitted, or the blocked group when it is to be tried again."""
+        """Return the submitted job, or the blocked group at its next try."""
         if self._blocked is None:
             return await self._jobs_to_do.receive()
         with trio.move_on_at(self._blocked.retry_at_s):
@@ -145,7 +145,7 @@ class DiskWorker:
         return self._blocked.job
 
     async def _write(self, job: WriteJob) -> bool:
-        """Perform a group, or what is left of it; returns False if there is no space."""
+        """Perform a group, or the rest of it; return False if the disk is full."""
         before, self._blocked = self._blocked, None
         try:
             await self._disk.perform_all(job.operations, 0 if before is None else before.resume_at)
@@ -165,7 +165,7 @@ class DiskWorker:
         self._tell_blocked(job, error.resume_at)
 
     async def _overwrite(self, operations: Sequence[DiskOperation]) -> None:
-        """Perform what needs no space, except on file systems that never overwrite in place."""
+        """Perform operations that need no space, except on file systems that never overwrite in place."""
         start = 0
         while True:
             try:
@@ -177,7 +177,7 @@ class DiskWorker:
                 return
 
     async def _write_aside(self, job: SnapshotWrite | PreparationJob) -> None:
-        """Nothing waits for this: what finds no space gives back what it took, and is told as given up."""
+        """Perform a job that nothing waits for; on a full disk remove its file and mark it as abandoned."""
         try:
             await self._disk.perform_all(job.operations)
         except OutOfSpaceError:

@@ -1,8 +1,8 @@
-"""Replacing a file so that a crash at any moment leaves the old content or the new, never a mixture or nothing.
+"""Replaces a file so that a crash at any moment leaves the old content or the new, never a mixture or nothing.
 
     write aside ──▶ fsync the file ──▶ rename over ──▶ fsync the directory
 
-Without the first fsync a crash can leave the new name with no content; without the second, the old name.
+Without the first fsync a crash can leave the new name without content; without the second, the old name.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Make `content` the durable content of `path`. Raises OSError; then the old content stands."""
+    """Make `content` the durable content of `path`. Raises OSError; then the old content stays."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     aside = Path(name)
     try:

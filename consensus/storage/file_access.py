@@ -1,12 +1,12 @@
-"""What to do about a file that the system does not let this process read: the very command, for this user and path.
+"""The remedy for a file that this process may not read: the exact command, for this user and path.
 
     the owner is another user     `chown USER PATH`       an operator made or moved the file as root, mode 0600
     the owner is this user        `chmod 600 PATH`
-    a directory on the way        which one: a file below a closed directory cannot be given away
-    a file system read-only       that it is mounted so: no owner and no other name in it helps
+    a directory on the way        its path: a file below a closed directory cannot be given away
+    a file system read-only       this reason: no owner and no other name in it helps
 
-"Give this user access to it" leaves out which user and how, and a service's user is seldom the operator's. Secrets are
-not opened to a group or to others here, so the owner is what changes. The system's own words stay in the error.
+"Give this user access to it" omits the user and the command, and a service's user is seldom the operator's. Secrets are
+not opened to a group or to others here, so the owner must change. The system's own words stay in the error.
 """
 
 import errno
@@ -23,7 +23,7 @@ _READ_ONLY = (
 
 
 def access_advice(path: Path, error: OSError) -> str:
-    """What follows the system's reason in a message about a file: `; chown …`, or nothing for another reason."""
+    """Return the advice for an error text about a file: `; chown …`, or an empty text for other reasons."""
     if error.errno not in {errno.EACCES, errno.EPERM}:
         return _READ_ONLY if error.errno == errno.EROFS else ""
     user_id = os.geteuid()

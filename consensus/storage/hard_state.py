@@ -1,21 +1,19 @@
-"""The hard state: what a server must never forget across a restart, in one small file that is updated in place.
+"""The hard state: term and vote, which must survive a restart, in one small file that is updated in place.
 
-Raft asks for the current term and the vote in it (figure 2). Beside them lies what recovery needs to judge the log:
+In addition to the current term and the vote in it (Raft figure 2), it holds facts that recovery needs:
 
-* `durable`: entries up to here were durable when this was written. Damage at or before it is rot, not a torn tail.
-* `truncating_from`: a truncation has begun. It is written before the first byte of the log is erased and withdrawn when
-  the last one is, so that a crash in between is finished instead of being mistaken for a hole.
+* `durable`: entries up to here were durable at this write. Damage at or before it is rot, not a torn tail.
+* `truncating_from`: a truncation has begun. It is written before the first byte of the log is erased and withdrawn
+  after the last one, so that recovery finishes an interrupted truncation instead of mistaking it for a hole.
 * the owner of the directory: node, storage id, place (the directory's inode, which a copy does not share) and the
   generation that opened it last. A copied directory must not vote a second time in the same term.
 
-The file has two slots, 4,096 bytes apart, each with a counter and a CRC-32C. An update writes one slot, syncs, copies
-it to the other and syncs again; only then is it durable. Why both: with alternate single slots, rot in the newer one
-would silently bring back the older vote. This way any one damaged slot leaves the other, which is at most one update
-behind, and only if that update was never acknowledged. Both damaged is refused. Writing aside and renaming would cost
-a directory sync and a new inode each time: measured four times slower.
+The file has two slots, 4,096 bytes apart, each with a counter and a CRC-32C. An update writes and syncs one slot, then
+the other; only then is it durable. With alternate single slots, rot in the newer one would restore the older vote. Here
+one damaged slot leaves the other, which lacks at most an unacknowledged update. If both are damaged, the start is
+refused. Writing a new file and renaming it needs a directory sync: measured four times slower.
 
-The file is named `ballot` and its slots begin with `GFBALLOT`. Both belong to the format on disk. Directories of
-earlier versions have them, and a start that does not find the file refuses the directory, so the names stay.
+The file is named `ballot` and its slots begin with `GFBALLOT`: both belong to the format on disk.
 """
 
 import struct
@@ -45,7 +43,7 @@ _SLOTS = 2
 _MAGIC = b"GFBALLOT"
 _VERSION = 1
 _VERSION_OF_LONG_VOTE = 2
-"""The vote is not an integer of 32 bits: in its place stands its length, and it follows behind everything else."""
+"""The vote is not a 32-bit integer: its length takes its place, and the vote follows at the end."""
 _SLOT = struct.Struct(">8sHQ8s16sQQQ?iQQ")
 _COMPACT_LIMIT = 2**31
 _CHECKSUM = struct.Struct(">I")
@@ -128,7 +126,7 @@ class HardStateFile:
 
     @classmethod
     def plan_creation(cls, state: StoredState) -> tuple["HardStateFile", list[DiskOperation]]:
-        """The file of a new storage. Its rename is the moment in which the storage begins to exist."""
+        """Return the file of a new storage and its operations. The storage begins to exist with the file's rename."""
         slot = _encode(1, state)
         operations: list[DiskOperation] = [CreateFile(_NEW_FILE, _SLOTS * _SLOT_BYTES)]
         operations += [WriteBytes(_NEW_FILE, number * _SLOT_BYTES, slot) for number in range(_SLOTS)]
@@ -137,7 +135,7 @@ class HardStateFile:
 
     @classmethod
     def read(cls, reader: DiskReader) -> tuple["HardStateFile", bool]:
-        """What the file holds, and whether both slots agree; raises `StorageError` if neither can be read."""
+        """Return the file's content, and True if both slots agree; raises `StorageError` if neither can be read."""
         slots = [_decode(reader.read(STATE_FILE, number * _SLOT_BYTES, _SLOT_BYTES)) for number in range(_SLOTS)]
         readable = [(slot[0], number, slot[1]) for number, slot in enumerate(slots) if slot is not None]
         if not readable:

@@ -1,12 +1,12 @@
-"""What a disk is asked to do, one job after the other: what the server's executor gives to the disk worker.
+"""Jobs of the disk, one after the other, from the server's executor to the disk worker.
 
-    WriteJob          a group of Persists, with one sync: what waits for them goes on when it is done
-    HardStateJob      term and vote alone, beside a group that waits for space
+    WriteJob          a group of Persists, with one sync: work that waits for them continues when it is done
+    HardStateJob      term and vote alone, during a group that waits for space
     ReadJob           entries or a chunk of a snapshot, for the core, for a reader or for the state machine
-    SnapshotWrite     a chunk of a snapshot that is being taken: nothing rests on it yet
+    SnapshotWrite     a chunk of a snapshot that is being taken: nothing depends on it yet
     PreparationJob    a step of the log's next segment
 
-The executor makes jobs on the trio thread, out of plans that touch no file; the disk worker performs them.
+The executor makes jobs on the trio thread, from plans that touch no file; the disk worker performs them.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,14 +36,17 @@ class WriteJob:
 
 @dataclass(frozen=True, slots=True)
 class ReadJob:
-    """Answer a question, by `answer`, in any thread. `extents` and `chunk` say where; without them it is gone."""
+    """A read, performed by `answer`, in any thread.
+
+    `extents` and `chunk` are its place; without them the data are gone.
+    """
 
     request: StorageRead
     binding: Binding
     extents: tuple[Extent, ...] = ()
     chunk: ChunkExtent | None = None
     check_state: Callable[[Iterator[bytes]], str | None] = lambda _: None
-    """Says what the state machine objects to in a received snapshot, or None."""
+    """Returns the state machine's objection to a received snapshot, or None."""
     form: SnapshotForm = IMAGE
 
     def answer(self, reader: DiskReader) -> StorageReadResult:
@@ -68,18 +71,18 @@ class ReadJob:
 
 @dataclass(slots=True, eq=False)
 class SnapshotWrite:
-    """Perform `operations` on `file`, which nothing rests on yet: a snapshot being taken. Given up on a full disk."""
+    """Operations on `file`, which nothing depends on yet: a snapshot being taken. Abandoned on a full disk."""
 
     operations: tuple[DiskOperation, ...]
     file: str
     settle: bool = False
-    """Wait for everything that was emitted before."""
+    """True to wait for everything emitted before."""
     given_up: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class PreparationJob:
-    """Perform `operations` on `file`: a step of the log's next segment. Given up on a full disk."""
+    """Operations on `file`: a step of the log's next segment. Abandoned on a full disk."""
 
     operations: tuple[DiskOperation, ...]
     file: str = SPARE
@@ -88,7 +91,7 @@ class PreparationJob:
 
 @dataclass(frozen=True, slots=True)
 class HardStateJob:
-    """Perform `operations` beside a blocked group; then the hard state of every Persist up to `number` is durable."""
+    """Operations during a blocked group; then the hard state of every Persist up to `number` is durable."""
 
     number: int
     operations: tuple[DiskOperation, ...]

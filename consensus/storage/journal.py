@@ -1,45 +1,31 @@
-"""The log on disk, as a planner: it knows where every record lies and says what to write, but touches no file.
+"""The log on disk, as a planner: it keeps the place of every record and plans writes, but touches no file.
 
     plan_append(first, entries …) ▶ [WriteBytes, SyncFile]              one sync for a group of entries
                                     … + [WriteBytes, SyncFile, RenameFile, SyncDirectory]   at a roll-over
-    plan_preparation() ──────────▶ [WriteBytes (zeros), SyncFile]       one step of the segment to come
+    plan_preparation() ──────────▶ [WriteBytes (zeros), SyncFile]       one step of the next segment
     plan_compact(first_kept) ────▶ [RemoveFile, SyncDirectory …]        whole segments that a snapshot covers
     plan_truncate(first_removed) ─▶ [RemoveFile …, SyncDirectory, WriteBytes (zeros) …, SyncFile]
     done()                          the planned operations were performed: all planned entries are durable
 
-The log is a row of *segments*, files of a fixed size that are zero-filled before their first record, named after the
-index of it. Overwriting allocated zeros lets fdatasync skip the file system's journal, which growing files cannot.
+The log is a row of *segments*: files of a fixed size, zero-filled before use and named after their first index.
+Overwriting zeros lets fdatasync skip the file system's journal. One group is under way at a time.
 
-One group is under way at a time: the next may be planned only after `done()`. Everything below rests on that order.
+*Torn tail or rot?* Each record contains the durable index at its time. A damaged record that a later record, a later
+segment or the hard state file calls durable has rotted: the server stops. Any other damaged record belongs to an
+interrupted group: it is cut. Rot in the very last acknowledged group looks like a torn tail, until a clean stop, a
+restart or a vote writes the durable index into the hard state file.
 
-*Torn tail or rot?* Each record says up to which index the log was durable when the record was written. A damaged record
-that a later record, a later segment's header or the hard state file calls durable has rotted: the server stops. A
-damaged record that nothing calls durable belongs to the group that the crash interrupted: it is cut. What cannot be
-told apart: rot in the very last group, if the process was killed after it was acknowledged and nothing was written
-since. A clean stop, a restart and every vote close that window, because they write the durable index into the hard
-state file.
+*A roll-over* syncs the old segment before it names the new one, so a segment proves that all earlier ones are durable.
 
-*A roll-over* syncs the old segment before the new one gets its name, so that a segment's existence says that everything
-before it is durable, and no hole can hide between two files.
+*The next segment* is zero-filled in `SPARE`, in small synced steps between groups: a group that fills a whole segment
+would stall for seconds on an SD card. A roll-over adopts the spare in any state; without one, the group makes a small
+segment. Recovery removes a spare.
 
-*The segment to come* is filled with zeros beside the log, in `SPARE`, step by step: a group that had to write a whole
-segment of zeros would take seconds on an SD card, on all replicas at the same index, and their leader would seem dead.
-A step is small, has a sync of its own, and is no part of a group. The spare is two bytes ahead of each byte that is
-appended, so it is complete when half of the present segment is used. A roll-over adopts it as it is, even if it is not
-complete: a segment may have any size. If there is none to adopt, the group makes a small segment. Recovery removes a
-spare, since its content after a crash is unknown.
+*A truncation* erases the suffix with zeros, so that its records never follow a torn tail. If only later entries of a
+group are removed, a *cut* after it ends it: rewriting in place could lose the others. `Storage` first notes
+`truncating_from` in the hard state file, so that recovery can finish the erasing.
 
-*A truncation* must never resurface: were the old suffix only overwritten by a shorter new one, its last records would
-lie behind the new ones and could follow a torn tail. So the suffix is erased with zeros and synced before anything is
-appended. A group of which only the later entries go stays as it is, and a *cut* behind it says where it ends: it cannot
-be written anew in place, for a crash could lose the entries that stay. The erasing itself can be interrupted, and would
-then look like rot; therefore `Storage` first notes `truncating_from` in the hard state file, and recovery finishes what
-it finds noted.
-
-*A compaction* removes whole segments from the front. The first segment's header names the entry before it, index and
-term, so what is left explains itself; that the snapshot covers it is checked by recovery.
-
-Memory: sixteen bytes for each group (its first index, where its record begins and ends), and one run for each term.
+Memory: sixteen bytes for each group, and one run for each term.
 """
 
 from array import array
@@ -75,18 +61,18 @@ from consensus.storage.records import (
 SEGMENT_SUFFIX = ".segment"
 NEW_SUFFIX = ".new"
 SPARE = "spare" + SEGMENT_SUFFIX + NEW_SUFFIX
-"""The segment to come, while it is being filled with zeros."""
+"""The next segment, while it is being filled with zeros."""
 STEP_BYTES = 512 * 1024
 """One step of its preparation, which the next group may have to wait for: 50 ms on a disk of 10 MB/s.
 
 Half as much costs twice as many syncs: 1.1 s instead of 0.6 s for 40 MB of log, whose groups took ten."""
 SMALL_SEGMENT_BYTES = 1024 * 1024
-"""The least that is adopted, and the size of what a group has to make itself."""
+"""The least size of an adopted spare, and the size of a segment that a group makes itself."""
 ZEROS_AT_ONCE_BYTES = 1024 * 1024
 
 
 def segment_file(first: Index) -> str:
-    """The name of the segment whose first entry has index `first`; names sort like indexes."""
+    """Return the name of the segment whose first entry has index `first`; names sort like indexes."""
     return f"{first:020d}{SEGMENT_SUFFIX}"
 
 
@@ -115,7 +101,7 @@ class Segment:
     ends: "array[int]" = field(default_factory=lambda: array("I"))
 
     def __post_init__(self) -> None:
-        """There is no entry yet."""
+        """Begin without entries."""
         self.last = self.previous.index
 
     @property
@@ -124,7 +110,7 @@ class Segment:
         return self.previous.index + 1
 
     def add(self, count: int, size_bytes: int) -> None:
-        """A group of `count` entries follows, whose record has `size_bytes`."""
+        """Add a group of `count` entries, whose record has `size_bytes`."""
         self.firsts.append(self.last + 1)
         self.offsets.append(self.end_bytes)
         self.end_bytes += size_bytes
@@ -132,15 +118,15 @@ class Segment:
         self.last += count
 
     def group_of(self, index: Index) -> int:
-        """The number of the group that holds the entry at `index`."""
+        """Return the number of the group that holds the entry at `index`."""
         return bisect_right(self.firsts, index) - 1
 
     def offset_of(self, index: Index) -> int:
-        """Where the record begins that holds the entry at `index`; for the index after the last, where it would."""
+        """Return the offset of the record with the entry at `index`; after the last index, the end of the records."""
         return self.end_bytes if index > self.last else self.offsets[self.group_of(index)]
 
     def remove_from(self, first_removed: Index) -> bool:
-        """Forget the entries from `first_removed` on; whether that leaves a part of a group, which needs a cut."""
+        """Drop the entries from `first_removed` on; return True if a part of a group stays, which needs a cut."""
         kept = bisect_left(self.firsts, first_removed)
         following = self.firsts[kept] if kept < len(self.firsts) else self.last + 1
         is_cut = kept > 0 and first_removed < following
@@ -155,7 +141,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A run of whole records in one file, and of their entries those from `first` on, `count` of them."""
+    """A run of whole records in one file, with `count` of their entries from `first` on."""
 
     file: str
     offset_bytes: int
@@ -176,7 +162,7 @@ class Journal:
         self._begin = ORIGIN
         self._durable: Index = 0
         self.prepares_ahead = False
-        """Whether a caller carries out `plan_preparation`."""
+        """True if a caller carries out `plan_preparation`."""
         self._spare_bytes = 0
         self._step_bytes = 0
         self._unprepared_bytes = 0
@@ -190,7 +176,7 @@ class Journal:
 
     @property
     def last(self) -> LogId:
-        """Where the log ends, planned or durable."""
+        """Return the position of the last entry, planned or durable."""
         index = self._segments[-1].last if self._segments else self._begin.index
         return LogId(index, self._runs[-1].term if self._runs else self.start.term)
 
@@ -206,7 +192,7 @@ class Journal:
 
     @property
     def runs(self) -> tuple[TermRun, ...]:
-        """Where terms begin."""
+        """Return the runs of terms."""
         return tuple(self._runs)
 
     @property
@@ -238,7 +224,7 @@ class Journal:
         for count, payload in groups:
             previous_term = entries[at - 1].term if at else last.term
             record = encode_record(self._seed, first + at, previous_term, self._durable, count, payload)
-            needed_bytes = len(record) + RECORD_HEADER_BYTES  # room for a cut behind it
+            needed_bytes = len(record) + RECORD_HEADER_BYTES  # room for a cut after it
             if segment is None or segment.end_bytes + needed_bytes > segment.size_bytes:
                 operations += self._plan_flush(pending)
                 operations += self._plan_segment(needed_bytes)
@@ -251,7 +237,7 @@ class Journal:
         return operations + self._plan_flush(pending)
 
     def _groups(self, entries: Sequence[Entry], encoded: bytes) -> list[tuple[int, bytes | memoryview]]:
-        """How many entries go into each record, and their bytes; a record is small beside its segment."""
+        """Return the number of entries and the bytes of each record; a record is small compared with its segment."""
         limit_bytes = min(GROUP_BYTES, self._segment_bytes // 8)
         if len(encoded) <= limit_bytes:
             return [(len(entries), encoded)]
@@ -278,7 +264,7 @@ class Journal:
                 self._runs.append(TermRun(index, term))
 
     def plan_preparation(self) -> list[DiskOperation]:
-        """The next step of the segment to come; empty if it is far enough ahead. Not while a group is under way."""
+        """Return the next step of the next segment; empty if it is far enough ahead. Not while a group is under way."""
         if self._no_space and self._unprepared_bytes < self._segment_bytes // 16:
             return []
         wanted_bytes = self._segment_bytes
@@ -288,7 +274,7 @@ class Journal:
         if missing_bytes <= 0 or (missing_bytes < STEP_BYTES and wanted_bytes < self._segment_bytes):
             return []
         begin_bytes = self._spare_bytes
-        # Large groups would outrun small steps; a step is then no larger than what was written meanwhile.
+        # Large groups would outrun small steps; a step then has at most the size of the writes since the last one.
         keeps_pace = self._unprepared_bytes <= STEP_BYTES
         self._step_bytes = min(missing_bytes, STEP_BYTES if keeps_pace else 2 * self._unprepared_bytes)
         self._unprepared_bytes, self._no_space = 0, False
@@ -297,12 +283,12 @@ class Journal:
         return [*plan_zeros(SPARE, begin_bytes, begin_bytes + self._step_bytes), SyncFile(SPARE)]
 
     def prepared(self, *, given_up: bool) -> None:
-        """The step was performed; or there was no space, and the spare is removed until the log has grown further."""
+        """Record that the step was performed, or that the disk was full and the spare is removed for now."""
         self._spare_bytes = 0 if given_up else self._spare_bytes + self._step_bytes
         self._no_space = given_up
 
     def plan_truncate(self, first_removed: Index) -> list[DiskOperation]:
-        """Erase the entry at `first_removed` and all that follow it, so that nothing of them can resurface."""
+        """Erase the entry at `first_removed` and all later entries, so that they cannot resurface."""
         operations: list[DiskOperation] = []
         while len(self._segments) > 1 and self._segments[-1].first >= first_removed:
             operations.append(RemoveFile(self._segments.pop().file))
@@ -327,9 +313,9 @@ class Journal:
         return WriteBytes(segment.file, segment.end_bytes - len(record), record)
 
     def plan_compact(self, first_kept: Index) -> list[DiskOperation]:
-        """Remove the segments that hold nothing from `first_kept` on; what a snapshot covers only.
+        """Remove the segments without entries from `first_kept` on; a snapshot must cover them.
 
-        One at a time, oldest first, each made durable before the next, so that a crash leaves no hole.
+        One at a time, oldest first, each made durable before the next, so that a crash does not leave a hole.
         """
         operations: list[DiskOperation] = []
         while len(self._segments) > 1 and self._segments[0].last < first_kept:
@@ -342,7 +328,7 @@ class Journal:
         return operations
 
     def plan_replace(self, start: LogId) -> list[DiskOperation]:
-        """Remove everything: the log is empty and goes on after `start`. A crash in between leaves any of the files."""
+        """Remove everything: the log is empty and continues after `start`. A crash may leave any of the files."""
         operations: list[DiskOperation] = [RemoveFile(segment.file) for segment in self._segments]
         self._segments.clear()
         self._runs.clear()
@@ -351,7 +337,7 @@ class Journal:
         return [*operations, SyncDirectory()]
 
     def size_after(self, index: Index) -> int:
-        """Bytes of the records behind the one of `index`."""
+        """Return the size of the records after the record of `index`."""
         return sum(
             segment.end_bytes - segment.offset_of(max(index + 1, segment.first))
             for segment in self._segments
@@ -371,11 +357,11 @@ class Journal:
         return first
 
     def done(self) -> None:
-        """What was planned is performed."""
+        """Record that the planned operations were performed."""
         self._durable = self.last.index
 
     def extents(self, first: Index, last: Index, limit_bytes: int) -> list[Extent]:
-        """Where the entries [first, last] lie: as many whole groups as it takes to have `limit_bytes` of them."""
+        """Return the places of the entries [first, last]: as many whole groups as needed for `limit_bytes` of them."""
         extents: list[Extent] = []
         left = limit_bytes
         index = first

@@ -1,13 +1,13 @@
-"""All durable state of one server, behind one planner: Raft's Persists in, disk operations out.
+"""All durable state of one server, in one planner: Raft's Persists in, disk operations out.
 
     recover(reader, owner, …) ──▶ Recovery(storage, hard state, log, report, operations)   perform the operations first
-    storage.plan(persists)    ──▶ [DiskOperation …]     one group, whatever number of Persists it carries
+    storage.plan(persists)    ──▶ [DiskOperation …]     one group, for any number of Persists
     storage.done()                                      the group was performed: now its Persists are durable
-    storage.extents(request)  ──▶ where to read         `read_extents` does the reading, in any thread
-    storage.plan_close()      ──▶ [DiskOperation …]     a clean stop, after which damage is never taken for a torn tail
+    storage.extents(request)  ──▶ the place to read     `read_extents` does the reading, in any thread
+    storage.plan_close()      ──▶ [DiskOperation …]     a clean stop; later damage is never mistaken for a torn tail
 
-A group is carried out in the order in which Raft needs it: the hard state first (no entry of a term may be durable
-before the term is), with it the note of a truncation, then the truncation, then the entries and their one sync.
+A group is carried out in the order that Raft needs: the hard state first (no entry of a term may be durable before the
+term is), with it the note of a truncation, then the truncation, then the entries and their one sync.
 
 The storage belongs to one node in one place. `recover` refuses a directory whose hard state was written by another
 node, in another directory (a copy has another inode), or by a later generation of this node: with it, a server could
@@ -52,7 +52,7 @@ from consensus.storage.snapshots import (
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who opens the storage: the node, its generation (raised at each start), and the place (the directory's inode)."""
+    """The opener of the storage: the node, its generation (raised at each start), and the directory's inode."""
 
     node_id: bytes
     generation: int
@@ -71,7 +71,7 @@ class StorageOptions:
     """The form of the group's snapshots, which its protocol chooses."""
 
     def __post_init__(self) -> None:
-        """Refuse sizes with which nothing could be stored."""
+        """Refuse sizes that are too small to store anything."""
         if not 64 * 1024 <= self.segment_bytes <= 1024 * 1024 * 1024:
             raise ValueError(f"a segment has 64 KiB to 1 GiB, not {self.segment_bytes} bytes; change segment_bytes")
         if self.tail_entries < 1 or self.tail_bytes < 1:
@@ -79,7 +79,7 @@ class StorageOptions:
 
 
 def merge(persists: Sequence[Persist]) -> Persist:
-    """One Persist that leaves the same state behind as all of them in order. One with a snapshot stands alone."""
+    """Return one Persist with the same effect as all of them in order. A Persist with a snapshot must be alone."""
     if len(persists) == 1:
         return persists[0]
     hard_state: HardState | None = None
@@ -123,7 +123,7 @@ class Storage:
         self._snapshots = snapshots
         self._in_flight = False
         self._ahead: HardState | None = None
-        """What `plan_hard_state` wrote last: groups of before may come with an older one."""
+        """The last hard state of `plan_hard_state`: earlier groups may come with an older one."""
 
     @property
     def binding(self) -> Binding:
@@ -132,7 +132,7 @@ class Storage:
 
     @property
     def last(self) -> LogId:
-        """Where the log ends, planned or durable."""
+        """Return the position of the last entry, planned or durable."""
         return self._journal.last
 
     @property
@@ -146,7 +146,7 @@ class Storage:
         return len(self._journal.segments)
 
     def plan(self, persists: Sequence[Persist]) -> list[DiskOperation]:
-        """One group. The next may be planned only after `done`."""
+        """Plan one group. The next may be planned only after `done`."""
         if self._in_flight:
             raise RuntimeError("a group was planned while another is under way")
         if len(persists) > 1 and any(persist.snapshot is not None for persist in persists):
@@ -172,15 +172,15 @@ class Storage:
         return operations
 
     def plan_hard_state(self, hard_state: HardState) -> list[DiskOperation]:
-        """Write term and vote ahead of the group under way, which waits for space; they overwrite, so they need none.
+        """Write term and vote ahead of the group that waits for space; they overwrite, so they do not need space.
 
-        Only if what is left of that group does not write the file itself (`writes_hard_state`).
+        Only if the rest of that group does not write the file itself (`writes_hard_state`).
         """
         self._ahead = hard_state
         return self._stored_state.plan_hard_state(hard_state, self._journal.durable)
 
     def _plan_snapshot(self, change: SnapshotChange, hard_state: HardState) -> list[DiskOperation]:
-        """What is kept instead goes only after the snapshot is durable under its name."""
+        """Plan a change of the snapshot; replaced files are removed after the snapshot is durable under its name."""
         before = self._snapshots.stored
         match change:
             case StoreChunk():
@@ -202,19 +202,19 @@ class Storage:
         return operations + self._stored_state.plan_hard_state(hard_state, start.index)
 
     def prepare_ahead(self) -> None:
-        """The caller carries out `plan_preparation`, so groups need make no whole segment themselves."""
+        """Promise that the caller carries out `plan_preparation`, so groups need not make a whole segment."""
         self._journal.prepares_ahead = True
 
     def plan_preparation(self) -> list[DiskOperation]:
-        """A step of the segment to come, between two groups; empty if none is due."""
+        """Return a step of the next segment, between two groups; empty if none is due."""
         return [] if self._in_flight else self._journal.plan_preparation()
 
     def prepared(self, *, given_up: bool) -> None:
-        """The step was performed, or there was no space and the spare segment is removed."""
+        """Record that the step was performed, or that the disk was full and the spare segment is removed."""
         self._journal.prepared(given_up=given_up)
 
     def done(self) -> None:
-        """The planned group was performed."""
+        """Record that the planned group was performed."""
         self._journal.done()
         self._in_flight = False
 
@@ -246,34 +246,34 @@ class Storage:
         return self._journal.size_after(self.snapshot.last.index if self.snapshot is not None else 0)
 
     def first_within(self, last: Index, limit_bytes: int) -> Index:
-        """The first entry to keep behind a snapshot of `last`, so that about `limit_bytes` of the log stay."""
+        """Return the first entry to keep before the end of a snapshot of `last`, for about `limit_bytes` of the log."""
         return self._journal.first_within(last, limit_bytes)
 
     def chunk_extent(self, request: ReadSnapshot) -> ChunkExtent | None:
-        """Where the asked chunk of the snapshot lies; None if another snapshot is stored (by now)."""
+        """Return the place of the requested chunk of the snapshot; None if another snapshot is stored now."""
         return self._snapshots.chunk_extent(request.last, request.offset, request.limit_bytes)
 
     def extents(self, request: ReadEntries) -> list[Extent]:
-        """Where the asked entries lie; empty if the range does not exist (any more)."""
+        """Return the places of the requested entries; empty if the range does not exist any more."""
         return self._journal.extents(request.first, request.last, request.limit_bytes)
 
 
 def writes_hard_state(operations: Iterable[DiskOperation]) -> bool:
-    """Whether one of the operations writes the file of the hard state."""
+    """Return True if one of the operations writes the file of the hard state."""
     return any(isinstance(operation, WriteBytes) and operation.file == STATE_FILE for operation in operations)
 
 
 def _later(one: HardState, other: HardState) -> HardState:
-    """The one that a server came to later: terms rise, and a vote is not taken back within a term."""
+    """Return the later of two states of a server: terms rise, and a vote is not withdrawn within a term."""
     return max(one, other, key=lambda state: (state.term, state.voted_for is not None))
 
 
 def read_extents(
     reader: DiskReader, binding: Binding, extents: Sequence[Extent], limit_bytes: int
 ) -> tuple[Entry, ...]:
-    """The entries of `extents`, checked, at most `limit_bytes` of them but at least one; raises `DamagedStorageError`.
+    """Return the entries of `extents`, checked, at most `limit_bytes` but at least one; raises `DamagedStorageError`.
 
-    Whole groups are read, so that there may be more than was asked for.
+    Whole groups are read, so there may be more than the requested entries.
     """
     entries = [entry for extent in extents for entry in decode_extent(reader, binding, extent)]
     fitting = bisect_right(list(accumulate(map(entry_bytes, entries))), limit_bytes)
@@ -282,7 +282,7 @@ def read_extents(
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What a start found on the disk and had to repair, in words for the operator."""
+    """Findings and repairs of a start, as text for the operator."""
 
     entries: int
     segments: int
@@ -298,7 +298,7 @@ class RecoveryReport:
     install_finished: bool = False
 
     def lines(self) -> list[str]:
-        """For an operator: one sentence each."""
+        """Return one sentence each for an operator."""
         if self.created:
             return ["a new, empty storage was created"]
         found = f"{self.entries} entries in {self.segments} segments, the last at index {self.last.index}"
@@ -320,7 +320,7 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """A storage that is ready once `operations` are performed, and what a `Raft` starts from."""
+    """A storage that is ready once `operations` are performed, and the state for the start of a `Raft`."""
 
     storage: Storage
     hard_state: HardState
@@ -330,7 +330,7 @@ class Recovery:
 
 
 def recover(reader: DiskReader, owner: Owner, new_storage_id: bytes, options: StorageOptions) -> Recovery:
-    """Open what is there, or plan a new storage in an empty directory; raises `StorageError` with what to do.
+    """Open the stored state, or plan a new storage in an empty directory; raises `StorageError` with the remedy.
 
     `new_storage_id` (16 random bytes) is used only for a new storage.
     """
@@ -388,7 +388,7 @@ def _create(files: Sequence[str], owner: Owner, storage_id: bytes, options: Stor
 
 
 def _plan_giving_up(reader: DiskReader, stored_state: HardStateFile, covered: Index) -> list[DiskOperation]:
-    """Finish an installation: the snapshot is durable, so the log that it replaces goes, and that is noted first."""
+    """Finish an installation: the snapshot is durable, so note the removal of the replaced log, then remove it."""
     state = stored_state.state
     segments: list[DiskOperation] = [RemoveFile(file) for file in reader.files() if file.endswith(SEGMENT_SUFFIX)]
     leftovers: list[DiskOperation] = [RemoveFile(file) for file in reader.files() if file.endswith(NEW_SUFFIX)]

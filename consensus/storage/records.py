@@ -4,7 +4,7 @@ A segment file is one header block followed by records without gaps, then zeros 
 big-endian.
 
     header  (padded to 4,096 bytes)        record  (44 bytes, then the payload)
-      4  CRC-32C of what follows             4  CRC-32C of the header that follows
+      4  CRC-32C of the rest                 4  CRC-32C of the rest of the header
       8  magic "GFARMLOG"                    4  CRC-32C of the payload
       2  version                             2  magic
       8  node id                             1  kind: 1 group, 2 cut
@@ -13,25 +13,20 @@ big-endian.
       8  term of the entry before it         4  count of entries
       8  size of the file                    8  index of the first
                                              8  term of the entry before it
-                                             8  durable: everything up to this index was durable when this was written
+                                             8  durable: everything up to this index was durable at this write
 
-A *group* is what was appended at once, or a part of it: its payload are the entries as the leader made them and the
-wire carried them (`entry_data.encode_group`), each with its term, kind and length. So a follower writes what it
-received, and one checksum covers a group, as TigerBeetle does with its messages.
+A *group* holds entries of one append, or a part of them: its payload are the entries as the leader encoded them and the
+wire carried them (`entry_data.encode_group`). So a follower writes the received bytes, with one checksum per group. A
+*cut* without payload follows a group whose later part was truncated, and contains the first removed index: rewriting
+the group in place could lose its earlier part in a crash.
 
-A *cut* has no payload. It follows a group of which a truncation removed the later part, and says that the log ends
-before the index that it names: a group cannot be rewritten in place, since a crash could then lose its earlier part.
+Only `durable` distinguishes a torn tail (never acknowledged, to be cut) from rot (acknowledged, to be refused). A valid
+record after the damage proves rot if it calls the damaged index durable. The previous term repeats Raft's log matching
+on disk: a record of a truncated history never continues a new one.
 
-Why a record says more than its entries: a crash may leave any part of an unfinished write, so a damaged record alone
-does not tell a torn tail (never acknowledged, to be cut) from rot (acknowledged, to be refused). `durable` does: a
-valid record that lies behind the damage and says that the damaged index was durable proves rot. The term of the entry
-before repeats Raft's log matching on disk: a record of a truncated history never passes for the successor of a new one.
-
-Both checksums start from a value derived from the storage id. A payload that contains the bytes of a record, by chance
-or by a client's malice, therefore never passes for one when recovery searches behind damage, nor does a record of
-another server's file. The header has a checksum of its own so that a search needs no trust in a length.
-
-Decoders raise `RecordError` and nothing else.
+Both checksums start from a value derived from the storage id. So recovery never mistakes bytes in a payload, or a
+record of another server, for a record of this log. The header has its own checksum so that a search need not rely on a
+length. Decoders raise `RecordError` and nothing else.
 """
 
 import struct
@@ -43,9 +38,9 @@ from consensus.core.model import Entry, Index, LogId, Term
 from consensus.storage.checksum import crc32c
 
 ENTRY_LIMIT_BYTES = COMMAND_LIMIT_BYTES + 64
-"""A command of any protocol with the head that stands before it there (`Features.max_command_bytes`)."""
+"""Size limit of a command of any protocol with the head before it (`Features.max_command_bytes`)."""
 GROUP_BYTES = 256 * 1024
-"""What a group's payload has at most, unless it is a single entry: to read one entry, its whole group is read."""
+"""Size limit of a group's payload, unless it is a single entry: reading one entry reads its whole group."""
 SEGMENT_HEADER_BYTES = 4096
 RECORD_MAGIC = b"\xe7\x9d"
 
@@ -66,7 +61,7 @@ _NO_RECORD = bytes(RECORD_HEADER_BYTES)
 
 
 class RecordError(Exception):
-    """These bytes are not what they should be; the text says why."""
+    """Invalid bytes of a record; the text is the reason."""
 
 
 class FormatError(RecordError):
@@ -75,20 +70,20 @@ class FormatError(RecordError):
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The owner of stored bytes: the node, and the one storage that was made for it."""
+    """The owner of stored bytes: the node, and its one storage."""
 
     node_id: bytes
     storage_id: bytes
 
     @property
     def seed(self) -> int:
-        """Where the checksums of this storage's records start."""
+        """Return the start value for the checksums of this storage's records."""
         return crc32c(self.node_id + self.storage_id)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """What a segment says about itself: its first index comes after `previous`, and that much was durable before."""
+    """The header of a segment: its first index comes after `previous`, and everything up to there was durable."""
 
     binding: Binding
     previous: LogId
@@ -97,7 +92,7 @@ class SegmentHeader:
 
 @dataclass(slots=True)  # not frozen: a restart makes very many of them, and frozen ones cost three times as much
 class RecordHeader:
-    """What a record says beside its payload. A cut has no entries: `first` is the first index that it removes."""
+    """The header of a record. A cut does not have entries: `first` is the first index that it removes."""
 
     kind: int
     count: int
@@ -119,7 +114,7 @@ class RecordHeader:
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
-    """One header block."""
+    """Return one header block."""
     body = _SEGMENT.pack(
         _SEGMENT_MAGIC,
         _SEGMENT_VERSION,
@@ -152,7 +147,7 @@ def decode_segment_header(block: bytes) -> SegmentHeader:
 def encode_record(
     seed: int, first: Index, previous_term: Term, durable: Index, count: int, payload: bytes | memoryview
 ) -> bytes:
-    """The record of a group: `count` entries from index `first` on, whose bytes are `payload`.
+    """Return the record of a group: `count` entries from index `first` on, whose bytes are `payload`.
 
     Raises `RecordError` if that is too much for one record.
     """
@@ -164,7 +159,7 @@ def encode_record(
 
 
 def encode_cut(seed: int, first: Index, previous_term: Term, durable: Index) -> bytes:
-    """The record which says that entries from `first` on, in the group before it, are removed."""
+    """Return the record that removes the entries from `first` on in the group before it."""
     return _encode_header(seed, CUT, first, previous_term, durable, 0, b"")
 
 
@@ -178,7 +173,7 @@ def _encode_header(
 
 
 def decode_record_header(seed: int, buffer: bytes, offset: int = 0) -> RecordHeader | None:
-    """The header at `offset`; None where nothing was written yet (all zeros); raises `RecordError`."""
+    """Return the header at `offset`; None for unused space (all zeros); raises `RecordError`."""
     end = offset + RECORD_HEADER_BYTES
     if offset < 0 or end > len(buffer):
         raise RecordError("the bytes end within a record's header")
@@ -199,7 +194,7 @@ def decode_record_header(seed: int, buffer: bytes, offset: int = 0) -> RecordHea
 
 
 def check_payload(seed: int, header: RecordHeader, payload: bytes | memoryview) -> None:
-    """Raise `RecordError` unless `payload` is the one that the header was written for."""
+    """Raise `RecordError` unless `payload` belongs to the header."""
     if len(payload) != header.length_bytes:
         raise RecordError("the bytes end within a record")
     if crc32c(payload, seed) != header.payload_checksum:
@@ -207,7 +202,7 @@ def check_payload(seed: int, header: RecordHeader, payload: bytes | memoryview) 
 
 
 def decode_payload(seed: int, header: RecordHeader, payload: bytes) -> tuple[Entry, ...]:
-    """The entries of a group whose header is known; raises `RecordError`."""
+    """Return the entries of a group whose header is known; raises `RecordError`."""
     check_payload(seed, header, payload)
     try:
         entries = decode_group(payload)

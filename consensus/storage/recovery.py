@@ -1,24 +1,20 @@
-"""What a directory holds after a stop or a crash: read everything, check everything, plan the repairs.
+"""Recovery of a directory after a stop or a crash: read everything, check everything, plan the repairs.
 
-Recovery reads the hard state file, then every segment from the first record on, and decides for the first place where
-no valid record follows:
+Recovery reads the hard state file, then every segment from the first record on. At the first place without a valid next
+record it decides:
 
-    only zeros follow                                         the log ends here
-    something says that the entry had been durable            rot, or a hole: refuse, the operator must rebuild
-    nothing says so                                           a torn tail: cut, and report what was cut
+    only zeros follow                                         the end of the log
+    a proof that the entry had been durable                   rot, or a hole: refuse, the operator must rebuild
+    no such proof                                             a torn tail: cut, and report it
     a valid record that does not continue the log             damage that no crash explains: refuse
 
-What says so: the hard state file's `durable`, the first index of a later segment, `durable` of a valid record further
-on. A truncation noted in the hard state file is finished first: entries from there on are erased, whatever is left of
-them.
+Proofs are the hard state file's `durable`, the first index of a later segment, and `durable` of a later valid record. A
+truncation noted in the hard state file is finished first. If the log lacks the entry at the snapshot's position, the
+snapshot has replaced the log: the interrupted installation is finished.
 
-A snapshot covers the log up to its position; the log may begin anywhere before that, and if it does not hold that very
-entry, the snapshot has replaced it: then an installation was interrupted, and is finished.
-
-The repairs are operations like any others; they may be interrupted by the next crash, and recovery starts over. The
-newest records, which nothing calls durable, are written again and synced: they may be in the page cache only, after a
-process died, or after a sync that failed and let the cache forget what it had not written. The same holds for names and
-for erased bytes. At last the hard state file says that everything found is durable.
+The repairs may be interrupted by the next crash, and recovery starts over. The newest records without proof are written
+again and synced: they may be only in the page cache, after a process died or a sync failed. The same holds for names
+and for erased bytes. At last the hard state file declares everything found durable.
 """
 
 from bisect import bisect_right
@@ -76,7 +72,7 @@ _OTHER_FORMAT = (
 
 @dataclass(slots=True)
 class Scan:
-    """What reading the segments gave, and the operations that make it clean."""
+    """The result of reading the segments, and the operations that repair it."""
 
     segments: list[Segment]
     runs: list[TermRun]
@@ -91,12 +87,12 @@ class Scan:
 
     @property
     def last(self) -> LogId:
-        """Where the log ends."""
+        """Return the position of the last entry."""
         index = self.segments[-1].last if self.segments else self.start.index
         return LogId(index, self.runs[-1].term if self.runs else self.start.term)
 
     def holds(self, position: LogId) -> bool:
-        """Whether the entry at `position`, of that term, is in this log or just before it."""
+        """Return True if the entry at `position`, of that term, is in this log or just before it."""
         if position == self.start:
             return True
         if not self.start.index < position.index <= self.last.index:
@@ -106,7 +102,7 @@ class Scan:
 
 
 class _Scanner:
-    """Reads segments one after the other, growing a `Scan`."""
+    """Reads segments in order, growing a `Scan`."""
 
     def __init__(self, reader: DiskReader, stored_state: StoredState, snapshot: SnapshotDescription | None) -> None:
         self._reader = reader
@@ -122,7 +118,7 @@ class _Scanner:
         """Everything, in order."""
         covered = self._snapshot.last if self._snapshot is not None else ORIGIN
         if 0 < self._stop <= covered.index:
-            # Only an installation erases what a snapshot covers: the log is given up, whatever is left of it.
+            # Only an installation erases entries covered by a snapshot: the rest of the log is dropped.
             self.scan.start, self.scan.replaced = covered, True
             return self.scan
         segments = self._open_segments()
@@ -197,7 +193,7 @@ class _Scanner:
         return Segment(file, header.previous, size_bytes)
 
     def _read_records(self, segment: Segment) -> None:
-        """Take valid records that continue the log, up to the first place where there is none."""
+        """Take valid records that continue the log, up to the first invalid one."""
         for offset, header, payload in self._records(segment):
             last = self.scan.last
             first = last.index + 1
@@ -254,7 +250,7 @@ class _Scanner:
         return is_cut
 
     def _records(self, segment: Segment) -> Iterator[tuple[int, RecordHeader, memoryview]]:
-        """Valid records one behind the other; ends at the first place where there is none."""
+        """Yield valid records in order, up to the first invalid one."""
         seed = self._seed
         start = offset = SEGMENT_HEADER_BYTES
         chunk = b""
@@ -295,7 +291,7 @@ class _Scanner:
             known.append((index, configuration))
 
     def _judge_rest(self, segment: Segment, later: Segment | None) -> None:
-        """Decide what the bytes behind the last valid record are: nothing, a torn tail, or rot."""
+        """Classify the bytes after the last valid record: nothing, a torn tail, or rot."""
         missing = segment.last + 1
         if later is not None and later.first == missing:
             return
@@ -326,7 +322,7 @@ class _Scanner:
         self._erase(segment, segment.size_bytes)
 
     def _cut(self, segment: Segment) -> None:
-        """Write behind the last group where it ends."""
+        """Write a cut after the last group."""
         last = self.scan.last
         record = encode_cut(self._seed, last.index + 1, last.term, self._durable)
         self.scan.repairs += [WriteBytes(segment.file, segment.end_bytes, record), SyncFile(segment.file)]
@@ -338,7 +334,7 @@ class _Scanner:
             self.scan.repairs.append(SyncFile(segment.file))
 
     def _last_used_byte(self, segment: Segment) -> int:
-        """One beyond the last byte that is not zero, or where the records end."""
+        """Return the offset after the last byte that is not zero, or the end of the records."""
         used = segment.end_bytes
         for offset in range(segment.end_bytes, segment.size_bytes, _CHUNK_BYTES):
             chunk = self._reader.read(segment.file, offset, min(_CHUNK_BYTES, segment.size_bytes - offset))
@@ -348,9 +344,9 @@ class _Scanner:
         return used
 
     def _proof_behind(self, segment: Segment, end_bytes: int, missing: Index) -> str:
-        """Search the bytes behind the damage for a record that calls the missing entry durable.
+        """Search the bytes after the damage for a record that calls the missing entry durable.
 
-        Or for one that goes on further before: then the cut in between was damaged, which was durable before.
+        A record with an earlier index is a proof too: then the damage hides a durable cut.
         """
         overlap = RECORD_HEADER_BYTES - 1
         for start in range(segment.end_bytes, end_bytes, _CHUNK_BYTES):
@@ -426,7 +422,7 @@ def recovered_log(
     tail_entries: int,
     tail_bytes: int,
 ) -> RecoveredLog:
-    """What the core starts from: the runs of terms, where configurations change, and the newest entries."""
+    """Return the log for the start of the core: runs of terms, changes of the configuration, and the newest entries."""
     last = scan.last.index
     tail: deque[Entry] = deque()
     size = 0

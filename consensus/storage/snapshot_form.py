@@ -1,16 +1,16 @@
-"""The form of a snapshot: which bytes stand for the state machine's between servers and on disk.
+"""The form of a snapshot: the bytes that represent the state machine's between servers and on disk.
 
-    IMAGE   checks itself, and says which position it is of and which configuration was in force (`snapshot_image`)
-    PLAIN   the state machine's own bytes and nothing else, for protocols whose snapshots are such: what IMAGE says of
-            itself comes in the protocol's message with each chunk, and lies in the file beside the bytes on disk
-            (InstallSnapshot has it; a chunk that is fetched has not, so followers that fetch cannot use this form)
+    IMAGE   contains its own checksums, position and configuration (`snapshot_image`)
+    PLAIN   only the state machine's own bytes, for protocols with such snapshots; position and configuration are in
+            the protocol's message with each chunk, and are stored in the file after the bytes (InstallSnapshot has them; a
+            fetched chunk does not, so followers that fetch cannot use this form)
 
-A protocol chooses one for its group (`StorageOptions.snapshot_form`), or has one of its own. The offsets and the size
-that servers tell each other are those of the form. A plain snapshot that was damaged on its way is not noticed by the
-form: its protocol, or the state machine's own format, has to. On disk the header of its file holds a checksum of it.
+A protocol chooses one for its group (`StorageOptions.snapshot_form`), or has its own. The offsets and the size in
+messages between servers are those of the form. A plain snapshot does not detect damage on its way: its protocol, or the
+state machine's own format, must. On disk the header of its file holds a checksum of it.
 
-The file of a snapshot says by `file_format` of which form it is: 1 IMAGE, 2 PLAIN, from 3 on those of protocols. All
-but an image have the configuration beside them in the file, and are checked by size and checksum when they are found.
+The file of a snapshot names its form by `file_format`: 1 IMAGE, 2 PLAIN, from 3 on forms of protocols. All but an image
+have the configuration after the bytes, and are checked by size and checksum when they are found.
 """
 
 from collections.abc import Iterator
@@ -28,30 +28,30 @@ class SnapshotWriting(Protocol):
 
     @property
     def description(self) -> SnapshotDescription:
-        """What the snapshot is, once it ended."""
+        """Return the description of the snapshot, after its end."""
 
     def begin(self) -> bytes:
-        """What comes first."""
+        """Return the bytes of the beginning."""
 
     def blocks(self, data: bytes) -> bytes:
-        """Some of the state machine's bytes."""
+        """Return some of the state machine's bytes in this form."""
 
     def end(self) -> bytes:
-        """What comes last."""
+        """Return the bytes of the end."""
 
 
 class SnapshotReading(Protocol):
-    """Takes a snapshot in chunks of any size; raises `RecordError` for bytes that are none."""
+    """Takes a snapshot in chunks of any size; raises `RecordError` for invalid bytes."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Take more bytes; gives those of the state machine in them."""
+        """Take more bytes; yield the state machine's bytes in them."""
 
     def finish(self) -> SnapshotDescription:
-        """No more bytes come: what they were."""
+        """Return the description after the last bytes."""
 
 
 class SnapshotForm(Protocol):
-    """One form. What is said of a snapshot beside its bytes is `last` and `configuration`."""
+    """One form. `last` and `configuration` describe a snapshot in addition to its bytes."""
 
     @property
     def file_format(self) -> int:
@@ -85,7 +85,7 @@ class _Plain:
 
 
 class PlainSnapshot:
-    """A plain snapshot that is made or read: only its size and checksum are taken down."""
+    """A plain snapshot being made or read: only its size and checksum are recorded."""
 
     def __init__(self, last: LogId, configuration: Configuration) -> None:
         self._last = last
@@ -95,29 +95,29 @@ class PlainSnapshot:
 
     @property
     def description(self) -> SnapshotDescription:
-        """What it is so far."""
+        """Return the description of the bytes so far."""
         return SnapshotDescription(self._last, self._configuration, self._size_bytes, self._checksum)
 
     def begin(self) -> bytes:
-        """Nothing comes first."""
+        """Return nothing: there is no beginning."""
         return b""
 
     def blocks(self, data: bytes) -> bytes:
-        """The state machine's bytes, as they are."""
+        """Return the state machine's bytes, unchanged."""
         self._size_bytes += len(data)
         self._checksum = crc32c(data, self._checksum)
         return data
 
     def end(self) -> bytes:
-        """Nothing comes last."""
+        """Return nothing: there is no end."""
         return b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """All bytes are the state machine's."""
+        """Yield all bytes: they are the state machine's."""
         yield self.blocks(data)
 
     def finish(self) -> SnapshotDescription:
-        """Whatever came is the snapshot."""
+        """Return the description: any bytes are a snapshot."""
         return self.description
 
 

@@ -1,22 +1,21 @@
-"""The bytes of a snapshot as they travel between servers and lie on disk: the image.
+"""The bytes of a snapshot between servers and on disk: the image.
 
-    preface   4  CRC-32C of what follows up to the configuration's end
+    preface   4  CRC-32C of the rest up to the configuration's end
               8  magic "GFSNAPSH"
               2  version
               8  last included index
               8  last included term
               4  length of the configuration, then its bytes
     block     4  CRC-32C of the length and the data
-              4  length, then that many bytes of the state machine          as many blocks as it takes
-    trailer   4  CRC-32C of what follows
+              4  length, then that many bytes of the state machine          as many blocks as needed
+    trailer   4  CRC-32C of the rest
               4  zero: no block has this length
               8  size of the image, the trailer included
               4  CRC-32C of everything before the trailer
 
-Every block of it can be checked when it is read, and the whole once more: a block that is missing or stands twice has
-no wrong checksum of its own. The image says which position it is of and which configuration was in force there (Raft
-section 7), so that it needs no other source. `ImageReader` takes it in chunks of any size and never holds more than one
-block; lengths are checked before anything is kept. It raises `RecordError` and nothing else.
+Every block has a checksum, and so does the whole: a missing or repeated block does not have a wrong checksum itself.
+The image contains its position and the configuration in force there (Raft section 7). `ImageReader` takes it in chunks
+of any size and never holds more than one block; it checks lengths first. It raises `RecordError` and nothing else.
 """
 
 import struct
@@ -40,7 +39,7 @@ _TRAILER_BYTES = _CHECKSUM.size + _END.size
 
 
 def begins_image(data: bytes) -> bool:
-    """Whether these are the first bytes of an image; a chunk of one has at least the preface."""
+    """Return True if these are the first bytes of an image; a first chunk has at least the preface."""
     return data[_CHECKSUM.size :][: len(_MAGIC)] == _MAGIC
 
 
@@ -55,17 +54,17 @@ class ImageWriter:
 
     @property
     def description(self) -> SnapshotDescription:
-        """What the image is, once it ended."""
+        """Return the description of the image, after its end."""
         return SnapshotDescription(self._last, self._configuration, self._size_bytes, self._checksum)
 
     def begin(self) -> bytes:
-        """The preface."""
+        """Return the preface."""
         configuration = encode_configuration(self._configuration)
         body = _PREFACE.pack(_MAGIC, _VERSION, self._last.index, self._last.term, len(configuration)) + configuration
         return self._count(_CHECKSUM.pack(crc32c(body)) + body)
 
     def blocks(self, data: bytes) -> bytes:
-        """As many blocks as `data` takes."""
+        """Return `data` as blocks."""
         parts = []
         for start in range(0, len(data), BLOCK_LIMIT_BYTES):
             block = data[start : start + BLOCK_LIMIT_BYTES]
@@ -74,7 +73,7 @@ class ImageWriter:
         return self._count(b"".join(parts))
 
     def end(self) -> bytes:
-        """The trailer."""
+        """Return the trailer."""
         body = _END.pack(0, self._size_bytes + _TRAILER_BYTES, self._checksum)
         trailer = _CHECKSUM.pack(crc32c(body)) + body
         self._size_bytes += len(trailer)
@@ -87,7 +86,7 @@ class ImageWriter:
 
 
 class ImageReader:
-    """Takes an image in chunks of any size: `feed` gives the state machine's bytes, `finish` says what it was."""
+    """Takes an image in chunks: `feed` yields the state machine's bytes, `finish` returns the description."""
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -111,13 +110,13 @@ class ImageReader:
                 self._take_trailer(body)
 
     def finish(self) -> SnapshotDescription:
-        """No more bytes come; raises `RecordError` unless the image is whole."""
+        """Return the description after the last bytes; raises `RecordError` unless the image is complete."""
         if not self._ended or self._last is None or self._configuration is None:
             raise RecordError("the snapshot ends too early")
         return SnapshotDescription(self._last, self._configuration, self._size_bytes, self._checksum)
 
     def _next_size(self) -> int:
-        """Bytes of the next block, head and all; 0 while its head is not there yet."""
+        """Return the size of the next block with its head; 0 until its head is complete."""
         left = len(self._buffer) - self._at
         if self._ended and left:
             raise RecordError("bytes trail the snapshot")
@@ -157,7 +156,7 @@ class ImageReader:
         self._ended = True
 
     def _checked(self, size: int, what: str) -> bytes:
-        """The body behind a checksum that matches, which is then behind us."""
+        """Return the body after a matching checksum, and consume it."""
         block = self._buffer[self._at : self._at + size]
         self._at += size
         body = block[_CHECKSUM.size :]

@@ -1,13 +1,13 @@
-"""Snapshots on disk, as a planner: which files there are, and what to write so that a crash leaves one of them whole.
+"""Snapshots on disk, as a planner: the files, and writes after which a crash leaves one of them complete.
 
     taking       SnapshotWriter.plan(data) … plan_end()  ──▶  a `.new` file, written and synced chunk by chunk
-    receiving    plan_chunk(chunk) …                      ──▶  a `.new` file, each chunk synced before it is answered
-    either       plan_adopt(snapshot, file)               ──▶  header, sync, rename, directory sync: it is stored
+    receiving    plan_chunk(chunk) …                      ──▶  a `.new` file, each chunk synced before its reply
+    both         plan_adopt(snapshot, file)               ──▶  header, sync, rename, directory sync: it is stored
 
-A snapshot's file is a header block, which says whose it is and what it should hold, and the image
-(`consensus.storage.snapshot_form`). The header is written last. A file gets its name only when everything in it is
-durable, so whatever is wrong with a named file has rotted, and is refused. The one before is removed afterwards; if a
-crash comes first, the next start finds both and keeps the newer. Unfinished files are removed at the next start.
+A snapshot's file is a header block with its owner and its contents, and the image (`consensus.storage.snapshot_form`).
+The header is written last. A file gets its name only when everything in it is durable, so a fault in a named file is
+rot, and is refused. The previous snapshot is removed afterwards; if a crash comes first, the next start finds both and
+keeps the newer. Unfinished files are removed at the next start.
 """
 
 import struct
@@ -41,19 +41,19 @@ CHUNK_BYTES = 256 * 1024
 
 _MAGIC = b"GFSNAPFL"
 _FORMATS = range(IMAGE_FORMAT, 4)
-"""Where it is no image, the configuration lies behind the bytes; its length and checksum follow in the header."""
+"""Except for an image, the configuration follows the bytes; its length and checksum follow in the header."""
 _HEADER = struct.Struct(">8sH8s16sQQQI")
 _CONFIGURATION = struct.Struct(">II")
 _CHECKSUM = struct.Struct(">I")
 
 
 def snapshot_file(last: LogId) -> str:
-    """The name of the snapshot of `last`; names sort like positions."""
+    """Return the name of the snapshot of `last`; names sort like positions."""
     return f"{last.index:020d}-{last.term:020d}{SNAPSHOT_SUFFIX}"
 
 
 def taking_file(last: LogId) -> str:
-    """The name that the snapshot of `last` has while it is being written."""
+    """Return the name of the snapshot of `last` while it is being written."""
     return snapshot_file(last) + NEW_SUFFIX
 
 
@@ -67,15 +67,15 @@ class SnapshotWriter:
 
     @property
     def description(self) -> SnapshotDescription:
-        """What was written, after `plan_end`."""
+        """Return the description of the written snapshot, after `plan_end`."""
         return self._image.description
 
     def plan_begin(self) -> list[DiskOperation]:
-        """An empty file, which grows."""
+        """Create an empty file, which grows."""
         return [CreateFile(self.file, 0), self._write(self._image.begin())]
 
     def plan(self, data: bytes) -> list[DiskOperation]:
-        """Some more of the state."""
+        """Append more of the state."""
         return [self._write(self._image.blocks(data)), SyncFile(self.file)]
 
     def plan_end(self) -> list[DiskOperation]:
@@ -89,7 +89,7 @@ class SnapshotWriter:
 
 @dataclass(frozen=True, slots=True)
 class ChunkExtent:
-    """Where a chunk of a stored image lies."""
+    """The place of a chunk of a stored image."""
 
     file: str
     offset_bytes: int
@@ -111,7 +111,7 @@ class SnapshotFiles:
         return [*begin, WriteBytes(INCOMING, HEADER_BYTES + chunk.offset, chunk.data), SyncFile(INCOMING)]
 
     def plan_adopt(self, snapshot: SnapshotDescription, file: str) -> list[DiskOperation]:
-        """What `file` holds becomes the stored snapshot."""
+        """Make the content of `file` the stored snapshot."""
         file_format = self.form.file_format
         beside = None if file_format == IMAGE_FORMAT else encode_configuration(snapshot.configuration)
         self.stored = snapshot
@@ -124,7 +124,7 @@ class SnapshotFiles:
         ]
 
     def chunk_extent(self, last: LogId, offset: int, limit_bytes: int) -> ChunkExtent | None:
-        """Where to read the image of `last` from `offset` on; None if that is not the stored snapshot (any more)."""
+        """Return the place of the image of `last` from `offset` on; None if it is not the stored snapshot any more."""
         if self.stored is None or self.stored.last != last or offset > self.stored.size_bytes:
             return None
         length_bytes = min(limit_bytes, self.stored.size_bytes - offset)
@@ -133,7 +133,7 @@ class SnapshotFiles:
 
 
 def received_snapshot(reader: DiskReader, reading: SnapshotReading) -> SnapshotDescription | None:
-    """What the received chunks are together; None if they are damaged or no snapshot."""
+    """Return the description of the received chunks; None if they are damaged or not a snapshot."""
     if INCOMING not in reader.files():
         return None
     try:
@@ -143,7 +143,7 @@ def received_snapshot(reader: DiskReader, reading: SnapshotReading) -> SnapshotD
 
 
 def received_state(reader: DiskReader, reading: SnapshotReading) -> Iterator[bytes]:
-    """The state machine's bytes in the received chunks, which `received_snapshot` has found to be whole."""
+    """Yield the state machine's bytes in the received chunks, which `received_snapshot` has found complete."""
     for chunk in _chunks(reader, INCOMING, reader.size(INCOMING)):
         yield from reading.feed(chunk)
 
@@ -151,9 +151,9 @@ def received_state(reader: DiskReader, reading: SnapshotReading) -> Iterator[byt
 def stored_snapshot(
     reader: DiskReader, binding: Binding, form: SnapshotForm | None = None
 ) -> tuple[SnapshotDescription | None, list[str]]:
-    """The newest snapshot, checked whole, and the names of older ones; raises `DamagedStorageError`.
+    """Return the newest snapshot, checked whole, and the names of older ones; raises `DamagedStorageError`.
 
-    With `form` it must be of that one.
+    With `form` it must have that form.
     """
     files = sorted(file for file in reader.files() if file.endswith(SNAPSHOT_SUFFIX))
     if not files:
@@ -260,5 +260,5 @@ def snapshot_owner(reader: DiskReader, file: str) -> Binding:
 
 
 def plan_removal(files: list[str]) -> list[DiskOperation]:
-    """Snapshots that a newer one replaces."""
+    """Remove snapshots that a newer one replaces."""
     return [RemoveFile(file) for file in files]

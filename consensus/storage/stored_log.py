@@ -1,20 +1,19 @@
-"""Reads the log of a server's directory without being that server: no lock, no repair, nothing changed.
+"""Reads the log of a server's directory without being that server: no lock, no repair, no change.
 
-    open_stored_log(path) ──▶ StoredLog: which segments there are, where the log begins, which snapshot covers what
+    open_stored_log(path) ──▶ StoredLog: its segments, the start of the log, the snapshot
     .entries(place, end)  ──▶ (place of its group, index, term, kind, data) … from a place on, every checksum verified
     .groups_holding(b"…") ──▶ only the groups that hold these bytes, found at the speed of a search
 
-Recovery (`consensus.storage.recovery`) reads everything and judges the end of the log, because a server that starts
-must know what it acknowledged. A reader from outside knows up to which index entries are committed and never asks for
-more, so it needs no judgment: what it asks for must be there and sound, or the directory is damaged. A reader that
-does not know it asks for all that there is (`StoredLog.end`), and leaves the judgment to a verification.
+Recovery (`consensus.storage.recovery`) reads everything and classifies the end of the log, because a server that starts
+must find all acknowledged entries. An outside reader requests only committed entries, so a missing or unreadable entry
+means that the directory is damaged. A reader without the commit index reads all sound entries (`StoredLog.end`).
 
-It needs no hard state either. The segments' own headers name the owner of the records, so that a backup, which
-leaves the hard state out, is read as well. A running server may remove a segment meanwhile; that is told as such.
+It does not need the hard state: the segments' own headers name the owner of the records, so a backup without hard state
+is readable. A running server may remove a segment during the read; the error reports it as removed.
 
-Bytes alone never tell where a record begins, but a header's checksum starts from the storage's own id, so no writer of
-entries can make bytes that pass for one. This makes the search sound: from a hit it goes back to the nearest header
-that checks out and reaches over the hit.
+Bytes alone do not show the beginning of a record. But a header's checksum starts from the storage's own id, so no
+writer of entries can make bytes that pass for one. So the search is sound: from a hit it goes back to the nearest valid
+header that covers the hit.
 """
 
 import mmap
@@ -48,12 +47,12 @@ from consensus.storage.snapshots import SNAPSHOT_SUFFIX, snapshot_file, snapshot
 from consensus.storage.verification import ReadOnlyDirectory
 
 LOOKS = 5
-"""How often a directory is looked at while files go away in it."""
+"""Attempts to read a directory while files are removed from it."""
 _CHUNK_BYTES = 1024 * 1024
 _LOOK = "check it with `garlicfarm log verify`; if a node runs there, read from its control endpoint instead"
 
 StoredEntry = tuple[int, Index, Term, int, bytes]
-"""Where the record of its group begins in its file; its index, term, kind (as a number) and data.
+"""The offset of its group's record in the file; its index, term, kind (as a number) and data.
 
 A plain tuple: a reader makes millions of them.
 """
@@ -61,7 +60,7 @@ A plain tuple: a reader makes millions of them.
 
 @dataclass(slots=True)
 class _Group:
-    """One record, and how many of its entries the log still has: a cut behind it removed the others."""
+    """One record, and the number of its entries in the log: a cut after it removed the others."""
 
     offset_bytes: int
     end_bytes: int
@@ -70,7 +69,7 @@ class _Group:
     count: int
 
     def entries(self) -> list[StoredEntry]:
-        """Its entries; raises `RecordError`."""
+        """Return its entries; raises `RecordError`."""
         offset, payload = self.offset_bytes, bytes(self.payload)
         found: list[StoredEntry] = []
         try:
@@ -99,7 +98,7 @@ class StoredSegment:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the record begins that holds the entry at `index`."""
+    """The place of the record that holds the entry at `index`."""
 
     file: str
     offset_bytes: int
@@ -126,7 +125,7 @@ class StoredLog:
         return ORIGIN if self.snapshot is None else self.snapshot.last
 
     def end(self) -> Index:
-        """The index behind the last entry, where no sound record follows; reads the newest segment."""
+        """Return the index after the last sound entry; reads the newest segment."""
         if not self.segments:
             return self.start.index + 1
         newest = self.segments[-1]
@@ -136,7 +135,7 @@ class StoredLog:
         return end
 
     def segment_of(self, index: Index) -> StoredSegment:
-        """The file in which the entry at `index` is, if it is anywhere; raises `StorageError`."""
+        """Return the file for the entry at `index`; raises `StorageError`."""
         place = bisect_right(self.segments, index, key=lambda segment: segment.first) - 1
         if place < 0:
             raise StorageError(
@@ -146,11 +145,11 @@ class StoredLog:
         return self.segments[place]
 
     def beginning(self, segment: StoredSegment) -> Place:
-        """The place of a segment's first record."""
+        """Return the place of a segment's first record."""
         return Place(segment.file, SEGMENT_HEADER_BYTES, segment.first)
 
     def entries(self, place: Place, end: Index) -> Iterator[StoredEntry]:
-        """Entries from `place` up to the one before `end`, across segments; raises `StorageError` if one is missing."""
+        """Yield entries from `place` up to before `end`, across segments; raises `StorageError` if one is missing."""
         index = place.index
         while index < end:
             for group in self._groups_of(place):
@@ -172,7 +171,7 @@ class StoredLog:
     def groups_holding(
         self, segment: StoredSegment, wanted: bytes, start_bytes: int
     ) -> Iterator[tuple[int, list[StoredEntry]]]:
-        """The groups of one segment from `start_bytes` on that hold `wanted`: where each ends, and its entries."""
+        """Yield end and entries of each group with `wanted` in one segment, from `start_bytes` on."""
         try:
             with (self.path / segment.file).open("rb") as file:
                 content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -189,7 +188,7 @@ class StoredLog:
                 hit = content.find(wanted, found.end_bytes)
 
     def snapshot_chunks(self) -> Iterator[bytes]:
-        """The state machine's bytes in the snapshot; nothing if there is none."""
+        """Yield the state machine's bytes in the snapshot, if there is one."""
         if self.snapshot is None:
             return
         image, file = ImageReader(), snapshot_file(self.snapshot.last)
@@ -203,9 +202,9 @@ class StoredLog:
             raise self._unreadable(file, error) from error
 
     def _groups_of(self, place: Place) -> Iterator[_Group]:
-        """Valid groups of one file, one behind the other; ends at the first place where there is none.
+        """Yield valid groups of one file, in order, up to the first invalid record.
 
-        A group is given when it is known whether a cut follows it.
+        A group is yielded after the check for a cut that follows it.
         """
         group: _Group | None = None
         for offset, header, payload in self._records_of(place):
@@ -220,7 +219,7 @@ class StoredLog:
             yield group
 
     def _records_of(self, place: Place) -> Iterator[tuple[int, RecordHeader, memoryview]]:
-        """Valid records of one file, one behind the other; ends at the first place where there is none."""
+        """Yield valid records of one file, in order, up to the first invalid one."""
         seed = self._seed
         offset, start, chunk = place.offset_bytes, place.offset_bytes, b""
         view = memoryview(chunk)
@@ -248,7 +247,7 @@ class StoredLog:
             raise self._unreadable(place.file, error) from error
 
     def _group_around(self, content: mmap.mmap, hit: int, start_bytes: int) -> _Group | None:
-        """The group in whose payload `hit` lies."""
+        """Return the group whose payload contains `hit`."""
         lowest = max(start_bytes, SEGMENT_HEADER_BYTES, hit - RECORD_HEADER_BYTES - PAYLOAD_LIMIT_BYTES)
         magic = content.rfind(RECORD_MAGIC, lowest + RECORD_MAGIC_OFFSET, hit)
         while magic >= 0:
@@ -292,9 +291,9 @@ class StoredLog:
 
 
 def open_stored_log(path: Path) -> StoredLog:
-    """Look at the directory `path`; raises `StorageError` if there is no log of a server in it.
+    """Open the directory `path`; raises `StorageError` if it does not contain a server's log.
 
-    A server that runs there may remove a segment or a snapshot between two looks: then it is looked at again.
+    A running server may remove a segment or a snapshot in between: then the directory is read again.
     """
     reader = ReadOnlyDirectory(path)
     looks = LOOKS

@@ -1,10 +1,10 @@
-"""Looks at a server's directory and explains what is there, changing nothing: no lock is taken, no file is made.
+"""Examines a server's directory without any change: it takes no lock and makes no file.
 
-    hard state ──▶ snapshots ──▶ segments, record by record          each part is judged, as far as the others allow it
+    hard state ──▶ snapshots ──▶ segments, record by record          each part is checked, if the others allow it
 
-A *stopped* directory gives a final answer: what the next start would find, repair or refuse. A *live* one belongs to a
-process that goes on writing: what that process writes during the look may seem torn, and a file that a compaction
-removes may seem missing. So damage in a live directory is only a suspicion; sound parts are sound.
+A *stopped* directory gives a final result: the findings, repairs or refusal of the next start. A *live* one belongs to
+a running process: a write during the check may seem torn, and a file that a compaction removes may seem missing. So
+damage in a live directory is only a suspicion; sound parts are sound.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ from consensus.storage.snapshots import SNAPSHOT_SUFFIX, stored_snapshot
 
 
 class StorageVerdict(Enum):
-    """What a directory is, in one word."""
+    """State of a directory, in one word."""
 
     SOUND = "sound"
     REPAIRABLE = "repairable"
@@ -34,7 +34,7 @@ class StorageVerdict(Enum):
 
 @dataclass(slots=True)
 class Verification:
-    """What was found. `faults` are what a start would refuse, `repairs` what it would put right by itself."""
+    """Findings. A start would refuse `faults`, and would repair `repairs` automatically."""
 
     verdict: StorageVerdict
     live: bool
@@ -56,7 +56,7 @@ class ReadOnlyDirectory:
         self._path = path
 
     def files(self) -> Sequence[str]:
-        """Names of the files, the lock aside."""
+        """Return the names of the files, without the lock."""
         return [entry.name for entry in self._path.iterdir() if entry.name != LOCK_FILE]
 
     def size(self, file: str) -> int:
@@ -64,7 +64,7 @@ class ReadOnlyDirectory:
         return (self._path / file).stat().st_size
 
     def read(self, file: str, offset_bytes: int, length_bytes: int) -> bytes:
-        """Bytes from `offset_bytes` on; fewer only at the end of the file."""
+        """Return bytes from `offset_bytes` on; fewer only at the end of the file."""
         with (self._path / file).open("rb") as opened:
             opened.seek(offset_bytes)
             return opened.read(length_bytes)
@@ -105,7 +105,7 @@ def verify_storage(path: Path) -> Verification:
 
 
 def _is_live(path: Path) -> bool:
-    """Whether a process holds the lock; a shared lock is tried and given back at once."""
+    """Return True if a process holds the lock; a shared lock is tried and released immediately."""
     try:
         descriptor = os.open(path / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -175,7 +175,7 @@ def _check_log(reader: ReadOnlyDirectory, state: StoredState, result: Verificati
 
 
 def counted(number: int, one: str, many: str) -> str:
-    """A number with its noun."""
+    """Return a number with its noun."""
     return f"{number} {one if number == 1 else many}"
 
 
