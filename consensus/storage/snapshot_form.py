@@ -2,8 +2,8 @@
 
     IMAGE   contains its own checksums, position and configuration (`snapshot_image`)
     PLAIN   only the state machine's own bytes, for protocols with such snapshots; position and configuration are in
-            the protocol's message with each chunk, and are stored in the file after the bytes (InstallSnapshot has them; a
-            fetched chunk does not, so followers that fetch cannot use this form)
+            the protocol's message with each chunk, and are stored in the file after the bytes (InstallSnapshot has
+            them; a fetched chunk does not, so followers that fetch cannot use this form)
 
 A protocol chooses one for its group (`StorageOptions.snapshot_form`), or has its own. The offsets and the size in
 messages between servers are those of the form. A plain snapshot does not detect damage on its way: its protocol, or the
