@@ -6,10 +6,11 @@ follow from these. The rest derives from `FIGURES`:
     bridge.core.state.numbers             the range of each number in a snapshot
     bridge.api.view.SHOWN                 figures in the view: a field of the same name in `ReportView`
     cli, tui, metrics                     a column, a line and a gauge for each of `SHOWN`
-    pipeline.schemas, pipeline.decode     a column for each figure with `column`
+    pipeline.schemas, pipeline.decode     a column for each figure
     docs/reference/router-report.md       the table of keys
 
-A new figure needs its field here and the code that measures it (`bridge.wire.i2p.i2pcontrol`, `bridge.node.router`).
+A new figure needs its field here, the code that measures it (`bridge.wire.i2p.i2pcontrol`, `bridge.node.router`), and a
+field in `ReportView` if screens show it.
 Before, each of these modules had its own list of figures, and a figure that one list lacked was missing without notice.
 A value outside its range makes the whole entry foreign on all servers, so the ranges include all possible values.
 """

@@ -12,8 +12,9 @@
 Decoder, rules, counters and words derive from this table. The names differ where they were published before the table
 existed: events, metrics and tables of existing farms contain them.
 
-A new kind needs its class in `bridge.core.log.records`, a row here, its effect in `bridge.core.farm` and its words in
-`bridge.api.entry_words`.
+A new kind needs its class in `bridge.core.log.records`, a row here, its effect in `bridge.core.farm`, and its sentences
+in `bridge.api.entry_words` (entry) and `bridge.api.events` (change). An operator's command also needs its order in
+`bridge.api.requests` and the conversion in `bridge.node.control.operator_commands`.
 """
 
 from collections.abc import Set as AbstractSet
