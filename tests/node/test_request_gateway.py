@@ -171,13 +171,13 @@ async def test_a_client_that_sends_nothing_learns_which_server_leads() -> None:
 def test_a_client_may_not_admit_a_node() -> None:
     admission = encode(AdmissionRecord(b"n" * 8, "node-4", server_id=4))
     for disguised in (admission, admission.replace(b"admission", rb"\u0061dmission")):
-        with pytest.raises(GarlicFarmError, match="only the leader writes those"):
+        with pytest.raises(GarlicFarmError, match="only the leader writes these entries"):
             asked(gateway(Server()), (disguised,))
 
 
 def test_a_client_may_neither_approve_nor_evict_nor_raise_the_level() -> None:
     for record in (Approval(b"n" * 8, "n", b"o" * 8, server_id=4), Eviction(b"n" * 8, 1, ()), Level(2, "0.1.0")):
-        with pytest.raises(GarlicFarmError, match="only the leader writes those"):
+        with pytest.raises(GarlicFarmError, match="only the leader writes these entries"):
             asked(gateway(Server()), (encode(record),))
 
 
@@ -191,7 +191,7 @@ def test_evicted_server_is_refused() -> None:
 
 def test_a_client_may_not_write_clock_entries_not_even_among_others() -> None:
     server = Server()
-    with pytest.raises(GarlicFarmError, match="only the leader writes those") as refused:
+    with pytest.raises(GarlicFarmError, match="only the leader writes these entries") as refused:
         asked(gateway(server), (b"{}", encode(Clock(NOW_MS, OWN))))
     assert refused.value.fault is Fault.OUT_OF_TURN
     assert server.proposed == []
@@ -257,7 +257,7 @@ async def test_a_leader_proposes_none_of_its_own_kinds_that_came_as_a_submission
     here = Server()
     answer = await replica(here).submit(encode(Level(65535, "9.9.9")), repeat_unknown=True)
     assert answer.outcome is SubmitOutcome.REFUSED
-    assert "only the leader writes those" in answer.reason
+    assert "only the leader writes these entries" in answer.reason
     assert here.proposed == []
 
 
