@@ -5,4 +5,4 @@ The only package that imports pyspark, and it knows the farm only by a node's co
 """
 
 INSTALL = "pip install 'garlicfarm[pipeline]', or in a checkout: make pipeline"
-"""What brings everything that the pipeline needs, a Java too."""
+"""The command that installs everything for the pipeline, a Java too."""

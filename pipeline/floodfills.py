@@ -1,4 +1,4 @@
-"""Which floodfill routers are closest to each destination, yesterday, today and tomorrow.
+"""The closest floodfill routers to each destination, yesterday, today and tomorrow.
 
 I2P's network database keeps the LeaseSet of a destination at the floodfills closest to its routing key
 (https://geti2p.net/en/docs/how/network-database, "Kademlia closeness metric" and "keyspace rotation"):
@@ -6,17 +6,17 @@ I2P's network database keeps the LeaseSet of a destination at the floodfills clo
     routing key = SHA-256(32 bytes of the destination's hash ‖ the UTC date as the text yyyyMMdd)
     distance    = routing key XOR the router's hash, as one 256-bit number
 
-The router's hash takes part as it is; only the key that is looked for rotates, at midnight UTC.
+The router's hash is used unchanged; only the destination's key rotates, at midnight UTC.
 
 The plain join compares every pair: 2,000 destinations on 3 days and 20,000 routers are 120 million distances of 256
-bits. But routers sorted by hash have those that share a prefix with the key side by side, and a router that shares a
-longer prefix is closer than any that shares a shorter one. So for each key the longest prefix is found that at least
-`count` routers share, by binary search in the sorted hashes, and only those few are compared, over all 256 bits. This
-is exact: it leaves out only what is further away than `count` others. Prefixes are searched up to 64 bits; should more
-routers than `count` share even those, all of them are compared.
+bits. But routers sorted by hash have those with a common prefix next to each other, and a router that shares a longer
+prefix is closer than any that shares a shorter one. So a binary search in the sorted hashes finds, for each key, the
+longest prefix that at least `count` routers share. Only those few are compared, over all 256 bits. This is exact: it
+omits only routers that are further away than `count` others. Prefixes are searched up to 64 bits; if more routers than
+`count` share even those, all of them are compared.
 
-In Spark the destinations are spread over `partitions` rows, each with all of its destinations and all routers, and each
-row is worked off by numpy in one go; 20,000 routers are 640 kB.
+In Spark the destinations are spread over `partitions` rows, each with its destinations and all routers, and numpy
+computes each row in one pass; 20,000 routers are 640 kB.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ from pipeline.tables.tasks import write_in_tasks
 SPEC = TableSpec("closest_floodfills", arrow_schema(FLOODFILLS), ("destination", "day", "rank"), "interval 1 hours")
 HASH_BYTES = 32
 CLOSEST_DEFAULT = 4
-"""To so many floodfills a router floods a LeaseSet that it was given."""
+"""The number of floodfills that get a LeaseSet flooded by a router."""
 PARTITIONS_DEFAULT = 8
 _WORDS = 4
 _WORD_BITS = 64
@@ -52,10 +52,10 @@ def closest_floodfills(
     count: int = CLOSEST_DEFAULT,
     partitions: int = PARTITIONS_DEFAULT,
 ) -> DataFrame:
-    """`count` rows a destination and day, the closest first (columns: `pipeline.schemas.FLOODFILLS`).
+    """Return `count` rows per destination and day, the closest first (columns: `pipeline.schemas.FLOODFILLS`).
 
-    `destinations` has the column `destination`, `routers` the column `router`: hashes in hexadecimal. What is not 64
-    hexadecimal digits is left out.
+    `destinations` has the column `destination`, `routers` the column `router`: hashes in hexadecimal. Other values than
+    64 hexadecimal digits are omitted.
     """
     days = tuple(today + timedelta(days=offset) for offset in (-1, 0, 1))
 
@@ -75,7 +75,7 @@ def closest_floodfills(
 
 
 def keep(output: Path, rows: DataFrame) -> None:
-    """The table holds these rows instead of what it held, for its owner's eyes: it tells what pseudonyms hide."""
+    """Replace the rows of the table. Only its owner can read it, since it reveals addresses."""
     (output / SPEC.name).mkdir(0o700, parents=True, exist_ok=True)
     table = Table(output, SPEC)
     batch = table.committed(SPEC.name) + 1
@@ -84,17 +84,17 @@ def keep(output: Path, rows: DataFrame) -> None:
 
 
 def routing_key(destination_hash: bytes, day: date) -> bytes:
-    """Where in the key space a destination is on that day (UTC)."""
+    """Return the position of a destination in the key space on that day (UTC)."""
     return sha256(destination_hash + f"{day:%Y%m%d}".encode()).digest()
 
 
 def utc_today() -> date:
-    """The day that I2P's key space is in."""
+    """Return the current day of I2P's key space."""
     return datetime.now(UTC).date()
 
 
 def closest(keys: Words, routers: Words, count: int) -> Iterator[npt.NDArray[np.int64]]:
-    """For each key the places of the closest routers in `routers`, closest first.
+    """Yield for each key the places of the closest routers in `routers`, closest first.
 
     Both are rows of four big-endian 64-bit words; `routers` are sorted.
     """
@@ -108,7 +108,7 @@ def closest(keys: Words, routers: Words, count: int) -> Iterator[npt.NDArray[np.
 
 
 def _shared_prefix(keys: Words, first: Words, enough: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Per key the range of routers that share its longest prefix that at least `enough` of them share."""
+    """Return per key the range of routers that share its longest prefix common to at least `enough` of them."""
     low = np.zeros(len(keys), np.int64)
     high = np.full(len(keys), len(first), np.int64)
     for bits in range(1, _WORD_BITS + 1):

@@ -1,4 +1,4 @@
-"""`garlicfarm pipeline generate`: writes the log of a made-up farm as the state directory of a stopped node.
+"""`garlicfarm pipeline generate`: writes the log of a fictional farm as the state directory of a stopped node.
 
 Its entries are signed as a farm's are, by identities that follow from the seed.
 """
@@ -21,7 +21,7 @@ TELL_EVERY = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What was written."""
+    """The counts of a written log."""
 
     entries: int
     reports: int
@@ -30,7 +30,7 @@ class Generated:
 
 
 def generate(directory: Path, model: LoadModel, tell: Callable[[int], None] = lambda _: None) -> Generated:
-    """Writes the whole log of `model`; `tell` gets the number of entries now and then. Raises FarmLogError."""
+    """Write the whole log of `model`; call `tell` periodically with the number of entries. Raise FarmLogError."""
     nonce = sha256(f"{model.seed} {model.routers} {model.days}".encode()).digest()[:16]
     keys = _keys(model)
     ids = [node_id_of(keys[number]) for number in model.voters]
@@ -45,7 +45,7 @@ def generate(directory: Path, model: LoadModel, tell: Callable[[int], None] = la
                 elif entry.author is None:
                     writer.append(entry.term, entry.value)
                 else:
-                    # A repetition is the same bytes a second time.
+                    # A repeated entry has the same bytes.
                     if entry.value != last:
                         last, proven = entry.value, signed(entry.value, keys[entry.author], writer.cluster_id, number)
                     writer.append(entry.term, proven)
@@ -59,7 +59,7 @@ def generate(directory: Path, model: LoadModel, tell: Callable[[int], None] = la
 
 
 def _keys(model: LoadModel) -> dict[int, Ed25519PrivateKey]:
-    """The identity of each router: founders have their Raft ids in order of their node ids."""
+    """Return the identity of each router: founders have their Raft ids in order of their node ids."""
     made = [
         Ed25519PrivateKey.from_private_bytes(sha256(f"{model.seed} identity {number}".encode()).digest())
         for number in range(1, model.routers + 1)

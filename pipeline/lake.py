@@ -1,19 +1,18 @@
-"""The tables of an output directory as their one writer holds them, and what a micro-batch does to them.
+"""The tables of an output directory, held by their only writer, and the effect of a micro-batch on them.
 
-    <output>/reports, clocks, …      base tables: what entries say (`pipeline/tables/rows.py`)
+    <output>/reports, clocks, …      base tables: decoded entries (`pipeline/tables/rows.py`)
     <output>/transitions, watch_state    the watch over the servers (`pipeline/watch`)
     <output>/current_…               the newest known state (`pipeline/tables/current.py`)
     <output>/events                  the nodes' traces
 
-All are Delta tables, so Spark, DuckDB, Polars and Trino read them, each batch is in each of them once, and what was
-there before can be read by version. A batch is one Spark job (`pipeline/tables/tasks.py`) and a commit in each table
-that it changes. What a user may be waiting for, the current state, is committed first, and the state of the watch last.
+All are Delta tables, so Spark, DuckDB, Polars and Trino read them, each batch is in each of them once, and earlier
+content can be read by version. A batch is one Spark job (`pipeline/tables/tasks.py`) and a commit in each changed
+table. The current state, for which a user may be waiting, is committed first, and the state of the watch last.
 
-*One writer.* Two that write the same batch would each take the other's commit for its own, and keep a state of their
-own in memory; and a commit by a local rename excludes no second writer. So a run holds a lock on `<output>/.lock` for
-as long as it lives; the kernel gives it back, however the run ended. The process that holds the lock is the one that
-commits: what still lives of a run that was killed, the JVM and its tasks, can leave files that no commit names, and
-nothing else.
+*One writer.* Two writers of the same batch would each mistake the other's commit for their own, and keep separate
+states in memory; and a commit by a local rename does not exclude a second writer. So a run holds a lock on
+`<output>/.lock` until its end; the kernel releases it, even after a kill. The process with the lock makes the commits.
+The remains of a killed run, the JVM and its tasks, can only leave files that no commit names.
 """
 
 import fcntl
@@ -42,16 +41,19 @@ LOCK_FILE = ".lock"
 PERIODS_MS = (PERIOD_MIN_MS, PERIOD_MAX_MS)
 
 Note = Callable[[str, int, pa.Table | None], None]
-"""Takes note of the windows (`farm`, `window_start`) that a batch of a query touches, before it is written."""
+"""Records the windows (`farm`, `window_start`) that a batch of a query touches, before it is written."""
 
 
 def note_nothing(_query: str, _batch: int, _windows: pa.Table | None) -> None:
-    """The default: no derived tables are made."""
+    """Record nothing, the default without derived tables."""
 
 
 @contextmanager
 def alone_in(output: Path) -> Iterator[None]:
-    """No other pipeline writes into `output` while the block runs. Raises FarmLogError if one does, or if none can."""
+    """Exclude other pipelines from `output` while the block runs.
+
+    Raise FarmLogError if one runs, or if it is unwritable.
+    """
     try:
         output.mkdir(parents=True, exist_ok=True)
         lock = os.open(output / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
@@ -72,7 +74,7 @@ def alone_in(output: Path) -> Iterator[None]:
 
 
 class Lake:
-    """What the query over the log writes. `window_ms`: the width of the windows of derived tables."""
+    """The writer of the query over the log. `window_ms`: the width of the windows of derived tables."""
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class Lake:
         note: Note = note_nothing,
         continuity: Continuity = Continuity.NEXT,
     ) -> None:
-        """Raises `TableDamagedError` if a table lacks a batch that it had."""
+        """Raise TableDamagedError if a table lacks a batch that it had."""
         self._output = output
         self.plan = TaskPlan(str(output.resolve()), salt_of(output), window_ms, watch, feedback, PERIODS_MS)
         self._base = {name: Table(output, spec) for name, spec in BASE_SPECS.items()}
@@ -98,15 +100,15 @@ class Lake:
         self._notes.check_tables(self._committed())
 
     def write_batch(self, found: DataFrame, batch: int) -> Outcome:
-        """Runs the tasks of one micro-batch and writes what they find; repeated, it changes nothing."""
+        """Run the tasks of one micro-batch and write their results; a repetition changes nothing."""
         outcome = outcome_of(found.toArrow())
         self.write_outcome(outcome, batch)
         return outcome
 
     def write_outcome(self, outcome: Outcome, batch: int) -> None:
-        """Writes what the tasks of a micro-batch found; repeated, it changes nothing.
+        """Write the results of the tasks of a micro-batch; a repetition changes nothing.
 
-        Raises `TableDamagedError` if the batch does not continue the tables.
+        Raise TableDamagedError if the batch does not continue the tables.
         """
         self._notes.begin(batch, _ranges_of(outcome))
         self._update_current(outcome, batch)
@@ -147,7 +149,7 @@ class Lake:
 
 
 def _ranges_of(outcome: Outcome) -> dict[str, Range]:
-    """Return from where to where a batch reaches in each farm's log; several tasks may have read one farm."""
+    """Return the range of a batch in each farm's log; several tasks may have read one farm."""
     found: dict[str, Range] = {}
     for each in outcome.rows[FARMS].to_pylist() if FARMS in outcome.rows else ():
         if each["first_index"] is not None:
@@ -157,17 +159,17 @@ def _ranges_of(outcome: Outcome) -> dict[str, Range]:
 
 
 class EventsTable:
-    """What the query over the nodes' traces writes."""
+    """The writer of the query over the nodes' traces."""
 
     def __init__(self, output: Path, keep_ms: int | None = None) -> None:
-        """Raises `TableDamagedError` if the table lacks a batch that it had."""
+        """Raise TableDamagedError if the table lacks a batch that it had."""
         self._table = Table(output, EVENTS_SPEC)
         self._notes = BatchNotes(output, EVENTS, Continuity.UNKNOWN)
         self._notes.check_tables({EVENTS: self._table.known_batch(EVENTS)})
         self._upkeep = Upkeep(keep_ms)
 
     def write_batch(self, rows: DataFrame, batch: int) -> None:
-        """Writes one micro-batch; repeated, it changes nothing."""
+        """Write one micro-batch; a repetition changes nothing."""
         found = rows.toArrow()
         columns = {each: found.column(each) for each in found.column_names} | {
             DAY: found.column("log_time").cast(pa.date32()),

@@ -1,21 +1,21 @@
-"""A made-up farm, entry by entry: what its log would hold (`docs/reference/pipeline-sources.md`, 'The generated farm').
+"""A fictional farm's log, entry by entry (`docs/reference/pipeline-sources.md`, 'The generated farm').
 
     for each reporting period of 30 s
         the leader's clock entry            log time advances, with the jitter of a scheduler
         a report of each router that is up  load follows the hour of the day and a router's own size
-        now and then                        a publication, factors, an operator's cost or exclusion, something hostile
+        periodically                        a publication, factors, an operator's cost or exclusion, a hostile entry
 
 Everything follows from the seed: two runs with the same one give the same bytes. A router is a small automaton:
 
-    up ──(a restart: once in `RESTART_MEAN_DAYS`)──────────▶ silent for 1 to 4 periods ──▶ up, uptime begins again
-    up ──(failing ones: after an hour of rising job lag)───▶ silent for 20 min on average ──▶ up, uptime begins again
+    up ──(a restart: once in `RESTART_MEAN_DAYS`)──────────▶ down for 1 to 4 periods ──▶ up, uptime restarts
+    up ──(failing ones: after an hour of rising job lag)───▶ down for 20 min on average ──▶ up, uptime restarts
 
-When the leader falls silent the term rises and the next voter that is up leads; this also happens once in
-`LEADER_MEAN_HOURS` without a reason in the log. Malformed and hostile entries are a share of `HOSTILE_SHARE`, made out
-of a fixed list of what decoders get wrong.
+When the leader stops, the term rises and the next running voter leads; this also happens once in `LEADER_MEAN_HOURS`
+without a reason in the log. Malformed and hostile entries are a share of `HOSTILE_SHARE`, from a fixed list of typical
+decoder errors.
 
-If failures are labeled, those of `pipeline/planned_failures.py` take the place of the failing routers, and reports
-also tell how long the router took to look up the lease set of another.
+With labels, the failures of `pipeline/planned_failures.py` replace the failing routers, and reports also contain the
+duration of the router's look-up of another lease set.
 """
 
 import base64
@@ -45,7 +45,7 @@ PUBLICATION_PERIODS = 10
 FACTORS_PERIODS, FACTORS_PLACE = 20, 7
 FACTORS_LEAVES = 16
 FETCH_MS = 300.0
-"""How long a look-up usually takes."""
+"""The usual duration of a look-up in milliseconds."""
 _UNCHANGED = Effect(load=1.0)
 _DESTINATION_KEY_BYTES = 384
 _ED25519_CERTIFICATE = bytes.fromhex("05000400070000")
@@ -73,7 +73,7 @@ class GeneratedEntry:
     term: int
     value: bytes | None
     author: int | None = None
-    """The server that signs it; None: it is not signed."""
+    """The server that signs it; None: unsigned."""
 
 
 @dataclass(slots=True)
@@ -99,12 +99,12 @@ class LoadModel:
     days: float
     seed: int = 1
     kinds: Mapping[Kind, int] | None = None
-    """How often each kind of labeled failure happens, in hundredths; None: there are no labels."""
+    """The frequency of each kind of labeled failure, in hundredths; None: no labels."""
     hostile: int = 0
     reports: int = 0
     leader_changes: int = 0
     index: int = 0
-    """Of the last entry that was given."""
+    """The index of the last entry given."""
     master: str = field(init=False)
     _remote: str = field(init=False)
     _random: Random = field(init=False)
@@ -124,12 +124,12 @@ class LoadModel:
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """What happens to the routers, server by server."""
+        """The planned events of the routers, server by server."""
         return () if self._planned is None else self._planned.labels
 
     @property
     def periods(self) -> int:
-        """How many reporting periods the log covers."""
+        """The number of reporting periods in the log."""
         return int(self.days * DAY_MS / PERIOD_MS)
 
     @property
@@ -138,7 +138,7 @@ class LoadModel:
         return tuple(router.server_id for router in self._all[:VOTERS])
 
     def entries(self) -> Iterator[GeneratedEntry]:
-        """The whole log in order, from the first configuration on."""
+        """Yield the whole log in order, from the first configuration on."""
         for entry in self._entries():
             self.index += 1
             yield entry
@@ -149,7 +149,7 @@ class LoadModel:
         for period in range(self.periods):
             for router in self._all:
                 if self._planned is not None and self._planned.is_down(router.server_id, EPOCH_MS + period * PERIOD_MS):
-                    # One period of silence more than this one.
+                    # One more period without a report than this one.
                     router.silent_periods = 2
                 self._age(router, log_time_ms)
             if leader.silent_periods or self._random.random() < PERIOD_MS / (LEADER_MEAN_HOURS * 3_600_000):
@@ -205,7 +205,7 @@ class LoadModel:
         ).encode()
 
     def _measured(self, effect: Effect, load: float) -> str:
-        """What the router tells of others: how long a look-up took, which is longer under load."""
+        """Return the router's measurements of others: the duration of a look-up, which is longer under load."""
         if self._planned is None:
             return ""
         fetch_ms = FETCH_MS * (1.0 + load) * effect.round_trip * self._noise[int(self._random.random() * 4096)]
@@ -234,7 +234,7 @@ class LoadModel:
         return f'{{"cost":{{"hash":"{name}","factor":{0.5 + self._random.random():.2f}}}}}'.encode()
 
     def _age(self, router: _Router, log_time_ms: int) -> None:
-        """One period passes for a router."""
+        """Advance a router by one period."""
         if router.silent_periods:
             router.silent_periods -= 1
             if not router.silent_periods:

@@ -1,16 +1,16 @@
-"""What happens to the routers of a made-up farm whose failures are labeled, drawn before its log is made.
+"""The planned events of the routers of a fictional farm with labeled failures, drawn before its log is made.
 
-    degradation   a signal worsens from `begins_ms` on, evenly; at `fails_ms` the router falls silent, until `ends_ms`
+    degradation   a signal worsens from `begins_ms` on, evenly; at `fails_ms` the router stops, until `ends_ms`
     sudden        nothing shows before `fails_ms`
     spike         a signal is bad for a few minutes, and nothing follows
-    relief        a signal worsens as before a failure, and then gets well again
+    relief        a signal worsens as before a failure, and then recovers
 
-The first two are failures, of which the first can be foreseen. Spikes and reliefs are what a warning must not take for
-one, though a relief cannot be known while it begins. All of them come at random, once in `MEAN_DAYS` to a router, and
-never within two hours of each other.
+The first two are failures, of which the first can be foreseen. A warning must not mistake spikes and reliefs for
+failures, though a relief cannot be recognized while it begins. All of them come at random, once in `MEAN_DAYS` per
+router, and never within two hours of each other.
 
-On top of the model's own noise and season, the load of a farm differs from day to day, and that of a router wanders
-around its usual value, by about a sixth each. So hardly any hour is as the same one of the day before.
+In addition to the model's own noise and season, the load of a farm differs from day to day, and that of a router varies
+around its usual value, by about a sixth each. So hardly any hour equals the same one of the day before.
 """
 
 import json
@@ -29,11 +29,11 @@ OUTAGE_MS = (5 * 60_000, HOUR_MS)
 SPIKE_MS = (60_000, 8 * 60_000)
 DAYS_DIFFER = 0.15
 WANDER, WANDER_HOLDS = 0.15, 0.99
-"""Standard deviation of the logarithm of the load, and what is left of it after a period: a third after an hour."""
+"""Standard deviation of the logarithm of the load, and its remaining share after a period: a third after an hour."""
 
 
 class Kind(StrEnum):
-    """What happens."""
+    """The kinds of planned events."""
 
     DEGRADATION = "degradation"
     SUDDEN = "sudden"
@@ -42,7 +42,7 @@ class Kind(StrEnum):
 
 
 class Signal(StrEnum):
-    """In what it shows; the words are those of the question `warnings`."""
+    """The affected signals; the words are those of the question `warnings`."""
 
     LAG = "lag"
     TUNNELS = "tunnels"
@@ -50,14 +50,14 @@ class Signal(StrEnum):
 
 
 KINDS = {Kind.DEGRADATION: 45, Kind.SUDDEN: 20, Kind.SPIKE: 25, Kind.RELIEF: 10}
-"""How often each happens, in hundredths, unless it is told otherwise."""
+"""The default frequency of each kind, in hundredths."""
 WORST = {Signal.LAG: (4.0, 20.0), Signal.TUNNELS: (0.1, 0.4), Signal.ROUND_TRIP: (3.0, 10.0)}
-"""By what a signal is multiplied in the end: from, to."""
+"""The range of the factor on a signal at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Something that happens to a router, in log time."""
+    """A planned event of a router, in log time."""
 
     server_id: int
     kind: Kind
@@ -69,11 +69,11 @@ class Label:
 
     @property
     def is_failure(self) -> bool:
-        """Whether the router falls silent."""
+        """True if the router stops."""
         return self.fails_ms is not None
 
     def line(self) -> str:
-        """The label as JSON."""
+        """Return the label as JSON."""
         told = {
             "serverId": self.server_id,
             "kind": self.kind.value,
@@ -85,7 +85,7 @@ class Label:
         return json.dumps(told)
 
     def factor(self, at_ms: int) -> float:
-        """By what the signal is multiplied at a time between beginning and end."""
+        """Return the factor on the signal at a time between beginning and end."""
         if self.kind is Kind.SPIKE:
             return self.worst
         over = (at_ms - self.begins_ms) / max(1, (self.fails_ms or self.ends_ms) - self.begins_ms)
@@ -94,7 +94,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a router's report is multiplied by."""
+    """The factors on a router's report."""
 
     load: float
     lag: float = 1.0
@@ -103,7 +103,7 @@ class Effect:
 
 
 class PlannedFailures:
-    """The labels of a farm, and what they do period by period. Times are asked in order."""
+    """The labels of a farm, and their effects period by period. Callers must give times in order."""
 
     def __init__(self, routers: int, begins_ms: int, ends_ms: int, seed: int, kinds: Mapping[Kind, int]) -> None:
         random = Random(f"{seed} planned failures")
@@ -118,12 +118,12 @@ class PlannedFailures:
         self._current = {server_id: next(following, None) for server_id, following in self._following.items()}
 
     def is_down(self, server_id: int, at_ms: int) -> bool:
-        """Whether the router is silent."""
+        """Return True if the router is down."""
         label = self._at(server_id, at_ms)
         return label is not None and label.fails_ms is not None and label.fails_ms <= at_ms < label.ends_ms
 
     def effect(self, server_id: int, at_ms: int) -> Effect:
-        """What the router's report of this period is multiplied by."""
+        """Return the factors on the router's report of this period."""
         held = self._wander[server_id] * WANDER_HOLDS
         self._wander[server_id] = held + self._random.gauss(0.0, WANDER * math.sqrt(1 - WANDER_HOLDS**2))
         load = self._days[(at_ms - self._begins_ms) // DAY_MS] * math.exp(self._wander[server_id])
@@ -134,7 +134,7 @@ class PlannedFailures:
         return Effect(load, **{label.signal.name.lower(): factor})
 
     def _at(self, server_id: int, at_ms: int) -> Label | None:
-        """What happens to the router now, or next."""
+        """Return the router's present label, or its next one."""
         while (label := self._current[server_id]) is not None and label.ends_ms <= at_ms:
             self._current[server_id] = next(self._following[server_id], None)
         return label

@@ -4,12 +4,12 @@
                                                     └─▶ the thread of derived tables (`pipeline/gold/deriving.py`)
     source `farm_events` ─▶ micro-batch N ──▶ table `events` ──────▶ commit of N in <output>/checkpoint-events
 
-Spark writes the range of batch N into the checkpoint before it runs and notes its end afterwards. A crash in between
+Spark writes the range of batch N into the checkpoint before it runs and records its end afterwards. A crash in between
 repeats the batch with the same number and the same range. Indexes of the log never change their entry, so the rows are
-the same ones, and each table knows whether it has them (`pipeline/tables/delta.py`). This makes it exactly-once.
+the same, and each table has the number of its last batch (`pipeline/tables/delta.py`). This makes it exactly-once.
 
-A checkpoint and tables hold for the version that wrote them. `LAYOUT` is raised when they change; an output directory
-of another layout is refused with the way out: the log is read again into a new directory.
+A checkpoint and tables are valid for the version that wrote them. `LAYOUT` is raised when they change; an output
+directory of another layout is refused with the remedy: read the log again into a new directory.
 """
 
 import json
@@ -52,19 +52,21 @@ TABLES_OF: dict[str, tuple[str, ...]] = {
     CHECKPOINT: (*BASE_SPECS, "transitions", "watch_state", *SPECS, WINDOWS_SPEC.name),
     EVENTS_CHECKPOINT: (EVENTS,),
 }
-"""Which tables' batches are numbered by which checkpoint."""
+"""The tables whose batches each checkpoint numbers."""
 DERIVED_TABLES = "the derived tables"
 PROGRESS_SECONDS = 1
 BESIDE_SECONDS = 5
 TOPIC_FULL = 0.9
-"""The share of its most offsets from which on a batch of a topic counts as full."""
+"""The least share of its maximum offsets with which a batch of a topic counts as full."""
 NOTED_WINDOWS_MAX = 1_000_000
-"""For how many windows of farms, some 50 MB, a run with an end reads on before it makes the tables by window."""
+"""The limit of recorded windows, some 50 MB: beyond it, a run with an end makes the tables by window before it reads
+on.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a running query is, for a line on the screen."""
+    """The progress of a running query, for a line on the screen."""
 
     batch: int
     entries_per_s: float
@@ -72,32 +74,32 @@ class Progress:
     tasks: int
     message: str
     read_through: int = 0
-    """The last entry that was read; 0 if it is not known yet."""
+    """The last entry read; 0 if not known yet."""
     newest: int = 0
-    """The last entry that is there."""
+    """The last existing entry."""
     farms: frozenset[str] = frozenset()
-    """Of which clusters it is known how many entries they have."""
+    """The clusters with a known number of entries."""
     problems: Mapping[str, str] | None = None
-    """Which of several farms is not read, by its name, and why. None: the query has not reported yet."""
+    """The problems of unread farms, by name. None: the query has not reported yet."""
     unread: Unread = field(default_factory=Unread)
-    """Farms that may be read or not."""
+    """Farms without a known state."""
 
 
 _ALL_KNOWN = Unread()
 
 
 class ProblemReports:
-    """Tells once what is wrong with which farm, and once that it is not any more."""
+    """Reports the problem of each farm once, and once its end."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
         self._known: Mapping[str, str] = {}
 
     def take(self, problems: Mapping[str, str], unread: Unread = _ALL_KNOWN) -> None:
-        """Report what has changed: the farms with a problem now, and those of which nothing is known."""
+        """Report changes: the farms with a problem now, and farms without a known state."""
         for name in problems.keys() - self._known.keys():
             self._tell(f"{name} is not read, and the other farms are: {problems[name]}")
-        # After a restart of the query, or an edit of the file, a farm has to be asked before it counts as read.
+        # After a restart of the query, or an edit of the file, a farm must reply before it counts as read.
         kept = {name: self._known[name] for name in unread.waiting if name in self._known}
         for name in self._known.keys() - problems.keys() - kept.keys():
             self._tell(f"{name} is not listed any more" if name in unread.unlisted else f"{name} is read again")
@@ -105,24 +107,24 @@ class ProblemReports:
 
 
 def _show_nothing(_: Progress) -> None:
-    """The default: no line."""
+    """Do not show progress, the default."""
 
 
 def _report_nothing(_: str) -> None:
-    """The default: report nothing."""
+    """Report nothing, the default."""
 
 
 def _count_nothing() -> None:
-    """The default: count nothing."""
+    """Count nothing, the default."""
 
 
 def _check_nothing() -> None:
-    """The default: nothing else can fail."""
+    """Check nothing, the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Where to, where from (options of the source `farm`), and how."""
+    """The output, the source (options of the source `farm`), and the mode of a run."""
 
     output: Path
     source: dict[str, str]
@@ -130,21 +132,21 @@ class RunSettings:
     trigger_seconds: int = 5
     progress: Callable[[Progress], None] = _show_nothing
     judge: Callable[[pa.Table | None], None] | None = None
-    """Gets the newest rows of each batch: feedback to the farm (`pipeline/feedback/submitting.py`)."""
+    """A callback for the newest rows of each batch: feedback to the farm (`pipeline/feedback/submitting.py`)."""
     events: dict[str, str] | None = None
     """Options of the source `farm_events`; without them the nodes' traces are not read."""
     watch: bool = False
-    """Whether the servers are watched (`pipeline/watch`)."""
+    """True to watch the servers (`pipeline/watch`)."""
     keep_ms: int | None = None
-    """How much history is kept, in log time; None keeps all."""
+    """The length of kept history, in log time; None keeps all."""
     tell: Callable[[str], None] = _report_nothing
-    """Gets what an operator should know while the run goes on."""
+    """A callback for messages to the operator during the run."""
     metrics: RunMetrics | None = None
-    """Counts what becomes of batches."""
+    """The counters of batches."""
     derived: bool = True
-    """Whether a run with an end makes the tables by window. One without an end does."""
+    """True if a run with an end makes the tables by window. A run without an end always does."""
     alerting: Alerting | None = None
-    """Hears of each batch that is in the tables."""
+    """The alerting; it is notified of each batch in the tables."""
 
     def patience(self, give_up_s: float | None) -> Patience:
         """Return the reaction to lost starts of Spark's Python processes."""
@@ -153,12 +155,12 @@ class RunSettings:
 
     @property
     def is_part(self) -> bool:
-        """Whether the log is read up to a fixed end."""
+        """True if the log is read up to a fixed end."""
         return "end" in self.source
 
 
 def run_once(session: SparkSession, settings: RunSettings) -> None:
-    """Reads all that is committed and not yet read, and then brings the derived tables up to it.
+    """Read all committed entries that are not read yet, and then bring the derived tables up to them.
 
     Raises FarmLogError when the log cannot be read.
     """
@@ -169,7 +171,7 @@ def run_once(session: SparkSession, settings: RunSettings) -> None:
     gold = gold_of(settings)
 
     def refresh(batch: int) -> None:
-        # Each time costs the rows around the windows as well, so it is done seldom.
+        # Each refresh also reads the rows around the windows, so it is done rarely.
         if settings.derived and gold.noted_windows >= NOTED_WINDOWS_MAX:
             gold.refresh(batch, session)
 
@@ -197,7 +199,7 @@ def _refreshed(gold: Gold, session: SparkSession, lost_starts: LostStarts) -> bo
 
 
 def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[], None]) -> None:
-    """Follows the log until the process is stopped; after batches derived tables are brought up to it, and shown.
+    """Follow the log until the process is stopped; after batches, bring derived tables up to it and show them.
 
     Raises FarmLogError when the log cannot be read any more.
     """
@@ -223,9 +225,9 @@ def run_forever(session: SparkSession, settings: RunSettings, show: Callable[[],
 
 
 def prepare(output: Path, *, part: bool = False) -> None:
-    """Makes the output directory; raises FarmLogError when it cannot be continued.
+    """Create the output directory; raise FarmLogError when it cannot be continued.
 
-    `part`: what comes is a part of the log with an end, which a directory is made for.
+    `part`: the run reads a part of the log with an end, for which the directory is made.
     """
     if not part and (output / RANGE_FILE).exists():
         raise FarmLogError(
@@ -238,7 +240,7 @@ def prepare(output: Path, *, part: bool = False) -> None:
 
 
 def gold_of(settings: RunSettings) -> Gold:
-    """The derived tables of the output directory."""
+    """Return the derived tables of the output directory."""
     return Gold(settings.output, window_ms(settings.window), settings.keep_ms)
 
 
@@ -251,7 +253,7 @@ def start_query(
     gold: Gold | None = None,
     entries: DataFrame | None = None,
 ) -> StreamingQuery:
-    """Starts what writes the log into the tables; with `entries`, a stream of such rows as the source `farm` gives."""
+    """Start the query that writes the log into the tables; `entries`: a stream of rows like the source `farm`'s."""
     lake = Lake(
         settings.output,
         window_ms(settings.window),
@@ -281,16 +283,16 @@ def start_query(
 
 
 def entries_in(outcome: Outcome) -> int:
-    """How many entries a batch took."""
+    """Return the number of entries in a batch."""
     return 0 if FARMS not in outcome.rows else sum(outcome.rows[FARMS].column("entries").to_pylist())
 
 
 def may_have_more(outcome: Outcome, source: Mapping[str, str]) -> bool:
-    """Whether a batch is as large as one may be, so that there may be more behind it."""
+    """Return True if a batch has the maximum size, so that more entries may follow."""
     most = int(source.get(MOST_ENTRIES, DEFAULT_ENTRIES_PER_BATCH))
     if SERVERS not in source:
         return entries_in(outcome) >= most
-    # A topic has no record of some indexes, which count for the connector. Those at the ends are not seen.
+    # A topic lacks records of some indexes, which count for the connector. Those at the ends are not visible.
     most = int(source.get(MOST_OFFSETS, most))
     farms = outcome.rows[FARMS].to_pylist() if FARMS in outcome.rows else []
     spanned: int = sum(each["index"] - each["first_index"] + 1 for each in farms if each["first_index"] is not None)
@@ -298,7 +300,7 @@ def may_have_more(outcome: Outcome, source: Mapping[str, str]) -> bool:
 
 
 def count_batch(outcome: Outcome, seconds: float, metrics: RunMetrics) -> None:
-    """What a batch was, for the metrics."""
+    """Count a batch in the metrics."""
     metrics.batch_done(seconds, entries_in(outcome), outcome.count("quarantine"), newest_of(outcome))
 
 
@@ -314,7 +316,7 @@ def newest_of(outcome: Outcome) -> dict[str, datetime]:
 def start_events(
     session: SparkSession, settings: RunSettings, options: dict[str, str], *, available_now: bool
 ) -> StreamingQuery:
-    """Starts what writes the traces of the nodes into the table `events`."""
+    """Start the query that writes the traces of the nodes into the table `events`."""
     write = EventsTable(settings.output, settings.keep_ms).write_batch
     stream = session.readStream.format("farm_events").options(**options).load()
     return _started(stream, write, settings, EVENTS_CHECKPOINT, available_now=available_now)
@@ -331,13 +333,13 @@ def _started(
     writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(settings.output / checkpoint))
     if available_now:
         return writer.trigger(availableNow=True).start()
-    # A user may be waiting for the rows of the log, so the queries beside it leave it the processors for a while.
+    # A user may be waiting for the rows of the log, so the other queries leave the processors to it for a while.
     seconds = settings.trigger_seconds if checkpoint == CHECKPOINT else max(settings.trigger_seconds, BESIDE_SECONDS)
     return writer.trigger(processingTime=f"{seconds} seconds").start()
 
 
 def refuse_orphaned(output: Path) -> None:
-    """Raises FarmLogError where a checkpoint is gone: batches would be numbered anew and be taken for known ones."""
+    """Raise FarmLogError if a checkpoint is missing: batches would get known numbers again, and be skipped."""
     for checkpoint, tables in TABLES_OF.items():
         found = [name for name in tables if stored_version(output / name) > 0]
         if found and not (output / checkpoint).exists():
@@ -348,7 +350,7 @@ def refuse_orphaned(output: Path) -> None:
 
 
 def claim_layout(output: Path) -> None:
-    """Notes which layout the directory has; raises FarmLogError when it has another one."""
+    """Record the layout of the directory; raise FarmLogError when it has another one."""
     note = output / LAYOUT_FILE
     try:
         found = json.loads(note.read_text(encoding="utf-8"))["layout"]
@@ -367,7 +369,7 @@ def claim_layout(output: Path) -> None:
 
 
 def claim_range(output: Path, first: int, last: int) -> None:
-    """Notes which part of the log the directory is of; raises FarmLogError when it is of another, or of all of it."""
+    """Record the directory's part of the log; raise FarmLogError when it holds another part, or all of it."""
     note, wanted = output / RANGE_FILE, {"first": first, "last": last}
     if not note.exists() and not (output / "checkpoint").exists():
         output.mkdir(parents=True, exist_ok=True)
@@ -383,14 +385,14 @@ def claim_range(output: Path, first: int, last: int) -> None:
 
 
 def _note(path: Path, content: dict[str, int]) -> None:
-    """Written aside and renamed: a run that is killed here leaves no partial file."""
+    """Write a file aside and rename it: a run that is killed here does not leave a partial file."""
     aside = path.with_name(f".{path.name}.new")
     aside.write_text(json.dumps(content) + "\n", encoding="utf-8")
     aside.rename(path)
 
 
 def await_end(session: SparkSession, settings: RunSettings, begin: Callable[[], RunningQuery]) -> None:
-    """Begins a query and waits for its end, with progress shown; raises FarmLogError with the farm's own words."""
+    """Begin a query and wait for its end, with progress shown; raise FarmLogError with the farm's own error text."""
     _follow(session, settings, [Kept("the run", begin)], settings.patience(GIVE_UP_S))
 
 
@@ -401,7 +403,7 @@ def _follow(
     patience: Patience,
     check: Callable[[], None] = _check_nothing,
 ) -> None:
-    """Until all queries have ended, or one of them has failed. What `check` raises ends all too."""
+    """Run until all queries have ended, or one of them has failed. An error of `check` ends all too."""
     side_by_side, problems = SideBySide(kept, patience), ProblemReports(settings.tell)
     with deferred() as interrupt:
         try:
@@ -445,7 +447,7 @@ def _progress(session: SparkSession, query: RunningQuery) -> Progress:
 
 
 def _entries_per_s(progress: Any) -> float:
-    """How fast the last batch was. Spark counts the rows that tasks give, which are no entries (`found_in_log`)."""
+    """Return the speed of the last batch. Spark counts the tasks' rows, which are not entries (`found_in_log`)."""
     (source,) = progress["sources"]
     start, end = (json.loads(source[name] or "null") or {} for name in ("startOffset", "endOffset"))
     if "farms" not in end:
@@ -456,16 +458,16 @@ def _entries_per_s(progress: Any) -> float:
 
 
 def unread_in(progress: Any) -> Unread:
-    """Return which farms a query has not read yet, as it reports."""
+    """Return the farms that a query has not read yet, from its report."""
     (source,) = progress["sources"]
     latest = json.loads(source["latestOffset"] or "null") or {}
     return Unread(tuple(latest.get("waiting", ())), tuple(latest.get("unlisted", ())))
 
 
 def places(progress: Any) -> tuple[int, int, frozenset[str], dict[str, str]]:
-    """How many entries a query has read of all logs, how many there are, of which farms, and what is wrong with which.
+    """Return the numbers of read and existing entries in all logs, the farms, and the problem of each unread farm.
 
-    Zeros and nothing for a query that reads no entries. A farm that has not told how many it has counts in neither.
+    The result is zeros and empty for a query that does not read entries. Both numbers exclude farms of unknown length.
     """
     (source,) = progress["sources"]
     end, latest = (json.loads(source[name] or "null") or {} for name in ("endOffset", "latestOffset"))

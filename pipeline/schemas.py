@@ -1,41 +1,41 @@
-"""The schema of everything that crosses a border of the pipeline: what the sources give, what the tables hold.
+"""The schemas at the borders of the pipeline: rows of the sources and of the tables.
 
-    source `farm`        ENTRIES: one row an entry, with what it says (`pipeline/decode/columns.py`)
+    source `farm`        ENTRIES: one row an entry, with its content (`pipeline/decode/columns.py`)
     source `farm_events` EVENTS: one row an event of a node's trace
     history              HISTORY[table]: one row an entry (or an element of it), one directory a micro-batch
     derived              DERIVED[table]: made of history by SQL (`pipeline/gold`)
 
-A history table is read with the schema given here, which is never inferred: a file that an older version wrote lacks a
-column and gives NULL for it. So a table may only gain columns; a column keeps its name, type and unit for ever, and
-what would need another meaning gets another name (`docs/reference/pipeline-tables.md`, 'Entries and tables change').
+A history table is read with the schema given here, which is never inferred: a file of an older version lacks a column
+and gives NULL for it. So a table may only gain columns. A column keeps its name, type and unit permanently, and a new
+meaning gets another name (`docs/reference/pipeline-tables.md`, 'Entries and tables change').
 
-`farm`, column by column; those of an entry of another kind are NULL:
+`farm`, column by column; columns for entries of another kind are NULL:
 
-    farm         the farm's cluster id; `farm_name`: what the file of several farms calls it
-    index, term, kind, log_time    the entry's place in the log, its leader's term, what the log holds it as
+    farm         the farm's cluster id; `farm_name`: its name in the file of several farms
+    index, term, kind, log_time    the entry's place in the log, its leader's term, its kind in the log
                  (application, configuration, no-op; snapshot: the last report of a server in a snapshot), log time
     entry        what it is: report, clock, publication, factors, an operator's action, …; `refused`
-    server_id    the server that it is of: the one that reports, leads or publishes
+    server_id    the server that reports, leads or publishes
     request      its sender's name of it
-    reason       why it is refused; `claimed`: what it calls itself; `body`: its bytes, of a refused entry only
-    report, clock, publication, configuration, factors, action    what such an entry says
-    destinations what a report says about each destination
+    reason       the reason of a refusal; `claimed`: its claimed kind; `body`: its bytes, of a refused entry only
+    report, clock, publication, configuration, factors, action    the content of such an entry
+    destinations the content of a report about each destination
 
 `farm_events`, column by column:
 
-    farm             cluster id of the node's farm; NULL before it is created, and of files unless their reader says it
+    farm             cluster id of the node's farm; NULL before it is created, and for files without a given farm
     node             name of the node whose trace it is
     cursor           its place in that node's trace; begins at 1 in each process of the node
     time_ms          the node's own clock, milliseconds since the epoch
-    log_time         when it was, in log time: as the event itself says, else `time_ms - clock_offset_ms`; NULL when
+    log_time         log time: from the event itself, else `time_ms - clock_offset_ms`; NULL if
                      neither is known
     clock_offset_ms  the node's clock less log time, as measured by the reader; NULL when unknown
     kind             lower-case word joined by `-`
     data             the event's facts, a JSON object of texts, numbers, booleans and nulls
 
-A cursor comes again after a restart of the node, so an event is named by (`node`, `cursor`, `time_ms`). When a node's
-ring has overwritten events before they were read, the reader puts one row of kind `events-lost` in their place, with
-`{"lost": N}`, the time of the first event after them, and that event's cursor less one.
+A node's restart repeats its cursors, so an event is named by (`node`, `cursor`, `time_ms`). When a node's ring has
+overwritten events before they were read, the reader replaces them by one row of kind `events-lost`, with `{"lost": N}`,
+the time of the first event after them, and that event's cursor less one.
 """
 
 import pyarrow as pa
@@ -68,7 +68,7 @@ _ARROW_TYPES: dict[type[DataType], pa.DataType] = {
     TimestampType: pa.timestamp("us", tz="UTC"),
 }
 LATEST_MS = 253_402_300_799_999
-"""The end of the year 9999, the latest that a reader in Python can show."""
+"""The end of the year 9999, the latest time that Python can represent."""
 
 _TYPES: dict[str, DataType] = {
     "BIGINT": LongType(),
@@ -86,13 +86,13 @@ _TYPES: dict[str, DataType] = {
 
 
 def _columns(text: str) -> StructType:
-    """`name TYPE, …` as a schema; Spark's own parser of such text lives in a JVM, which is not there yet."""
+    """Parse `name TYPE, …` to a schema; Spark's own parser needs a JVM, which is not running yet."""
     fields = (column.split() for column in text.split(","))
     return StructType([StructField(name, _TYPES[kind]) for name, kind in fields])
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The same as Arrow has it: what Spark demands of record batches, names, order, types and what may be NULL."""
+    """Return the same schema for Arrow: names, order, types and nullability, as Spark requires of record batches."""
     return pa.schema([_arrow_field(each.name, each.dataType, nullable=each.nullable) for each in schema])
 
 
@@ -114,7 +114,7 @@ def _arrow_type(kind: DataType) -> pa.DataType:
 
 
 def _required(columns: StructType, *names: str) -> StructType:
-    """The same, these columns never NULL."""
+    """Return the same schema, with these columns never NULL."""
     return StructType([StructField(each.name, each.dataType, each.name not in names) for each in columns])
 
 
@@ -216,7 +216,7 @@ DERIVED: dict[str, StructType] = {
     name: _columns(f"farm STRING, {columns}{', day DATE' if columns.startswith('window_start') else ''}")
     for name, columns in _DERIVED_COLUMNS.items()
 }
-"""`farm` is the cluster id, and `day`, of tables by window, that of `window_start`, in UTC."""
+"""`farm` is the cluster id, and `day`, in tables by window, the day of `window_start`, in UTC."""
 
 TRANSITIONS = _columns(
     """farm STRING, server_id BIGINT, at TIMESTAMP, index BIGINT, previous STRING, state STRING, reason STRING,
@@ -225,4 +225,4 @@ TRANSITIONS = _columns(
 """Changes of a server's state (`pipeline/watch/machine.py`)."""
 
 FLOODFILLS = _columns("destination STRING, day DATE, rank INT, router STRING, distance STRING")
-"""`router` and `destination` are hashes in lower-case hexadecimal; `distance` is their XOR likewise."""
+"""`router` and `destination` are hashes in lower-case hexadecimal; `distance` is their XOR in the same form."""

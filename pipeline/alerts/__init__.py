@@ -1,1 +1,1 @@
-"""Alerts out of what the watch saw: which servers are down now, who is told, and what was delivered."""
+"""Alerts from the watch: the servers down now, the receivers, and the delivered messages."""

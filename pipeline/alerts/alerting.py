@@ -1,22 +1,23 @@
-"""Alerting beside the batches: a thread looks how servers are, and hands what is due to the receivers.
+"""Alerting in parallel with the batches: a thread checks the servers and passes due messages to the receivers.
 
     a batch is written ──▶ `batch_done` ──▶ look (`servers.sql`) ──▶ table `alerts` ──▶ due ──▶ receivers
                                                                           ▲                         │
-                                                                          └── noted as delivered ◀──┘
+                                                                          └── recorded as delivered ◀──┘
 
-A batch only sets a flag. The thread compares how servers are now with the alerts that it knows, so it may take several
-batches together, and a batch that is repeated tells it nothing new. It looks when the watch saw a change, and each
-`LOOK_SECONDS` while an alert is firing, since silences end by the clock; and it rests for `REST_TIMES` as long as a
-look took.
+A batch only sets a flag. The thread compares the current state of servers with the recorded alerts, so it may handle
+several batches together, and a repeated batch has no effect. It checks when the watch recorded a change, and every
+`LOOK_SECONDS` while an alert is firing, since silences end by the clock. It then rests for `REST_TIMES` the duration of
+the check.
 
-*A backlog alerts of nothing.* Full batches with old entries show the past, so the servers of these farms make no alert
+*A backlog does not cause alerts.* Full batches with old entries show the past, so the servers of these farms do not
+alert
 until the entries are young (`backlog.py`). It is reported and counted.
 
-*What is not delivered stays due.* After a round of attempts it is told, counted, and tried again after
-`AGAIN_SECONDS`, for as long as the server is down; the end of an outage, in `ENDED_ROUNDS` rounds.
+*Undelivered messages stay due.* After a round of failed attempts the failure is reported and counted, and retried after
+`AGAIN_SECONDS`, as long as the server is down; the end of an outage, in `ENDED_ROUNDS` rounds.
 
-*A damaged file of silences holds nothing back.* It is told once, and what it said last goes on: an alert too many is
-better than none.
+*A damaged file of silences does not hold back alerts.* The damage is reported once, and the last good content stays in
+effect: a superfluous alert is better than a missing one.
 """
 
 import threading
@@ -45,7 +46,7 @@ LOOK_SECONDS = 30.0
 REST_TIMES = 4.0
 AGAIN_SECONDS = 300.0
 ENDED_ROUNDS = 288
-"""A day of them."""
+"""The number of rounds in a day."""
 FINISH_SECONDS = 120.0
 STOP_SECONDS = 3.0
 _QUERY = "alerts"
@@ -55,7 +56,7 @@ _LOOK_SQL = (Path(__file__).parent / "servers.sql").read_text(encoding="utf-8")
 class AlertStore:
     """The alerts, in memory and in the table `alerts`: the only memory of the alerting.
 
-    The alerting's own thread writes all rows again at each change. A run that is killed between a delivery and its note
+    The alerting's own thread rewrites all rows at each change. A run that is killed between a delivery and its record
     delivers that message once more, under the same id. Raises OSError, also as TableDamagedError.
     """
 
@@ -68,11 +69,11 @@ class AlertStore:
         self._stored = self.alerts
 
     def keep(self, alerts: Sequence[Alert]) -> None:
-        """These are the alerts from now on; `flush` brings them into the table."""
+        """Replace the alerts; `flush` stores them in the table."""
         self.alerts = tuple(alerts)
 
     def flush(self) -> None:
-        """The table has them. If it cannot take them now, they are still known, and the next call tries again."""
+        """Store the alerts in the table. After a failure they remain in memory, and the next call retries."""
         if self.alerts == self._stored:
             return
         rows = [{**asdict(each), "delivered": list(each.delivered)} for each in self.alerts]
@@ -119,7 +120,7 @@ class Alerting:
         self._thread = threading.Thread(target=self._run, name="alerts", daemon=True)
 
     def batch_done(self, newest: Mapping[str, datetime], *, is_full: bool) -> None:
-        """Take note of a batch and of the log time of each farm's newest entry; `is_full`: more may follow."""
+        """Record a batch and the log time of each farm's newest entry; `is_full`: more may follow."""
         with self._changed:
             self._backlog.take(newest, is_full=is_full)
             self._has_begun = True
@@ -128,7 +129,7 @@ class Alerting:
 
     @contextmanager
     def running(self) -> Iterator["Alerting"]:
-        """The thread works while the block runs."""
+        """Run the thread while the block runs."""
         self._thread.start()
         try:
             yield self
@@ -141,7 +142,7 @@ class Alerting:
             self._thread.join(STOP_SECONDS)
 
     def finish(self, seconds: float = FINISH_SECONDS) -> None:
-        """All batches are written: looks once more, and waits until all that is due was tried, but not longer."""
+        """Check once more after the last batch, and wait, up to a limit, until all due messages were tried."""
         with self._changed:
             self._backlog.take({}, is_full=False)
             self._has_begun, self._is_nudged, self._is_last = True, True, True
@@ -169,7 +170,7 @@ class Alerting:
                     self._problem = ""
                 if not is_stopped:
                     self._hand_over()
-                # Also at the end: what was delivered at the last moment must not be sent again by the next run.
+                # Also at the end: the next run must not repeat messages delivered at the last moment.
                 self._store.flush()
             except (QueryError, OSError) as error:
                 self._report_once(f"alerts: {error}")
@@ -212,7 +213,7 @@ class Alerting:
                 for each in servers
                 if silence.covers(each, now_ms)
             }
-            # The alerts of farms that are held back stay as they are.
+            # The alerts of held-back farms stay unchanged.
             resting = [each for each in self._store.alerts if each.farm in held_back]
             others = [each for each in self._store.alerts if each.farm not in held_back]
             found = [*resting, *brought_up(others, servers, silenced, now)]
@@ -233,7 +234,7 @@ class Alerting:
             self._metrics.alerts_held_back(len(held_back))
 
     def _silences_at(self, now_ms: int) -> list[Silence]:
-        """The silences; where their file cannot be read, those that it had when it could be."""
+        """Return the silences; if their file is unreadable, its last good content."""
         try:
             self._active, problem = self._silences.active(now_ms), ""
         except SilencesError as error:
@@ -244,7 +245,7 @@ class Alerting:
         return self._active
 
     def _hand_over(self) -> None:
-        """Everything that is due, once; what a full queue does not take is due the next time."""
+        """Queue all due messages; messages that a full queue rejects stay due."""
         now_s = time.monotonic()
         for alert in self._store.alerts:
             for receiver in self._receivers:
@@ -255,7 +256,7 @@ class Alerting:
                 if word == RESOLVED and self._rounds[key] >= ENDED_ROUNDS:
                     continue
                 if any(name == key[0] and told.startswith(alert.id) for name, told in self._on_the_way):
-                    # The words about one outage arrive in their order.
+                    # The messages about one outage must arrive in order.
                     continue
                 if receiver.offer(message(alert, word), key[1]):
                     self._on_the_way.add(key)

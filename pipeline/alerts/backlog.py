@@ -1,16 +1,16 @@
-"""Farms whose batches show the past: their servers make no alert yet.
+"""Farms whose batches show the past: their servers do not alert yet.
 
     full batch, newest entry older than `NEAR_S` ──▶ held back ──(younger, not full, or no entry of the farm)──▶ free
-                                                         └──(not younger after `SHRINKS_S`)──▶ free: it is no backlog
+                                                         └──(not younger after `SHRINKS_S`)──▶ free: not a backlog
 
 A batch as large as one may be has more entries after it. If they are from last week, a server that was silent then may
 be healthy for days, and an alert of it would be false. But a full batch alone proves no backlog: with a small limit of
 entries every batch of a live farm is full. So the age of a farm's newest entry decides. An age that does not shrink is
 no backlog that will end: the log time of the farm is wrong, or the pipeline is too slow. An alert from late entries is
-then better than none.
+then better than a missing one.
 
-Each farm counts alone, so a farm with a long log holds back no alert of another. A module of its own, so that the rule
-is tested without the thread of alerting.
+Each farm counts separately, so a farm with a long log does not hold back alerts of another. A module of its own, so
+that the rule is tested without the thread of alerting.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ class _Seen:
 
 
 class Backlog:
-    """The farms that are held back. `clock`: seconds since the epoch."""
+    """The held-back farms. `clock`: seconds since the epoch."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -37,11 +37,11 @@ class Backlog:
 
     @property
     def farms(self) -> frozenset[str]:
-        """The farms whose servers make no alert."""
+        """The farms whose servers do not alert."""
         return frozenset(farm for farm, seen in self._seen.items() if seen.is_held)
 
     def take(self, newest: Mapping[str, datetime], *, is_full: bool) -> None:
-        """Take a batch into account: the log time of the newest entry of each farm in it."""
+        """Record a batch: the log time of the newest entry of each farm in it."""
         now_s = self._clock()
         ages_s = {farm: now_s - moment.timestamp() for farm, moment in newest.items()} if is_full else {}
         self._seen = {farm: self._look(farm, now_s, age_s) for farm, age_s in ages_s.items() if age_s > NEAR_S}

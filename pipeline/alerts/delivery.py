@@ -1,18 +1,18 @@
-"""How a message reaches its receiver: by POST to a webhook, or on the standard input of a command.
+"""The delivery of messages: by POST to a webhook, or on the standard input of a command.
 
-    due messages ──▶ a bounded queue of each receiver ──▶ its thread: try, pause, try again ──▶ delivered, or not yet
+    due messages ──▶ a bounded queue of each receiver ──▶ its thread: try, pause, retry ──▶ delivered, or not yet
 
-Each receiver has a thread of its own, so one that hangs holds up neither the run nor the other receiver. Every step is
-bounded: how long a connection, an answer or a command may take, how often it is tried in a row, how many messages wait.
-What does not fit into the queue is not lost: it stays due in the table `alerts` and is handed over later.
+Each receiver has a separate thread, so one that hangs delays neither the run nor the other receiver. Every step is
+bounded: the time of a connection, a reply or a command, the number of tries in a row, the number of waiting messages. A
+message rejected by a full queue is not lost: it stays due in the table `alerts` and is passed on later.
 
-*Webhook.* https with the authorities that this system trusts and the host's name checked, or plain http. Redirects are
-not followed, since they would carry the message elsewhere. The header `Idempotency-Key` repeats the message's id. A
-user and password in the URL become the header `Authorization`. Paths and users of webhooks are secrets, so a URL is
-told by its scheme and host alone.
+*Webhook.* https with the system's trusted authorities and a check of the host's name, or plain http. Redirects are not
+followed, since they would carry the message elsewhere. The header `Idempotency-Key` repeats the message's id. A user
+and password in the URL become the header `Authorization`. Paths and users of webhooks are secrets, so a URL is shown by
+its scheme and host alone.
 
-*Command.* One program, without a shell and without arguments: nothing of a message is ever text of a command. It is
-delivered when the program ends with 0. If it takes too long, it is killed with all that it started.
+*Command.* One program, without a shell and without arguments: a message never becomes text of a command. It is
+delivered when the program ends with 0. If the program takes too long, it is killed with all its child processes.
 """
 
 import base64
@@ -30,36 +30,36 @@ from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 WEBHOOK_SECONDS = 15.0
-"""How long a whole POST may take."""
+"""The limit of a whole POST."""
 COMMAND_SECONDS = 30.0
 ANSWER_MAX_BYTES = 65_536
 ATTEMPTS = 4
 PAUSE_SECONDS = 1.0
-"""Before the second attempt; twice as long before each one after it."""
+"""The pause before the second attempt; it doubles for each further one."""
 QUEUE_MAX = 256
 _SHOWN = 100
 _SCHEMES = ("https", "http")
 
 
 class DeliveryError(Exception):
-    """A message was not delivered: why."""
+    """A message was not delivered; the text has the reason."""
 
 
 class Channel(Protocol):
-    """One way to a receiver."""
+    """A channel to a receiver."""
 
     @property
     def name(self) -> str:
-        """What it is called in the table `alerts`: a word."""
+        """Its name in the table `alerts`: a word."""
         ...
 
     @property
     def shown(self) -> str:
-        """What it is called where people read it; without secrets."""
+        """Its name for people; without secrets."""
         ...
 
     def deliver(self, message: bytes, message_id: str) -> None:
-        """Delivers, or raises DeliveryError after a bounded time."""
+        """Deliver a message, or raise DeliveryError after a bounded time."""
         ...
 
 
@@ -82,12 +82,12 @@ class Webhook:
         return f"webhook {self.scheme}://{host}" + ("" if self.port is None else f":{self.port}")
 
     def deliver(self, message: bytes, message_id: str) -> None:
-        """One POST; any answer from 200 to 299 will do."""
+        """Send one POST; any status from 200 to 299 is a success."""
         headers = {"Content-Type": "application/json", "Idempotency-Key": message_id, "Connection": "close"}
         if self.authorization:
             headers["Authorization"] = self.authorization
         connection = self._connection()
-        # A timeout of the socket alone would let a host go on for ever that sends a byte now and then.
+        # With a timeout of the socket alone, a host that sends a byte occasionally could continue without end.
         expired = threading.Event()
         deadline = threading.Timer(self.timeout_s, _cut, (connection, expired))
         deadline.daemon = True
@@ -131,7 +131,7 @@ class Command:
         return f"command {self.program}"
 
     def deliver(self, message: bytes, message_id: str) -> None:
-        """Runs it once; `message_id` is in the message too."""
+        """Run it once; `message_id` is in the message too."""
         del message_id
         try:
             running = subprocess.Popen(  # noqa: S603 - the operator names the program; no shell reads the message
@@ -142,7 +142,7 @@ class Command:
         try:
             running.communicate(message, self.timeout_s)
         except subprocess.TimeoutExpired as error:
-            # It leads a group of its own, and is not waited for yet: the number is still its own.
+            # It leads a separate process group, and is not reaped yet: the number is still valid.
             os.killpg(running.pid, signal.SIGKILL)
             running.wait()
             raise DeliveryError(f"it was killed, for it had not ended after {self.timeout_s:g} s") from error
@@ -152,7 +152,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What became of a message. `error`: why it was not delivered; empty if it was."""
+    """The result of a message. `error`: the reason of a failure; empty if delivered."""
 
     receiver: str
     message_id: str
@@ -173,7 +173,7 @@ class Receiver:
         self._thread.start()
 
     def offer(self, message: bytes, message_id: str) -> bool:
-        """Hands a message over; False if too many wait."""
+        """Queue a message; return False if too many wait."""
         try:
             self._waiting.put_nowait((message, message_id))
         except Full:
@@ -181,7 +181,7 @@ class Receiver:
         return True
 
     def stop(self, seconds: float) -> None:
-        """Begins no more attempts, and waits that long for the one that goes on."""
+        """Stop further attempts, and wait up to a limit for the current one."""
         self._stopped.set()
         self._thread.join(seconds)
 
@@ -196,9 +196,9 @@ class Receiver:
             self._done(Delivery(self.channel.name, message_id, error))
 
     def _tried(self, message: bytes, message_id: str) -> str:
-        """Empty if it was delivered, else why the last attempt failed."""
+        """Return an empty text after a delivery, else the reason of the last failure."""
         error = ""
-        # Many messages to a receiver that is down must not take as long as many rounds of attempts.
+        # Many messages to a receiver that is down must not take as many rounds of attempts.
         for attempt in range(ATTEMPTS if self._answers else 1):
             if attempt and self._stopped.wait(self._pause_s * 2 ** (attempt - 1)):
                 break
@@ -214,7 +214,7 @@ class Receiver:
 
 
 def webhook_of(url: str) -> Webhook:
-    """The webhook that a URL names. Raises ValueError, whose text does not repeat the URL."""
+    """Return the webhook of a URL. Raise ValueError, whose text does not repeat the URL."""
     try:
         parts = urlsplit(url.strip())
         port = parts.port
@@ -244,7 +244,7 @@ def _cut(connection: http.client.HTTPConnection, expired: threading.Event) -> No
 
 
 def _words(error: Exception) -> str:
-    """What went wrong, without what the other side or the URL said."""
+    """Return the reason of a failure, without text of the other side or the URL."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not good: {error.verify_message}"[:_SHOWN]
     if isinstance(error, OSError) and error.strerror:

@@ -1,18 +1,17 @@
-"""Which alerts there are, and what is to be told of them: values alone, no clock, no table, no network.
+"""The alerts and their due messages: values alone, without a clock, a table or a network.
 
-                     a server is down                      healthy for `keep_firing`, or gone in order
+                     a server is down                      healthy for `keep_firing`, or removed
     (no alert) ─────────────────────▶ firing ──────────────────────────────────────────────▶ resolved
-                                        │ told once as `unhealthy`, once more as `silent` if it becomes that
-                                        └ held back while it is silenced or its server has left in order
+                                        │ one message for `unhealthy`, one more for `silent` if it becomes that
+                                        └ held back while it is silenced or its server was removed
 
-A farm's server has one firing alert at most. It is compared with how the server is now, not with each change on the
-way: so a batch that is repeated, a run that begins again and a backlog of days add nothing, and what a dead receiver
-missed is told when it is back, as long as it is still so. A server that flaps stays in one outage, which counts its
-failures.
+A farm's server has one firing alert at most. It is compared with the server's current state, not with each change. So a
+repeated batch, a restarted run and a backlog of days add nothing, and a receiver that was down gets the missed messages
+later, as far as they still apply. A server that flaps stays in one outage, which counts its failures.
 
-A message's id is made of the farm, the server and the moment at which the outage began, all out of the log. The same
-message has the same id for ever, also when a killed run sends it again: a receiver drops what it has by then. Its form
-is that of Alertmanager's webhook (version 4), which many receivers take.
+A message's id is made of the farm, the server and the moment at which the outage began, all from the log. The same
+message always has the same id, also when a killed run sends it again: a receiver drops repeated messages. Its form is
+that of Alertmanager's webhook (version 4), which many receivers accept.
 """
 
 import hashlib
@@ -28,14 +27,14 @@ HEALTHY, UNHEALTHY, SILENT = "healthy", "unhealthy", "silent"
 ALERT_NAME = "GarlicFarmServer"
 ID_CHARACTERS = 24
 NEVER = "0001-01-01T00:00:00Z"
-"""How Alertmanager says that an alert has not ended."""
+"""Alertmanager's time for an alert that has not ended."""
 KEPT_MAX = 10_000
-"""Alerts that stay in the table: the newest."""
+"""The number of alerts that stay in the table: the newest."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedServer:
-    """A server that is or was down, as `servers.sql` tells it."""
+    """A server that is or was down, as a row of `servers.sql`."""
 
     farm: str
     server_id: int
@@ -52,10 +51,10 @@ class FailedServer:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One outage of one server, and which messages about it were delivered, as `RECEIVER WORD`.
+    """One outage of one server, and the delivered messages about it, as `RECEIVER WORD`.
 
-    `farm_name`: what the file of several farms called the farm when the outage began. It is a label, by which receivers
-    tell alerts apart, so it stays even where the file gives the farm another name.
+    `farm_name`: the farm's name in the file of several farms when the outage began. Receivers distinguish alerts by
+    this label, so it stays even if the file renames the farm.
     """
 
     id: str
@@ -75,11 +74,11 @@ class Alert:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Whose it is."""
+        """The farm and the server."""
         return self.farm, self.server_id
 
     def due(self, receiver: str) -> str | None:
-        """What is to be told to this receiver now: `unhealthy`, `silent`, `resolved`, or nothing."""
+        """Return the due message to this receiver: `unhealthy`, `silent`, `resolved`, or None."""
         told = {each.partition(" ")[2] for each in self.delivered if each.partition(" ")[0] == receiver}
         if self.status == RESOLVED:
             return RESOLVED if told and RESOLVED not in told else None
@@ -90,14 +89,14 @@ class Alert:
         return None if UNHEALTHY in told else UNHEALTHY
 
     def with_delivered(self, receiver: str, word: str) -> "Alert":
-        """The same, this message delivered."""
+        """Return the alert with this message delivered."""
         return replace(self, delivered=(*self.delivered, f"{receiver} {word}"))
 
 
 def brought_up(
     known: Sequence[Alert], servers: Iterable[FailedServer], silenced: Mapping[tuple[str, int], str], now: datetime
 ) -> list[Alert]:
-    """The alerts that follow from how servers are now; `silenced`: why whose alerts are held back. Oldest first."""
+    """Return the alerts for the current servers, oldest first; `silenced`: the reasons to hold alerts back."""
     begun = Counter((each.key, each.began_at) for each in known)
     firing = {each.key: each for each in known if each.status == FIRING}
     over = [each for each in known if each.status == RESOLVED]
@@ -124,7 +123,7 @@ def brought_up(
             over.append(replace(alert, status=RESOLVED, ended_at=now, reason=server.gone))
         else:
             still.append(alert)
-    # Nothing is known any more of an outage of these: they are healthy, and history is cut off.
+    # These have no outage any more: they are healthy, and their history is cut off.
     over += [replace(each, status=RESOLVED, state=HEALTHY, ended_at=now) for each in firing.values()]
     over.sort(key=lambda each: (each.began_at, each.id))
     room = max(0, KEPT_MAX - len(still))
@@ -132,12 +131,12 @@ def brought_up(
 
 
 def message_id(alert: Alert, word: str) -> str:
-    """What the message is called, for ever."""
+    """Return the permanent id of the message."""
     return f"{alert.id}-{word}"
 
 
 def message(alert: Alert, word: str) -> bytes:
-    """JSON, in ASCII: Alertmanager's webhook of version 4 with one alert, and the message's `id`."""
+    """Return JSON, in ASCII: Alertmanager's webhook of version 4 with one alert, and the message's `id`."""
     farm = alert.farm_name or alert.farm
     labels = {"alertname": ALERT_NAME, "farm": farm, "cluster": alert.farm, "server": str(alert.server_id)}
     named = f"server {alert.server_id}" + (f" ({alert.name})" if alert.name else "")
@@ -179,19 +178,19 @@ def message(alert: Alert, word: str) -> bytes:
 
 
 def _verdict(alert: Alert, word: str) -> str:
-    """What the message says of the server."""
+    """Return the message's verdict about the server."""
     if word != RESOLVED:
         return f"{'was' if alert.state == HEALTHY else 'is'} {word}"
     return "is healthy again" if alert.state == HEALTHY else f"is {alert.state} and {alert.reason}"
 
 
 def server_of(row: Mapping[str, Any]) -> FailedServer:
-    """A row of `servers.sql`."""
+    """Return a row of `servers.sql` as an object."""
     return FailedServer(**row)
 
 
 def _new(server: FailedServer, before: int) -> Alert:
-    """`before`: how many alerts of that outage there were, which an operator's word ended."""
+    """Create an alert; `before` is the number of earlier alerts of that outage, ended by an operator."""
     named = json.dumps([server.farm, server.server_id, _text(server.began_at), before])
     return Alert(
         id=hashlib.sha256(named.encode()).hexdigest()[:ID_CHARACTERS],

@@ -1,10 +1,10 @@
-"""Silences: servers of which an operator wants no alert for a while, such as during maintenance.
+"""Silences: servers whose alerts an operator holds back for a while, such as during maintenance.
 
     garlicfarm pipeline silence --server 3 --for 2h --reason … ──▶ <output>/silences.json ──▶ read by the run
 
-A file of its own, since the run alone may write the tables. It is written aside and renamed, under a lock, so that two
-commands lose nothing of each other, and the run reads a whole one. A silence ends by itself, by the clock of the
-machine that reads it; what has ended is left out of the next file.
+The silences are in a file, since only the run may write the tables. It is written aside and renamed, under a lock, so
+that two concurrent commands lose nothing, and the run reads a complete file. A silence ends automatically, by the clock
+of the reading machine; the next file omits ended silences.
 """
 
 import fcntl
@@ -26,13 +26,13 @@ REASON_MAX = 200
 
 
 class SilencesError(Exception):
-    """The file of silences cannot be used: what is wrong with it, and what to do."""
+    """The file of silences cannot be used; the text has the fault and the remedy."""
 
 
 class Silence(Struct, frozen=True, forbid_unknown_fields=True):
-    """No alert of this server (its Raft id or its name) until then.
+    """A server (its Raft id or its name) without alerts until a time.
 
-    `farm`: only of the one with this cluster id or name; empty: of any.
+    `farm`: only in the farm with this cluster id or name; empty: in any farm.
     """
 
     number: int
@@ -42,7 +42,7 @@ class Silence(Struct, frozen=True, forbid_unknown_fields=True):
     farm: str = ""
 
     def covers(self, server: FailedServer, now_ms: int) -> bool:
-        """Whether an alert of this server is silenced now."""
+        """Return True if an alert of this server is silenced now."""
         is_of_farm = self.farm in {"", server.farm, server.farm_name}
         return now_ms < self.until_ms and is_of_farm and self.server in {str(server.server_id), server.name}
 
@@ -54,11 +54,11 @@ class Silences:
     output: Path
 
     def active(self, now_ms: int) -> list[Silence]:
-        """Those that have not ended. Raises SilencesError."""
+        """Return the silences that have not ended. Raise SilencesError."""
         return [each for each in self._all() if now_ms < each.until_ms]
 
     def add(self, servers: tuple[str, ...], until_ms: int, reason: str, farm: str, now_ms: int) -> list[Silence]:
-        """Silences servers, and tells how. Raises SilencesError."""
+        """Add silences of servers, and return them. Raise SilencesError."""
         with self._alone():
             known = self._all()
             number = max((each.number for each in known), default=0)
@@ -70,7 +70,7 @@ class Silences:
         return added
 
     def end(self, numbers: tuple[int, ...], now_ms: int) -> None:
-        """Ends silences by their numbers. Raises SilencesError."""
+        """End silences by their numbers. Raise SilencesError."""
         with self._alone():
             kept = [each for each in self._all() if now_ms < each.until_ms]
             missing = set(numbers) - {each.number for each in kept}

@@ -1,1 +1,1 @@
-"""`garlicfarm pipeline`: the commands, their options, and what they print."""
+"""`garlicfarm pipeline`: the commands, their options, and their output."""

@@ -1,4 +1,4 @@
-"""Alerts on the command line: who is told by `run`, and `silence`, which keeps alerts of a server back."""
+"""Alerts on the command line: the receivers of `run`, and `silence`, which holds alerts of a server back."""
 
 import json
 import os
@@ -27,19 +27,19 @@ _LASTING = re.compile(r"(?:\d{1,6}[dhms])+")
 
 @dataclass(frozen=True, slots=True)
 class AlertPlace:
-    """Who is told of alerts, and when they end."""
+    """The receivers of alerts, and the delay of their end."""
 
     channels: tuple[Channel, ...]
     keep_firing_ms: int
 
 
 class Lasting(click.ParamType[int]):
-    """How long something lasts, in seconds: 90m, 2h, 1d12h."""
+    """A duration in seconds: 90m, 2h, 1d12h."""
 
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The seconds."""
+        """Return the seconds."""
         if isinstance(value, int):
             return value
         text = str(value).strip().lower()
@@ -51,7 +51,7 @@ class Lasting(click.ParamType[int]):
 
 
 def alert_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say who is told of alerts; the command gets them as `alerts`, None without one."""
+    """Add the options for receivers of alerts; the command gets them as `alerts`, None without one."""
 
     @click.option(
         "--alert-webhook",
@@ -126,8 +126,8 @@ def silence(
 ) -> None:
     """Send no alert of a server for a while, such as during maintenance; without options, list the silences.
 
-    The run that keeps the tables goes by it from its next look on. A silence ends by itself; if the server is down
-    then, the alert is sent.
+    The run that keeps the tables applies it from its next check on. It ends automatically; if the server is down then,
+    the alert is sent.
     """
     if bool(servers) != (seconds is not None):
         raise click.UsageError("--server and --for belong together: which server, and how long")
@@ -169,7 +169,7 @@ def _moment(ms: int) -> str:
 
 
 def _lasting(seconds: int) -> str:
-    """In its two largest units."""
+    """Return a duration in its two largest units."""
     parts = []
     for unit, size in _SECONDS.items():
         count, seconds = divmod(seconds, size)

@@ -1,6 +1,6 @@
 """`garlicfarm pipeline`: runs the pipeline and prints its tables.
 
-Exit codes are those of every command: 0 done, 1 refused or failed with the reason, 2 wrong usage.
+Exit codes are the same for every command: 0 done, 1 refused or failed with the reason, 2 wrong usage.
 """
 
 import json
@@ -272,7 +272,7 @@ def backfill(
     entries_per_batch: int,
     with_derived: bool,
 ) -> None:
-    """Make the tables of a part of the log, with both ends, in a directory of their own."""
+    """Make the tables of a part of the log, with both ends, in a separate directory."""
     if last < first:
         raise click.UsageError(f"--to {last} is before --from {first}")
     line = ProgressLine()
@@ -284,7 +284,7 @@ def backfill(
             "maxEntriesPerBatch": str(entries_per_batch),
         }
         if not (output / RANGE_FILE).exists():
-            # Once it is noted whose part of the log it holds, a directory is for no other.
+            # Once its range is recorded, a directory is not used for another.
             place.refuse_outside(first, last)
         held.enter_context(alone_in(output))
         claim_range(output, first, last)

@@ -1,10 +1,10 @@
-"""`garlicfarm pipeline doctor`: what the pipeline needs of this machine, what is missing, and how to get it.
+"""`garlicfarm pipeline doctor`: the pipeline's requirements on this machine, missing parts, and remedies.
 
     ok        as it should be
     warning   it runs, and something is slow, absent or will end
     problem   it does not run; the command ends with 1
 
-Nothing here imports Spark or what comes with it: the command also serves machines where they are missing.
+Nothing here imports Spark or its dependencies: the command also serves machines without them.
 """
 
 import json
@@ -36,7 +36,7 @@ PACKAGES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {
     "duckdb": ((1, 4), (2,)),
     "vl-convert-python": ((1, 9), (2,)),
 }
-"""Name, the first version that will do, and the first that will not."""
+"""Name, the first supported version, and the first unsupported one."""
 WARN_FREE_BYTES = 5 * 1024**3
 LEAST_FREE_BYTES = 512 * 1024**2
 LEAST_MEMORY_BYTES = 2 * 1024**3
@@ -56,7 +56,7 @@ class Finding:
 
 
 def examine(output: Path, node: str | None, environment: dict[str, str]) -> list[Finding]:
-    """Make all checks; changes nothing but a small directory of this user's below the temporary one."""
+    """Make all checks; change nothing except a small directory of this user below the temporary one."""
     checks: list[Callable[[], Iterator[Finding]]] = [
         _python,
         _packages,
@@ -81,7 +81,7 @@ def examine(output: Path, node: str | None, environment: dict[str, str]) -> list
 @click.option("--node", metavar="ADDRESS", help="The node to read: as for `pipeline run`.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(*, output: Path, node: str | None, as_json: bool) -> None:
-    """Check Java, versions, ports, memory, disk: what is missing and how to get it."""
+    """Check Java, versions, ports, memory and disk; list missing parts and remedies."""
     findings = examine(output, node, dict(os.environ))
     problems = [finding.name for finding in findings if finding.result == "problem"]
     if as_json:
@@ -142,7 +142,7 @@ def _java(environment: dict[str, str]) -> Iterator[Finding]:
 
 
 def _loopback() -> Iterator[Finding]:
-    """Driver, workers and the planner's Python talk over ports of 127.0.0.1 that the system chooses."""
+    """Check the ports of 127.0.0.1 that driver, workers and the planner's Python use; the system chooses them."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
@@ -167,7 +167,7 @@ def _memory() -> Iterator[Finding]:
 
 def _disk(name: str, wanted: Path, elsewhere: str, less: str) -> Iterator[Finding]:
     place = wanted.absolute()
-    # Not `Path.exists`, which raises where this user may not look.
+    # Not `Path.exists`, which raises for directories that this user cannot read.
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent
     if not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):  # noqa: PTH112 - the same
@@ -201,7 +201,7 @@ def _farm(node: str | None) -> Iterator[Finding]:
 
 
 def _reach(address: str) -> None:
-    """Connects, and sends nothing. Raises OSError or ValueError."""
+    """Connect, without sending anything. Raise OSError or ValueError."""
     if address.startswith("https://"):
         url = urlsplit(address)
         if url.hostname is None or url.port is None:

@@ -28,7 +28,7 @@ def load() -> click.Command:
 
 
 def doctor_alone() -> click.Command:
-    """Return a group with only the doctor, which needs none of the packages that it checks."""
+    """Return a group with only the doctor, which does not need the packages that it checks."""
     return click.Group("pipeline", commands={"doctor": import_module("pipeline.cli.doctor").doctor})
 
 

@@ -1,8 +1,8 @@
-"""`garlicfarm pipeline floodfills`: the table `closest_floodfills` for the destinations that the tables know.
+"""`garlicfarm pipeline floodfills`: the table `closest_floodfills` for the destinations in the tables.
 
 The routers come from a file with one hash a line (64 hexadecimal digits, or I2P base64) or from a router's directory
-`netDb`, whose files are named after them: `routerInfo-HASH.dat`. Whether a router is a floodfill is said inside its
-RouterInfo, which is not opened here: give a list of floodfills, or take the answer as "closest of these".
+`netDb`, whose files are named after them: `routerInfo-HASH.dat`. The flag of a floodfill is inside its RouterInfo,
+which is not opened here: give a list of floodfills, or read the result as "closest of these".
 """
 
 import base64
@@ -24,7 +24,7 @@ _PREFIX, _SUFFIX = "routerInfo-", ".dat"
 
 
 _YEARS = range(1000, 9999)
-"""Years that the text `yyyyMMdd` can write, with a day before and after each of their days."""
+"""Years in the form `yyyyMMdd`, with a day before and after each of their days."""
 
 
 def a_day(_: click.Context, __: click.Parameter, value: datetime | None) -> date | None:
@@ -71,7 +71,7 @@ def floodfills(*, routers: Path, day: date | None, count: int, output: Path, spa
 
 
 def router_hashes(place: Path) -> list[str]:
-    """Hashes in hexadecimal, each once. Raises FarmLogError when a line is none, or there is none."""
+    """Return the hashes in hexadecimal, each once. Raise FarmLogError for an invalid line, or without any hash."""
     if place.is_dir():
         names = (file.name for file in place.rglob(f"{_PREFIX}*{_SUFFIX}"))
         told = [(name, name.removeprefix(_PREFIX).removesuffix(_SUFFIX)) for name in names]
@@ -91,7 +91,7 @@ def router_hashes(place: Path) -> list[str]:
 
 
 def hash_of(address: str) -> str:
-    """The hash behind a b32 address, in hexadecimal."""
+    """Return the hash in a b32 address, in hexadecimal."""
     return base64.b32decode(address.upper() + "====").hex()
 
 

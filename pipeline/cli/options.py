@@ -1,4 +1,4 @@
-"""The parts that commands of the pipeline share: options about Spark, a line that shows progress, plain errors."""
+"""The common parts of pipeline commands: options about Spark, a line that shows progress, plain errors."""
 
 import math
 import re
@@ -31,12 +31,12 @@ from pipeline.tables.files import TableDamagedError
 
 LINE_WIDTH = 100
 INDEX_DIGITS = 16
-"""An index is at most 2^53, as JSON has it exactly."""
+"""The maximum length of an index: it is at most 2^53, so that JSON represents it exactly."""
 _MASTER = re.compile(r"local(\[(\*|[1-9]\d*)(, *\d+)?\])?|local-cluster\[[\d, ]+\]|spark://.+|yarn|k8s://.+")
 
 
 def opened(spark: Callable[..., SparkSession], place: LogPlace) -> SparkSession:
-    """The session, with what the place needs. Raises FarmLogError when Spark cannot have it."""
+    """Open the session with the packages of the place. Raise FarmLogError when Spark cannot get them."""
     packages = place.packages()
     try:
         return spark(packages=packages)
@@ -60,7 +60,7 @@ def a_window(_: click.Context, __: click.Parameter, value: str) -> str:
 
 
 def an_address(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, int] | None:
-    """Check an address at which metrics are served before a JVM is started."""
+    """Check an address for metrics before a JVM is started."""
     try:
         return None if value is None else address(value)
     except ValueError as error:
@@ -69,7 +69,7 @@ def an_address(_: click.Context, __: click.Parameter, value: str | None) -> tupl
 
 @contextmanager
 def serving_metrics(host: str, port: int, tell: Callable[[str], None]) -> Iterator[RunMetrics]:
-    """The metrics of a run, served until its end; ends the command plainly where the address cannot be had."""
+    """Serve the metrics of a run until its end; raise ClickException if the address is unavailable."""
     metrics = RunMetrics()
     with ExitStack() as held:
         try:
@@ -91,7 +91,7 @@ def a_master(_: click.Context, __: click.Parameter, value: str | None) -> str | 
 
 
 def settings_of_spark(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Check the form of `--conf` before a JVM is started, which would pass over what it does not know."""
+    """Check the form of `--conf` before a JVM is started, which would ignore unknown names."""
     found = []
     for value in values:
         name, is_one, setting = value.partition("=")
@@ -102,7 +102,7 @@ def settings_of_spark(_: click.Context, __: click.Parameter, values: tuple[str, 
 
 
 def output_option(told: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The option `--output` of commands about a run's directory."""
+    """Return the option `--output` of commands about a run's directory."""
     return click.option(
         "--output",
         default="farm-tables",
@@ -113,11 +113,11 @@ def output_option(told: str) -> Callable[[Callable[..., None]], Callable[..., No
 
 
 tables_option = output_option("Directory of the tables.")
-"""Of commands that find tables there."""
+"""The option of commands that read existing tables."""
 
 
 def spark_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options about Spark itself; the command gets them as `spark`, which opens the session."""
+    """Add the options about Spark itself; the command gets them as `spark`, which opens the session."""
 
     @click.option(
         "--master",
@@ -139,12 +139,12 @@ def spark_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class Start(click.ParamType[str]):
-    """Where reading begins: `oldest`, `snapshot`, or an index."""
+    """The place where reading begins: `oldest`, `snapshot`, or an index."""
 
     name = "start"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Refuses anything else before a JVM is started."""
+        """Reject any other value before a JVM is started."""
         text = str(value)
         is_index = text.isascii() and text.isdecimal() and len(text) <= INDEX_DIGITS and int(text) > 0
         if text not in {OLDEST, SNAPSHOT} and not is_index:
@@ -153,10 +153,10 @@ class Start(click.ParamType[str]):
 
 
 class Finite(click.FloatRange):
-    """A number within a range; not NaN, which every range lets through, nor infinite."""
+    """A number within a range; neither NaN, which every range accepts, nor infinite."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number."""
+        """Return the number."""
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
@@ -164,14 +164,14 @@ class Finite(click.FloatRange):
 
 
 class StatusLine:
-    """One line on standard error that is overwritten again and again; nothing if that is no terminal."""
+    """One line on standard error that is repeatedly overwritten; nothing without a terminal."""
 
     def __init__(self) -> None:
         self._shows = sys.stderr.isatty()
         self._written = 0
 
     def show(self, text: str) -> None:
-        """The line says `text` from now on."""
+        """Show `text` in the line."""
         if self._shows:
             # One column less than there are, or the terminal begins a new line.
             width = min(LINE_WIDTH, shutil.get_terminal_size().columns - 1)
@@ -179,23 +179,23 @@ class StatusLine:
             self._written = width
 
     def clear(self) -> None:
-        """The line is gone."""
+        """Clear the line."""
         if self._written:
             overwrite_line(" " * self._written)
             overwrite_line("")
             self._written = 0
 
     def tell(self, text: str) -> None:
-        """Says something that stays, on a line of its own."""
+        """Print a permanent text on a separate line."""
         self.clear()
         echo(text, err=True)
 
 
 class ProgressLine(StatusLine):
-    """How far a run is."""
+    """The progress of a run."""
 
     def __call__(self, progress: Progress) -> None:
-        """Shows one state of it."""
+        """Show one state of it."""
         batch = "first batch" if progress.batch < 0 else f"batch {progress.batch} done"
         place = f", entry {progress.read_through}" if progress.read_through else ""
         place += f" of {progress.newest}" if progress.read_through and progress.newest else ""
@@ -206,10 +206,9 @@ class ProgressLine(StatusLine):
 
 @contextmanager
 def reported_errors(line: StatusLine | None = None, *, endless: bool = False) -> Iterator[None]:
-    """Turns what can go wrong into the end of the command with the reason.
+    """Convert errors into the end of the command with the reason, after clearing `line`.
 
-    An `endless` command ends by Ctrl-C. Any other is cut off by it, and has not done what it should.
-    `line` is removed from the screen first.
+    Ctrl-C is the normal end of an `endless` command. Any other command is aborted by it, with its work incomplete.
     """
     try:
         try:

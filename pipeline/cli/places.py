@@ -1,12 +1,12 @@
-"""The places that a log is read from, and the options of a command that choose one.
+"""The places of a log, and the options of a command that choose one.
 
     --node ADDRESS …     Nodes       the control endpoints of nodes that run; the default: all below ./farm-state
     --directory DIR      Directory   a state directory, whose node need not run
     --farms FILE         Farms       several farms, whose options are in the file
     --kafka HOST:PORT    Topic       the farm's topic, by Spark's own connector
 
-A place has only the options that belong to it. The command line is judged in one function (`place_of`), so no method
-of a place meets an option of another place.
+A place has only its own options. One function (`place_of`) judges the command line, so no method of a place meets an
+option of another place.
 """
 
 from collections.abc import Callable
@@ -38,21 +38,21 @@ class _Place:
     __slots__ = ()
 
     def packages(self) -> tuple[str, ...]:
-        """The Maven coordinates that Spark needs beside PySpark."""
+        """Return the Maven coordinates that Spark needs in addition to PySpark."""
         return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes(_Place):
-    """Nodes of one farm that run: any that answers is read, and factors can be submitted to it."""
+    """Running nodes of one farm: the first to reply is read, and factors can be submitted to it."""
 
     nodes: tuple[str, ...] = ()
-    """None: every node below ./farm-state."""
+    """Empty: every node below ./farm-state."""
     token_file: Path | None = None
     certificate: Path | None = None
 
     def options(self) -> dict[str, str]:
-        """Options of the source `farm`. Raises FarmLogError if no node answers."""
+        """Return the options of the source `farm`. Raise FarmLogError if no node replies."""
         addresses, credentials = self._reached()
         FarmLog(addresses, credentials).status()
         found = {"node": ",".join(addresses)}
@@ -68,7 +68,7 @@ class Nodes(_Place):
         _refuse_outside(first, last, first_without_gap(found), max(status.commit_index for status in found))
 
     def reaches(self, client_key: Path | None, _tell: Tell) -> Reaches:
-        """Return where factors are submitted. Raises FarmLogError if no node answers."""
+        """Return the access for submissions. Raise FarmLogError if no node replies."""
         addresses, credentials = self._reached()
         try:
             key = None if client_key is None else load_client_key(client_key)
@@ -103,7 +103,7 @@ class Directory(_Place):
     committed_through: int | None = None
 
     def options(self) -> dict[str, str]:
-        """Options of the source `farm`. Raises FarmLogError if no entry is known to be committed."""
+        """Return the options of the source `farm`. Raise FarmLogError without a known committed entry."""
         first, committed = StoredLog(self.path, self.committed_through).bounds()
         if committed < first - 1 or not committed:
             raise FarmLogError(
@@ -121,29 +121,29 @@ class Directory(_Place):
         _refuse_outside(first, last, *StoredLog(self.path, self.committed_through).bounds())
 
     def reaches(self, _client_key: Path | None, _tell: Tell) -> Reaches:
-        """Raise FarmLogError: no node is reached."""
+        """Raise FarmLogError, since there is no node for submissions."""
         raise FarmLogError("--submit needs a farm that runs: a --directory is read only")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Farms(_Place):
-    """The farms that a file names."""
+    """The farms in a file."""
 
     file: Path
 
     def options(self) -> dict[str, str]:
-        """Options of the source `farm`. Raises FarmLogError if the file cannot be used."""
+        """Return the options of the source `farm`. Raise FarmLogError if the file cannot be used."""
         ManyFarms(self.file, DEFAULT_PAGE_SIZE)
         return {"farms": str(self.file.resolve()), "start": OLDEST}
 
     def refuse_outside(self, _first: int, _last: int) -> None:
-        """Raise FarmLogError: only the log of one farm has parts."""
+        """Raise FarmLogError, since only the log of one farm has parts."""
         raise FarmLogError(
             "a part of a log belongs to one farm: name the farm with --node or --directory, not with --farms"
         )
 
     def reaches(self, client_key: Path | None, tell: Tell) -> Reaches:
-        """Return where factors are submitted: to each farm, as the file says."""
+        """Return the access for submissions to each farm in the file."""
         if client_key is not None:
             raise FarmLogError(f"--client-key belongs to one farm: set `client_key` of each farm in {self.file}")
         return FarmsFile(self.file, tell)
@@ -157,19 +157,19 @@ class Topic:
     settings: tuple[tuple[str, str], ...] = ()
 
     def packages(self) -> tuple[str, ...]:
-        """The Maven coordinates of Spark's connector."""
+        """Return the Maven coordinates of Spark's connector."""
         return (connector(),)
 
     def options(self) -> dict[str, str]:
-        """Options of Spark's connector."""
+        """Return the options of Spark's connector."""
         return {SERVERS: self.servers, **dict(self.settings)}
 
     def refuse_outside(self, _first: int, _last: int) -> None:
-        """Raise FarmLogError: a topic has offsets, and no indexes."""
+        """Raise FarmLogError, since a topic has offsets, not indexes."""
         raise FarmLogError("a part of a log is read with --node or --directory, not with --kafka")
 
     def reaches(self, _client_key: Path | None, _tell: Tell) -> Reaches:
-        """Raise FarmLogError: a listener takes no factors."""
+        """Raise FarmLogError, since a listener does not accept factors."""
         raise FarmLogError("--submit needs a control endpoint: read with --node, not with --kafka")
 
 
@@ -180,7 +180,7 @@ _OWNERS = {
     "--committed-through": "--directory",
     "--kafka-option": "--kafka",
 }
-"""The place that an option belongs to."""
+"""The place that each option belongs to."""
 
 
 def place_of(
@@ -194,7 +194,7 @@ def place_of(
     kafka: str | None,
     kafka_settings: tuple[tuple[str, str], ...],
 ) -> LogPlace:
-    """Return the place that the options name; raises click.UsageError for options of two places."""
+    """Return the place of these options; raise click.UsageError for options of two places."""
     places = {"--node": nodes, "--directory": directory, "--farms": farms, "--kafka": kafka}
     chosen = [name for name, value in places.items() if value]
     if len(chosen) > 1:
@@ -215,9 +215,9 @@ def place_of(
 
 
 def traces_of(source: dict[str, str], files: str | None) -> dict[str, str] | None:
-    """Options of the source `farm_events`: files, or the nodes of these options of `farm`; None for a directory."""
+    """Return the options of `farm_events`: files, or the nodes in the options of `farm`; None for a directory."""
     if files is not None:
-        # By their whole path: the checkpoint knows them by that name, wherever the next run is started.
+        # Absolute paths: the checkpoint identifies files by them, regardless of the next run's working directory.
         return {"files": ",".join(str(Path(part.strip()).absolute()) for part in files.split(",") if part.strip())}
     if "node" not in source:
         return None
@@ -254,7 +254,7 @@ def _options_of_kafka(_: click.Context, __: click.Parameter, values: tuple[str, 
 
 
 def place_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say where the log is read; the command gets them as `place`."""
+    """Add the options for the place of the log; the command gets them as `place`."""
 
     @click.option(
         "--node",

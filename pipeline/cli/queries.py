@@ -1,4 +1,4 @@
-"""The commands that read the tables and need no JVM: `query`, `report` and `views`."""
+"""The commands that read the tables without a JVM: `query`, `report` and `views`."""
 
 import json
 import math
@@ -23,7 +23,7 @@ ROWS_SHOWN = 200
 GAP = "  "
 _NAME = re.compile(r"[\w-]+")
 PACKAGES = {"duckdb": "DuckDB", "vl_convert": "vl-convert-python"}
-"""What is loaded when it is used, by the names of its modules."""
+"""Packages loaded at first use, by the names of their modules."""
 _WATCHED = (
     "`run` and `run --once --watch` watch the servers; `run --once` and `backfill` do not. To watch entries of the"
     " past, read the log again into another --output"
@@ -46,7 +46,7 @@ _FILLED_BY = {
     "members": _TRACED,
     "closest_floodfills": "`garlicfarm pipeline floodfills` makes it",
 }
-"""What fills a table that not every run fills."""
+"""The source of tables that only some runs fill."""
 
 if TYPE_CHECKING:
     from pipeline.serve.query import Answer
@@ -80,7 +80,7 @@ SHOW TABLES names the tables, DESCRIBE TABLE their columns; `garlicfarm help pip
 def query(
     *, sql: str, output: Path, as_json: bool, as_csv: bool, objective: float | None, gossip_timing: str | None
 ) -> None:
-    """Answers a SELECT, or one of `ANSWERS`."""
+    """Answer a SELECT, or one of `ANSWERS`."""
     if as_json and as_csv:
         raise click.UsageError("--json and --csv are two formats: choose one")
     if objective is not None and sql != "slo":
@@ -149,7 +149,7 @@ def views(*, output: Path) -> None:
 
 @contextmanager
 def reported_query_errors() -> Iterator[None]:
-    """Ends a command plainly when a package that it loads is missing, or the tables do not answer."""
+    """End a command with a plain error when a package is missing, or the tables cannot be read."""
     try:
         from pipeline.serve.query import QueryError  # noqa: PLC0415 - DuckDB is large
 
@@ -166,7 +166,7 @@ def reported_query_errors() -> Iterator[None]:
 
 
 def _print(answer: "Answer") -> None:
-    """Aligned columns that are never cut; on a terminal that is too narrow for them, a line a value."""
+    """Print aligned columns that are never cut; on a terminal that is too narrow, one value per line."""
     rows = [[_shown(value) for value in row] for row in islice(answer.rows, ROWS_SHOWN)]
     names = [printable(name) for name in answer.columns]
     widths = [max(len(row[place]) for row in [names, *rows]) for place in range(len(names))]
@@ -205,7 +205,7 @@ def _json(value: Any) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """JSON cannot hold NaN or infinity, and its keys are texts."""
+    """Replace NaN and infinity, which JSON cannot hold, and convert keys to texts."""
     match value:
         case float():
             return value if math.isfinite(value) else None
@@ -222,7 +222,7 @@ def _plain(value: Any) -> Any:
         case list() | dict():
             return _json(value)
         case datetime() if value.tzinfo is None:
-            # A timestamp from which a query removed the zone: as it stands, not as if it were this machine's time.
+            # A query removed the zone of this timestamp: it is printed unchanged, not as this machine's time.
             return value.isoformat(timespec="milliseconds")
         case datetime():
             return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,6 +1,6 @@
-"""`garlicfarm pipeline what-if`: weighs the recorded past once more, as a run does now and with another setting.
+"""`garlicfarm pipeline what-if`: repeats the weighing of the recorded past, with the present and another setting.
 
-    what-if --gain 4 ─▶ `replayed` (pipeline/serve/history.py) ─▶ each farm: present | asked, then its servers
+    what-if --gain 4 ─▶ `replayed` (pipeline/serve/history.py) ─▶ each farm: present | tried, then its servers
 
 Nothing is submitted, and no farm is reached: only tables are read.
 """
@@ -25,7 +25,7 @@ DAY_MS = 86_400_000
 SERVERS_SHOWN = 20
 LEFT_AT = 1.2
 SHARES_OFF = 1e-6
-"""How far a sum of shares may be from 1, as texts of numbers have it."""
+"""The tolerance of a sum of shares, for rounded texts of numbers."""
 
 
 @click.command("what-if")
@@ -75,7 +75,7 @@ SHARES_OFF = 1e-6
 @tables_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each farm.")
 def what_if(*, left_at: float, days: float, output: Path, as_json: bool, **asked: Any) -> None:
-    """Weigh the recorded past again with another setting, beside the present one: what it says and what it costs."""
+    """Weigh the recorded past again with another setting, and compare it with the present one."""
     setting = _setting(**asked)
     line = StatusLine()
     with reported_query_errors(), reported_errors(line):
@@ -180,7 +180,7 @@ def _print_servers(past: Past) -> None:
 
 
 def _document(farm: str, past: Past) -> dict[str, Any]:
-    """All figures of a farm; times are in milliseconds."""
+    """Return all figures of a farm; times are in milliseconds."""
     names = ("present", "asked")
     told: dict[str, Any] = {
         "farm": farm,

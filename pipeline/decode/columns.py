@@ -1,8 +1,8 @@
-"""The rows of the source `farm`: what entries say, as typed columns (`pipeline.schemas.ENTRIES`) in Arrow batches.
+"""The rows of the source `farm`: decoded entries as typed columns (`pipeline.schemas.ENTRIES`) in Arrow batches.
 
     rows ──▶ thousands at a time ──▶ the common columns        one value a row
                                 └──▶ a struct for each kind    made of the entries of that kind, then spread over the
-                                                               rows: NULL where an entry is of another kind
+                                                               rows: NULL for entries of other kinds
 
 Columns are filled one after another, by a list of each, since a loop over rows and columns in Python would cost as much
 as all of Spark. A record batch ends after four thousand rows, or earlier when its bodies grow large: a few entries of
@@ -35,7 +35,7 @@ from pipeline.decode.entries import (
 from pipeline.schemas import ENTRIES, FIGURE_COLUMNS, LATEST_MS, arrow_schema
 
 ROWS_PER_RECORD_BATCH = 4_000
-"""Two megabytes of reports: what a processor keeps near. Ten thousand take a third longer, each."""
+"""Two megabytes of reports, which fit a processor's cache. With ten thousand rows, each row takes a third longer."""
 BYTES_PER_RECORD_BATCH = 32 * 1024 * 1024
 
 Row = tuple[int, int, str, int | None, bytes]
@@ -49,25 +49,25 @@ _MOMENT = pa.timestamp("us", tz="UTC")
 
 
 class Selection(Protocol):
-    """Which rows and columns are made; None stands for all."""
+    """The selected rows and columns; None stands for all."""
 
     @property
     def entries(self) -> frozenset[str] | None:
-        """What an entry may be."""
+        """The kinds of entries."""
 
     @property
     def servers(self) -> frozenset[int] | None:
-        """Of which servers."""
+        """The servers."""
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """Which columns, in this order."""
+        """The columns, in this order."""
 
 
 def record_batches(
     rows: Iterable[Row], farm: str, name: str | None = None, selection: Selection | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the farm with the cluster id `farm`, which its reader calls `name`, in order, in batches."""
+    """Yield the rows of the farm with the cluster id `farm` and the name `name` in order, in batches."""
     made = _Maker(farm, name, selection)
     columns = _Columns()
     size_bytes = 0
@@ -87,7 +87,7 @@ def record_batches(
 
 @dataclass(slots=True)
 class _Columns:
-    """Rows on their way, by column: thousands of tuples kept until a batch is full cost as much as the batch itself."""
+    """Collected rows, by column: thousands of kept tuples would cost as much as the batch itself."""
 
     indexes: list[int] = field(default_factory=list)
     terms: list[int] = field(default_factory=list)
@@ -107,7 +107,7 @@ class _Maker:
         self._schema = ARROW_SCHEMA if columns is None else pa.schema([ARROW_SCHEMA.field(each) for each in columns])
 
     def record_batch(self, columns: _Columns) -> pa.RecordBatch:
-        """The rows that are wanted of these."""
+        """Return the selected rows of these."""
         told = self._decoded(columns)
         if self._entries is not None or self._servers is not None:
             columns, told = self._chosen(columns, told)
@@ -166,7 +166,7 @@ class _Maker:
 
 
 def _server_of(content: Any) -> int | None:
-    """The server that an entry is of: the reporting one, the leader that keeps time, the publisher."""
+    """Return the server of an entry: the reporting server, the leader that keeps time, or the publisher."""
     if type(content) is ReportEntry:
         return content.id
     return content.server_id if isinstance(content, Clock | Publication) else None
@@ -175,7 +175,7 @@ def _server_of(content: Any) -> int | None:
 def _spread(
     kind: pa.DataType, told: Sequence[Decoded], of: type, values: Callable[[pa.DataType, list[Any]], pa.Array]
 ) -> pa.Array:
-    """The column of what belongs to entries of one kind: made of these entries, and NULL in all other rows."""
+    """Return the column made from the entries of one kind, with NULL in all other rows."""
     contents = [each.content for each in told if type(each.content) is of]
     if not contents:
         return pa.nulls(len(told), kind)
@@ -195,7 +195,7 @@ def _struct(kind: pa.StructType, columns: dict[str, Any]) -> pa.StructArray:
 
 
 def _moments(times_ms: Sequence[int | None], scale: int = 1) -> pa.Array:
-    """Moments out of milliseconds, or of `scale` milliseconds each; NULL outside the years that can be shown."""
+    """Return moments from milliseconds, or from units of `scale` milliseconds; NULL outside the representable years."""
     whole = pa.array(times_ms, pa.int64())
     if scale != 1:
         whole = pc.multiply(whole, scale)
@@ -234,8 +234,8 @@ def _reports(kind: pa.StructType, entries: list[ReportEntry]) -> pa.Array:
 
 
 def _fetch_ms(entry: ReportEntry) -> int | None:
-    """The median of its successful look-ups of others, and of two the lower; None if it tells of none."""
-    # Most reports do not.
+    """Return the (lower) median of its successful look-ups of other routers; None without any."""
+    # Most reports have none.
     if not entry.remote_destinations and not entry.remote_metas:
         return None
     measured = (*entry.remote_destinations, *entry.remote_metas)
@@ -312,4 +312,4 @@ _STRUCTS: dict[str, tuple[type, Callable[[Any, list[Any]], pa.Array]]] = {
     "factors": (Factors, _factors),
     "action": (Action, _actions),
 }
-"""Column: of which contents it is made, and how."""
+"""The class of contents of each struct column, and the function that makes the column."""

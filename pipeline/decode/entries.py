@@ -1,12 +1,12 @@
-"""What an entry of the log says: its kind and its members, or the reason why it is refused.
+"""Decoded entries of the log: kind and members, or the reason of a refusal.
 
     bytes ──▶ the farm's own decoder (`bridge.wire.log.entries`) ──▶ is it proven? ──▶ Decoded
 
-The verdict is the farm's, because it is its code that gives it: what every server applies becomes rows of the tables,
-what every server ignores becomes a row of `quarantine`. One rule is added. An entry without a proof of its author is
-refused, since the farm gives it no effect (docs/reference/application-json.md). Whether a proof holds, and whether its
-author may write such an entry, depends on the identities that the farm had admitted by then. Only the farm knows: an
-entry that looks proven is counted here although the farm may have refused it.
+The verdict is the farm's, because its code makes it: entries that every server applies become rows of the tables,
+ignored entries become rows of `quarantine`. One rule is added. An entry without a proof of its author is refused, since
+it has no effect in the farm (docs/reference/application-json.md). The validity of a proof and the rights of its author
+depend on the identities that the farm had admitted by then. Only the farm has these: an entry with the form of a proven
+one is counted here although the farm may have refused it.
 
 This is the only module of the pipeline that knows how the farm decodes entries.
 """
@@ -85,7 +85,7 @@ class _ServerId(Struct):
 
 
 class Configuration(Struct, rename="camel"):
-    """A member set of the Raft group, as a control endpoint tells it."""
+    """A member set of the Raft group, from a control endpoint."""
 
     voters: list[_ServerId] = []
     learners: list[_ServerId] = []
@@ -97,16 +97,17 @@ Content = ReportEntry | Clock | Publication | Factors | Action | Configuration
 
 @dataclass(slots=True)
 class Decoded:
-    """What one entry says. `content` is None for an entry that is refused, or of which its kind says all."""
+    """One decoded entry. `content` is None for a refused entry, and for one without content beyond its kind."""
 
     entry: str
     """report, clock, publication, …, configuration, no-op; `refused`; `snapshot`: a report of which the log holds only
-    what came of it."""
+    the result.
+    """
     content: Content | None = None
     reason: str | None = None
-    """Why it is refused."""
+    """The reason of a refusal."""
     claimed: str | None = None
-    """What a refused entry calls itself."""
+    """The kind that a refused entry claims."""
     request: str | None = None
 
 
@@ -116,7 +117,7 @@ _NO_MEMBERS: Final = Configuration()
 
 
 def decoded(kind: str, body: bytes) -> Decoded:
-    """The verdict about an entry that the log holds as `kind`. Never raises."""
+    """Return the verdict about an entry that the log holds as `kind`. Never raises."""
     if kind in _DECODED_BY_THE_FARM:
         return _application(kind, body)
     if kind != CONFIGURATION:
@@ -129,9 +130,9 @@ def decoded(kind: str, body: bytes) -> Decoded:
 
 @lru_cache(maxsize=ADDRESSES_KEPT)
 def address_of(destination: str) -> str:
-    """The b32 address (52 characters, without `.b32.i2p`) of a destination; raises ValueError for any other text.
+    """Return the b32 address (52 characters, without `.b32.i2p`) of a destination; raise ValueError for any other text.
 
-    A farm's reports name the same destinations again and again, and parsing one takes as long as all else of a report.
+    A farm's reports repeat the same destinations, and parsing one takes as long as the remainder of a report.
     """
     return hash_of(checked_destination(destination))
 
@@ -157,7 +158,7 @@ def _refused(body: bytes, reason: str, request: str | None) -> Decoded:
 
 
 def _without_contents(reason: str) -> str:
-    """Without what the decoder quotes of an entry: tables name destinations by pseudonyms, and reasons are counted."""
+    """Remove quotations of the entry: tables name destinations by pseudonyms, and reasons are counted."""
     return _PLACE.sub("", _QUOTED.sub("…", reason))
 
 
@@ -177,14 +178,14 @@ def _content(record: Record, body: bytes) -> Content | None:
 
 
 def _detail(record: Record, body: bytes) -> str | None:
-    """What an entry about the farm itself says, as JSON; None of an entry that is not one."""
+    """Return the content of an entry about the farm itself, as JSON; None for other entries."""
     match record:
         # Without the boxes, which hold the new key sealed.
         case Eviction(node_id):
             return _text(node=node_id.hex())
         case KeyReplacement(era):
             return _text(era=era)
-        # The members of the others name no destination, and are kept as they came.
+        # The members of the others do not name destinations, and are kept unchanged.
         case _ if (kind := kind_of(record)).name in OPERATOR_KINDS:
             return bytes(_members.decode(body)[kind.member]).decode("utf-8", "replace")
         case _:

@@ -1,1 +1,1 @@
-"""Feedback: factors out of the newest entries of each batch, submitted to the farm now and then."""
+"""Feedback: factors from the newest entries of each batch, submitted to the farm periodically."""

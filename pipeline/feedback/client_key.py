@@ -1,4 +1,4 @@
-"""Signs what the pipeline submits with a client key, so that no node has to sign it in its own name.
+"""Signs the pipeline's submissions with a client key, so that no node has to sign them in its own name.
 
 The pipeline shares no code with the farm, and the format is a document (`docs/reference/application-json.md`): the
 entry's last member is `"proof":"PUBLICKEY.NUMBER.SIGNATURE"`, an Ed25519 signature over a fixed text, the cluster id,
@@ -23,7 +23,7 @@ FILE_LIMIT_BYTES = 65_536
 
 
 class ClientKeyError(Exception):
-    """The client key file cannot be used; the text says which, why and what to do, and holds no key material."""
+    """The client key file cannot be used; the text has the file, the reason and the remedy, and no key material."""
 
 
 class ClientKey:
@@ -34,24 +34,24 @@ class ClientKey:
         self._last = 0
 
     def sign(self, entry: Mapping[str, object], cluster_id: str) -> bytes:
-        """The JSON of an entry with its proof for the farm of this cluster id (hexadecimal)."""
+        """Return the JSON of an entry with its proof for the farm of this cluster id (hexadecimal)."""
         self._last = max(time.time_ns() // 1_000_000, self._last + 1)
         return signed(json.dumps(entry).encode(), self._key, bytes.fromhex(cluster_id), self._last)
 
 
 def signed(entry: bytes, key: Ed25519PrivateKey, cluster_id: bytes, number: int) -> bytes:
-    """A JSON object that has a member, with the proof of `key` behind the last one."""
+    """Return a JSON object that has a member, with the proof of `key` after the last one."""
     unsigned = entry[:-1] + b',"proof":"' + _text(key.public_key().public_bytes_raw()) + b".%d." % number
     return unsigned + _text(key.sign(PURPOSE + cluster_id + unsigned)) + b'"}'
 
 
 def node_id_of(key: Ed25519PrivateKey) -> bytes:
-    """What the farm calls the author of what this key signs."""
+    """Return the farm's name for the author of this key's entries."""
     return hashlib.sha256(key.public_key().public_bytes_raw()).digest()[:8]
 
 
 def load_client_key(path: Path) -> ClientKey:
-    """Reads the file that `garlicfarm keys new-client` made. Raises ClientKeyError."""
+    """Read the file that `garlicfarm keys new-client` made. Raise ClientKeyError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:

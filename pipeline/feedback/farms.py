@@ -1,21 +1,21 @@
-"""Feedback to each of several farms: weighed, fenced and submitted apart, by a few threads while there are rows.
+"""Feedback to each of several farms: weighed, fenced and submitted separately, by a few threads while there are rows.
 
     rows of a batch ──▶ by farm ──▶ the farm's queue ──▶ in turn ──▶ one of `WORKERS` threads ──▶ its `Feedback`
-                                                          │               └── to whom? `FarmsFile`, or the one farm
+                                                         │               └── the farm's `Reach`: from `FarmsFile`
                                                           └── farms that were slow: `SLOW_WORKERS` of the threads
 
-A batch hands over rows and goes on: it waits for no farm. A thread looks at one batch of a farm and then at the farm
-that has waited the longest, and a farm has one thread at a time. A farm that cannot be reached is given up after
-seconds (`CONTACT_SECONDS`); one that took `SLOW_SECONDS` waits for a thread apart from the others until it is quick
-again. So farms that hang, however many, keep at least `WORKERS` - `SLOW_WORKERS` threads for the others from their
-second batch on, and their first costs each thread those seconds. A queue keeps the newest `QUEUE_BATCHES` batches of a
-farm, which are more than the twenty minutes that count.
+A batch queues rows and continues, without waiting for any farm. A thread handles one batch of a farm and then the farm
+that has waited the longest, and a farm has one thread at a time. An unreachable farm is skipped after seconds
+(`CONTACT_SECONDS`). A farm that took `SLOW_SECONDS` waits in a separate queue until it is quick again. So any number of
+hanging farms leaves at least `WORKERS` - `SLOW_WORKERS` threads to the others from their second batch on; their first
+costs each thread those seconds. A queue keeps the newest `QUEUE_BATCHES` batches of a farm, which are more than the
+twenty minutes that count.
 
-Each farm has smoothed figures of its own, and an entry for it is made from its log alone: `throughIndex` and the
+Each farm has separate smoothed figures, and an entry for it is made from its log alone: `throughIndex` and the
 cluster id fence it.
 
-The farms' file is read again when it changes, and a farm's new place holds from its next rows on. What is wrong with
-one farm's place, such as a token file that is gone, is told once and silences that farm only.
+The farms' file is read again when it changes, and a farm's new `Reach` applies from its next rows on. A fault of one
+farm's settings, such as a missing token file, is reported once and stops only the feedback to that farm.
 """
 
 import threading
@@ -38,40 +38,40 @@ from pipeline.tables.recent import by_farm
 
 QUEUE_BATCHES = 512
 WORKERS, SLOW_WORKERS, SLOW_SECONDS = 16, 4, 2.0
-"""Threads: most wait for answers, and each may start a job of Spark. A look at a quick farm takes milliseconds."""
+"""The numbers of threads: most wait for replies, and each may start a Spark job. A quick farm takes milliseconds."""
 FINISH_SECONDS = 120.0
-"""How long the end of a run waits for what is on its way."""
+"""The limit of the wait for pending rows at the end of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How a farm is reached: to submit, and by which options of the source `farm` it alone is read."""
+    """The access to a farm: for submissions, and the options of the source `farm` to read it alone."""
 
     submission: Submission
     source: Mapping[str, str]
 
 
 class Reaches(Protocol):
-    """Knows how farms are reached."""
+    """The source of the farms' `Reach`."""
 
     def of(self, cluster: str, name: str | None) -> Reach | None:
-        """How this farm is; None where nothing is submitted to it. The same object as long as nothing changes."""
+        """Return the access to this farm; None without submissions. The same object as long as nothing changes."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class OneReach:
-    """The only farm of a run, which is named by options."""
+    """The only farm of a run, named by options."""
 
     reach: Reach
 
     def of(self, _cluster: str, _name: str | None) -> Reach | None:
-        """The one."""
+        """Return the only one."""
         return self.reach
 
 
 class FarmsFile:
-    """The farms of a file, as it is now. Raises FarmLogError at first if it cannot be read; later that is told."""
+    """The farms of a file, always current. The constructor raises FarmLogError if it is unreadable."""
 
     def __init__(self, path: Path, tell: Callable[[str], None]) -> None:
         self._path = path
@@ -83,7 +83,7 @@ class FarmsFile:
         self._report_directories({})
 
     def of(self, cluster: str, name: str | None) -> Reach | None:
-        """By the name of the farm in the file; a node that belongs to another cluster is submitted nothing."""
+        """Return the access to the farm of this name in the file; a node of another cluster gets no submissions."""
         with self._lock:
             self._read_again()
             if name is None or (nodes := self._nodes.get(name)) is None:
@@ -100,9 +100,9 @@ class FarmsFile:
             self._changed = changed
             known, self._nodes = self._nodes, nodes_of_farms(self._path)
         except (OSError, FarmLogError):
-            # Who reads the farms tells it. They stay as they were.
+            # The reader of the farms reports it. The farms remain unchanged.
             return
-        # A file that it names may have changed with it.
+        # A file named in it may have changed at the same time.
         self._reaches.clear()
         self._report_directories(known)
 
@@ -123,7 +123,7 @@ class FarmsFile:
 
 @dataclass(slots=True)
 class _Farm:
-    """A farm of which rows have come. `in_turn`: it waits for a thread, or has one."""
+    """A farm with received rows. `in_turn`: it waits for a thread, or has one."""
 
     cluster: str
     waiting: deque[pa.Table] = field(default_factory=lambda: deque(maxlen=QUEUE_BATCHES))
@@ -134,7 +134,7 @@ class _Farm:
 
 
 class FarmsFeedback:
-    """Listens to the batches of one run, and gives each farm its own rows."""
+    """The listener to the batches of one run, which gives each farm its own rows."""
 
     def __init__(self, session: SparkSession, reaches: Reaches, tell: Callable[[str], None]) -> None:
         self._session = session
@@ -142,17 +142,17 @@ class FarmsFeedback:
         self._tell = tell
         self._farms: dict[str, _Farm] = {}
         self._changed = threading.Condition()
-        """Guards what follows, and `_Farm`'s waiting rows and turn."""
+        """Guards the attributes below, and `_Farm`'s waiting rows and turn."""
         self._quick, self._slow = deque[_Farm](), deque[_Farm]()
         self._workers = self._slow_workers = 0
 
     def after_batch(self, found: pa.Table | None) -> None:
-        """Hands over what `recent_rows` found in one batch; waits for nothing."""
+        """Queue the rows that `recent_rows` found in one batch; do not wait."""
         if found is None:
             return
         for rows in by_farm(found):
             cluster = rows.column("farm")[0].as_py()
-            # What waits for a farm that hangs must not keep the whole batch in memory, of which it is a part.
+            # The waiting rows of a hanging farm must not pin the whole batch in memory.
             own = rows.take(pa.array(range(rows.num_rows), pa.int64()))
             with self._changed:
                 farm = self._farms.setdefault(cluster, _Farm(cluster))
@@ -162,7 +162,7 @@ class FarmsFeedback:
                     self._start_worker()
 
     def finish(self, seconds: float = FINISH_SECONDS) -> None:
-        """Waits until all that was handed over is looked at, for that long at most."""
+        """Wait until all queued rows are handled, at most for that long."""
         with self._changed:
             self._changed.wait_for(lambda: not any(farm.in_turn for farm in self._farms.values()), seconds)
 
@@ -173,7 +173,7 @@ class FarmsFeedback:
     def _start_worker(self) -> None:
         if self._workers < WORKERS:
             self._workers += 1
-            # A daemon: a farm that hangs must not keep a process that ends.
+            # A daemon: a hanging farm must not keep the process from ending.
             threading.Thread(target=self._work, name=f"feedback {self._workers}", daemon=True).start()
 
     def _work(self) -> None:
@@ -187,7 +187,7 @@ class FarmsFeedback:
             begun_s = monotonic()
             try:
                 self._look(farm.cluster, farm, rows)
-            except Exception as error:  # noqa: BLE001 - the farm's next rows are looked at whatever became of these
+            except Exception as error:  # noqa: BLE001 - the farm's next rows are handled in any case
                 self._tell(f"factors not submitted, by a fault of the pipeline: {error!r}")
             with self._changed:
                 if was_slow:
@@ -199,7 +199,7 @@ class FarmsFeedback:
                 self._changed.notify_all()
 
     def _next(self) -> _Farm | None:
-        """The farm whose turn it is; None where there is none for another thread."""
+        """Return the next farm; None if there is none for another thread."""
         if self._quick:
             return self._quick.popleft()
         if self._slow and self._slow_workers < SLOW_WORKERS:

@@ -1,20 +1,20 @@
-"""What the weighing would have made of a farm's past under several settings. Pure: rows of the tables in, figures out.
+"""The weighing of a farm's past under several settings. Pure: rows of the tables in, figures out.
 
-    rows in order ──┬▶ Course: Weighing(present) ─▶ proposal? ─▶ its own `factors` entry, at once ─┬▶ figures by window
-                    └▶ Course: Weighing(asked)   ─▶ proposal? ─▶ its own `factors` entry, at once ─┘
+    rows in order ──┬▶ Course: Weighing(present) ─▶ proposal? ─▶ its own `factors` entry, applied ─┬▶ figures by window
+                    └▶ Course: Weighing(tried)   ─▶ proposal? ─▶ its own `factors` entry, applied ─┘
     windows ────────▶ which servers were bad
 
-It is the weighing that runs (`weighing.py`), asked each time that log time has moved: a run that reads as quickly as
-the farm writes would ask just then. The `factors` entries of the recorded past are counted and left out; in their place
-a course's own entries take effect, damped and forgotten as the farm does it. An entry needs an index between two of the
-log, so indexes are doubled inside.
+It is the production weighing (`weighing.py`), called each time log time has moved, as in a run that reads as quickly as
+the farm writes. The `factors` entries of the recorded past are counted and ignored. Instead a course's own entries take
+effect, damped and expired as in the farm. An entry needs an index between two of the log, so indexes are doubled
+inside.
 
-What the past cannot tell is what clients would have done: reports stay as they were, whatever the factors. So this says
-how soon and how far a setting moves factors, and what that costs, and not whether the loop would have been calm.
+The past does not show how clients would have reacted: reports stay unchanged, regardless of the factors. So the result
+is the speed, extent and cost of a setting's changes of factors, not the stability of the loop.
 
-*Bad* is a server in a window if in most of it what the formula counts was bad: it did not report, its leaves were ill,
-or its median job lag was beyond half of the worst. *Weight* of a leaf is 1 / factor: clients prefer what costs less.
-Which leaves an operator excluded is not looked at.
+*Bad* is a server in a window if most of it was bad by the formula: it did not report, its leaves were unhealthy, or its
+median job lag was beyond half of the worst. *Weight* of a leaf is 1 / factor: clients prefer cheaper leaves. Leaves
+excluded by an operator are counted like others.
 """
 
 import math
@@ -27,7 +27,7 @@ from pipeline.feedback.weighing import FactorsRow, Proposal, Row, Setting, Weigh
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window of log time, and whether each server that reported in it was bad."""
+    """A window of log time, and for each server that reported in it, True if it was bad."""
 
     start_ms: int
     end_ms: int
@@ -36,7 +36,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """An operator's word on a server: its reports do not count, or count again."""
+    """An operator's exclusion of a server's reports, or its end."""
 
     index: int
     server_id: int
@@ -45,14 +45,14 @@ class Removal:
 
 @dataclass(slots=True)
 class Spread:
-    """Mean and standard deviation of numbers as they come, by Welford's method."""
+    """Mean and standard deviation of a stream of numbers, by Welford's method."""
 
     count: int = 0
     mean: float | None = None
     _squares: float = 0.0
 
     def add(self, number: float) -> None:
-        """One more."""
+        """Add a number."""
         self.count += 1
         before = self.mean or 0.0
         self.mean = before + (number - before) / self.count
@@ -60,22 +60,22 @@ class Spread:
 
     @property
     def deviation(self) -> float | None:
-        """Of all of them; None without any."""
+        """The standard deviation of all numbers; None without any."""
         return math.sqrt(self._squares / self.count) if self.count else None
 
 
 @dataclass(slots=True)
 class ServerCourse:
-    """How a server's factor went under one setting; `left_ms` has how long each time it took to leave it."""
+    """The history of a server's factor under one setting; `left_ms` has the time until clients left it, each time."""
 
     factor: Spread = field(default_factory=Spread)
     left_ms: list[int] = field(default_factory=list)
     has_left: bool = False
-    """In the bad spell that goes on."""
+    """True if clients have left it in the current bad spell."""
 
     @property
     def median_left_ms(self) -> int | None:
-        """Half of the times it took no longer."""
+        """The median of the times."""
         return round(median(self.left_ms)) if self.left_ms else None
 
 
@@ -88,16 +88,16 @@ class Course:
         self.factors_said = 0
         self.factor = Spread()
         self.bad_share = Spread()
-        """Of each window: the share of the weight that was, at its beginning, on servers that were bad in it."""
+        """For each window, the share of the weight that was, at its beginning, on servers that were bad in it."""
         self.servers: dict[int, ServerCourse] = {}
         self._weighing = Weighing(setting)
 
     def observe(self, row: Row) -> None:
-        """Take one row of the log."""
+        """Process one row of the log."""
         self._weighing.observe(replace(row, index=2 * row.index))
 
     def moment_over(self, removed: frozenset[int]) -> Proposal | None:
-        """Nothing more comes at this log time: what a run would submit now, which takes effect at once."""
+        """End the current log time; return the proposal that a run would submit now, which takes effect immediately."""
         weighing = self._weighing
         proposal = weighing.propose(removed)
         if proposal is None:
@@ -110,38 +110,38 @@ class Course:
         return replace(proposal, through_index=through // 2)
 
     def leaves(self) -> dict[int, tuple[str, ...]]:
-        """The leaves of each server that is remembered; the same under every setting."""
+        """Return the leaves of each recorded server; the same under every setting."""
         return self._weighing.leaves()
 
     def factors(self, leaves: Mapping[int, Sequence[str]], log_time_ms: int) -> dict[int, list[float]]:
-        """The factors that count now, by server."""
+        """Return the current factors, by server."""
         current = self._weighing.current
         return {server: [current.at(leaf, log_time_ms) for leaf in own] for server, own in leaves.items() if own}
 
 
 @dataclass(slots=True)
 class _Health:
-    """How a server fared, window by window; the same under every setting."""
+    """The health of a server, window by window; the same under every setting."""
 
     is_bad: bool
     fell_ms: int | None = None
-    """When the bad spell that goes on began; None where none does, or where it began is not known."""
+    """The beginning of the current bad spell; None without one, or if its beginning is unknown."""
     windows: int = 0
     bad_windows: int = 0
     spells: int = 0
 
 
 class Past:
-    """One farm's past, told row by row and window by window, in order of log time.
+    """One farm's past, provided row by row and window by window, in order of log time.
 
-    `left_at`: a server is left when the mean factor of its leaves is at least that.
+    `left_at`: clients leave a server when the mean factor of its leaves is at least that.
     """
 
     def __init__(self, settings: Iterable[Setting], left_at: float, removals: Sequence[Removal] = ()) -> None:
         self.courses = [Course(setting) for setting in settings]
         self.health: dict[int, _Health] = {}
         self.bad_share = Spread()
-        """As that of a course, if there were no factors."""
+        """The mean share of weight on bad servers without any factors."""
         self.recorded_entries = 0
         self.rows = 0
         self.windows = 0
@@ -151,10 +151,10 @@ class Past:
         self._removals = sorted(removals, key=lambda each: each.index, reverse=True)
         self._removed: frozenset[int] = frozenset()
         self._before: tuple[int, list[dict[int, float]]] | None = None
-        """The end of the last window, and weights by server then: without factors, and of each course."""
+        """The end of the last window, and the weights by server then: without factors, and of each course."""
 
     def observe(self, row: Row) -> None:
-        """Take one row of the log."""
+        """Process one row of the log."""
         if self.first_ms is None:
             self.first_ms = row.log_time_ms
         elif row.log_time_ms > self.last_ms:
@@ -171,7 +171,7 @@ class Past:
             course.observe(row)
 
     def window_over(self, window: Window) -> None:
-        """A window has gone by, and every row before its end was told."""
+        """End a window, after every row before its end."""
         self._moment_over()
         self.windows += 1
         leaves = {server: own for server, own in self.courses[0].leaves().items() if server not in self._removed}
@@ -184,11 +184,11 @@ class Past:
         self._before = window.end_ms, weights
 
     def finish(self) -> None:
-        """Nothing more comes."""
+        """End the past after its last row."""
         self._moment_over()
 
     def days(self) -> float:
-        """How much log time was told."""
+        """Return the length of the provided log time."""
         return 0.0 if self.first_ms is None else (self.last_ms - self.first_ms) / 86_400_000
 
     def _moment_over(self) -> None:
@@ -196,7 +196,7 @@ class Past:
             course.moment_over(self._removed)
 
     def _judge(self, window: Window, leaves: Mapping[int, Sequence[str]]) -> None:
-        """Which servers are bad, and how much of the weight was on them when the window began."""
+        """Determine the bad servers, and their share of the weight at the beginning of the window."""
         for server in leaves:
             is_bad = window.is_bad.get(server, True)
             known = self.health.setdefault(server, _Health(is_bad))
@@ -210,7 +210,7 @@ class Past:
             known.bad_windows += is_bad
         for server, known in self.health.items():
             if server not in leaves:
-                # Forgotten, or removed: when it is back, that is a new beginning.
+                # Expired, or removed: its return will be a new beginning.
                 known.is_bad, known.fell_ms = True, None
         if self._before is not None and self._before[0] == window.start_ms:
             shares = (self.bad_share, *(course.bad_share for course in self.courses))

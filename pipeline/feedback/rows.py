@@ -1,4 +1,4 @@
-"""The figures that the weighing takes out of the recent entries of one farm (`pipeline/tables/recent.py`)."""
+"""The weighing's figures from the recent entries of one farm (`pipeline/tables/recent.py`)."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ _NAMED = re.compile("(?s)^.{1,64}-[0-9]{1,19}-(?=[0-9]*[1-9])[0-9]{1,19}$")
 
 
 def recent(entries: pa.Table) -> list[Row]:
-    """What the weighing takes of one farm's entries, or of what `recent_rows` found in several parts of a batch."""
+    """Return the weighing's rows from one farm's entries, or from results of `recent_rows`."""
     rows = recent_rows(entries)
     at_ms = rows.column("log_time").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
     told = zip(
@@ -24,7 +24,7 @@ def recent(entries: pa.Table) -> list[Row]:
 
 
 def named(request: str | None) -> str | None:
-    """The request, if it names a submission."""
+    """Return the request if it names a submission, else None."""
     return request if _NAMED.match(request or "") else None
 
 

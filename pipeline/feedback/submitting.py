@@ -1,17 +1,17 @@
-"""Feedback: after each batch the factors of the leaves are computed anew, and now and then they are submitted.
+"""Feedback: each batch updates the factors of the leaves, which are submitted periodically.
 
-    batch ──▶ recent rows ──▶ Weighing ──▶ proposal? ──▶ caught up? which were removed?
-                 ──▶ POST /v1/submit to any node that answers ──▶ told: accepted, or refused and why
+    batch ──▶ recent rows ──▶ Weighing ──▶ proposal? ──▶ caught up? removed servers?
+                 ──▶ POST /v1/submit to any node that replies ──▶ accepted, or refused with a reason
 
-A driver that starts anew remembers nothing, so before its first batch it looks at the `WARM_ENTRIES` entries before it.
-While it works through a backlog it submits nothing: what was right an hour ago is out of date. A pipeline has caught up
-if it is at most `BEHIND_MS` of log time behind the farm. It also asks the farm which servers an operator removed, whose
-reports do not count: the entry that says so may be months old.
+A restarted driver has no state, so before its first batch it reads the `WARM_ENTRIES` entries before it. While it
+processes a backlog it submits nothing, since the factors would be out of date. A pipeline has caught up if it is at
+most `BEHIND_MS` of log time behind the farm. It also requests the servers that an operator removed, whose reports do
+not count: the entry about a removal may be months old.
 
-The farm accepts an entry only if it was made from more of the log than the last one, so what a batch that is repeated
-after a crash submits again changes nothing. That it is in the log does not mean that it was accepted: the node that
-takes it says so. The farm needs none of this: if reading, judging or submitting fails, the failure is shown and
-counted, and the tables go on.
+The farm accepts an entry only if it was made from more of the log than the last one. A batch that is repeated after a
+crash may thus submit again without effect. An entry in the log is not necessarily accepted: the accepting node reports
+the verdict. The farm does not depend on this: if reading, judging or submitting fails, the failure is shown and
+counted, and the tables continue.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -34,12 +34,12 @@ from pipeline.spark.failures import reason_of
 WARM_ENTRIES = 20_000
 BEHIND_MS = 120_000
 CONTACT_SECONDS = 3.0
-"""How long a pause of the nodes may be that are asked first. All are asked at once, so a farm that cannot be reached is
-given up after that time; what is asked next waits longer (`pipeline/source/endpoint.py`)."""
+"""The limit of a pause of the first requests. All nodes get them concurrently, so an unreachable farm is skipped after
+that time; later requests wait longer (`pipeline/source/endpoint.py`)."""
 
 
 class NotSubmittedError(Exception):
-    """A proposal was not committed: what each node answered."""
+    """A proposal was not committed; the text has each node's reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,45 +48,45 @@ class Submitted:
 
     index: int
     refusal: str = ""
-    """Why the farm did not accept it; empty: it did."""
+    """The farm's reason not to accept it; empty if accepted."""
 
 
 class Submission(Protocol):
-    """The farm, as far as feedback needs it."""
+    """The farm's interface for feedback."""
 
     def oldest(self) -> int:
-        """The first index that can be read."""
+        """Return the first index that can be read."""
         ...
 
     def log_time_ms(self) -> int | None:
-        """Log time of the newest committed entry."""
+        """Return the log time of the newest committed entry."""
         ...
 
     def removed(self) -> frozenset[int]:
-        """The servers that an operator took out of the farm. Raises `NotSubmittedError`."""
+        """Return the servers that an operator removed from the farm. Raise NotSubmittedError."""
         ...
 
     def submit(self, entry: Mapping[str, object]) -> Submitted:
-        """Have one application entry committed. Raises `NotSubmittedError`."""
+        """Commit one application entry. Raise NotSubmittedError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSubmission:
-    """Submits by whichever of the nodes answers and belongs to `cluster`; None: whichever answers."""
+    """Submits through the first node that replies and belongs to `cluster`; None: to any cluster."""
 
     addresses: tuple[str, ...]
     credentials: Credentials
     cluster: str | None = None
     client_key: ClientKey | None = None
-    """Signs what is submitted; without it the node that takes an entry signs it in its own name."""
+    """Signs the submissions; without it the accepting node signs an entry in its own name."""
 
     def oldest(self) -> int:
-        """As the nodes say."""
+        """Return the nodes' oldest index."""
         return FarmLog(self.addresses, self.credentials).oldest(self.cluster, CONTACT_SECONDS)
 
     def log_time_ms(self) -> int | None:
-        """As the node says that has committed the most, of those that answer."""
+        """Return the log time at the node that has committed the most, among the responsive ones."""
         found = FarmLog(self.addresses, self.credentials).statuses(self.cluster, CONTACT_SECONDS)
         ahead = max(found, key=lambda each: each.commit_index)
         commit, log = ahead.commit_index, FarmLog((ahead.address,), self.credentials)
@@ -94,7 +94,7 @@ class NodeSubmission:
         return None if newest is None else newest.log_time_ms
 
     def removed(self) -> frozenset[int]:
-        """As the first node of the farm that answers says."""
+        """Return the removed servers from the first responsive node of the farm."""
         said: list[str] = []
         for address in self.addresses:
             try:
@@ -105,7 +105,10 @@ class NodeSubmission:
         raise NotSubmittedError("; ".join(said))
 
     def submit(self, entry: Mapping[str, object]) -> Submitted:
-        """Submit to the first node that takes it. If none answers, ask the next: a `throughIndex` counts only once."""
+        """Submit to the first node that accepts it.
+
+        Without a reply, try the next: a `throughIndex` counts only once.
+        """
         said: list[str] = []
         signed = self._signed(entry)
         for address in self.addresses:
@@ -126,14 +129,14 @@ class NodeSubmission:
         raise NotSubmittedError("; ".join(said))
 
     def _signed(self, entry: Mapping[str, object]) -> Mapping[str, object] | bytes:
-        """The same bytes for every node that is asked, so that the farm takes them once."""
+        """Return the same bytes for every tried node, so that the farm accepts them once."""
         if self.client_key is None or self.cluster is None:
             return entry
         return self.client_key.sign(entry, self.cluster)
 
     @contextmanager
     def _node(self, address: str) -> Iterator[Endpoint]:
-        """A node, if it belongs to the farm. Raises one of `LOST`."""
+        """Connect to a node, if it belongs to the farm. Raise one of `LOST`."""
         with Endpoint(address, self.credentials) as node:
             found = None if self.cluster is None else node.get("/v1/cluster").get("clusterId")
             if found != self.cluster:
@@ -144,7 +147,7 @@ class NodeSubmission:
 
 
 class Feedback:
-    """Listens to one farm's rows of the batches of one run. `source`: options that read this farm alone."""
+    """The listener to one farm's rows in the batches of one run. `source`: options that read this farm alone."""
 
     def __init__(
         self,
@@ -163,16 +166,16 @@ class Feedback:
         self.failed = 0
 
     def reached_by(self, submission: Submission, source: Mapping[str, str]) -> None:
-        """Where the farm is submitted to and read from now on; what is known of it stays."""
+        """Change the access to the farm; keep the figures."""
         self._submission = submission
         self._source = {name: value for name, value in source.items() if name not in {"start", "end"}}
 
     def after_batch(self, found: pa.Table) -> None:
-        """Take what `recent_rows` found in one batch into account; never raises: the tables do not depend on it."""
+        """Process the result of `recent_rows` in one batch; never raise: the tables do not depend on it."""
         try:
             rows = recent(found)
             if rows and not self._warm:
-                # If that fails, the next batch looks back over this one as well.
+                # If that fails, the next batch reads the entries before this one as well.
                 rows = [*self._before(self._submission, rows[0].index), *rows]
                 self._warm = True
             for row in rows:
@@ -182,12 +185,12 @@ class Feedback:
         except (FarmLogError, NotSubmittedError, PySparkException, Py4JError) as error:
             self.failed += 1
             self._tell(f"factors not submitted: {reason_of(str(error))}")
-        except Exception as error:  # noqa: BLE001 - a batch that failed of one entry would fail whenever it is repeated
+        except Exception as error:  # noqa: BLE001 - a batch that one entry made fail would fail at each repetition
             self.failed += 1
             self._tell(f"factors not submitted, by a fault of the pipeline: {error!r}")
 
     def _before(self, submission: Submission, first: int) -> list[Row]:
-        """The rows of what lies before the first batch of this run."""
+        """Return the rows before the first batch of this run."""
         start = max(first - WARM_ENTRIES, submission.oldest())
         if start >= first:
             return []

@@ -1,42 +1,42 @@
-"""What the pipeline makes of the log for the publisher: a factor on the cost of each leaf. Pure; no Spark in here.
+"""The pipeline's cost factor for each leaf, derived from the log for the publisher. Pure, without Spark.
 
-    reports, clock entries, factors ──▶ observe ──▶ smoothed figures ──▶ propose ──▶ one `factors` entry, or nothing
+    reports, clock entries, factors ──▶ observe ──▶ smoothed figures ──▶ propose ──▶ one `factors` entry, or none
 
-The publisher weighs each report as it comes, by what the router says of this moment. The pipeline adds what only
+The publisher weighs each report on arrival, by the current figures of the router. The pipeline adds figures that only
 history shows. Formula `strain-1`:
 
     lag           smoothed job lag of a server, in seconds, at most 1                   each report counts one half
     absence       share of reporting periods without a report of the server             each period counts one fifth
-                  where log time moves by more than 1.5 periods at once, no server led: that is one period
-    illness       share of its reports in which the leaf was not healthy                each report counts one half
+                  where log time moves by more than 1.5 periods in one step, no server led: that is one period
+    illness       share of its reports with an unhealthy leaf                           each report counts one half
     strain        0.6 lag + 0.2 absence + 0.2 illness                                   0 … 1
                   of a leaf that several servers report: the least of theirs
     middle        the median over the servers of the median strain of each one's leaves;
                   servers absent more often than not are left out, unless all are
     wanted        1 + 2 (strain - middle),  within 0.5 … 2
 
-A server's first report counts whole. The leaves of a server are those of its last report: one that is not in it is
-gone, and its factor fades.
+A server's first report counts whole. The leaves of a server are the leaves of its last report: a leaf that is not in it
+is removed, and its factor fades.
 
 The factor is relative to the middle, because clients must go somewhere: if all servers of a farm are strained, higher
-costs of all entries would change nothing. A server's report affects its own leaves only: to name another server's leaf
-can only make that cheaper, as with the publisher's own cost, and a server counts once in the middle, however many
-leaves it names.
+costs of all entries would change nothing. A server's report affects its own leaves only. It can only make another
+server's leaf cheaper by naming it, as with the publisher's own cost, and a server counts once in the middle, regardless
+of the number of its leaves.
 
-What a destination carries (bandwidth, connections, tunnels) is left out, because the publisher's cost includes it
-already. If it were counted here once more, later and for longer, the feedback loop would oscillate: clients keep the
-structure for minutes, so they come back when the load that drove them away is long over. Load also causes a part of the
+The load of a destination (bandwidth, connections, tunnels) is left out, because the publisher's cost includes it
+already. If it were counted here again, later and for longer, the feedback loop would oscillate: clients keep the
+structure for minutes, so they return long after the load that drove them away has ended. Load also causes a part of the
 lag; the smoothing, the publisher's damping and the pause between two entries dampen that.
 
-*When an entry is proposed.* The publisher moves a factor by a tenth an entry and forgets it within ten minutes
-(docs/reference/publishing-rules.md); `CurrentFactors` models both, from the `factors` entries that it sees in the log.
-A proposal is due when some leaf's factor is off by more than 5 % from where an entry would bring it, but not sooner
+*Time of a proposal.* The publisher moves a factor by a tenth per entry and drops it within ten minutes
+(docs/reference/publishing-rules.md); `CurrentFactors` models both, from the `factors` entries in the log. A proposal is
+due when an entry would change some leaf's factor by more than 5 %, but not sooner
 than ten reporting periods (five minutes with the usual 30 s, and never longer) after the last entry. The farm has room
-for 1,024 factors; if there are more leaves, those that would move least get none. Figures come from reports and clock
-entries only: an entry of ours says what we wanted, and must not count as a measurement.
+for 1,024 factors; if there are more leaves, those with the smallest changes get none. Figures come from reports and
+clock entries only: an entry of the pipeline is a target, and must not count as a measurement.
 
-All of it follows from the entries and their log time, in order. After a restart that reads the recent past again, the
-result is the same but for the first periods; without that past nothing is proposed before three periods have gone.
+The result depends only on the entries and their log time, in order. After a restart that reads the recent past again,
+the result is the same except for the first periods; without that past nothing is proposed for three periods.
 """
 
 from collections.abc import Collection, Mapping
@@ -61,24 +61,24 @@ ENDS_MS = 600_000
 SILENT_MS = 3_600_000
 ABSENT = 0.5
 SERVERS_MAX = farm_state.SERVERS_MAX
-"""Servers that a farm holds at a time."""
+"""The limit of servers in a farm at a time."""
 LEAVES_PER_SERVER_MAX = 64
 LEAVES_MAX = 1_024
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What the formula is tuned by: a run takes the defaults, and `pipeline what-if` tries others on the past."""
+    """The tuning of the formula: a run uses the defaults, and `pipeline what-if` tries others on the past."""
 
     gain: float = 2.0
-    """How far a factor is from 1 for a strain that is 1 above the middle."""
+    """The distance of a factor from 1 for a strain that is 1 above the middle."""
     lag_share: float = 0.6
     absence_share: float = 0.2
     illness_share: float = 0.2
     """The shares in the strain of lag, absence and illness: together 1."""
     report_weight: float = 0.5
     period_weight: float = 0.2
-    """What a new report, and a new period, counts in the smoothed figures."""
+    """The weights of a new report, and of a new period, in the smoothed figures."""
     change_min: float = 0.05
     """A smaller change is not worth an entry."""
     pause_periods: int = 10
@@ -90,9 +90,10 @@ PRESENT = Setting()
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """A server's report. `leaves` are pairs of a destination's hash and whether it was healthy.
+    """A server's report. `leaves` are pairs of a destination's hash and its health.
 
-    The log may hold a report several times under one `request`; like the farm we count the first. Its last part numbers
+    The log may hold a report several times under one `request`; like the farm, we count the first. Its last part
+    numbers
     the sender's submissions, so a number that is not above the last one is a repetition.
     """
 
@@ -106,7 +107,7 @@ class ReportRow:
 
 @dataclass(frozen=True, slots=True)
 class ClockRow:
-    """A leader's clock entry: a reporting period is over."""
+    """A leader's clock entry: the end of a reporting period."""
 
     index: int
     log_time_ms: int
@@ -128,14 +129,14 @@ Row = ReportRow | ClockRow | FactorsRow
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What to submit: `factors` by hash of the leaf, made from the log up to `through_index`."""
+    """A submission: `factors` by hash of the leaf, made from the log up to `through_index`."""
 
     through_index: int
     factors: Mapping[str, float]
     formula: str = FORMULA
 
     def entry(self) -> dict[str, object]:
-        """The JSON of the application entry (docs/reference/application-json.md)."""
+        """Return the JSON of the application entry (docs/reference/application-json.md)."""
         body = {"throughIndex": self.through_index, "formula": self.formula, "factors": dict(self.factors)}
         return {"factors": body}
 
@@ -146,43 +147,43 @@ class _Server:
     absence: float = 0.0
     heard_ms: int = 0
     illness: Mapping[str, float] = field(default_factory=dict)
-    """Of each leaf in its last report."""
+    """The smoothed illness of each leaf in its last report."""
     request: str | None = None
-    """What its last report was submitted under."""
+    """The request of its last report."""
     reported: bool = True
-    """Since the last clock entry."""
+    """True if it has reported since the last clock entry."""
 
     def strains(self, setting: Setting) -> dict[str, float]:
-        """How strained each of its leaves is."""
+        """Return the strain of each of its leaves."""
         shared = setting.lag_share * self.lag + setting.absence_share * self.absence
         return {leaf: shared + setting.illness_share * illness for leaf, illness in self.illness.items()}
 
 
 @dataclass(slots=True)
 class CurrentFactors:
-    """The factors that count now, as the publisher computes them."""
+    """The current factors, computed like the publisher's."""
 
     through_index: int = 0
     said: dict[str, tuple[float, int]] = field(default_factory=dict)
-    """The factor of each leaf that has one, and the log time of its entry."""
+    """The factor of each leaf with an entry, and the log time of the entry."""
 
     def at(self, leaf: str, log_time_ms: int) -> float:
-        """The factor on this leaf's cost."""
+        """Return the factor on this leaf's cost."""
         factor, said_ms = self.said.get(leaf, (1.0, log_time_ms))
         left_ms = min(ENDS_MS - HOLDS_MS, max(0, ENDS_MS - (log_time_ms - said_ms)))
         return 1.0 + (factor - 1.0) * left_ms / (ENDS_MS - HOLDS_MS)
 
     def held(self, log_time_ms: int) -> set[str]:
-        """The leaves whose factor has not faded to 1."""
+        """Return the leaves whose factor has not faded to 1."""
         return {leaf for leaf, (_, said_ms) in self.said.items() if log_time_ms - said_ms < ENDS_MS}
 
     def brought_to(self, leaf: str, wanted: float, log_time_ms: int) -> float:
-        """Where an entry that says `wanted` would bring it."""
+        """Return the factor after an entry with `wanted`."""
         now = self.at(leaf, log_time_ms)
         return min(max(wanted, now * (1 - DAMPING)), now * (1 + DAMPING))
 
     def take(self, row: FactorsRow) -> bool:
-        """An entry of the log; whether it was accepted."""
+        """Apply an entry of the log; return True if it was accepted."""
         proper = all(LOWEST <= factor <= HIGHEST for factor in row.factors.values())
         if not proper or not self.through_index < row.through_index < row.index:
             return False
@@ -196,7 +197,7 @@ class CurrentFactors:
 
 
 class Weighing:
-    """The smoothed figures so far, and the factors that follow from them."""
+    """The current smoothed figures, and the resulting factors."""
 
     def __init__(self, setting: Setting = PRESENT) -> None:
         self.setting = setting
@@ -210,7 +211,7 @@ class Weighing:
         self._last_entry_ms: int | None = None
 
     def observe(self, row: Row) -> None:
-        """Take one row; rows come in order of index, and what was seen before is skipped."""
+        """Process one row; rows arrive in order of index, and repeated ones are skipped."""
         if row.index <= self.through_index:
             return
         self.through_index = row.index
@@ -221,12 +222,12 @@ class Weighing:
             case ClockRow():
                 self._clock(row)
             case FactorsRow():
-                # A refused one counts for the pause as well: otherwise its author would only submit it again.
+                # A refused one starts the pause as well: otherwise its author would only submit it again.
                 self.current.take(row)
                 self._last_entry_ms = row.log_time_ms
 
     def wanted(self, removed: Collection[int] = ()) -> dict[str, float]:
-        """The factor that each leaf should have by the formula, as if the `removed` servers had never reported."""
+        """Return the factor of each leaf by the formula, as if the `removed` servers had never reported."""
         counted = [server for server_id, server in self._servers.items() if server_id not in removed]
         strains: dict[str, float] = {}
         for server in counted:
@@ -241,7 +242,7 @@ class Weighing:
         }
 
     def propose(self, removed: Collection[int] = ()) -> Proposal | None:
-        """What to submit now, if anything; the `removed` servers are those whose reports the farm does not count."""
+        """Return the submission due now, or None; the farm does not count the reports of the `removed` servers."""
         if self._periods < WARM_PERIODS or not self._pause_is_over():
             return None
         now_ms, current = self.log_time_ms, self.current
@@ -263,11 +264,11 @@ class Weighing:
         return Proposal(self.through_index, factors)
 
     def leaves(self) -> dict[int, tuple[str, ...]]:
-        """The leaves of each server that is remembered."""
+        """Return the leaves of each recorded server."""
         return {server_id: tuple(server.illness) for server_id, server in self._servers.items()}
 
     def submitted(self) -> None:
-        """A proposal is on its way: the next one waits for the pause, whatever becomes of this one."""
+        """Start the pause before the next proposal, regardless of the result of this one."""
         self._last_entry_ms = self.log_time_ms
 
     def _pause_is_over(self) -> bool:
@@ -299,28 +300,29 @@ class Weighing:
         if row.period_ms is not None and PERIOD_MIN_MS <= row.period_ms <= PERIOD_MAX_MS:
             self._period_ms = row.period_ms
         if self._clock_ms is not None and row.log_time_ms <= self._clock_ms:
-            return  # all that is written at one moment of log time is one period
+            return  # all clock entries at one log time are one period
         self._periods += 1
         patience_ms, unproven_ms = self._period_ms * 3 // 2, self._unproven_ms(row.log_time_ms)
         self._clock_ms = row.log_time_ms
         for server_id, server in self._servers.items():
             heard_ms = server.heard_ms + unproven_ms
-            # Reports and clock entries come at their own pace, so one may miss the other by a moment.
+            # Reports and clock entries have separate paces, so one may miss the other by a moment.
             present = server.reported or row.log_time_ms - heard_ms <= patience_ms
             absence = server.absence + self.setting.period_weight * ((0.0 if present else 1.0) - server.absence)
             self._servers[server_id] = replace(server, absence=absence, heard_ms=heard_ms, reported=False)
         self._forget()
 
     def _unproven_ms(self, log_time_ms: int) -> int:
-        """The part of an advance of log time that does not count as silence of any server, by the farm's rule.
+        """Return the part of an advance of log time that does not count as any server's absence, by the farm's rule.
 
-        While no server leads, no report can be committed: a server that reported just before is no better than another.
+        While no server leads, no report can be committed: a server that reported just before is not better than
+        another.
         """
         advance_ms = 0 if self._clock_ms is None else log_time_ms - self._clock_ms
         return advance_ms - self._period_ms if advance_ms > self._period_ms * 3 // 2 else 0
 
     def _forget(self) -> None:
-        """Forget servers that were silent for an hour; of too many, those that were silent for the longest time."""
+        """Remove servers without a report for an hour; above the limit, the least recent ones too."""
         oldest_ms = self.log_time_ms - SILENT_MS
         heard = {server_id: server.heard_ms for server_id, server in self._servers.items()}
         if len(heard) > SERVERS_MAX or min(heard.values(), default=oldest_ms) < oldest_ms:
@@ -335,7 +337,7 @@ def _middle(servers: Collection[_Server], setting: Setting) -> float:
 
 
 def _repeats(request: str | None, last: str | None) -> bool:
-    """Whether `CLIENT-BORN-SEQUENCE` is the last one of the same client once more, or one from before it."""
+    """Return True if `CLIENT-BORN-SEQUENCE` repeats the last submission of the same client, or an earlier one."""
     if request is None or last is None:
         return False
     (sender, _, number), (last_sender, _, last_number) = request.rpartition("-"), last.rpartition("-")

@@ -1,1 +1,1 @@
-"""Tables that SQL makes out of the base tables, by windows of log time: one text for DuckDB and for Spark."""
+"""Tables made by SQL from the base tables, by windows of log time: one text for DuckDB and for Spark."""

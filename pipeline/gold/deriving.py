@@ -1,15 +1,14 @@
-"""Derived tables are made beside the batches, by a thread of their own, and never more than a share of the time.
+"""Derived tables are made in parallel with the batches, by a separate thread with a limited share of the time.
 
-    batch N written ──▶ `batch_done(N)` ──▶ the thread: tables out of batches 0 to N ──▶ rest ──▶ the newest N of then …
+    batch N written ──▶ `batch_done(N)` ──▶ the thread: tables from batches 0 to N ──▶ rest ──▶ the newest N of then …
 
 If they were made between two batches, they would delay the current state, which a user may be waiting for, by seconds
-in a large farm. The thread takes the newest batch that is written, so it takes batches that arrive while it works
-together. After each time it rests for `REST_TIMES` as long as it worked, so that it gets a fifth of the time of a small
-machine.
+in a large farm. The thread handles the newest written batch, so it combines batches that arrive while it works. After
+each refresh it rests for `REST_TIMES` its duration, so that it gets a fifth of the time of a small machine.
 
-Spark runs the thread's jobs in a pool of its own, so that a batch's jobs need not queue behind them. What goes wrong in
-the thread is kept, and `check`, which the run loop calls, raises it there: the run ends as if it had happened in a
-batch. Only after a lost start of one of Spark's Python processes the thread tries again (`lost_starts.py`).
+Spark runs the thread's jobs in a separate pool, so that a batch's jobs need not queue after them. An error in the
+thread is stored, and `check`, which the run loop calls, raises it there: the run ends as if it had happened in a batch.
+Only after a lost start of one of Spark's Python processes the thread retries (`lost_starts.py`).
 """
 
 import threading
@@ -39,24 +38,24 @@ class Deriving:
         self._failure: BaseException | None = None
 
     def batch_done(self, batch_id: int) -> None:
-        """All tables of history hold what this batch adds to them."""
+        """Record that all tables of history contain this batch."""
         with self._changed:
             self._written = batch_id
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Raises what went wrong in the thread."""
+        """Raise the error of the thread."""
         if self._failure is not None:
             raise self._failure
 
     def work(self) -> None:
-        """The thread: until it is ended or something goes wrong."""
+        """Run the thread until its end or an error."""
         while (batch_id := self._next()) is not None:
             began = time.monotonic()
             try:
                 self._make(batch_id)
-            # Also what ends a process, such as a closed pipe: in a thread nothing would report it.
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the run loop raises it
+            # This includes errors that end a process, such as a closed pipe: in a thread they would not be reported.
+            except BaseException as error:  # noqa: BLE001 - the run loop raises any error
                 if self._is_over(error):
                     return
                 continue
@@ -71,12 +70,12 @@ class Deriving:
             if not self._ended and is_lost_start(str(error)):
                 self._changed.wait_for(lambda: self._ended, self._lost_starts.pause_s(error))
                 return self._ended
-            # Jobs that were cancelled because the run ends are no failure.
+            # Jobs that the end of the run cancelled are not failures.
             self._failure = None if self._ended else error
             return True
 
     def end(self) -> None:
-        """Nothing more is begun."""
+        """Stop further work."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -89,7 +88,7 @@ class Deriving:
 
 @contextmanager
 def running(deriving: Deriving, session: SparkSession) -> Iterator[None]:
-    """The thread works while the block runs; what it is doing at the end of it is cancelled."""
+    """Run the thread while the block runs; cancel its job at the end."""
     context = session.sparkContext
 
     def work() -> None:

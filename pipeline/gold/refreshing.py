@@ -4,18 +4,18 @@
     files of the table with rows of that time ──▶ without the touched windows ───────────────────────────┴▶ a commit
 
 The text is one SELECT. It finds a view of each base table that is a source, with the rows from `reach_ms` before the
-first touched window to `reach_ms` behind the last, and the views of `pipeline/gold/views` that the table names. What it
-gives are rows by window; those of windows that were not touched are left out. So a window is made anew out of all its
-rows whenever a batch adds one, and nothing else is. What the text says of a window may depend on rows within its reach
-only, or the batches would be seen in the table.
+first touched window to `reach_ms` after the last, and the table's views from `pipeline/gold/views`. It returns rows by
+window; rows of untouched windows are dropped. So a window is made again from all its rows whenever a batch adds one,
+and other windows are not. A window's rows may depend only on rows within its reach; otherwise the division into batches
+would be visible in the table.
 
-On one machine DuckDB is asked, in the driver: it has such a table in a fifth of Spark's time. Many rows are read in
-portions of consecutive windows, so that memory has a bound. On a cluster, and where even a short portion is too much,
-Spark is asked, whose tasks write the files. The text keeps to what both understand. `MACROS` gives DuckDB the functions
-that Spark has under other names. Results are equal where the text computes in integers or decimals and puts rows in a
-total order.
+On one machine DuckDB runs the query, in the driver: it takes a fifth of Spark's time for such a table. Many rows are
+read in portions of consecutive windows, so that memory has a bound. On a cluster, and if even a short portion is too
+large, Spark runs it, and its tasks write the files. The text uses only their common language. `MACROS` gives DuckDB the
+functions that have other names in Spark. Results are equal if the text computes in integers or decimals and puts rows
+in a total order.
 
-A commit replaces the touched windows and carries the query and the batch: repeated, it changes nothing.
+A commit replaces the touched windows and carries the query and the batch: a repetition changes nothing.
 """
 
 import re
@@ -41,13 +41,13 @@ from pipeline.tables.specs import BASE_SPECS, EVENTS, EVENTS_SPEC
 from pipeline.tables.tasks import write_in_tasks
 
 PORTION_ROWS = 1_000_000
-"""Rows of sources that DuckDB reads at once."""
+"""The number of source rows that DuckDB reads together."""
 MEMORY_LIMIT = "1GB"
 NO_EXTENSIONS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
 }
-"""DuckDB fetches no code from a network, whatever a query names."""
+"""Settings that keep DuckDB from loading code from a network, for any query."""
 OWN_FAULTS = (
     duckdb.BinderException,
     duckdb.CatalogException,
@@ -58,7 +58,7 @@ OWN_FAULTS = (
     duckdb.ParserException,
     duckdb.SyntaxException,
 )
-"""Errors of DuckDB for a query. Any other may be the error for a damaged file, and its words name no remedy."""
+"""DuckDB's errors for a wrong query. Any other may be due to a damaged file, and its text has no remedy."""
 MACROS = (
     "CREATE MACRO unix_millis(moment) AS epoch_ms(moment)",
     "CREATE MACRO timestamp_millis(ms) AS make_timestamptz(ms * 1000)",
@@ -80,11 +80,11 @@ EARLIER = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class GoldTable:
-    """A derived table and the SQL that makes it. Its columns have `farm`, `window_start` and `day` among them.
+    """A derived table and the SQL that makes it. Its columns include `farm`, `window_start` and `day`.
 
-    `views`: name and SQL of what is made before it, in order. `widen_ms`: a touched window touches all that overlap the
-    span of this length that it lies in. `compares_uptimes`: the text finds the view `earlier`, with the last uptime of
-    each server from before its rows, out of the table's own `uptime_ms`.
+    `views`: name and SQL of the views made before it, in order. `widen_ms`: a touched window touches all windows that
+    overlap the span of this length around it. `compares_uptimes`: the text finds the view `earlier`, with the last
+    uptime of each server before its rows, from the table's own `uptime_ms`.
     """
 
     spec: TableSpec
@@ -98,7 +98,7 @@ class GoldTable:
 
 @dataclass(frozen=True, slots=True)
 class FoldedTable:
-    """A small derived table that newer rows of one base table are put to: its SQL finds it as `known`.
+    """A small derived table that absorbs newer rows of one base table: its SQL finds it as `known`.
 
     Rows are few, such as one a term, and its source has one a reporting period, so DuckDB does all.
     """
@@ -110,9 +110,9 @@ class FoldedTable:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """Windows of farms that have new rows: `farm`, `window_start` (`WINDOWS` of `pipeline/tables/tasks.py`).
+    """Windows of farms with new rows: `farm`, `window_start` (`WINDOWS` of `pipeline/tables/tasks.py`).
 
-    `all_history`: these are all windows that there are, and what else the table holds is given up.
+    `all_history`: these are all existing windows, and other rows of the table are dropped.
     """
 
     windows: pa.Table
@@ -120,7 +120,7 @@ class Touched:
     all_history: bool = False
 
     def widened(self, by_ms: int) -> pa.Table:
-        """`farm`, `window_start`, each once, with all windows that overlap a span of `by_ms` with one of them."""
+        """Return `farm`, `window_start` of these windows and of all in the same spans of `by_ms`, each once."""
         starts = self.windows.column("window_start").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
         found = zip(self.windows.column("farm").to_pylist(), starts.to_pylist(), strict=True)
         if by_ms:
@@ -139,7 +139,7 @@ class Touched:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What one refresh reads."""
+    """The input of one refresh."""
 
     output: Path
     table: Table
@@ -148,30 +148,30 @@ class _Job:
     window_ms: int
     first: datetime
     last: datetime
-    """The touched windows, whose starts they are."""
+    """The starts of the first and the last touched window."""
     files: dict[str, list[StoredFile]]
     all_history: bool
-    """Whether nothing counts that the table has."""
+    """True if the table's present rows are ignored."""
 
     @property
     def begin(self) -> datetime:
-        """Of the rows of sources that are read."""
+        """The beginning of the source rows."""
         return self.first - timedelta(milliseconds=self.gold.reach_ms)
 
     @property
     def end(self) -> datetime:
-        """Likewise."""
+        """The end of the source rows."""
         return self.last + timedelta(milliseconds=self.window_ms + self.gold.reach_ms)
 
     @property
     def rows(self) -> int:
-        """About how many these are."""
+        """The approximate number of these rows."""
         return sum(_rows_within(each, self.begin, self.end) for listed in self.files.values() for each in listed)
 
     def portions(self) -> "list[_Job]":
-        """The same in parts, each of consecutive windows; as far as rows lie evenly, none reads too many.
+        """Return the same job in parts, each of consecutive windows; for evenly spread rows, no part reads too many.
 
-        A part reads the rows around its windows as well, so it is no shorter than these.
+        A part reads the rows around its windows as well, so it is not shorter than these.
         """
         rows, reach = self.rows, timedelta(milliseconds=self.gold.reach_ms)
         if rows <= PORTION_ROWS:
@@ -187,7 +187,7 @@ class _Job:
         return [each.narrowed() for each in parts]
 
     def narrowed(self) -> "_Job":
-        """With no other windows and files than those between its first and its last window."""
+        """Return the job without windows and files outside its first and its last window."""
         starts = self.windows.column("window_start")
         within = pc.and_(pc.greater_equal(starts, self.first), pc.less_equal(starts, self.last))
         files = {
@@ -197,11 +197,11 @@ class _Job:
         return replace(self, windows=self.windows.filter(within), files=files)
 
     def sql(self, text: str) -> str:
-        """The text for windows of this width."""
+        """Return the text for windows of this width."""
         return text.strip().replace("$window_ms", str(self.window_ms))
 
     def of_touched(self) -> str:
-        """The table's SQL, kept to the touched windows, with the day of each window."""
+        """Return the table's SQL, limited to the touched windows, with the day of each window."""
         return (
             f"SELECT made.*, CAST(made.window_start AS DATE) AS {DAY} FROM ({self.sql(self.gold.sql)}) AS made"  # noqa: S608 - own text
             " JOIN touched ON made.farm = touched.farm AND made.window_start = touched.window_start"
@@ -211,7 +211,7 @@ class _Job:
 def refresh(
     output: Path, table: Table, gold: GoldTable, touched: Touched, query: str, batch: int, session: SparkSession | None
 ) -> bool:
-    """Makes the touched windows anew; False if this batch is in it already. Without a session DuckDB does all."""
+    """Make the touched windows again; return False if this batch is in the table. Without a session DuckDB does all."""
     if not touched.windows.num_rows or table.committed(query) >= batch:
         return False
     windows = touched.widened(gold.widen_ms)
@@ -234,13 +234,13 @@ def refresh(
 
 
 def _is_for_spark(session: SparkSession, portions: Sequence[_Job]) -> bool:
-    """Whether there are more rows than one machine need ask for, or than fit into it."""
+    """Return True if the rows are too many for one machine, or enough for a cluster."""
     is_cluster = len(portions) > 1 and not is_local(str(session.sparkContext.master))
     return is_cluster or any(each.rows > 2 * PORTION_ROWS for each in portions)
 
 
 def _by_duckdb(portions: Sequence[_Job], kept: pa.Table) -> list[DataFile]:
-    """Files with the rows of all portions, of which the first takes what is kept of the table as well."""
+    """Write files with the rows of all portions; the first file also gets the kept rows of the table."""
     added: list[DataFile] = []
     told = EARLIER.empty_table()
     for job in portions:
@@ -258,7 +258,7 @@ def _by_duckdb(portions: Sequence[_Job], kept: pa.Table) -> list[DataFile]:
 
 
 def fold(output: Path, table: Table, gold: FoldedTable, since: datetime | None, query: str, batch: int) -> bool:
-    """Puts to a table what its source has since this time, or makes it anew (None); False if the batch is in it."""
+    """Add the source's rows since this time to a table, or remake it (None); return False if the batch is in it."""
     files = stored_files(output / gold.source)
     if since is not None:
         files = [each for each in files if each.youngest is not None and each.youngest >= since]
@@ -272,18 +272,18 @@ def fold(output: Path, table: Table, gold: FoldedTable, since: datetime | None, 
 
 
 def without(rows: pa.Table, windows: pa.Table) -> pa.Table:
-    """The rows that lie in none of these windows."""
+    """Return the rows outside these windows."""
     return rows.join(windows.select(WINDOW), WINDOW, join_type="left anti").select(rows.column_names)
 
 
 @contextmanager
 def _asked(job: _Job) -> Iterator[duckdb.DuckDBPyConnection]:
-    """DuckDB with the views of the sources, and those that the table names."""
+    """Yield DuckDB with the views of the sources, and the views of the table."""
     with opened() as connection:
         connection.register("touched", job.windows)
         for name, listed in job.files.items():
             source_view(connection, job.output, name, listed)
-            # What batches have left in one file must make no difference.
+            # Rows outside the time range in a shared file must not make a difference.
             connection.execute(
                 f"CREATE VIEW {name} AS SELECT * FROM all_{name} WHERE log_time >= {literal(job.begin)}"  # noqa: S608 - own
                 f" AND log_time < {literal(job.end)}"
@@ -295,7 +295,7 @@ def _asked(job: _Job) -> Iterator[duckdb.DuckDBPyConnection]:
 
 @contextmanager
 def opened() -> Iterator[duckdb.DuckDBPyConnection]:
-    """DuckDB as the SQL of derived tables expects it, in memory and without a place on the disk."""
+    """Open DuckDB for the SQL of derived tables, in memory and without files on the disk."""
     with duckdb.connect(":memory:", config=NO_EXTENSIONS) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
@@ -320,7 +320,7 @@ def _files_of_views(connection: duckdb.DuckDBPyConnection) -> list[Path]:
 
 
 def source_view(connection: duckdb.DuckDBPyConnection, output: Path, name: str, files: Sequence[StoredFile]) -> None:
-    """`all_NAME`: the rows of these files of a base table; what an old file lacks is NULL."""
+    """Create `all_NAME`: the rows of these files of a base table, with NULL for columns that an old file lacks."""
     schema = pa.schema([each for each in _SOURCES[name].schema if each.name != DAY])
     connection.register(f"_{name}", schema.empty_table())
     paths = ", ".join("'" + str(output / name / each.path).replace("'", "''") + "'" for each in files)
@@ -334,10 +334,10 @@ def source_view(connection: duckdb.DuckDBPyConnection, output: Path, name: str, 
 
 
 def _earlier_uptimes(connection: duckdb.DuckDBPyConnection, job: _Job, told: pa.Table) -> pa.Table:
-    """The last uptime that servers told before the rows that are read, of those that tell none in the reach.
+    """Return the last uptime before the rows, for servers without an uptime within the reach.
 
-    It is what earlier portions have `told`, or is sought day by day backwards in the table itself: a server that comes
-    back after a week costs a week's search. Of a table that is made anew nothing counts that it has.
+    Earlier portions supply it in `told`, or it is searched backwards, day by day, in the table itself: a server that
+    returns after a week costs a search of a week. For a table that is made again its present rows are ignored.
     """
     if job.all_history:
         return told
@@ -390,19 +390,20 @@ def _sorted(rows: pa.Table, spec: TableSpec) -> pa.Table:
 
 
 def literal(moment: datetime) -> str:
-    """A moment in SQL."""
+    """Return a moment in SQL."""
     return f"TIMESTAMP '{moment:%Y-%m-%d %H:%M:%S.%f}+00:00'"
 
 
 def _has_rows(file: StoredFile, begin: datetime, end: datetime) -> bool:
-    """Whether rows of the file may lie in this time, its end excluded."""
+    """Return True if rows of the file may be in this time, its end excluded."""
     return file.oldest is not None and file.youngest is not None and file.youngest >= begin and file.oldest < end
 
 
 def _with_windows(files: Sequence[StoredFile], windows: pa.Table) -> list[StoredFile]:
-    """The files of a table by window that may have rows of these.
+    """Return the files of a table by window that may have rows of these windows.
 
-    Those between are not among them: one farm may be days behind another, and all of that time would be made anew.
+    Files between the windows are excluded: one farm may be days behind another, and all of that time would be made
+    again.
     """
     starts = sorted(pc.unique(windows.column("window_start")).to_pylist())
     return [
@@ -415,7 +416,7 @@ def _with_windows(files: Sequence[StoredFile], windows: pa.Table) -> list[Stored
 
 
 def _rows_within(file: StoredFile, begin: datetime, end: datetime) -> int:
-    """About how many rows of the file lie in this time."""
+    """Return the approximate number of the file's rows in this time."""
     if file.oldest is None or file.youngest is None or (file.oldest >= begin and file.youngest < end):
         return file.rows
     lasts = max((file.youngest - file.oldest).total_seconds(), 1.0)

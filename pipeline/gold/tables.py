@@ -1,18 +1,18 @@
-"""The derived tables: which SQL makes them, out of which base tables, and which windows are still to be made.
+"""The derived tables: their SQL, their base tables, and the windows that are still to be made.
 
     batch N ──▶ `note`: the windows that it touched, in the table `gold_windows`, before the batch counts as written
     thread or end of a batch ──▶ `refresh`: every table, for the windows of all batches that it does not have
 
-What a batch touches are the windows of its rows, and the newest window that the farm had before: whether its last
-reporting period was whole is known by the next one. The table `gold_windows` keeps both until all derived tables have
-them, so a run that is killed in between loses no window, and batches may be taken together.
+A batch touches the windows of its rows, and the farm's newest window before it: whether the last reporting period of
+that window was complete is known only from the next one. The table `gold_windows` keeps both until all derived tables
+have them, so a run that is killed in between does not lose a window, and batches may be combined.
 
-A derived table knows by its commits which batches it has. They are made under a name that carries the width of windows
-and a checksum of the SQL: with another width, or by another version's text, the table has no batch yet, and is made
-anew out of all history that is kept. So is one that was removed.
+A derived table has its batches in its commits. They are made under a name that carries the width of windows and a
+checksum of the SQL. With another width, or another version's text, the table has no batch yet, and is made again from
+all kept history. The same applies to a removed table.
 
-Tables that are not by window, such as the leaderships, are small: new rows of the log are put to what they have, or
-new events of the nodes' traces (`pipeline/gold/traces.py`).
+Tables that are not by window, such as the leaderships, are small: they absorb new rows of the log, or new events of the
+nodes' traces (`pipeline/gold/traces.py`).
 """
 
 import re
@@ -41,7 +41,7 @@ _UNITS_MS = {"second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400
 _WIDEST_MS = 366 * _UNITS_MS["day"]
 HOUR_MS = 3_600_000
 REACH_MS = 2 * HOUR_MS
-"""An hour for what a row is compared with, and one more for whether that is a repetition."""
+"""An hour for comparisons with earlier rows, and one more to detect repetitions among those."""
 ROUTER_HEALTH = "router_health"
 _HERE = Path(__file__).parent
 _PERIODS = {
@@ -95,20 +95,20 @@ SPECS = {name: each.spec for name, each in (GOLD | FOLDED | TRACED).items()}
 
 
 class Gold:
-    """The derived tables of an output directory. `note` and `refresh` may be called by two threads."""
+    """The derived tables of an output directory. Two threads may call `note` and `refresh`."""
 
     def __init__(self, output: Path, window_ms: int, keep_ms: int | None = None) -> None:
         self._output, self.window_ms = output, window_ms
         self._tables = {name: Table(output, spec) for name, spec in SPECS.items()}
         self._windows = Table(output, WINDOWS_SPEC)
         self._noted = self._windows.rows()
-        # Each by the thread that writes the tables.
+        # Each is used by the thread that writes its tables.
         self._upkeep, self._upkeep_of_windows = Upkeep(keep_ms), Upkeep(None)
         self._lock = threading.Lock()
         self._made_through = min(self._made(name) for name in (*GOLD, *FOLDED, *LOG_READERS))
 
     def note(self, query: str, batch: int, windows: pa.Table | None) -> None:
-        """A batch touches these windows (`farm`, `window_start`); to be called before it counts as written."""
+        """Record the windows that a batch touches (`farm`, `window_start`), before it counts as written."""
         if windows is None or not windows.num_rows or self._windows.committed(query) >= batch:
             return
         with self._lock:
@@ -122,7 +122,7 @@ class Gold:
         ]
         of_batch = pa.concat_tables(touched).group_by(["farm", "window_start"], use_threads=False).aggregate([])
         of_batch = of_batch.append_column("batch", pa.repeat(pa.scalar(batch, pa.int64()), of_batch.num_rows))
-        # What all tables have is needed no more, but for the newest window of a farm that this batch says nothing of.
+        # Windows in all tables are dropped, except the newest window of a farm without rows in this batch.
         other = newest.filter(pc.invert(pc.is_in(newest.column("farm"), farms)))
         kept = self._noted.filter(
             pc.or_(
@@ -140,7 +140,7 @@ class Gold:
         self._upkeep_of_windows.after_batch([self._windows])
 
     def refresh(self, batch: int, session: SparkSession | None = None) -> None:
-        """Brings all tables up to the batches through this one. Raises TableDamagedError."""
+        """Bring all tables up to the batches through this one. Raise TableDamagedError."""
         with self._lock:
             noted = self._noted
         for name, gold in GOLD.items():
@@ -167,15 +167,15 @@ class Gold:
 
     @property
     def noted_windows(self) -> int:
-        """How many windows are kept that batches touched; all but the newest ones are still to be made."""
+        """The number of recorded windows; all but the newest ones are still to be made."""
         return int(self._noted.num_rows)
 
     def noted_through(self, query: str) -> int:
-        """The last batch of the query whose windows were noted."""
+        """Return the last batch of the query with recorded windows."""
         return self._windows.committed(query)
 
     def _made(self, name: str) -> int:
-        """The last batch of the log that a table has."""
+        """Return the last batch of the log in a table."""
         return self._tables[name].committed(self._query(name))
 
     def _query(self, name: str) -> str:
@@ -188,7 +188,7 @@ class Gold:
         return f"{LOG}, windows of {self.window_ms} ms, text {checksum:08x}"
 
     def _all_windows(self) -> pa.Table:
-        """The windows of all history: `farm`, `window_start`."""
+        """Return the windows of all history: `farm`, `window_start`."""
         names = ("reports", "clocks", "quarantine")
         with opened() as connection:
             for name in names:
@@ -202,7 +202,10 @@ class Gold:
 
 
 def window_ms(window: str) -> int:
-    """The width of windows such as `5 minutes`; they begin at multiples of it since the epoch. Raises ValueError."""
+    """Return the width of windows such as `5 minutes`; they begin at multiples of it since the epoch.
+
+    Raise ValueError.
+    """
     found = _WIDTH.fullmatch(window.strip().lower())
     if found is None:
         raise ValueError(
@@ -215,7 +218,7 @@ def window_ms(window: str) -> int:
 
 
 def last_rows(output: Path, count: int) -> list[dict[str, Any]]:
-    """The last rows of the routers' health, in the order of windows, farms and servers. Raises TableDamagedError."""
+    """Return the last rows of the routers' health, by windows, farms and servers. Raise TableDamagedError."""
     schema, files = GOLD[ROUTER_HEALTH].spec.schema, stored_files(output / ROUTER_HEALTH)
     order = [(each, "ascending") for each in ("window_start", "farm", "server_id")]
     rows: list[dict[str, Any]] = []

@@ -1,19 +1,19 @@
-"""Derived tables of the nodes' traces: new events are put to what a table knows, by one SQL text on either engine.
+"""Derived tables of the nodes' traces: a table absorbs new events, by one SQL text on either engine.
 
     table `events`, batches that a table does not have ──▶ members ──▶ detections, convergence
-    table `reports`, days of which something is new ────────────────────▶ detections (last contacts)
+    table `reports`, days with new information ─────────────────────────▶ detections (last contacts)
 
-Events come by a query of their own, whose batches are numbered apart from those of the log. Each event carries the
-batch that brought it, and a commit carries up to which batch of either query the table knows all: so an event is in
-each table once, wherever a run is killed, and merged files make no difference.
+Events come from a separate query, whose batches are numbered independently of the log's. Each event carries the number
+of its batch, and a commit carries the last complete batch of either query: so an event is in each table once, wherever
+a run is killed, and merged files do not make a difference.
 
-The two queries do not wait for each other. A trace may tell of a silence before the reports from before it are read, or
-weeks after. So a last contact is sought again when the log touches windows from before the notice, and when a Raft id
+The two queries do not wait for each other. A trace may report a missing contact before the earlier reports are read, or
+weeks after. So a last contact is searched again when the log touches windows from before the notice, and when a Raft id
 becomes known. Only reports of the days of such notices, and of the days before, are read.
 
-A long trace, as of a first run, is taken in portions of whole batches, each with a commit. One query over all events
-needs memory for all of them. Of older events only copies of new ones are read, found by their names and not by their
-log times, which copies may lack.
+A long trace, as of a first run, is processed in portions of whole batches, each with a commit. One query over all
+events needs memory for all of them. Of older events only copies of new ones are read, found by their names and not by
+their log times, which copies may lack.
 """
 
 import zlib
@@ -34,7 +34,7 @@ from pipeline.tables.specs import EVENTS, LOG
 
 MEMBERS = "members"
 PORTION_EVENTS = 200_000
-"""Events that DuckDB takes at once."""
+"""The number of events that DuckDB processes together."""
 _NEW_BATCHES = """
 SELECT coalesce(batch_id, 0) AS batch, count(*), min(time_ms), max(time_ms) FROM all_events
 WHERE batch > $made AND batch <= $through AND time_ms BETWEEN 0 AND $latest_ms
@@ -56,25 +56,25 @@ SELECT DISTINCT CAST(least(k.suspect_at, k.dead_at) AS DATE)
 FROM known k LEFT JOIN members m ON m.farm IS NOT DISTINCT FROM k.farm AND m.member = k.member
 WHERE (k.server_id IS NULL AND m.server_id IS NOT NULL) OR least(k.suspect_at, k.dead_at) >= $since
 """
-"""The days of notices of which something new is known."""
+"""The days of notices with new information."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceTable:
-    """A table of what the traces tell. `views` are made before its SQL, in order."""
+    """A table made from the traces. `views` are made before its SQL, in order."""
 
     spec: TableSpec
     sql: str
     views: dict[str, str]
     sources: tuple[str, ...] = ()
-    """Tables that it reads beside the events."""
+    """Tables that it reads in addition to the events."""
 
     def name_of(self, query: str) -> str:
-        """Under which name its commits carry the batches of a query."""
+        """Return the name for a query's batches in its commits."""
         return f"{query}, text {zlib.crc32(''.join((self.sql, *self.views.values())).encode()):08x}"
 
     def of_batches(self, made: int, through: int) -> tuple[dict[str, str], str]:
-        """The texts of the views and of the table, for the events of the batches after `made` and up to `through`."""
+        """Return the texts of the views and of the table, for the events of the batches `made` + 1 to `through`."""
 
         def filled(text: str) -> str:
             return (
@@ -105,12 +105,12 @@ TRACED = {
         _table("convergence", ("member", "status", "first_at"), ("told_events", "member_events"), MEMBERS),
     )
 }
-"""In the order in which they are made: each reads those before it as they are by then."""
+"""The tables in the order of making: each reads the present state of those before it."""
 LOG_READERS = tuple(name for name, traced in TRACED.items() if "reports" in traced.sources)
 
 
 def fold_traces(output: Path, table: Table, traced: TraceTable, since: datetime | None, log_batch: int) -> None:
-    """Puts to a table what traces tell that it does not know.
+    """Add new information from the traces to a table.
 
     `since`: the oldest window that the log touched since the table's last commit, or None, up to `log_batch`.
     """
@@ -152,7 +152,7 @@ class _Portion:
 
 
 def _portions(output: Path, files: Sequence[StoredFile], made: int, through: int) -> list[_Portion]:
-    """The new batches in parts of about `PORTION_EVENTS` events, or of one batch; one without events if none is new."""
+    """Return the new batches in parts of one batch or about `PORTION_EVENTS` events; one empty part without any."""
     whole = _Portion(made, max(made, through))
     with opened() as connection:
         source_view(connection, output, EVENTS, [each for each in files if whole.has_new(each)])
@@ -211,7 +211,7 @@ def _notices_since(known: pa.Table, moment: datetime) -> bool:
 
 
 def _contact_days(connection: duckdb.DuckDBPyConnection, since: datetime | None) -> set[date]:
-    """The days of reports among which last contacts are to be sought."""
+    """Return the days of reports to search for last contacts."""
     text = _CONTACT_DAYS.replace("$since", "NULL" if since is None else literal(since))
     noticed = [day for (day,) in connection.execute(text).fetchall() if day is not None]
     return {day - timedelta(days=back) for day in noticed for back in (0, 1)}

@@ -1,1 +1,1 @@
-"""What people and other programs get of the tables: the report, and metrics of the run itself."""
+"""The outputs of the pipeline for people and other programs: the report, and metrics of the run itself."""

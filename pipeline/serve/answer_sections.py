@@ -1,16 +1,16 @@
-"""The sections of the report that show named answers (`pipeline/gold/answers`): in words, the worst first, and short.
+"""The sections of the report for named answers (`pipeline/gold/answers`): as text, the worst first, and short.
 
-    slo          what burns its error budget, and how fast      at the head of the page
-    warnings     routers that depart from their own usual       below the servers as they are now
-    reliability  servers that were down for the longest         below the servers as they are now
-    capacity     what is full, or will be                       below the lag of the servers
-    detection    how soon losses were noticed                   above the detections one by one
-    leaders      days on which the leader changed most often    above the drawing of the terms
-    churn        days on which most servers came and went
+    slo          error budgets that burn, with their speed     at the head of the page
+    warnings     routers that depart from their own usual       below the current servers
+    reliability  servers with the longest outages               below the current servers
+    capacity     reached and approaching limits                 below the lag of the servers
+    detection    the delay of noticed losses                    above the single detections
+    leaders      days with the most changes of the leader       above the drawing of the terms
+    churn        days with the most joins and departures of servers
 
-A burn is told by two windows, as alerts on an error budget are (Google, The Site Reliability Workbook, chapter 5): at
-14.4 an hour uses up 2 % of the budget of 30 days, at 6 six hours use up 5 %. The one tells a failure that has just
-begun, the other one that is slow and stays.
+Two windows decide about a burn, as for alerts on an error budget (Google, The Site Reliability Workbook, chapter 5). At
+14.4 an hour uses up 2 % of the budget of 30 days, at 6 six hours use up 5 %. The first window shows a failure that has
+just begun, the second a slow and lasting one.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,16 +26,16 @@ from pipeline.serve.query import Ask
 from pipeline.watch.machine import HEALTHY, SILENT
 
 FAST_BURN, SLOW_BURN = 14.4, 6.0
-"""Of the last hour, and of the last six."""
+"""The burn limits of the last hour, and of the last six."""
 BUDGETS_SHOWN, BUDGETS_LEAST, DAYS_SHOWN, FAILING_SHOWN, NOTICED_SHOWN = 10, 3, 5, 10, 5
-"""Targets that do not keep to their budget, those that are shown if fewer do not, days, servers that failed, and farms,
-members and observers each."""
+"""Targets that exceed their budget, targets shown if fewer do, days, failed servers, and farms, members and observers
+each."""
 SOON_DAYS, LATER_DAYS, LOADED = 14, 90, 0.8
-"""When a limit is reached that is bad, or worth a warning, and the load that is."""
+"""Days until a limit is reached that are bad, or worth a warning, and the load that is."""
 LIMITS_SHOWN, LIMITS_LEAST = 10, 3
 WARNINGS_SHOWN = 20
 _SIGNALS = {"lag": ("lag", " ms"), "tunnels": ("tunnels", ""), "round-trip": ("third-party look-ups", " ms")}
-"""How a signal is called, and its unit."""
+"""The name of a signal, and its unit."""
 DAY_MS = 86_400_000
 MONTH_MS = 30 * DAY_MS
 _NOTICED = "to suspect", "to dead"
@@ -43,7 +43,7 @@ _NOTICED = "to suspect", "to dead"
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """How the page calls things; `farm` gives nothing where there is one farm only."""
+    """The page's names of things; `farm` returns an empty text for a single farm."""
 
     farm: Callable[[str | None], str]
     server: Callable[[str, int], str]
@@ -51,7 +51,7 @@ class Names:
 
 
 def budgets(ask: Ask, names: Names, objective_percent: float) -> str:
-    """What burns its error budget."""
+    """Return the error budgets that burn."""
     rows = sorted(ask(answer_sql("slo", objective_percent)), key=_urgency)
     if not rows:
         return nothing()
@@ -76,7 +76,7 @@ def budgets(ask: Ask, names: Names, objective_percent: float) -> str:
 
 
 def reliability(ask: Ask, names: Names) -> str:
-    """Which servers were down for the longest."""
+    """Return the servers with the longest outages."""
     rows = ask(answer_sql("reliability"))
     failed = [row for row in rows if row["failures"] or row["down_ms"]]
     if rows and not failed:
@@ -103,7 +103,7 @@ def reliability(ask: Ask, names: Names) -> str:
 
 
 def detection(ask: Ask, names: Names) -> str:
-    """How soon losses were noticed, of farms, members and observers, beside what is expected."""
+    """Return the delay of noticed losses, by farms, members and observers, next to the expectation."""
     rows = ask(answer_sql("detection"))
     if not rows:
         return ""
@@ -135,7 +135,7 @@ def detection(ask: Ask, names: Names) -> str:
 
 
 def capacity(ask: Ask, names: Names) -> str:
-    """What is full, or will be, and what the others cannot bear when the largest router is gone."""
+    """Return reached and approaching limits, and the others' deficit without the largest router."""
     rows = ask(answer_sql("capacity"))
     judged = [(*_due(row), row) for row in rows]
     ordered = sorted(judged, key=lambda each: ["bad", "warn", ""].index(each[0]))
@@ -161,7 +161,7 @@ def capacity(ask: Ask, names: Names) -> str:
 
 
 def warnings(ask: Ask, names: Names) -> str:
-    """Which routers depart from what is usual for them."""
+    """Return the routers that depart from their usual values."""
     rows = ask(answer_sql("warnings"))
     if not rows:
         return '<p class="how">No router departs from its usual values in its history.</p>'
@@ -189,7 +189,7 @@ def warnings(ask: Ask, names: Names) -> str:
 
 
 def leader_changes(ask: Ask, names: Names) -> str:
-    """On which days the leader changed most often."""
+    """Return the days with the most changes of the leader."""
     rows = [row for row in ask(answer_sql("leaders")) if row["changes"]]
     if not rows:
         return ""
@@ -212,7 +212,7 @@ def leader_changes(ask: Ask, names: Names) -> str:
 
 
 def churn(ask: Ask, names: Names) -> str:
-    """On which days most servers came and went."""
+    """Return the days with the most joins and departures of servers."""
     rows = ask(answer_sql("churn"))
     counted = ("joined", "removed", "silent", "returned", "restarted")
     told = table(
@@ -226,15 +226,15 @@ def churn(ask: Ask, names: Names) -> str:
 
 
 def _urgency(row: dict[str, Any]) -> tuple[int, bool, float, float]:
-    """Sorts what burns the most first; of the same, the farm as a whole."""
+    """Return a sort key: the fastest burn first; of equals, the farm as a whole."""
     kind, _ = _burn(row)
     return ["bad", "warn", ""].index(kind), row["kind"] != "farm", row["budget_left"], -(row["burn_1h"] or 0.0)
 
 
 def _burn(row: dict[str, Any]) -> tuple[str, str]:
-    """How bad it is, and in words: how many times too fast it burns, and what is left."""
+    """Return the severity, and a text: the speed of the burn, and the remaining budget."""
     in_1h, in_6h, left = row["burn_1h"] or 0.0, row["burn_6h"] or 0.0, row["budget_left"]
-    # Of two that are too fast, the one that has just begun.
+    # If both are too fast, the more recent one.
     burn = in_1h if in_1h >= FAST_BURN else in_6h if in_6h >= SLOW_BURN else max(in_1h, in_6h)
     times = f"burns {burn:,.1f} times too fast" if burn < 2 else f"burns {burn:,.0f} times too fast"  # noqa: PLR2004
     if left <= 0:
@@ -247,7 +247,7 @@ def _burn(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def _false_alarms(row: dict[str, Any]) -> str | None:
-    """How many suspicions there were of living members, of those that can be judged."""
+    """Return the number of suspicions of living members, among the decidable ones."""
     judged, false = row["suspicions"] - row["unjudged"], row["false_suspicions"] + row["false_deaths"]
     unjudged = f"{row['unjudged']:,} not judged" if row["unjudged"] else ""
     if not judged:
@@ -257,13 +257,13 @@ def _false_alarms(row: dict[str, Any]) -> str | None:
 
 
 def _seconds(*times_ms: int | None) -> str | None:
-    """These times, if they are known."""
+    """Return these times as text, if they are known."""
     told = [f"{each / 1000:,.1f}" for each in times_ms if each is not None]
     return f"{', '.join(told)} s" if told else None
 
 
 def _expected(rows: Sequence[dict[str, Any]]) -> str:
-    """What SWIM expects of these farms, and how exact the figures beside it are."""
+    """Return the expectation of SWIM for these farms, and the accuracy of the figures next to it."""
 
     def between(least: str, most: str) -> str:
         bounds = min(row[least] for row in rows), max(row[most] for row in rows)
@@ -277,7 +277,7 @@ def _expected(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _due(row: dict[str, Any]) -> tuple[str, str]:
-    """How scarce it is, and in words. A rise that may as well be none is no reason for a warning."""
+    """Return the scarcity, and a text. An insignificant rise does not cause a warning."""
     left, surely = row["days_left"], row["days_left_latest"] is not None
     if left == 0:
         return "bad", "now"
@@ -302,5 +302,5 @@ def _name(row: dict[str, Any], names: Names) -> str:
 
 
 def _share(level: float) -> str:
-    """A share that is not quite whole is not told as whole."""
+    """Return a share as text; a share below 1 is never rounded to 100 %."""
     return f"{min(level, 0.9999):.2%}" if level < 1 else "100%"

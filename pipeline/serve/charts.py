@@ -1,18 +1,18 @@
-"""Charts as SVG text, drawn by Vega-Lite before the page is written, so that the page needs no script.
+"""Charts as SVG text, drawn by Vega-Lite before the page is written, so that the page does not need a script.
 
     rows ─▶ a Vega-Lite chart, as JSON ─▶ vl-convert (Vega in V8, inside this process) ─▶ SVG ─▶ `_cleaned` ─▶ the page
 
 Vega could draw in the reader's browser instead: a page would carry a megabyte of JavaScript, and its
-Content-Security-Policy would have to allow it to run. Drawn beforehand, the policy forbids every script, a chart is a
-few kilobytes and shows in any viewer, and its text can be selected. What is lost is zooming; the pointer still shows
+Content-Security-Policy would have to allow it to run. With finished drawings, the policy forbids every script, a chart
+is a few kilobytes and shows in any viewer, and its text can be selected. Zooming is lost; the pointer still shows
 figures, by `<title>`.
 
-A drawing does not reflow, and one for a desk that is shrunk onto a phone cannot be read. So each chart is drawn twice,
-and the page's style shows the one that fits. Colors are the page's variables (`var(--…)`), which has them for light
+A drawing does not reflow, and one for a desktop that is shrunk onto a phone cannot be read. So each chart is drawn
+twice, and the page's style shows the fitting one. Colors are the page's variables (`var(--…)`), with values for light
 and for dark.
 
-Text from the tables enters a chart as data, never as an expression, and leaves it through `_cleaned`: of what Vega
-wrote only plain shapes and text are taken over, with attributes that place and color them.
+Text from the tables enters a chart as data, never as an expression. It leaves the chart through `_cleaned`, which keeps
+only plain shapes and text, with attributes that place and color them.
 """
 
 import json
@@ -33,14 +33,14 @@ WIDE, NARROW = 910, 350
 """Widths of the two drawings in pixels: for a page of 960, and for a phone of 390."""
 VEGA_LITE = "6.4"
 LETTER, LETTERS_MAX = 6.5, 24
-"""Pixels of a letter, and as many as a label shows of a name; the pointer shows all of it."""
+"""Pixels of a letter, and the maximum of letters in a label; the pointer shows the whole name."""
 SHADES = 8
-"""Colors of lines that can be told apart; the page has as many. Further lines have them again, in dashes."""
+"""The number of distinguishable colors of lines, also on the page. Further lines repeat them, in dashes."""
 DASHES = ([1, 0], [6, 3], [2, 2])
 OUTLIER = 20
-"""A highest value of so many times the median flattens all other lines; the axis is then logarithmic above 1."""
+"""The ratio of the highest value to the median that makes the axis logarithmic above 1: it flattens other lines."""
 LEVELS = ((0.995, "99.5% and more"), (0.9, "90%"), (0.6, "60%"), (0.2, "20%"), (-1.0, "less"))
-"""From which share on a strip has which color, and how the legend calls it."""
+"""The least share of each color of a strip, and its text in the legend."""
 _SVG = "{http://www.w3.org/2000/svg}"
 _SHAPES = frozenset({"svg", "g", "path", "line", "rect", "circle", "text"})
 _ATTRIBUTES = frozenset(
@@ -76,7 +76,7 @@ Points = Sequence[tuple[datetime, float | None]]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A named line: (time, value) in the order of time; a value that is None leaves a gap."""
+    """A named line: (time, value) in the order of time; None as value leaves a gap."""
 
     name: str
     points: Points
@@ -84,7 +84,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar in a lane, from one time to another, with the text that the pointer shows."""
+    """A bar in a lane, from one time to another, with a text for the pointer."""
 
     lane: str
     begins: datetime
@@ -94,7 +94,7 @@ class Bar:
 
 
 def lines(series: Sequence[Series], unit: str, *, dots: bool = False) -> str:
-    """Lines over time, by name; with `dots`, single values that are not connected."""
+    """Return lines over time, by name; with `dots`, unconnected single values."""
     runs = [(each.name, run) for each in series for run in _runs(each.points, apart=dots)]
     if not runs:
         return nothing()
@@ -134,13 +134,13 @@ def lines(series: Sequence[Series], unit: str, *, dots: bool = False) -> str:
 
 
 def strips(lanes: Sequence[Series]) -> str:
-    """One lane a name, colored by a share of 0 to 1 from each moment to the next; None leaves a gap."""
+    """Return one lane per name, colored by a share of 0 to 1 from each moment to the next; None leaves a gap."""
     moments = sorted({moment for lane in lanes for moment, _ in lane.points})
     if not moments:
         return nothing()
     end = moments[-1]
     if any(lane.points[-1][1] is not None for lane in lanes):
-        # How long the last one lasts is not known: take as long as the one before it.
+        # The duration of the last one is unknown: use the previous duration.
         end += moments[-1] - moments[-2] if moments[1:] else timedelta(seconds=1)
     names = [name for _, name in LEVELS]
     chart = {
@@ -159,7 +159,7 @@ def strips(lanes: Sequence[Series]) -> str:
 
 
 def timeline(bars: Sequence[Bar]) -> str:
-    """Bars in lanes, one lane a name, in the order in which they first come."""
+    """Return bars in lanes, one lane per name, in the order of first appearance."""
     if not bars:
         return nothing()
     begin, end = min(bar.begins for bar in bars), max(bar.ends for bar in bars)
@@ -168,7 +168,7 @@ def timeline(bars: Sequence[Bar]) -> str:
         {
             "lane": bar.lane,
             "begins": _ms(bar.begins),
-            # One that lasts a moment is to be seen.
+            # A momentary bar must be visible.
             "ends": _ms(max(bar.ends, bar.begins + least)),
             "color": _shade(bar.color),
             "said": bar.text,
@@ -191,7 +191,7 @@ def timeline(bars: Sequence[Bar]) -> str:
 
 
 def nothing() -> str:
-    """What stands where there is nothing to show."""
+    """Return the text for an empty section."""
     return '<p class="none">The tables do not contain data for this.</p>'
 
 
@@ -252,13 +252,13 @@ def _time(begin: datetime, end: datetime) -> dict[str, Any]:
 
 def _lanes(names: Sequence[str]) -> dict[str, Any]:
     domain = list(dict.fromkeys(map(printable, names)))
-    # The browser's letters may be wider than those that Vega measures with.
+    # The browser's letters may be wider than Vega's measure.
     axis = {"minExtent": LETTER * min(max(map(len, domain)), LETTERS_MAX)}
     return {"field": "lane", "type": "nominal", "title": None, "scale": {"domain": domain}, "axis": axis}
 
 
 def _values(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The scale of the values: logarithmic above 1 if one of them would flatten the others."""
+    """Return the scale of the values: logarithmic above 1 if one of them would flatten the others."""
     values = [row["value"] for row in rows]
     has_outlier = max(values) > OUTLIER * max(median(values), 1)
     return {"type": "symlog", "zero": True} if has_outlier else {"zero": True}
@@ -270,7 +270,7 @@ def _colors(names: Sequence[str], colors: Sequence[str], field: str) -> dict[str
 
 
 def _drawn(chart: dict[str, Any]) -> str:
-    """A figure with both drawings; the pointer shows what `description` of a mark says."""
+    """Return a figure with both drawings; the pointer shows the `description` of a mark."""
     soft = {"labelColor": "var(--soft)", "titleColor": "var(--soft)", "labelFontSize": 11, "titleFontSize": 11}
     line = {"domainColor": "var(--line)", "tickColor": "var(--line)", "gridColor": "var(--line)"}
     drawings = []
@@ -294,7 +294,7 @@ def _drawn(chart: dict[str, Any]) -> str:
 
 
 def _printable(value: Any) -> Any:
-    """The same with every text in it as `printable` has it: XML cannot hold some letters, and others turn lines."""
+    """Make every text in a value `printable`: XML cannot hold some letters, and others turn lines."""
     match value:
         case str():
             return printable(value)
@@ -307,7 +307,7 @@ def _printable(value: Any) -> Any:
 
 
 def _cleaned(drawing: str, name: str) -> str:
-    """Of Vega's SVG what is drawn: shapes and text, and of a mark's description a `<title>`."""
+    """Return the drawn parts of Vega's SVG: shapes and text, and a `<title>` for a mark's description."""
     root = ET.fromstring(drawing)  # noqa: S314 - Vega wrote it just now, and it declares no entity
     kept = _kept(root)
     if kept is None:
@@ -336,5 +336,5 @@ def _kept(found: ET.Element) -> ET.Element | None:
 
 
 def _is_drawn(attributes: dict[str, str]) -> bool:
-    """Vega puts a path of no size and no color behind each group."""
+    """Return True unless this is Vega's path without size and color for each group."""
     return bool(attributes.get("d")) and bool({"fill", "stroke"} & attributes.keys())

@@ -1,11 +1,11 @@
-"""The recorded past of all farms out of the tables, for `replay.py`: a day at a time, in the order of the log.
+"""The recorded past of all farms from the tables, for `replay.py`: a day at a time, in the order of the log.
 
     reports + destination_reports, clocks, factors ──┐
     router_health (a window is there when it is over) ─┴▶ by farm, log time and index ─▶ `Past` of that farm
 
-Each query is of one day, which the tables are cut by, so that memory has a bound whatever is asked. The leaves have
-pseudonyms in the tables, each the same all along, which is all that the weighing wants. What an operator removed counts
-from its entry on, also where that lies long before.
+Each query covers one day, the partition of the tables, so that memory has a bound for any request. The leaves have
+constant pseudonyms in the tables, which suffices for the weighing. An operator's removal counts from its entry on, even
+if the entry is long before the period.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from pipeline.feedback.weighing import LAG_WORST_MS, ClockRow, FactorsRow, Repor
 from pipeline.serve.query import asked, documents
 
 BAD_SHARE = 0.5
-"""Of a window: most of it."""
+"""The share of a window that makes it bad."""
 _ENDS = (
     "ends AS (SELECT farm, unix_millis(log_time) - $span_ms AS since_ms FROM current_farm WHERE log_time IS NOT NULL)"
 )
@@ -66,7 +66,7 @@ _REMOVALS = """
 def replayed(
     output: Path, settings: Sequence[Setting], left_at: float, span_ms: int, tell: Callable[[date], None]
 ) -> dict[str, Past]:
-    """The past of each farm up to `span_ms` before the end of its tables. Raises QueryError."""
+    """Return the past of each farm up to `span_ms` before the end of its tables. Raise QueryError."""
     removals: dict[str, list[Removal]] = {}
     for row in documents(output, _REMOVALS):
         removals.setdefault(row["farm"], []).append(Removal(row["index"], row["server_id"], row["removed"]))

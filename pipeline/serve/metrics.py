@@ -1,17 +1,16 @@
-"""Metrics of a run for Prometheus: how far its tables are behind the log, how long batches take, what is refused.
+"""Metrics of a run for Prometheus: the lag of its tables, the duration of batches, the refused entries.
 
     a batch is committed ─▶ `batch_done` ─┐
-    Spark tells progress ─▶ `progressed` ─┤
+    Spark reports progress ─▶ `progressed` ─┤
     alerts are delivered ─▶ `alert_tried` ┴▶ RunMetrics ─▶ GET /metrics at the address of `run --metrics`
 
-The endpoint is prometheus_client's own, in a thread. It tells figures, of all farms together: no name, destination or
-address, to any program that reaches the address; so a port alone means loopback. Figures begin with the process. What
-is not known yet is `NaN`, which no alert takes for a number.
+The endpoint is prometheus_client's own, in a thread. It exposes figures, of all farms together: no name, destination or
+address, to any program that reaches the address; so a port alone means loopback. Figures begin with the process. An
+unknown figure is `NaN`, which alerts do not treat as a number.
 
 The lag in seconds is the age of the newest entry in the tables by its log time, of the farm that is furthest behind.
-Between two reports of a farm it rises to the reporting period, and it counts whatever holds entries up: the pipeline,
-the way to the nodes, or a farm that commits nothing. The lag in entries tells them apart, for it counts only entries
-that are there to be read.
+Between two reports of a farm it rises to the reporting period. It includes any cause of delay: the pipeline, the path
+to the nodes, or a farm without commits. The lag in entries distinguishes these, since it counts only existing entries.
 """
 
 import math
@@ -40,7 +39,7 @@ _ADDRESS = re.compile(r"(?:(?P<host>[^\s:\[\]]+|\[[0-9A-Fa-f:.%]+\]):)?(?P<port>
 
 
 class RunMetrics:
-    """The figures of one run; its methods may be called by several threads."""
+    """The figures of one run; several threads may call its methods."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # its own
@@ -113,7 +112,7 @@ class RunMetrics:
         )
 
     def batch_done(self, seconds: float, entries: int, quarantined: int, newest: Mapping[str, datetime]) -> None:
-        """A batch is in the tables; `newest` has the log time of the newest entry of each farm in it."""
+        """Count a batch in the tables; `newest` has the log time of the newest entry of each farm in it."""
         self._entries.inc(entries)
         self._quarantined.inc(quarantined)
         self._batches.observe(seconds)
@@ -122,7 +121,7 @@ class RunMetrics:
             self._newest |= {farm: moment.timestamp() for farm, moment in newest.items()}
 
     def progressed(self, read: int, there: int, farms: Collection[str] = ()) -> None:
-        """How many entries of all logs have been read, and how many there are, and of which farms; 0 is not known."""
+        """Record the numbers of read and existing entries of all logs, and their farms; 0 is unknown."""
         if farms:
             with self._lock:
                 self._followed = frozenset(farms)
@@ -130,11 +129,11 @@ class RunMetrics:
             self._lag_entries.set(max(0, there - read))
 
     def alerts_are(self, firing: int) -> None:
-        """How many alerts fire now."""
+        """Set the number of firing alerts."""
         self._alerts.set(firing)
 
     def alerts_held_back(self, farms: int) -> None:
-        """Set of how many farms no server makes an alert now."""
+        """Set the number of farms without alerts now."""
         self._held_back.set(farms)
 
     def start_lost(self) -> None:
@@ -142,16 +141,16 @@ class RunMetrics:
         self._lost_starts.inc()
 
     def alert_tried(self, *, is_delivered: bool) -> None:
-        """A message about an alert was delivered, or a round of attempts failed."""
+        """Count a delivered message about an alert, or a failed round of attempts."""
         (self._delivered if is_delivered else self._undelivered).inc()
 
     def exposition(self) -> bytes:
-        """The metrics as Prometheus' text."""
+        """Return the metrics as Prometheus' text."""
         return generate_latest(self._registry)
 
     @contextmanager
     def serving(self, host: str, port: int) -> Iterator[int]:
-        """Answers at this address until the end, and tells the port. Raises OSError if it cannot listen."""
+        """Serve at this address until the end, and yield the port. Raise OSError if it cannot listen."""
         server, thread = start_http_server(port, host, self._registry)
         try:
             yield server.server_port
@@ -165,15 +164,15 @@ class RunMetrics:
 
     def _lag_s(self) -> float:
         with self._lock:
-            # A farm that has left the file of farms is not behind.
+            # A farm removed from the file of farms is not late.
             newest = (at_s for farm, at_s in self._newest.items() if not self._followed or farm in self._followed)
             behind_s = self._clock() - min(newest, default=math.nan)
-        # A farm's clock may be ahead. What is not known is neither more nor less than 0.
+        # A farm's clock may be ahead. An unknown value is neither more nor less than 0.
         return 0.0 if behind_s < 0 else behind_s
 
 
 def address(text: str) -> tuple[str, int]:
-    """Host and port out of `HOST:PORT`, or of a port alone, which is on loopback. Raises ValueError."""
+    """Return host and port of `HOST:PORT`, or of a port alone, which is on loopback. Raise ValueError."""
     found = _ADDRESS.fullmatch(text)
     if found is None or int(found["port"]) > PORT_MAX:
         raise ValueError(f"{text!r} is neither a port nor HOST:PORT, such as 9400 or 127.0.0.1:9400")

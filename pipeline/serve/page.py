@@ -1,7 +1,7 @@
-"""The parts that the report's page is put together of: its style, sections and tables.
+"""The building blocks of the report's page: its style, sections and tables.
 
 Text from the tables enters a page through `table` and the functions below, which escape it. On a narrow screen a table
-becomes a list in which each cell has its column's name before it, so a page of 390 pixels needs no scrolling sideways.
+becomes a list of cells, each after its column's name, so a page of 390 pixels does not need scrolling sideways.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,9 +13,9 @@ from pipeline.serve.charts import nothing
 from pipeline.serve.printing import printable
 
 ROWS_OPEN = 30
-"""Rows of a table that are not folded."""
+"""The number of visible rows of a folded table."""
 CELL_LETTERS = 30
-"""A cell with more of them is broken into lines."""
+"""The limit of letters above which a cell is broken into lines."""
 _LIGHT = """--text: #1c1e21; --soft: #595f69; --line: #d5d8dd; --ground: #fff; --raised: #f5f6f8; --good: #1a7f4b;
 --bad: #b3202c; --warn: #8a5a00; --level-0: #3a9d68; --level-1: #a8c94a; --level-2: #f0b93a; --level-3: #e0702e;
 --level-4: #b3202c; --shade-0: #1f77b4; --shade-1: #d95f02; --shade-2: #2ca02c; --shade-3: #9467bd; --shade-4: #d6277e;
@@ -55,14 +55,14 @@ td:not(:first-child)::before {{ content: attr(data-name) " "; color: var(--soft)
 
 
 def section(title: str, how: str, content: str) -> str:
-    """A heading, how its figures are to be read, and what it shows."""
+    """Return a heading, an explanation of its figures, and its content."""
     return f'<section><h2>{escape(title)}</h2><p class="how">{escape(how)}</p>{content}</section>'
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]], kinds: Sequence[str] = ()) -> str:
-    """A table, the greater part of a long one folded; `kinds` are the rows' classes.
+    """Return a table, the greater part of a long one folded; `kinds` are the rows' classes.
 
-    On a narrow screen each row is a paragraph in which a cell has its column's name before it.
+    On a narrow screen each row is a paragraph, with a column's name before each cell.
     """
     if not rows:
         return nothing()
@@ -93,10 +93,10 @@ def _long(cell: object) -> str:
 
 
 def cut(shown: int, total: int, what: str, which: str) -> str:
-    """What a section left out, if it did."""
+    """Return a note about the omitted rows of a section, if there are any."""
     return f'<p class="how">{shown:,} of {total:,} {escape(what)} shown, {escape(which)}.</p>' if total > shown else ""
 
 
 def maybe(value: Any, told: Callable[[Any], str]) -> str | None:
-    """A value as it is told; nothing of none."""
+    """Return the text of a value; None for None."""
     return None if value is None else told(value)

@@ -1,6 +1,6 @@
-"""What the pipeline prints for people: entries and reports are other machines' text, so it is escaped here.
+"""The pipeline's output for people: entries and reports are other machines' text, so it is escaped here.
 
-The rule is the farm's own (`bridge.api.printable`); a test checks that the pipeline prints by this module only.
+The rule is the farm's own (`bridge.api.printable`); a test checks that the pipeline prints only through this module.
 """
 
 import csv
@@ -38,7 +38,7 @@ def print_csv(rows: Iterable[Sequence[Any]]) -> None:
 
 
 def print_table(shown: Table, rows: Iterable[Sequence[str]]) -> None:
-    """Fill a table and print it; what its cells hold is text, and no markup."""
+    """Fill a table and print it; its cells are text without markup."""
     for row in rows:
         shown.add_row(*(Text(printable(cell)) for cell in row))
     Console().print(shown)
@@ -51,7 +51,7 @@ def overwrite_line(text: str) -> None:
 
 
 def span(milliseconds: int) -> str:
-    """A duration by its two largest units."""
+    """Return a duration in its two largest units."""
     left, parts = milliseconds // 1000, []
     for name, seconds in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
         number, left = divmod(left, seconds)

@@ -1,20 +1,20 @@
 """`garlicfarm pipeline query "SQL"`: DuckDB over the tables of an output directory. No JVM is started.
 
-Each table is a view over the Parquet files of which it consists at this moment, by its log.
+Each table is a view over its current Parquet files, from its log.
 
-Nothing can be changed by a query: the connection is in memory, may open the files of the tables and no other, not even
-what lies beside them (`names.sqlite`, the salt of the pseudonyms), may not have its settings changed, and takes one
-statement that selects. DuckDB's own settings enforce all this, since SQL is too large a language to be searched for
-forbidden words. Only the kind of the statement is checked here, since EXPLAIN ANALYZE executes what it explains.
+A query cannot change anything. The connection is in memory, may open only the files of the tables, excluding their
+neighbors (`names.sqlite`, the salt of the pseudonyms), has locked settings, and accepts one SELECT statement. DuckDB's
+own settings enforce all this, since SQL is too large a language to search it for forbidden words. Only the kind of the
+statement is checked here, since EXPLAIN ANALYZE executes its statement.
 
-Rows are handed on as they are found: an answer may be larger than the memory. What DuckDB itself must hold, to sort or
-to group, may be `MEMORY_LIMIT` and is never put on the disk.
+Rows are passed on as they are found: an answer may be larger than the memory. DuckDB's own memory, for sorting or
+grouping, is limited to `MEMORY_LIMIT` and never moved to the disk.
 
 While the pipeline runs, files are merged and replaced; a query that loses a file before it has given rows is repeated
-with the files of that moment. A report asks many questions, and its page is to be of one moment. So `of_one_version`
-opens the log of each table once and answers all of them on one connection.
+with the current files. A report asks many questions, and its page must show one moment. So `of_one_version` opens the
+log of each table once and answers all of them on one connection.
 
-An empty answer does not say why it is empty. So an answer names those of the tables that it reads which have no rows.
+An empty answer does not show why it is empty. So an answer names the empty ones among the tables that it reads.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -48,21 +48,21 @@ TABLES |= {name: arrow_schema(columns) for name, columns in (DERIVED | {"closest
 
 
 class QueryError(Exception):
-    """The query was not answered: the text tells the user why."""
+    """The query was not answered; the text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Names of the columns, each once, and the rows, which can be gone through once."""
+    """Names of the columns, each once, and the rows, which can be iterated once."""
 
     columns: tuple[str, ...]
     rows: Iterator[tuple[Any, ...]]
     empty: tuple[str, ...] = ()
-    """Tables that the query reads and that have no rows."""
+    """The empty tables that the query reads."""
     has_rows: bool = True
 
     def documents(self) -> Iterator[dict[str, Any]]:
-        """The rows as objects."""
+        """Return the rows as objects."""
         return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
 
 
@@ -81,7 +81,7 @@ def of_one_version(output: Path, read: Callable[[Ask], Read]) -> Read:
 
 
 def refuse_without_tables(output: Path) -> None:
-    """Raises QueryError when no run has made a table there."""
+    """Raise QueryError if no run has made a table there."""
     if not any((output / name).exists() for name in TABLES):
         raise QueryError(
             f"{output} does not contain tables; make them with `garlicfarm pipeline run --output {output}`"
@@ -161,7 +161,7 @@ class _OpenTables:
                 return found.fetchmany(ROWS_AT_ONCE)
 
         columns = _distinct_names([column[0] for column in found.description or ()])
-        # Whether all files are there is known when the first rows are.
+        # Only the first rows show whether all files exist.
         first = following()
         rest = iter(following, [])
         return Answer(columns, chain(first, chain.from_iterable(rest)), empty, bool(first))
@@ -177,7 +177,7 @@ def _read_by(sql: str) -> frozenset[str]:
         sql.encode()
     except UnicodeEncodeError as error:
         raise QueryError("the query is not text in UTF-8") from error
-    # In a connection without the views, of which it would name nothing, and closed to files, which it would open.
+    # This connection lacks the views, which would hide names, and is closed to files, which it would open.
     with duckdb.connect(":memory:", config={"enable_external_access": "false", **NO_EXTENSIONS}) as apart:
         _make_macros(apart)
         try:
@@ -188,7 +188,7 @@ def _read_by(sql: str) -> frozenset[str]:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Turns the error that DuckDB makes of Ctrl-C back into KeyboardInterrupt."""
+    """Convert DuckDB's error for Ctrl-C back into KeyboardInterrupt."""
     try:
         yield
     except RuntimeError as error:
@@ -198,7 +198,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def _distinct_names(names: Sequence[str]) -> tuple[str, ...]:
-    """The names of the columns, with a number behind those that are there already."""
+    """Return the names of the columns, with a number after repeated ones."""
     taken: list[str] = []
     for name in names:
         numbered = (f"{name}_{number}" for number in range(2, len(names) + 2))
@@ -219,7 +219,7 @@ def _lock(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> None:
 
 
 def _make_macros(connection: duckdb.DuckDBPyConnection) -> None:
-    """The functions that named answers use under Spark's names."""
+    """Create the functions with Spark's names, for the named answers."""
     for macro in MACROS:
         connection.execute(macro)
 
@@ -228,7 +228,7 @@ def _make_view(connection: duckdb.DuckDBPyConnection, name: str, files: Sequence
     if not files:
         connection.register(name, columns.empty_table())
         return
-    # The empty table tells columns that old files lack. In a schema of its own it is not among those of SHOW TABLES.
+    # The empty table adds columns that old files lack. In a separate schema it is not listed by SHOW TABLES.
     connection.register("_empty", columns.empty_table())
     connection.execute(f"CREATE TABLE bare.{name} AS SELECT * FROM _empty")  # noqa: S608 - own names
     connection.unregister("_empty")
@@ -246,7 +246,7 @@ def _words(error: Exception) -> str:
     if isinstance(error, duckdb.OutOfMemoryException):
         return f"the query needs more than {MEMORY_LIMIT} of memory: select fewer columns or a shorter time, or group"
     lines = str(error).strip().split("\n\n", maxsplit=1)[0].splitlines()
-    # DuckDB suggests names of its own catalog, of which a query here opens none.
+    # DuckDB suggests names of its own catalog, which a query here cannot use.
     own = [line.strip() for line in lines if not line.startswith('Did you mean "pg_')]
     is_table = isinstance(error, duckdb.CatalogException) and own[0].startswith("Catalog Error: Table")
     return " ".join([*own, f"There are {', '.join(TABLES)}"] if is_table else own)

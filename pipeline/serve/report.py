@@ -1,16 +1,16 @@
-"""One self-contained page about farms: whether their servers are healthy, how they fared, what led and published.
+"""One self-contained page about farms: the health of their servers now and before, leaders and publishers.
 
     tables ─▶ queries (`query.py`) ─┬▶ verdict, servers (`verdict.py`)         ─┬▶ one HTML file (`page.py`)
                                     ├▶ named answers (`answer_sections.py`)    ─┤
                                     └▶ charts as SVG (`charts.py`)             ─┘
 
-Each section asks the tables one question, so the page shows nothing that a query would not. All questions see one
-version of each table, so the sections agree with each other while a run writes. What goes wrong comes first: the
-verdict, then what burns its error budget, then the servers, the worst at the top. A page of a large farm stays small,
-because it shows the worst of everything and says what it left out.
+Each section sends one query to the tables, so the page shows only results of queries. All queries read one version of
+each table, so the sections agree with each other while a run writes. Problems come first: the verdict, then burning
+error budgets, then the servers, the worst at the top. A page of a large farm stays small, because it shows the worst of
+everything and the number of omitted rows.
 
-The page has no script and loads nothing. Its Content-Security-Policy allows the one style sheet in it, by its hash,
-and forbids everything else, even if a text in the tables gets a browser to try. On a narrow screen a table becomes a
+The page has no script and loads nothing. Its Content-Security-Policy allows its one style sheet, by its hash, and
+forbids everything else, even if a text in the tables makes a browser try. On a narrow screen a table becomes a
 list, and charts are drawn narrower (`charts.py`). Destinations are named by their pseudonyms; only
 `--show-destinations` looks up their addresses.
 """
@@ -47,11 +47,11 @@ from pipeline.tables.names import read_names
 SERVERS_SHOWN, DESTINATIONS_SHOWN, DETECTIONS_SHOWN, RUNS_SHOWN, NAMED = 200, 200, 100, 300, 10
 """Rows of a table, the worst or newest first, and servers that the verdict names."""
 STRIPS_SHOWN, LINES_SHOWN, STRETCHES, MASTERS_SHOWN = 40, 8, 120, 10
-"""Servers that are drawn, the worst first, the parts into which their time is divided, and masters with a drawing."""
+"""Drawn servers, the worst first, the parts into which their time is divided, and masters with a drawing."""
 FARM_LETTERS = 12
 OLD_MS = 24 * 3600 * 1000
 """Tables that end longer ago are old, or were generated."""
-"""As much of a farm's name as stands before a server, where there are several farms."""
+"""The number of letters of a farm's name that precede a server, if there are several farms."""
 _FARED = f"""
     WITH windows AS (SELECT *, row_number() OVER in_order - 1 AS place, count(*) OVER (PARTITION BY farm) AS windows,
                        coalesce(window_start - lag(window_end) OVER in_order
@@ -67,9 +67,9 @@ _FARED = f"""
                        sum(availability) / (max(windows) - min(place)) AS availability
                      FROM fared GROUP BY farm, server_id)
 """  # noqa: S608 - own names
-"""Windows of each farm numbered and cut into stretches of a few; servers as they fared from their first report to the
-end: in a window without a report a server has no row, and was not available. Where no server of a farm has a row, for
-longer than any reporting period, the farm as a whole stood still: a gap, which ends a run of windows."""
+"""Windows of each farm, numbered and cut into stretches of a few; servers from their first report to the end. In a
+window without a report a server has no row, and was not available. If no server of a farm has a row for longer than any
+reporting period, the farm as a whole was stopped: a gap, which ends a run of windows."""
 
 
 def make_report(
@@ -98,7 +98,7 @@ def _page(ask: Ask, names: dict[str, str], made_at: datetime, objective_percent:
 
 
 def _sections(page: "_Page", servers: Sequence[Server], objective_percent: float) -> list[str]:
-    """What follows the verdict, in order."""
+    """Return the sections after the verdict, in order."""
     ask, called = page.ask, Names(page.farm, page.server, page.destination)
     return [
         section(
@@ -164,7 +164,7 @@ def _sections(page: "_Page", servers: Sequence[Server], objective_percent: float
 def _verdict(
     servers: Sequence[Server], ends: dict[str, FarmEnd], made_at: datetime, name_of: Callable[[Server], str]
 ) -> str:
-    """How many servers are healthy; where the tables end too long ago to know, that this is not known."""
+    """Return the number of healthy servers; if the tables end too long ago, that it is not known."""
     known = [each for each in servers if each.state.counts]
     healthy = sum(each.state is State.HEALTHY for each in known)
     counted = f"{healthy:,} of {len(known):,} server{'' if len(known) == 1 else 's'}"
@@ -174,7 +174,7 @@ def _verdict(
         kind, head = "warn", "Nothing is known yet: no server has reported"
     elif stale:
         where = "" if len(ends) == 1 else f" of {stale:,} of {len(ends):,} farms"
-        # Tables of long ago are old or generated; only of the last day it may be an outage that is not known.
+        # Old tables are past or generated; only for the last day the missing part may be an outage.
         is_old = stale_ms >= OLD_MS
         ended = f"The tables end {span(stale_ms)} ago" if is_old else f"Nothing is known of the last {span(stale_ms)}"
         kind, head = "warn", f"{ended}{where}"
@@ -208,31 +208,31 @@ def _reach(end: FarmEnd, *, alone: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """What the sections share: the tables, addresses behind pseudonyms, and whether a server needs its farm's name."""
+    """The common data of the sections: the tables, the addresses of pseudonyms, and the need for farm names."""
 
     ask: Ask
     names: dict[str, str]
     several: bool
 
     def name_of(self, server: Server) -> str:
-        """How a server is called."""
+        """Return the name of a server."""
         return self.server(server.farm, server.server_id)
 
     def farm(self, farm: str | None) -> str:
-        """What stands before something of a farm, where there are several."""
+        """Return the prefix of a farm, if there are several."""
         return f"{farm[:FARM_LETTERS]} · " if self.several and farm else ""
 
     def server(self, farm: str | None, server_id: int | None) -> str:
-        """How a server is called."""
+        """Return the name of a server."""
         return self.farm(farm) + ("unknown" if server_id is None else f"server {server_id}")
 
     def destination(self, destination: str) -> str:
-        """How a destination is called."""
+        """Return the name of a destination."""
         address = self.names.get(destination)
         return destination if address is None else f"{address}.b32.i2p"
 
     def servers(self, servers: Sequence[Server]) -> str:
-        """The last report of each."""
+        """Return the last report of each server."""
         kinds = {State.HEALTHY: "", State.REMOVED: "", State.UNHEALTHY: "warn", State.UNDATED: "warn"}
         rest = ", ".join(f"{number:,} {state.value}" for state, number in count(servers[SERVERS_SHOWN:]).items())
         return table(
@@ -253,21 +253,21 @@ class _Page:
         ) + cut(min(len(servers), SERVERS_SHOWN), len(servers), "servers", f"the worst; the rest: {rest}")
 
     def availability(self) -> str:
-        """A strip for each of the worst."""
+        """Return a strip for each of the worst."""
         value = "sum(coalesce(f.availability, 0)) / count(*)"
         drawn = strips(self._stretches("availability", STRIPS_SHOWN, value))
         total, least = self._rest("availability", STRIPS_SHOWN, "min(availability)")
         return drawn + cut(STRIPS_SHOWN, total, "servers", f"the worst; the rest: at least {least or 0:.1%}")
 
     def lag(self) -> str:
-        """A line for each of the worst."""
+        """Return a line for each of the worst."""
         order = "lag DESC NULLS LAST"
         drawn = lines(self._stretches(order, LINES_SHOWN, "max(f.job_lag_p95_ms)"), "ms")
         total, most = self._rest(order, LINES_SHOWN, "max(lag)")
         return drawn + cut(LINES_SHOWN, total, "servers", f"the worst; the rest: at most {most or 0:,.1f} ms")
 
     def _rest(self, order: str, shown: int, value: str) -> tuple[int, float | None]:
-        """How many servers there are, and a value of those that are not shown."""
+        """Return the number of servers, and a value of the omitted ones."""
         (row,) = self.ask(
             f"""{_FARED} SELECT (SELECT count(*) FROM servers) AS total, {value} AS value
                 FROM (SELECT * FROM servers ORDER BY {order}, farm, server_id OFFSET {shown})"""  # noqa: S608 - own names
@@ -275,7 +275,7 @@ class _Page:
         return row["total"], row["value"]
 
     def _stretches(self, order: str, shown: int, value: str) -> list[Series]:
-        """A value for each stretch of each server that is shown; DuckDB returns no more than can be drawn."""
+        """Return a value for each stretch of each shown server; DuckDB returns no more than can be drawn."""
         rows = self.ask(
             f"""{_FARED}, shown AS (SELECT *, row_number() OVER (ORDER BY {order}, farm, server_id) AS rank
                                     FROM servers ORDER BY rank LIMIT {shown})
@@ -293,7 +293,7 @@ class _Page:
         ]
 
     def detection(self) -> str:
-        """How fast losses were noticed."""
+        """Return the delay of noticed losses."""
         rows = self.ask(
             f"""SELECT *, count(*) OVER () AS total FROM detections
                 ORDER BY coalesce(suspect_at, dead_at) DESC LIMIT {DETECTIONS_SHOWN}"""  # noqa: S608 - own names
@@ -322,7 +322,7 @@ class _Page:
         return drawn + told + cut(len(rows), _total(rows), "detections", "the newest")
 
     def leaders(self) -> str:
-        """Who led when."""
+        """Return the leaders over time."""
         rows = self._runs("leaderships")
         bars = [
             Bar(
@@ -337,7 +337,7 @@ class _Page:
         return timeline(bars) + cut(len(rows), _total(rows), "terms", "the newest")
 
     def publishers(self) -> str:
-        """A drawing for each master: those of a server that publishes for several would cover each other."""
+        """Return a drawing for each master: one server that publishes for several would have overlapping bars."""
         rows = self._runs("publishers")
         often = Counter(row["master"] for row in rows)
         masters = sorted(often, key=lambda master: (-often[master], master))
@@ -361,7 +361,7 @@ class _Page:
         return Bar(name, row["first_at"], row["last_at"], text, row["server_id"] or 0)
 
     def destinations(self) -> str:
-        """The worst."""
+        """Return the worst destinations."""
         rows = self.ask(
             f"""SELECT *, count(*) OVER () AS total, max(healthy) OVER () AS best FROM (
                   SELECT farm, destination, server_id, sum(healthy_share * reports) / sum(reports) AS healthy,
@@ -386,7 +386,7 @@ class _Page:
         return told + cut(len(rows), _total(rows), "destinations", f"the worst; the rest: at least {least} healthy")
 
     def quarantine(self) -> str:
-        """By reason."""
+        """Return the refused entries by reason."""
         rows = self.ask(
             "SELECT reason, count(*) AS entries, max(index) AS last FROM quarantine GROUP BY ALL ORDER BY 2 DESC, 1"
         )
@@ -398,7 +398,7 @@ def _total(rows: Sequence[dict[str, Any]]) -> int:
 
 
 def _points(rows: list[dict[str, Any]]) -> list[tuple[datetime, float | None]]:
-    """The values of one server, with nothing from the end of a run of windows on."""
+    """Return the values of one server, with a gap after the end of each run of windows."""
     points: list[tuple[datetime, float | None]] = []
     for row, following in zip_longest(rows, rows[1:]):
         points.append((row["moment"], row["value"]))

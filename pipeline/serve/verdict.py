@@ -1,14 +1,15 @@
-"""How each server is at the end of the tables, by the rules of the watch, and what that makes of all of them.
+"""The state of each server at the end of the tables, by the rules of the watch, and the verdict over all of them.
 
-    last report ─▶ `RouterWatch` ─▶ healthy or unhealthy ─▶ how far log time went on since ─▶ silent
+    last report ─▶ `RouterWatch` ─▶ healthy or unhealthy ─▶ the advance of log time since then ─▶ silent
 
-The watch's own state of a server (`current_watched`) counts where there is one, since it knows the reports before the
-last; a run without the watch has none, and then the last report decides alone. Silence is judged here in any case: by
-the end of the tables, not by the last change that the watch wrote. A server of the last configuration that never
-reported is not healthy either; one that is silent and no longer in the configuration was removed, and is not counted.
+The watch's own state of a server (`current_watched`) counts if it exists, since it includes the reports before the
+last; a run without the watch has none, and then the last report decides alone. Missing reports are judged here in any
+case: by the end of the tables, not by the last change that the watch wrote. A server of the last configuration that
+never reported is not healthy either; a `silent` one outside the configuration was removed, and is not counted.
 
-Log time stands still when a whole farm does. So a farm whose tables end longer before the present than its servers may
-be silent, and half a minute for the pipeline, is *stale*: how its servers were at the end is no statement about now.
+Log time stops when a whole farm does. So a farm is *stale* if its tables end longer before the present than its servers
+may go without a report, plus half a minute for the pipeline: the servers' last state then does not describe the
+present.
 """
 
 from collections.abc import Sequence
@@ -31,11 +32,11 @@ from pipeline.watch.machine import (
 )
 
 PIPELINE_MS = 30_000
-"""How long an entry may be on its way into the tables of a pipeline that works: a trigger and a batch."""
+"""The maximum delay of an entry into the tables of a working pipeline: a trigger and a batch."""
 
 
 class State(Enum):
-    """How a server is, the worst first."""
+    """The state of a server, the worst first."""
 
     NEVER = "never reported"
     SILENT = SILENT
@@ -46,13 +47,13 @@ class State(Enum):
 
     @property
     def counts(self) -> bool:
-        """Whether it is a server of the farm."""
+        """True if it is a server of the farm."""
         return self is not State.REMOVED
 
 
 @dataclass(frozen=True, slots=True)
 class FarmEnd:
-    """Where the tables of a farm end, and how long its servers may be silent. Times in ms; None is unknown."""
+    """The end of a farm's tables, and the limit of its servers for reports. Times in ms; None is unknown."""
 
     farm: str
     index: int
@@ -60,7 +61,7 @@ class FarmEnd:
     silent_after_ms: int
 
     def stale_ms(self, now: datetime) -> int:
-        """How long before `now` the tables end, if that is too long to call a server healthy by them; else 0."""
+        """Return the time from the end of the tables to `now` if it is too long to call a server healthy; else 0."""
         if self.log_time is None:
             return 0
         behind_ms = _ms(now) - _ms(self.log_time)
@@ -79,12 +80,12 @@ class Server:
 
 
 def farm_ends(ask: Ask) -> dict[str, FarmEnd]:
-    """Where the tables of each farm end."""
+    """Return the end of each farm's tables."""
     return {end.farm: end for end in map(_end, ask("SELECT farm, index, log_time, period_ms FROM current_farm"))}
 
 
 def servers_now(ask: Ask, ends: dict[str, FarmEnd]) -> list[Server]:
-    """All servers that reported or should, the worst first."""
+    """Return all servers that reported or should, the worst first."""
     watched = {_key(row): row for row in ask("SELECT * FROM current_watched")}
     reports = {_key(row): row for row in ask("SELECT * FROM current_routers")}
     configured = {
@@ -106,12 +107,12 @@ def servers_now(ask: Ask, ends: dict[str, FarmEnd]) -> list[Server]:
 
 
 def count(servers: Sequence[Server]) -> dict[State, int]:
-    """How many are in which state, the worst first; without those of which there is none."""
+    """Return the number of servers in each state, the worst first; without empty states."""
     return {state: len([*same]) for state, same in groupby(servers, key=lambda each: each.state)}
 
 
 def _badness(server: Server) -> tuple[int, int, float, str, int]:
-    """Sorts the worst first: by state, then the longest silent, then the one that lags most."""
+    """Return a sort key: the worst state first, then the oldest report, then the largest lag."""
     lag_ms = server.report.get("job_lag_ms") or 0.0
     return [*State].index(server.state), -(server.age_ms or 0), -lag_ms, server.farm, server.server_id
 
@@ -127,7 +128,7 @@ def _end(row: dict[str, Any]) -> FarmEnd:
 
 
 def _judged(report: dict[str, Any], watched: dict[str, Any] | None, end: FarmEnd | None) -> tuple[State, int | None]:
-    """The state, and how long before the end of the tables the report was committed."""
+    """Return the state, and the time from the report's commit to the end of the tables."""
     reported = report["log_time"]
     if reported is None or end is None or end.log_time is None:
         return State.UNDATED, None
@@ -142,7 +143,7 @@ def _judged(report: dict[str, Any], watched: dict[str, Any] | None, end: FarmEnd
         healthy_destinations=report["healthy_destinations"] or 0,
     )
     watch, _ = RouterWatch().saw(seen, rules)
-    # What the watch says of a silence that this report ended is over.
+    # A silence before this report is over, regardless of the watch's record.
     if watched is not None and not (watched["state"] == SILENT and watched["at"] <= reported):
         watch = replace(watch, state=watched["state"])
     watch, _ = watch.passed(_ms(end.log_time), rules)

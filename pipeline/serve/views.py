@@ -1,16 +1,16 @@
-"""`garlicfarm pipeline views`: SQL by which other programs open the tables in DuckDB.
+"""`garlicfarm pipeline views`: SQL with which other programs open the tables in DuckDB.
 
     garlicfarm pipeline views ─▶ farm.sql ─▶ farm.duckdb ─▶ a BI tool over JDBC or ODBC, Grafana, a notebook
 
-`query` reads the files of which a table consists at that moment. A program that stays connected would lose them when
-they are merged. So each view asks the table's own log anew at every query (`delta_scan`, of DuckDB's extension
-`delta`), and a database of these views is never stale and holds no rows. The questions by name are views as well, by
-their standard objective, with the functions of Spark that they are written with.
+`query` reads the present files of a table. A program that stays connected would lose them when they are merged. So each
+view reads the table's own log at every query (`delta_scan`, of DuckDB's extension `delta`), and a database of these
+views is never stale and does not hold rows. The named questions are views as well, with their default objective, and
+with the Spark functions that they use.
 
-A view can only be made over a table that is there, and one statement that fails ends the script. So a table that no run
-has made yet is a view with its columns and without rows, and a comment in the SQL says so.
+A view can only be made over an existing table, and one statement that fails ends the script. So a table that no run has
+made yet is a view with its columns and without rows, with a comment in the SQL.
 
-A module of its own: `query` must answer without a network, so without that extension.
+A module of its own: `query` must work without a network, so without that extension.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ _HEAD = """\
 
 
 def view_statements(output: Path) -> Iterator[str]:
-    """The script, statement by statement. Raises QueryError when there are no tables."""
+    """Yield the script, statement by statement. Raise QueryError when there are no tables."""
     refuse_without_tables(output)
     place = output.resolve()
     yield _HEAD.format(output=" ".join(str(place).splitlines()))

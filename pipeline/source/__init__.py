@@ -1,1 +1,1 @@
-"""Where rows come from: a farm's log, and the traces of its nodes, as Spark's data sources `farm` and `farm_events`."""
+"""The sources of rows: a farm's log, and the traces of its nodes, as Spark's data sources `farm` and `farm_events`."""

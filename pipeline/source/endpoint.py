@@ -1,10 +1,10 @@
 """One HTTP connection to one node's control endpoint, from a process that shares nothing with the farm.
 
-    /run/…/control.sock           a Unix socket: a user that may open it may read
+    /run/…/control.sock           a Unix socket: users with the right to open it may read
     https://192.168.7.5:7650      TCP: the node must show one of the pinned certificates, then it is sent the token
 
-No authority signs a control endpoint's certificate, so names and authorities prove nothing: the certificate itself is
-compared, by its SHA-256, before a byte of the token leaves this process.
+A control endpoint's certificate is not signed by an authority, so names and authorities prove nothing: the certificate
+itself is compared, by its SHA-256, before a byte of the token leaves this process.
 """
 
 import hashlib
@@ -23,9 +23,9 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 TIMEOUT_SECONDS = 10.0
-"""How long a pause between two bytes may be."""
+"""The limit of a pause between two bytes."""
 ANSWER_SECONDS = 60.0
-"""How long a whole answer may take, however short its pauses are."""
+"""The limit of a whole reply, including replies with short pauses."""
 RESPONSE_LIMIT_BYTES = 64 * 1024 * 1024
 READ_AT_ONCE_BYTES = 1024 * 1024
 CREDENTIAL_LIMIT_BYTES = 1024 * 1024
@@ -34,19 +34,19 @@ _PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----
 
 
 class CredentialError(Exception):
-    """A token or certificate file cannot be used; the text says which and why."""
+    """A token or certificate file cannot be used; the text has the file and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What TCP endpoints are asked with: a token, and the fingerprints of which one must be shown. Picklable."""
+    """The access to TCP endpoints: a token, and the accepted fingerprints. Picklable."""
 
     token: str = field(default="", repr=False)
     fingerprints: frozenset[bytes] = frozenset()
 
 
 def load_credentials(token_file: Path | None, certificate_file: Path | None) -> Credentials:
-    """Reads both files; the second holds one or more certificates in PEM. Raises CredentialError."""
+    """Read both files; the second holds one or more certificates in PEM. Raise CredentialError."""
     token = "" if token_file is None else _read(token_file).strip()
     prints = [] if certificate_file is None else _fingerprints(_read(certificate_file))
     if token_file is not None and not (token and token.isascii() and token.isprintable()):
@@ -79,10 +79,10 @@ def _fingerprints(text: str) -> list[bytes]:
 
 
 def check_answering_user(connected: socket.socket, path: str, own_user_id: int | None = None) -> None:
-    """Raise PermissionError unless the process on the other side of a Unix socket is run by this user or by root."""
+    """Raise PermissionError unless this user or root runs the process on the other side of a Unix socket."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
-        return  # This system does not say; the socket's directory and mode alone decide.
+        return  # This system does not provide it; the socket's directory and mode alone decide.
     _, user_id, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
     if user_id not in {os.geteuid() if own_user_id is None else own_user_id, 0}:
         raise PermissionError(
@@ -133,7 +133,7 @@ class _PinnedConnection(http.client.HTTPConnection):
 
 
 class Endpoint:
-    """A connection to one node; a context manager. Raises OSError, HTTPException, ValueError or TypeError."""
+    """A connection to one node; a context manager. It raises OSError, HTTPException, ValueError or TypeError."""
 
     def __init__(self, address: str, credentials: Credentials, patience_s: float | None = None) -> None:
         self.address = address
@@ -160,14 +160,14 @@ class Endpoint:
         self._connection.close()
 
     def get(self, target: str) -> dict[str, Any]:
-        """The JSON object at `target`."""
+        """Return the JSON object at `target`."""
         status, answer = self._exchange("GET", target, None)
         if status != http.client.OK:
             raise ValueError(f"status {status}: {json.dumps(answer)[:200]}")
         return answer
 
     def post(self, target: str, body: Mapping[str, object] | bytes) -> dict[str, Any]:
-        """The JSON object that answers `body`, also if it is a refusal with a reason, unless it holds `error`."""
+        """Return the JSON object in reply to `body`, also a refusal with a reason, unless it holds `error`."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         status, answer = self._exchange("POST", target, content)
         if "error" in answer:
@@ -188,7 +188,7 @@ class Endpoint:
 
 
 def _whole(response: http.client.HTTPResponse) -> bytes:
-    """The body of an answer, within bounds of size and time."""
+    """Return the body of a reply, within limits of size and time."""
     ends_at, pieces, size_bytes = time.monotonic() + ANSWER_SECONDS, list[bytes](), 0
     while piece := response.read1(READ_AT_ONCE_BYTES):
         pieces.append(piece)
@@ -197,9 +197,9 @@ def _whole(response: http.client.HTTPResponse) -> bytes:
             raise ValueError(f"the answer is larger than {RESPONSE_LIMIT_BYTES} bytes")
         if time.monotonic() > ends_at:
             raise TimeoutError(f"the answer was not complete after {ANSWER_SECONDS:.0f} s")
-    response.close()  # all of it was taken: the connection is free for the next question
+    response.close()  # the whole body was read: the connection is free for the next request
     return b"".join(pieces)
 
 
 LOST = (OSError, http.client.HTTPException, ValueError, TypeError)
-"""How a connection fails."""
+"""The errors of a failed connection."""

@@ -1,22 +1,23 @@
-"""The Spark data source `farm_events`: what happened on the nodes, from their traces (`pipeline/schemas.py`, EVENTS).
+"""The Spark data source `farm_events`: events of the nodes, from their traces (`pipeline/schemas.py`, EVENTS).
 
     spark.readStream.format("farm_events").option("node", "a/control.sock,b/control.sock").load()
     spark.read.format("farm_events").option("files", "traces/*.jsonl").load()
 
-A trace is not a log: it is a ring in a node's memory, each node dates its events by its own clock, and a restart begins
-the ring anew. So, other than with `farm`:
+A trace is not a log: it is a ring in a node's memory, each node dates its events by its own clock, and a restart
+empties the ring. So, unlike `farm`:
 
-* *All* nodes are read, not the first that answers. One that does not answer is passed over, and read when it is back.
+* *All* nodes are read, not the first that replies. An unresponsive node is skipped, and read when it is back.
 * An offset names for each node its generation, which a restart raises, and the next cursor in it.
-* What a node had overwritten, or took with it after a batch was planned, leaves one row of kind `events-lost`. A batch
-  that is repeated after a crash of the pipeline gives the same rows for as long as the rings still hold them.
-* `clock_offset_ms` is the node's clock less log time, both out of one view that is asked for when a batch is planned;
-  it is part of the offset.
+* Events that a node had overwritten, or lost by a restart after a batch was planned, leave one row of kind
+  `events-lost`. A batch that is repeated after a crash of the pipeline gives the same rows while the rings still hold
+  them.
+* `clock_offset_ms` is the node's clock less log time, both from one view that is requested when a batch is planned; it
+  is part of the offset.
 
-`files` are lines of JSON, each an event as `/v1/events` gives it; an offset in one is a number of bytes.
+`files` are lines of JSON, each an event from `/v1/events`; an offset in a file is a number of bytes.
 
 Options: `node` or `files`, separated by commas; `tokenFile` and `certificate` as for `farm`; `farm`: the cluster id of
-the farm that files are of, which their lines do not tell.
+the farm of the files, which their lines do not contain.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,21 +53,21 @@ class FarmEventsDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name by which `format()` finds it."""
+        """Return the name for `format()`."""
         return "farm_events"
 
     def schema(self) -> StructType:
-        """An event."""
+        """Return the schema of an event."""
         return EVENTS
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """All that the traces hold now."""
+        """Return a reader of the current content of the traces."""
         del schema
         return FarmEventsBatchReader(self._traces())
 
     # Spark looks the method up by this name.
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """What happens, as it happens."""
+        """Return a reader of events as they happen."""
         del schema
         return FarmEventsStreamReader(self._traces())
 
@@ -99,9 +100,9 @@ class _TraceReader:
         self._traces = traces
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Rows of one stretch."""
+        """Yield the rows of one stretch."""
         if partition.value is None:
-            return  # so Spark asks where nothing was planned
+            return  # Spark's partition for an empty plan
         if not isinstance(partition, StretchOfTrace):
             raise FarmLogError(f"the source 'farm_events' cannot read the partition {partition!r}")
         rows: list[EventRow] = []
@@ -116,12 +117,12 @@ class _TraceReader:
             yield _record_batch(rows, farm)
 
     def _ends(self, start: dict[str, str]) -> dict[str, str]:
-        """Up to where each trace can be read; one that does not answer stays where it is."""
+        """Return the end of each trace, unchanged for an unresponsive node."""
 
         def end(trace: Trace) -> str | None:
             return trace.end(start.get(trace.name))
 
-        # At the same time: a node that hangs takes ten seconds.
+        # Concurrently: a hanging node takes ten seconds.
         with ThreadPoolExecutor(min(len(self._traces), ASKED_AT_ONCE)) as asking:
             found = zip(self._traces, asking.map(end, self._traces), strict=True)
             return {**start, **{trace.name: where for trace, where in found if where is not None}}
@@ -138,7 +139,7 @@ class FarmEventsBatchReader(_TraceReader, DataSourceReader):
     """The traces at the time of planning."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One partition for each trace."""
+        """Return one partition for each trace."""
         return self._between({}, self._ends({}))
 
 
@@ -151,11 +152,11 @@ class FarmEventsStreamReader(_TraceReader, DataSourceStreamReader, SupportsTrigg
         self._until: dict[str, str] | None = None
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
-        """Everything that a trace still holds is wanted."""
+        """Return the empty offset, before all events in the traces."""
         return {}
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
-        """Up to where each trace can be read. Rings are small, so that all of it is taken at once."""
+        """Return the end of each trace. Rings are small, so a batch takes all of it."""
         del limit
         if not self._available_now:
             return self._ends(start)
@@ -165,15 +166,15 @@ class FarmEventsStreamReader(_TraceReader, DataSourceStreamReader, SupportsTrigg
         return {**start, **moved}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The run has an end, which the planning of its first batch fixes.
+        """Plan the end of the run with its first batch.
 
-        Without this method Spark makes one batch of such a run, and if that is one which a crash interrupted, nothing
-        behind it is read.
+        Without this method Spark makes one batch of such a run. If a crash interrupted that batch, the events after it
+        are not read.
         """
         self._available_now = True
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
-        """One partition for each trace in which something happened."""
+        """Return one partition for each trace with new events."""
         return self._between(start, end)
 
 

@@ -4,34 +4,34 @@
     spark.readStream.format("farm").option("directory", "backup/node-1").option("start", "5000").load()
     spark.readStream.format("farm").option("farms", "farms.toml").load()
 
-A stream's offset says for each farm which entry is read next, `{"farms": {CLUSTER: INDEX}}`, and where a farm began
-that is new in the batch (`begins`). So farms join and leave without a new checkpoint, and one that comes back goes on
-where it was. Of a directory it also says log time at that entry (`times`), so that planning the next batch searches no
-segment before it for clock entries. Indexes never change their entry once committed, so a range that is read again
-after a crash gives the same rows: replay is exact by construction, and no acknowledgement to the farm is needed. Rows
-are what the entries say, in typed columns (`pipeline.schemas.ENTRIES`).
+A stream's offset has the next entry of each farm, `{"farms": {CLUSTER: INDEX}}`, and the first entry of farms that are
+new in the batch (`begins`). So farms join and leave without a new checkpoint, and a farm that returns continues from
+its last entry. For a directory it also has log time at that entry (`times`), so that planning the next batch does not
+search earlier segments for clock entries. Indexes never change their entry once committed, so a range that is read
+again after a crash gives the same rows: replay is exact by construction, without acknowledgements to the farm. Rows are
+decoded entries, in typed columns (`pipeline.schemas.ENTRIES`).
 
-The planner's calls run in one long-lived process and `read` in others: what a reader remembers in `latestOffset` is
-missing in `read`, so a partition carries all that it needs.
+The planner's calls run in one long-lived process and `read` in others: state from `latestOffset` is missing in `read`,
+so a partition carries everything for its reader.
 
-Options, of which `node`, `directory` or `farms` is needed:
+Options; exactly one of `node`, `directory` and `farms` is required:
 
-    node                 control sockets or https://HOST:PORT, separated by commas: any that answers is read
+    node                 control sockets or https://HOST:PORT, separated by commas: the first to reply is read
     tokenFile            the read token of TCP endpoints        certificate   PEM of their certificates
-    directory            a state directory or a copy of one     committedThrough   N, where its own note is missing
+    directory            a state directory or a copy of one     committedThrough   N, if its own note is missing
     farms                a file that names several farms (`pipeline/source/farms.py`)
     start                "oldest" (default), "snapshot" (of a directory), or an index
-    end                  the last index to be read; without it there is no end
+    end                  the last index; without it there is no end
     pageSize             entries per request                    maxEntriesPerBatch   admission limit of a stream
-    entriesPerPartition  how much one task reads; no more than 16 tasks are planned
-    columns              the columns that are wanted, separated by commas
-    entries, servers     only entries that are one of these (`report,clock`), only of these servers
+    entriesPerPartition  entries per task; no more than 16 tasks are planned
+    columns              the selected columns, separated by commas
+    entries, servers     only entries of these kinds (`report,clock`), only of these servers
     since, until         only log time from a moment on, and before a moment (2026-01-31T12:00:00Z)
-    pushFilters          true: a batch read takes Spark's filters (see below)
+    pushFilters          true: a batch read applies Spark's filters (see below)
 
-Spark hands filters to a source only with `spark.sql.python.filterPushdown.enabled`, which is off by default, and ends a
-read by a source that would take them where it is off. So a batch read takes them only if it is told to by the option
-`pushFilters`. Spark has no such thing for columns, nor for streams: there the options say what is wanted.
+Spark passes filters to a source only with `spark.sql.python.filterPushdown.enabled`, which is off by default, and ends
+a read by a source with this ability if it is off. So a batch read applies them only with the option `pushFilters`.
+Spark cannot pass columns, nor filters to streams: the options select there.
 """
 
 import time
@@ -62,14 +62,14 @@ DEFAULT_ENTRIES_PER_PARTITION = 50_000
 DIGITS_MAX = 18
 READ_AT_ONCE = 8
 READ_AHEAD_ENTRIES = 1_000
-"""The longest range that is read as a whole, beside others, before its rows are given."""
+"""The longest range that is read as a whole, concurrently with others, before its rows are given."""
 
 Offset = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is planned at once."""
+    """The limits of planning."""
 
     entries_per_batch: int
     entries_per_partition: int
@@ -77,14 +77,14 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Entries of one farm, and who reads them."""
+    """Entries of one farm, and their reader."""
 
     name: str | None
     ranges: LogRanges
     range: LogRange | SnapshotRange
 
     def batches(self, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-        """Its rows, as far as they are wanted."""
+        """Yield its selected rows."""
         rows = self.ranges.rows(self.range)
         # Ranges of the log were planned by index already.
         if not wanted.times_us.are_open or wanted.kinds is not None or isinstance(self.range, SnapshotRange):
@@ -93,12 +93,12 @@ class Piece:
 
     @property
     def is_short(self) -> bool:
-        """Whether it may be read as a whole."""
+        """True if it may be read as a whole."""
         return isinstance(self.range, LogRange) and self.range.end - self.range.first <= READ_AHEAD_ENTRIES
 
 
 class Task(InputPartition):
-    """What one task of Spark's reads."""
+    """The input of one Spark task."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         super().__init__(tuple(piece.range.value for piece in pieces))
@@ -110,16 +110,16 @@ class FarmDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name by which `format()` finds it."""
+        """Return the name for `format()`."""
         return "farm"
 
     def schema(self) -> StructType:
-        """What an entry says, or the columns of it that are wanted."""
+        """Return the schema of an entry, or its selected columns."""
         columns = self._wanted().columns
         return ENTRIES if columns is None else StructType([ENTRIES[each] for each in columns])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """All that is committed now."""
+        """Return a reader of everything committed now."""
         del schema
         taking = self.options.get("pushFilters", "false").lower()
         if taking not in {"true", "false"}:
@@ -129,7 +129,7 @@ class FarmDataSource(DataSource):
 
     # Spark looks the method up by this name.
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """What is committed, as it comes."""
+        """Return a reader of entries as they are committed."""
         del schema
         return FarmStreamReader(self._farms(), self._wanted(), self._sizes())
 
@@ -190,7 +190,7 @@ class FarmDataSource(DataSource):
 
 
 class _Reader:
-    """What batch and stream have in common: tasks, and reading them."""
+    """The common part of batch and stream: tasks, and reading them."""
 
     def __init__(self, farms: OneFarm | ManyFarms, wanted: Wanted, sizes: Sizes) -> None:
         self._farms = farms
@@ -198,19 +198,19 @@ class _Reader:
         self._sizes = sizes
 
     def __getstate__(self) -> dict[str, Any]:
-        # A task carries where it reads; a thousand farms need not travel with each.
+        # A task carries its places; a thousand farms need not be pickled with each.
         return {"_wanted": self._wanted}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Rows of one task."""
+        """Yield the rows of one task."""
         if partition.value is None:
-            return iter(())  # so Spark asks where nothing was planned
+            return iter(())  # Spark's partition for an empty plan
         if not isinstance(partition, Task):
             raise FarmLogError(f"the source 'farm' cannot read the partition {partition!r}")
         return _batches(partition.pieces, self._wanted)
 
     def _end(self, commit: int) -> int:
-        """One beyond the last entry that is wanted and committed."""
+        """Return one beyond the last selected and committed entry."""
         end = self._wanted.indexes.end
         return commit + 1 if end is None else min(commit + 1, end)
 
@@ -221,7 +221,7 @@ class _Reader:
         places: Mapping[str, Place],
         known: Mapping[str, KnownTime],
     ) -> list[InputPartition]:
-        """Tasks for these entries (first, one beyond the last) of each cluster, and for these snapshots."""
+        """Return tasks for these entries (first, one beyond the last) of each cluster, and for these snapshots."""
         snapshots = [
             Piece(places[cluster].name, places[cluster].ranges, SnapshotRange(index, cluster))
             for cluster, index in covered.items()
@@ -240,14 +240,14 @@ class _Reader:
 
 
 def _known(offset: Offset) -> dict[str, KnownTime]:
-    """Log time at the entries of an offset, where it says it."""
+    """Return log time at the entries of an offset, if it has it."""
     return {
         cluster: KnownTime(offset["farms"][cluster], time_ms) for cluster, time_ms in offset.get("times", {}).items()
     }
 
 
 def _batches(pieces: Sequence[Piece], wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """Rows of the pieces in order. Of many farms several are asked at the same time: each costs a round trip."""
+    """Yield rows of the pieces in order. Several farms are read concurrently: each costs a round trip."""
     if len(pieces) == 1:
         yield from pieces[0].batches(wanted)
         return
@@ -261,7 +261,7 @@ class FarmBatchReader(_Reader, DataSourceReader):
     """The committed log at the time of planning."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ranges that cover everything from the first entry wanted to the commit index."""
+        """Return ranges that cover everything from the first selected entry to the commit index."""
         held = self._farms.look({}, thorough=True)
         if self._farms.problems:
             raise FarmLogError("; ".join(f"{name}: {problem}" for name, problem in self._farms.problems.items()))
@@ -276,11 +276,11 @@ class FarmBatchReader(_Reader, DataSourceReader):
 
 
 class FilteredBatchReader(FarmBatchReader):
-    """The same, with what Spark says of the rows that it wants."""
+    """A batch reader with Spark's filters of the rows."""
 
     # Spark's name.
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Takes what it can, and gives back the rest, which Spark applies itself."""
+        """Apply supported filters, and yield the others, which Spark applies itself."""
         for each in filters:
             narrowed = self._wanted.narrowed(each)
             if narrowed is None:
@@ -301,15 +301,15 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
 
     # The names below are Spark's.
     def initialOffset(self) -> Offset:  # noqa: N802
-        """Nothing is read yet; where a farm begins is found when it is asked first."""
+        """Return the empty offset; the beginning of a farm is determined at its first request."""
         return {"farms": {}}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The admission limit."""
+        """Return the admission limit."""
         return ReadMaxRows(self._sizes.entries_per_batch)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """How far a batch that begins at `start` may go; no further than `start` while no node answers for a moment."""
+        """Return the end of a batch that begins at `start`; return `start` while, for a moment, no node replies."""
         try:
             end = self._latest(start, limit)
         except FarmSilentError:
@@ -354,12 +354,12 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         return {"farms": {**following, **moved}, **also}
 
     def _ends(self, held: Mapping[str, Held]) -> Mapping[str, int]:
-        """Up to where each farm may be read."""
+        """Return the limit of reading in each farm."""
         ends = {cluster: self._end(each.status.commit_index) for cluster, each in held.items()}
         if not self._available_now:
             return ends
         if self._stop_before is None:
-            # A run with `availableNow` ends where the logs ended when its first batch was planned.
+            # A run with `availableNow` ends at the end of the logs when its first batch was planned.
             newest = max((each.status.commit_index for each in held.values()), default=0)
             last = None if self._wanted.indexes.end is None else self._wanted.indexes.end - 1
             if last is not None and newest < last:
@@ -371,7 +371,7 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         return self._stop_before
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
-        """The newest entries that were seen, and what is wrong with which farm, for the query's progress."""
+        """Return the newest known entries, and the problem of each farm, for the query's progress."""
         problems = dict(self._farms.problems)
         unread = self._farms.unread
         named: dict[str, Any] = {
@@ -383,11 +383,11 @@ class FarmStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
         return {"farms": {**self._newest}, **told} if self._newest or told else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The run has an end, which the planning of its first batch fixes."""
+        """Plan the end of the run with its first batch."""
         self._available_now = True
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Tasks that cover [start, end), out of these two alone: a batch that is repeated is planned like the first."""
+        """Return tasks that cover [start, end), from these two alone: a repeated batch is planned like the first."""
         begins = end.get("begins", {})
         ranges: dict[str, tuple[int, int]] = {}
         for cluster, stop in end["farms"].items():

@@ -1,22 +1,22 @@
-"""Which farms one stream reads, and what each of them holds now.
+"""The farms of a stream, and the current range of each log.
 
     farms.toml                                            option `farms`; JSON of the same shape if it ends in `.json`
 
         [farms.blog]                                      a name that tables and messages use
-        nodes = ["https://10.0.0.1:7650", "https://10.0.0.2:7650"]     any that answers is read
+        nodes = ["https://10.0.0.1:7650", "https://10.0.0.2:7650"]     the first to reply is read
         token_file = "blog.token"                         paths are relative to this file
         certificate = "blog.pem"
-        client_key = "blog.key"                           what signs the factors that are submitted to it (`--submit`)
+        client_key = "blog.key"                           signs the factors submitted to it (`--submit`)
 
         [farms.shop]
         directory = "/srv/copies/shop"                    a state directory, or a copy of one
 
-The file is read again when it changes: farms join and leave while the stream runs. A change that cannot be read is
-told, and the farms stay as they were.
+The file is read again when it changes: farms join and leave while the stream runs. An unreadable change is reported,
+and the farms stay unchanged.
 
-*A farm that cannot be reached holds up no other.* All are asked at the same time, by threads that outlive the question:
-who has not answered after a second is left out of this batch, and asked again, each time after twice as long, when its
-answer has come or failed. What is wrong with which farm is told in the progress of the query.
+*An unreachable farm does not delay the others.* All are queried concurrently, by threads that outlive the query. A farm
+without a reply after a second is skipped in this batch. After its reply or failure it is queried again, each time with
+a doubled pause. The progress of the Spark query reports each farm's problem.
 """
 
 import json
@@ -41,19 +41,19 @@ from pipeline.source.ranges import DirectoryRanges, LogRanges, NodeRanges
 
 PATIENCE_SECONDS = 1.0
 FIRST_PATIENCE_SECONDS = 10.0
-"""How long the first answer of a farm is waited for: there is no batch that it could hold up."""
+"""The limit of the wait for the first reply of a farm: no batch is delayed by it."""
 UNANSWERED_SECONDS = 5.0
-"""After how long a farm whose answer is waited for is told of: on a busy machine many take longer than a moment."""
+"""A farm without a reply for this time is reported as unresponsive: a busy machine delays many replies."""
 ASKED_AT_ONCE = 32
 UNLISTED_MAX = 1_000
-"""So many names that have left the file are remembered."""
+"""The limit of recorded names that have left the file."""
 AGAIN_SECONDS, AGAIN_MAX_SECONDS = 2.0, 60.0
 OLDEST, SNAPSHOT = "oldest", "snapshot"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one farm is read, and from which entry on: `oldest`, `snapshot` or an index."""
+    """The place of one farm, and the first entry to read: `oldest`, `snapshot` or an index."""
 
     name: str | None
     ranges: LogRanges
@@ -62,7 +62,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a farm holds now. `begin` is its first entry that is wanted, `covered` where its snapshot stands."""
+    """A farm's current log. `begin` is its first selected entry, `covered` the index of its snapshot."""
 
     place: Place
     status: LogStatus
@@ -82,7 +82,7 @@ class _FarmInFile(Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class FarmNodes:
-    """The nodes of one farm of a file, and the files to ask them with."""
+    """The nodes of one farm of a file, and the files for access to them."""
 
     addresses: tuple[str, ...]
     token_file: Path | None = None
@@ -90,7 +90,7 @@ class FarmNodes:
     client_key: Path | None = None
 
     def options(self) -> dict[str, str]:
-        """Options of the source `farm` that read this farm alone."""
+        """Return the options of the source `farm` that read this farm alone."""
         files = {"tokenFile": self.token_file, "certificate": self.certificate}
         return {"node": ",".join(self.addresses), **{name: str(file) for name, file in files.items() if file}}
 
@@ -100,7 +100,7 @@ class _File(Struct, forbid_unknown_fields=True):
 
 
 def _read_farms(path: Path) -> dict[str, _FarmInFile]:
-    """The farms of a file. Raises FarmLogError with what is wrong with it."""
+    """Return the farms of a file. Raise FarmLogError with the fault of the file."""
     try:
         with path.open("rb") as file:
             content = json.load(file) if path.suffix == ".json" else tomllib.load(file)
@@ -117,7 +117,7 @@ def _read_farms(path: Path) -> dict[str, _FarmInFile]:
 
 
 def nodes_of_farms(path: Path) -> dict[str, FarmNodes | None]:
-    """The farms of a file by name, and the nodes of each; None of a directory. Raises FarmLogError."""
+    """Return the nodes of each farm in the file, by name; None for a directory. Raise FarmLogError."""
     return {name: _nodes(farm, path) if farm.nodes else None for name, farm in _read_farms(path).items()}
 
 
@@ -150,7 +150,7 @@ def _place(name: str, farm: _FarmInFile, path: Path, page_size: int) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """The names of farms of which it is not known whether they can be read."""
+    """The names of farms whose state is not known yet."""
 
     waiting: tuple[str, ...] = ()
     unlisted: tuple[str, ...] = ()
@@ -158,7 +158,7 @@ class Unread:
 
 @dataclass(slots=True)
 class _Asked:
-    """One farm, as far as it has answered."""
+    """The query state of one farm."""
 
     told: _FarmInFile
     place: Place
@@ -171,7 +171,7 @@ class _Asked:
 
 
 class OneFarm:
-    """A single farm, named by the options themselves. Whatever is wrong with it ends the reading."""
+    """A single farm, named by the options themselves. Any error of it ends the reading."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -179,16 +179,16 @@ class OneFarm:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """None is told: it is raised."""
+        """Always empty: errors are raised instead."""
         return {}
 
     @property
     def unread(self) -> Unread:
-        """None: what is wrong is raised."""
+        """Always empty: errors are raised instead."""
         return Unread()
 
     def look(self, following: Mapping[str, int], *, thorough: bool) -> dict[str, Held]:
-        """What it holds, by its cluster id. `following`: which cluster was read, and its next entry.
+        """Return its log, by its cluster id. `following`: the cluster read before, and its next entry.
 
         Raises FarmLogError.
         """
@@ -202,16 +202,19 @@ class OneFarm:
         return {held.status.cluster: held}
 
     def gone(self, _clusters: Collection[str]) -> frozenset[str]:
-        """None has left."""
+        """Return an empty set."""
         return frozenset()
 
     def places(self, clusters: frozenset[str]) -> dict[str, Place]:
-        """Where these clusters are read: here. A place of another cluster refuses to be read as one of them."""
+        """Return this place for all clusters. A place refuses to be read as another cluster."""
         return dict.fromkeys(clusters, self._place)
 
 
 class ManyFarms:
-    """The farms of a file. What is wrong with one is told, and the others are read. Raises FarmLogError at first."""
+    """The farms of a file.
+
+    An error of one is reported, and the others are read. The constructor raises FarmLogError.
+    """
 
     def __init__(self, path: Path, page_size: int) -> None:
         self._path = path
@@ -227,18 +230,18 @@ class ManyFarms:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """What is wrong with which farm, by name, and with the file itself."""
+        """The problem of each farm, by name, and of the file itself."""
         found = {name: each.problem for name, each in self._asked.items() if each.problem}
         return {str(self._path): self._of_file, **found} if self._of_file else found
 
     @property
     def unread(self) -> Unread:
-        """The farms that are not read and have no problem: they have not answered yet, or are not listed any more."""
+        """The farms without a log or a problem: they have not replied yet, or are not listed any more."""
         waiting = [name for name, each in self._asked.items() if each.begun is None and not each.problem]
         return Unread(waiting=tuple(waiting), unlisted=tuple(self._unlisted))
 
     def look(self, following: Mapping[str, int], *, thorough: bool) -> dict[str, Held]:
-        """What those farms hold that answer soon, by cluster id; `thorough`: of all, as long as that takes.
+        """Return the logs of the farms that reply soon, by cluster id; `thorough`: of all farms.
 
         `following`: the next entry of each farm that was read.
         """
@@ -264,17 +267,17 @@ class ManyFarms:
         return found
 
     def gone(self, clusters: Collection[str]) -> frozenset[str]:
-        """Which of these have left the file; none while a farm in it has not told its cluster."""
+        """Return the clusters that left the file; none while a farm in it has not reported its cluster."""
         known = {each.begun.status.cluster for each in self._asked.values() if each.begun is not None}
         is_known = all(each.begun is not None for each in self._asked.values())
         return frozenset(clusters) - known if is_known else frozenset()
 
     def places(self, clusters: frozenset[str]) -> dict[str, Place]:
-        """Where these clusters are read. Raises FarmSilentError when one of them has not answered for long."""
+        """Return the places of these clusters. Raise FarmSilentError when one of them has not replied for long."""
         until_s = time.monotonic() + log_client.SILENCE_SECONDS
         while True:
             begun_by_now = (each.begun for each in self._asked.values())
-            # Of two names of one farm the first is the one that counts.
+            # If two names are one farm, the first counts.
             found = {each.status.cluster: each.place for each in reversed([*begun_by_now]) if each is not None}
             missing = clusters - found.keys()
             if not missing:
@@ -288,7 +291,7 @@ class ManyFarms:
             self.look({}, thorough=False)
 
     def _read_again(self) -> None:
-        """The file, if it has changed."""
+        """Read the file if it has changed."""
         try:
             now = self._path.stat()
             changed = (now.st_mtime_ns, now.st_size)
@@ -318,7 +321,7 @@ def _ask(place: Place, begun: Held | None, following: Mapping[str, int], *, of_a
 
 
 def _begun(place: Place, cluster: str | None, following: Mapping[str, int], *, of_all: bool) -> Held:
-    """What a farm holds, asked for the first time, and where reading it begins; raises FarmLogError."""
+    """Query a farm for the first time; return its log and the first entry to read. Raise FarmLogError."""
     of_all = of_all or not following
     status = place.ranges.status(cluster, of_all=of_all)
     if status.cluster not in following and not of_all:
@@ -342,7 +345,7 @@ def _begun(place: Place, cluster: str | None, following: Mapping[str, int], *, o
 
 
 def _once_more(begun: Held, following: Mapping[str, int], *, of_all: bool) -> Held:
-    """What the same farm holds now; raises FarmLogError."""
+    """Query the same farm again; raise FarmLogError."""
     cluster, place = begun.status.cluster, begun.place
     status = place.ranges.status(cluster, of_all=of_all)
     _refuse_compacted(place.ranges, following.get(cluster, begun.begin), status)
@@ -350,7 +353,7 @@ def _once_more(begun: Held, following: Mapping[str, int], *, of_all: bool) -> He
 
 
 def _refuse_compacted(ranges: LogRanges, following: int, found: LogStatus) -> None:
-    """Raises FarmLogError if the entry that is read next is not there any more."""
+    """Raise FarmLogError if the next entry to read is not there any more."""
     if following < found.first_index and following < (oldest := ranges.oldest(found.cluster)):
         raise FarmLogError(
             f"entries {following} to {oldest - 1} were compacted away before they were read; {COMPACTED}"
@@ -358,7 +361,7 @@ def _refuse_compacted(ranges: LogRanges, following: int, found: LogStatus) -> No
 
 
 def _answer(each: _Asked) -> Held | None:
-    """The answer that has come, if one has and it is good."""
+    """Return the log from a successful reply; None without one."""
     if each.question is None:
         return None
     if not each.question.done():
@@ -380,7 +383,7 @@ def _answer(each: _Asked) -> Held | None:
 
 
 class _Pool:
-    """Threads that ask. They are daemons: a farm that hangs must not keep a process that ends."""
+    """Threads for queries. They are daemons: a hanging farm must not keep the process from ending."""
 
     def __init__(self) -> None:
         self._work: SimpleQueue[tuple[Future[Held], Callable[[], Held]]] = SimpleQueue()
@@ -388,7 +391,7 @@ class _Pool:
         self._lock = threading.Lock()
 
     def submit(self, call: Callable[[], Held]) -> "Future[Held]":
-        """What it will return."""
+        """Queue a call; return the future of its result."""
         future: Future[Held] = Future()
         self._work.put((future, call))
         with self._lock:
@@ -404,5 +407,5 @@ class _Pool:
                 future.set_result(call())
             except FarmLogError as error:
                 future.set_exception(error)
-            except Exception as error:  # noqa: BLE001 - a fault in asking one farm is that farm's problem
+            except Exception as error:  # noqa: BLE001 - a fault in querying one farm is that farm's problem
                 future.set_exception(FarmLogError(f"cannot be queried, because of a fault of the pipeline: {error!r}"))

@@ -3,12 +3,12 @@
     topic farm-log ─▶ Spark's connector ─▶ offset, value, timestamp, headers ─▶ decoded as for the source `farm`
 
 A record holds the bytes of an application entry, its offset is the index less one, its timestamp is log time, and a
-header has the term (docs/reference/kafka.md). So the rows are those of the source `farm`, but for what the topic shows
-no client: configurations, entries without content, copies of entries, and what Kafka's own clients note. The connector
-is a jar that Spark fetches by its Maven coordinates (`connector`); PySpark does not bring it.
+header has the term (docs/reference/kafka.md). So the rows are those of the source `farm`, without the entries that the
+topic hides from clients: configurations, entries without content, copies of entries, and records of Kafka's own
+clients. The connector is a jar that Spark fetches by its Maven coordinates (`connector`); PySpark does not include it.
 
-A record does not name its cluster, so the brokers are asked for the farm's id once, before the stream begins. Spark's
-checkpoint knows the topic by its name only: read each farm's topic into an output of its own.
+A record does not name its cluster, so the brokers are queried for the farm's id once, before the stream begins. Spark's
+checkpoint identifies the topic by its name only: read each farm's topic into a separate output.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,24 +30,24 @@ TOPIC = "farm-log"
 SERVERS = "kafka.bootstrap.servers"
 TERM = "term"
 BROKER_TIMEOUT_MS = 15_000
-"""How long brokers are asked for the farm's id; Kafka's own default is a minute."""
+"""The limit of the query for the farm's id; Kafka's own default is a minute."""
 _TIMEOUTS = ("request.timeout.ms", "default.api.timeout.ms")
 MOST_ENTRIES, MOST_OFFSETS = "maxEntriesPerBatch", "maxOffsetsPerTrigger"
-"""How much a batch takes, as the source `farm` calls it and as the connector does."""
+"""The limit of a batch, as an option of the source `farm` and of the connector."""
 _OFFSET_TO_INDEX = 1
 _UNKNOWN_MS = -1
 
 
 def connector() -> str:
-    """The Maven coordinates of Spark's connector for this PySpark."""
+    """Return the Maven coordinates of Spark's connector for this PySpark."""
     return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 
 
 def kafka_stream(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """The log as an unbounded table with the columns of the source `farm`.
+    """Return the log as an unbounded table with the columns of the source `farm`.
 
-    `options`: `kafka.bootstrap.servers`, `subscribe`, and what else Spark's connector takes (`kafka.security.protocol`,
-    `maxOffsetsPerTrigger`). Raises FarmLogError when no broker answers, or the connector is not there.
+    `options`: `kafka.bootstrap.servers`, `subscribe`, and others of Spark's connector (`kafka.security.protocol`,
+    `maxOffsetsPerTrigger`). Raises FarmLogError when no broker replies, or the connector is missing.
     """
     farm = cluster_of(session, options)
     records = session.readStream.format(FORMAT).options(**options_of(options)).load()
@@ -56,7 +56,7 @@ def kafka_stream(session: SparkSession, options: Mapping[str, str]) -> DataFrame
 
 
 def options_of(options: Mapping[str, str]) -> dict[str, str]:
-    """What Spark's connector is told: what is said in its own words, and else what is said of any source."""
+    """Return the options of Spark's connector: its own ones, completed by the options of any source."""
     named = {MOST_OFFSETS: options[MOST_ENTRIES]} if MOST_ENTRIES in options else {}
     of_run = {"subscribe": TOPIC, "startingOffsets": "earliest", **named}
     theirs = {name: value for name, value in options.items() if name != MOST_ENTRIES}
@@ -64,7 +64,7 @@ def options_of(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def rows_of_records(farm: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows of the source `farm` out of records: offset, value, time_ms and headers."""
+    """Yield rows of the source `farm` from records: offset, value, time_ms and headers."""
     for batch in batches:
         yield from record_batches(_rows(batch), farm)
 
@@ -84,7 +84,7 @@ def _term(headers: Any) -> int:
 
 
 def cluster_of(session: SparkSession, options: Mapping[str, str]) -> str:
-    """The cluster id that the brokers tell. Raises FarmLogError."""
+    """Return the cluster id from the brokers. Raise FarmLogError."""
     java: Any = session._jvm  # noqa: SLF001 - there is no other way to it
     properties = java.java.util.Properties()
     if not any(f"kafka.{each}" in options for each in _TIMEOUTS):

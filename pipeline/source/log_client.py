@@ -1,17 +1,16 @@
 """Reads a farm's committed log through the nodes' control endpoints, with failover between them.
 
-Runs inside Spark's planner and worker processes, which share no memory: it is synchronous, made anew from picklable
-values, and keeps one connection for as long as one range is read.
+It runs inside Spark's planner and worker processes, which share no memory. So it is synchronous, is created from
+picklable values, and keeps one connection while it reads one range.
 
-    status(cluster)    whose log it is, where it begins, how far it is committed: by the first node that answers
+    status(cluster)    the cluster, the first index and the commit index: from the first node that replies
     statuses(cluster)  the same of every node that answers
     range(first, end)  the entries between, from any node that has them
 
-*Failover.* A node may die in the middle of a range, lag behind the one that announced the end of it, have compacted
-more than another, or belong to another farm. Each is a reason to go on with the next address at the very entry that is
-missing: an index holds the same entry at every node. The range is given up only when all nodes failed several times,
-with what each of them answered. If they were silent, as during a restart of the farm, that takes longer than if they
-answered.
+*Failover.* A node may stop in the middle of a range, lag behind the node that announced its end, have compacted more
+than another, or belong to another farm. In each case reading continues at the next address with the missing entry: an
+index holds the same entry at every node. A range fails only when all nodes failed several times, with the reply of
+each. For unresponsive nodes, as during a restart of the farm, that takes longer than for nodes that reply.
 """
 
 import base64
@@ -30,10 +29,10 @@ NO_CREDENTIALS = Credentials()
 ROUNDS = 20
 ROUND_PAUSE_SECONDS = 1.0
 SILENCE_SECONDS = 120.0
-"""How long a farm of which no node answers is waited for."""
+"""The limit of the wait for a farm without a responsive node."""
 ASKED_AT_ONCE = 16
 LOG_TIME_END_MS = 2**32 * 1000
-"""Log time lies below, in the year 2106: a second of it must fit into four bytes of what is published."""
+"""Log time lies below, in the year 2106: a second of it must fit into four bytes of a publication."""
 _NUMBERS_END = 2**63
 _SHOWN = 100
 
@@ -50,11 +49,11 @@ OTHER_CLUSTER = (
 
 
 class FarmLogError(Exception):
-    """The farm's log cannot be read: which address, what happened, what to do."""
+    """The farm's log cannot be read; the text has the address, the event and the remedy."""
 
 
 def credentials_of(options: Mapping[str, str]) -> Credentials:
-    """What a source's options `tokenFile` and `certificate` name. Raises FarmLogError."""
+    """Load the files of a source's options `tokenFile` and `certificate`. Raise FarmLogError."""
     token, certificate = options.get("tokenFile"), options.get("certificate")
     try:
         return load_credentials(Path(token) if token else None, Path(certificate) if certificate else None)
@@ -63,7 +62,7 @@ def credentials_of(options: Mapping[str, str]) -> Credentials:
 
 
 class FarmSilentError(FarmLogError):
-    """No node answers: the farm may be restarting, or it may have ended."""
+    """No node replies: the farm may be restarting, or it may have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +73,13 @@ class LogEntry:
     term: int
     kind: str
     log_time_ms: int | None
-    """None for an entry that is too old for the node to know."""
+    """Log time; None if the entry is older than the node's record of log times."""
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class LogStatus:
-    """What one node or directory holds of the log."""
+    """The range of the log at one node or directory."""
 
     cluster: str
     first_index: int
@@ -90,7 +89,7 @@ class LogStatus:
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """Some committed entries, and how far the log goes."""
+    """Some committed entries, and the range of the log."""
 
     first_index: int
     commit_index: int
@@ -99,15 +98,15 @@ class LogPage:
 
 @dataclass(frozen=True, slots=True)
 class FarmLog:
-    """The committed log, as any of `addresses` gives it. Picklable."""
+    """The committed log, from any of `addresses`. Picklable."""
 
     addresses: tuple[str, ...]
     credentials: Credentials = NO_CREDENTIALS
 
     def status(self, cluster: str | None = None) -> LogStatus:
-        """The answer of the first node that belongs to `cluster`, or to any cluster if None.
+        """Return the status of the first node that belongs to `cluster`, or to any cluster if None.
 
-        Raises FarmSilentError when some do not answer or are in no cluster yet, FarmLogError when all belong elsewhere.
+        Raises FarmSilentError when some do not reply or are in no cluster yet, FarmLogError when all belong elsewhere.
         """
         failures = _Failures()
         for address in self.addresses:
@@ -118,9 +117,9 @@ class FarmLog:
         raise failures.of_all(cluster)
 
     def statuses(self, cluster: str | None = None, patience_s: float | None = None) -> list[LogStatus]:
-        """The status of all nodes that answer and belong to `cluster`, or to that of the first. Raises as `status`.
+        """Return the status of all responsive nodes of `cluster`, or of the first one's cluster. Raise as `status`.
 
-        They are asked at the same time, so many nodes that hang take no longer than one.
+        They are queried concurrently, so many hanging nodes take no longer than one.
         """
         failures = _Failures()
         found: list[LogStatus] = []
@@ -136,16 +135,16 @@ class FarmLog:
         return found
 
     def bounds(self) -> tuple[int, int]:
-        """First index that the log still holds, and the commit index."""
+        """Return the first index that the log still holds, and the commit index."""
         found = self.status()
         return found.first_index, found.commit_index
 
     def oldest(self, cluster: str | None = None, patience_s: float | None = None) -> int:
-        """The first index from which on the nodes that answer have every entry."""
+        """Return the start of the range without gaps in the logs of the responsive nodes."""
         return first_without_gap(self.statuses(cluster, patience_s))
 
     def range(self, first: int, end: int, *, page_size: int, cluster: str | None = None) -> Iterator[LogEntry]:
-        """Committed entries with first <= index < end, in order; raises FarmLogError if no node has one of them."""
+        """Yield committed entries with first <= index < end, in order; raise FarmLogError if no node has them."""
         following, rounds, heard = first, 0, time.monotonic()
         failures = _Failures()
         while rounds < ROUNDS and time.monotonic() - heard <= SILENCE_SECONDS:
@@ -168,7 +167,7 @@ class FarmLog:
         raise FarmLogError(f"entry {following} is not to be had: {failures}")
 
     def _asked(self, address: str, cluster: str | None, patience_s: float | None = None) -> LogStatus | Exception:
-        """What a node of the cluster answers, or what is wrong with it."""
+        """Return the status of a node of the cluster, or its error."""
         try:
             with Endpoint(address, self.credentials, patience_s) as node:
                 found = _status(node)
@@ -179,10 +178,10 @@ class FarmLog:
 
 
 def first_without_gap(statuses: Sequence[LogStatus]) -> int:
-    """The first index from which on some node has each entry, up to the newest one.
+    """Return the start of the range in which some node has each entry, up to the newest one.
 
-    A node that has just joined holds nothing yet and says that its log begins with 1; the log of one that was cut off
-    for long ends before the others begin. Neither log meets those of the others.
+    A node that has just joined has no entries yet and reports 1 as the first index. The log of a node that was cut off
+    for long ends before the others begin. Neither log meets the logs of the others.
     """
     newest, *others = sorted(statuses, key=lambda each: each.commit_index, reverse=True)
     first = newest.first_index
@@ -197,7 +196,7 @@ class _ForeignError(ValueError):
 
 
 class _Failures:
-    """What is wrong with which node."""
+    """The errors of nodes by address."""
 
     def __init__(self) -> None:
         self._told: dict[str, Exception] = {}
@@ -209,7 +208,7 @@ class _Failures:
         return "; ".join(f"{address}: {_words(error)}" for address, error in self._told.items())
 
     def of_all(self, cluster: str | None) -> FarmLogError:
-        """The error when it is all of them."""
+        """Return the error for a failure of all of them."""
         foreign = [isinstance(error, _ForeignError) for error in self._told.values()]
         if foreign and all(foreign):
             return FarmLogError(f"the tables contain the cluster {cluster} ({self}): {OTHER_CLUSTER}")
@@ -224,7 +223,7 @@ def _words(error: Exception) -> str:
 
 
 def _is_unreachable(error: Exception) -> bool:
-    """Whether no node was reached, other than a node that refused."""
+    """Return True if no node was reached, as opposed to a refusal."""
     return isinstance(error, OSError | http.client.HTTPException) and not isinstance(
         error, ssl.SSLError | PermissionError
     )
@@ -285,7 +284,7 @@ def _page(node: Endpoint, first: int, limit: int) -> LogPage:
 
 def _entry(item: dict[str, Any]) -> LogEntry:
     index, term, time_ms, kind = item["index"], item["term"], item["logTimeMs"], item["kind"]
-    # In one expression: there are a hundred thousand a second.
+    # One expression, since it runs a hundred thousand times a second.
     if (
         type(index) is not int
         or type(term) is not int
@@ -301,7 +300,7 @@ def _entry(item: dict[str, Any]) -> LogEntry:
 
 
 def _number(value: Any) -> int:
-    """A number that fits into a column of the tables: a count or a time, no boolean and no fraction."""
+    """Return a number that fits into a column of the tables: a count or a time, no boolean and no fraction."""
     if type(value) is not int or not 0 <= value < _NUMBERS_END:
         raise ValueError(f"the number {value!r}"[:_SHOWN])
     return value

@@ -1,9 +1,9 @@
-"""Ranges of the log as Spark's partitions: how they are planned, and how each becomes rows, for both places of reading.
+"""Ranges of the log as Spark's partitions: their planning, and their rows, for both places of a log.
 
-    NodeRanges        control endpoints of running nodes      a range is all that a reader needs
-    DirectoryRanges   a directory                             a range carries the place in the file, and log time there
+    NodeRanges        control endpoints of running nodes      a range is sufficient for a reader
+    DirectoryRanges   a directory                             a range has the place in the file, and log time there
 
-Everything here is pickled: a partition goes to the process that reads it, with the object that reads it.
+All objects here are pickled: a partition goes to another process, together with its reader.
 """
 
 import time
@@ -20,13 +20,13 @@ from pipeline.source.log_client import OTHER_CLUSTER, FarmLog, FarmLogError, Log
 from pipeline.source.stored_log import KnownTime, StoredLog, StoredPlace
 
 LOOK_AROUND_SECONDS = 10.0
-"""After how long without anything new all nodes are asked."""
+"""The time without new entries before all nodes are queried."""
 LOOK_AROUND_PATIENCE_SECONDS = 1.0
-"""How long a node that hangs may delay that. A slower node is asked again the next time."""
+"""The delay that a hanging node may cause then. A slower node is queried again the next time."""
 
 
 class LogRange(InputPartition):
-    """Entries with first <= index < end, to be read by one task."""
+    """Entries with first <= index < end, for one task."""
 
     def __init__(
         self, first: int, end: int, cluster: str, *, place: StoredPlace | None = None, addresses: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class LogRange(InputPartition):
 
 
 class SnapshotRange(InputPartition):
-    """What the snapshot at index `covered` holds."""
+    """The content of the snapshot at index `covered`."""
 
     def __init__(self, covered: int, cluster: str) -> None:
         super().__init__(covered)
@@ -49,33 +49,33 @@ class SnapshotRange(InputPartition):
 
 
 class LogRanges(Protocol):
-    """Where the log is read. Raises FarmLogError from every method."""
+    """A place of the log. Every method raises FarmLogError."""
 
     def status(self, cluster: str | None = None, *, of_all: bool = False) -> LogStatus:
-        """The status of the log of `cluster`, or of any; `of_all` the nodes: of the one that has most of it."""
+        """Return the status of the log of `cluster`, or of any; `of_all`: of the node with the most entries."""
 
     def oldest(self, cluster: str) -> int:
-        """The first index that any place holds."""
+        """Return the first index in any place."""
 
     def snapshot_index(self) -> int:
-        """The index at which the snapshot stands."""
+        """Return the index of the snapshot."""
 
     def time_before(self, index: int, known: KnownTime | None) -> int | None:
-        """Log time before the entry at `index`, where a place in the log needs it. `known`: at an earlier entry."""
+        """Return log time before the entry at `index`, if a place in the log needs it. `known`: at an earlier entry."""
 
     def plan(self, first: int, end: int, cluster: str, known: KnownTime | None = None) -> LogRange:
-        """The partition for [first, end)."""
+        """Return the partition for [first, end)."""
 
     def rows(self, partition: LogRange | SnapshotRange) -> Iterator[Row]:
-        """The rows of one partition."""
+        """Yield the rows of one partition."""
 
 
 class NodeRanges:
     """Control endpoints.
 
-    The node that answered last is asked first, so a node that is gone or hangs costs its time once and not with each
-    batch. A node that is cut off from its farm answers as well, and has nothing new. So when nothing was new for a
-    while, all are asked, and the node that has most is asked first from then on.
+    The last node that replied is queried first, so a node that is gone or hangs costs its timeout once, not in each
+    batch. A node that is cut off from its farm replies as well, without new entries. So after a while without new
+    entries, all nodes are queried, and the node with the most entries is first from then on.
     """
 
     def __init__(self, addresses: tuple[str, ...], credentials: Credentials, page_size: int) -> None:
@@ -85,7 +85,7 @@ class NodeRanges:
         self._moved_at = time.monotonic()
 
     def status(self, cluster: str | None = None, *, of_all: bool = False) -> LogStatus:
-        """The answer of the node that is asked first."""
+        """Return the status of the first node in the order."""
         looks_around = time.monotonic() - self._moved_at > LOOK_AROUND_SECONDS
         asked = self._log.statuses(cluster) if of_all else [self._log.status(cluster)]
         if looks_around and not of_all:
@@ -101,7 +101,7 @@ class NodeRanges:
         return found
 
     def _others(self, known: LogStatus) -> list[LogStatus]:
-        """The answers of the other nodes that answer soon."""
+        """Return the status of the other nodes that reply soon."""
         others = tuple(address for address in self._log.addresses if address != known.address)
         try:
             return FarmLog(others, self._log.credentials).statuses(known.cluster, LOOK_AROUND_PATIENCE_SECONDS)
@@ -109,26 +109,26 @@ class NodeRanges:
             return []
 
     def oldest(self, cluster: str) -> int:
-        """Of all nodes that answer."""
+        """Return the first index of all nodes that reply."""
         return self._log.oldest(cluster)
 
     def snapshot_index(self) -> int:
-        """A node gives entries only."""
+        """Raise FarmLogError, since a node serves entries only."""
         raise FarmLogError(
             "a control endpoint gives entries, no snapshot: name a state directory or a copy of one with --directory,"
             " or begin with the oldest entry that is left",
         )
 
     def time_before(self, index: int, known: KnownTime | None) -> None:
-        """A node tells log time with each entry."""
+        """Return None, since a node sends log time with each entry."""
 
     def plan(self, first: int, end: int, cluster: str, known: KnownTime | None = None) -> LogRange:
-        """A range, and in which order the nodes are asked."""
+        """Return a range, with the order of the nodes."""
         del known
         return LogRange(first, end, cluster, addresses=self._log.addresses)
 
     def rows(self, partition: LogRange | SnapshotRange) -> Iterator[Row]:
-        """Asked for page by page."""
+        """Request the entries page by page."""
         if isinstance(partition, SnapshotRange):
             raise FarmLogError("a control endpoint does not serve snapshots")
         log = FarmLog(partition.addresses or self._log.addresses, self._log.credentials)
@@ -137,7 +137,7 @@ class NodeRanges:
 
 
 class DirectoryRanges:
-    """A directory. It is opened when it is first asked for, in whichever process that is."""
+    """A directory. It is opened at its first use, in any process."""
 
     def __init__(self, directory: Path, committed_through: int | None) -> None:
         self._directory = directory
@@ -158,7 +158,7 @@ class DirectoryRanges:
         return self._opened
 
     def status(self, cluster: str | None = None, *, of_all: bool = False) -> LogStatus:
-        """As of now; there is one place only."""
+        """Return the current status; there is one place only."""
         del of_all
         first, commit = self._log.bounds()
         if cluster is not None:
@@ -166,25 +166,25 @@ class DirectoryRanges:
         return LogStatus(self._log.cluster_id(), first, commit)
 
     def oldest(self, cluster: str) -> int:
-        """There is one place only."""
+        """Return the first index; there is one place only."""
         return self.status(cluster).first_index
 
     def snapshot_index(self) -> int:
-        """The index at which the snapshot stands."""
+        """Return the index of the snapshot."""
         return self._log.snapshot()[0]
 
     def time_before(self, index: int, known: KnownTime | None) -> int | None:
-        """Found by the clock entries between."""
+        """Return log time before the entry, found by the clock entries between."""
         return self._log.log_time_before(index, known)
 
     def plan(self, first: int, end: int, cluster: str, known: KnownTime | None = None) -> LogRange:
-        """A range with the place where its reader begins."""
-        # A batch that is repeated is planned by its noted ends alone, without a question for the log's own.
+        """Return a range with the place of its first entry."""
+        # A repeated batch is planned by its recorded ends alone, without the current end of the log.
         self._check_cluster(cluster)
         return LogRange(first, end, cluster, place=self._log.place(first, known))
 
     def rows(self, partition: LogRange | SnapshotRange) -> Iterator[Row]:
-        """Read from the file."""
+        """Yield the rows from the file."""
         if isinstance(partition, SnapshotRange):
             covered, rows = self._log.snapshot()
             if covered != partition.covered:

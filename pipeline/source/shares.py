@@ -1,14 +1,14 @@
-"""How one micro-batch is shared among many farms, and how its entries become few tasks.
+"""The division of a micro-batch among many farms, and of its entries into few tasks.
 
-*Shares.* A stream's admission limit is divided max-min fairly: a farm that has less than an equal share gives all that
-it has, and what it leaves is divided among the others in the same way. So a farm with a backlog of millions takes what
-is left and holds up none of those that report every half minute.
+*Shares.* A stream's admission limit is divided max-min fairly: a farm with less than an equal share gives all its
+entries, and its remainder is divided among the others in the same way. So a farm with a backlog of millions takes the
+remaining share and does not delay farms that report every half minute.
 
-*Tasks.* A task costs Spark more than reading a thousand entries, and a farm that reports twice a minute has a handful.
+*Tasks.* A task costs Spark more than reading a thousand entries, and a farm that reports twice a minute has only a few.
 So the ranges of many farms are packed into few tasks, and a long range is cut into several: the largest piece goes
-first, each to the task that has least so far.
+first, each to the task with the least so far.
 
-A module of its own: it is arithmetic on numbers alone, which is tried on any, and the source asks farms over a network.
+A module of its own, because it is pure arithmetic, which tests call with any numbers; the source needs a network.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 TASKS_MAX = 16
 FARMS_PER_TASK = 32
-"""How many farms one task reads, while there are fewer tasks than the most: each costs a connection."""
+"""The number of farms per task while there are fewer tasks than the maximum: each costs a connection."""
 
 
 class Span(NamedTuple):
@@ -29,18 +29,18 @@ class Span(NamedTuple):
 
 
 def fair_shares(wanted: Mapping[str, int], limit: int) -> dict[str, int]:
-    """How many entries each farm may give of what it has, `limit` in all; the order of the mapping breaks ties."""
+    """Return the share of each farm's entries, `limit` in all; the order of the mapping breaks ties."""
     shares: dict[str, int] = {}
     left = limit
     for number, (farm, count) in enumerate(sorted(wanted.items(), key=lambda each: each[1])):
-        # What does not divide goes to those that want most, who come last.
+        # The remainder of the division goes to the largest farms, which come last.
         shares[farm] = min(count, left // (len(wanted) - number))
         left -= shares[farm]
     return shares
 
 
 def packed(spans: Sequence[Span], entries_per_task: int) -> list[list[Span]]:
-    """The spans in at most `TASKS_MAX` tasks of about equal size, each in order of farm and index."""
+    """Return the spans in at most `TASKS_MAX` tasks of about equal size, each in order of farm and index."""
     total = sum(span.end - span.first for span in spans)
     by_size, by_farms = -(-total // entries_per_task), -(-len(spans) // FARMS_PER_TASK)
     count = min(max(by_size, by_farms), TASKS_MAX)

@@ -1,8 +1,9 @@
-"""A farm's log out of a directory, for the source `farm`: a stopped node's state, a running one's, or a copy of either.
+"""A farm's log from a directory, for the source `farm`: a stopped node's state, a running one's, or a copy of either.
 
-The planner finds the places at which parallel readers begin; a reader opens the directory anew, in another process or
-on another machine that sees the same path, and goes on from its place. This is the only module of the pipeline that
-reads a log from disk, by `bridge.node.offline.stored_farm`.
+The planner finds the places of the first entries of parallel readers. A reader opens the directory again, in another
+process or
+on another machine with the same path, and continues from its place. Only this module of the pipeline reads a log from
+disk, by `bridge.node.offline.stored_farm`.
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ __all__ = ["KnownTime", "StoredLog", "StoredPlace"]
 
 @dataclass(frozen=True, slots=True)
 class StoredPlace:
-    """Where a reader begins."""
+    """The place of a reader's first entry."""
 
     file: str
     offset_bytes: int
@@ -27,7 +28,7 @@ class StoredPlace:
 
 
 class StoredLog:
-    """The log in `directory`. Raises FarmLogError from every method."""
+    """The log in `directory`. Every method raises FarmLogError."""
 
     def __init__(self, directory: Path, committed_through: int | None = None) -> None:
         try:
@@ -37,11 +38,11 @@ class StoredLog:
         self._looked = False
 
     def cluster_id(self) -> str:
-        """Whose log it is."""
+        """Return the cluster id of the log."""
         return self._farm.cluster_id
 
     def bounds(self) -> tuple[int, int]:
-        """The first index that is there, and the last that is known to be committed."""
+        """Return the first index, and the last known committed one."""
         try:
             self._farm.refresh()
             first, commit = self._farm.first_index, self._farm.commit_index
@@ -52,7 +53,7 @@ class StoredLog:
         return first, commit
 
     def _check_end(self, commit: int) -> None:
-        """What is planned is noted in a checkpoint, so a wrong end is refused before."""
+        """Reject a wrong end before the plan is recorded in a checkpoint."""
         if not self._farm.holds(commit):
             # A running node's note may be newer than the log that was read just before.
             self._farm.refresh()
@@ -65,7 +66,7 @@ class StoredLog:
         self._looked = True
 
     def place(self, index: int, known: KnownTime | None = None) -> StoredPlace:
-        """Where to begin in order to read the entry at `index`. `known`: log time at an earlier one."""
+        """Return the place to begin reading the entry at `index`. `known`: log time at an earlier one."""
         if index < (oldest := self._farm.first_index):
             raise FarmLogError(
                 f"entries {index} to {oldest - 1} were compacted away before they were read; {COMPACTED}"
@@ -77,14 +78,14 @@ class StoredLog:
         return StoredPlace(anchor.file, anchor.offset_bytes, anchor.index, anchor.log_time_ms)
 
     def log_time_before(self, index: int, known: KnownTime | None) -> int | None:
-        """Log time before the entry at `index`, None if nothing is known of it."""
+        """Return log time before the entry at `index`; None if unknown."""
         try:
             return self._farm.log_time_before(index, known)
         except StoredFarmError as error:
             raise FarmLogError(str(error)) from error
 
     def rows(self, place: StoredPlace, first: int, end: int) -> Iterator[Row]:
-        """Entries with first <= index < end."""
+        """Yield entries with first <= index < end."""
         anchor = Anchor(place.file, place.offset_bytes, place.index, place.log_time_ms)
         try:
             yield from self._farm.rows(anchor, first, end)
@@ -92,7 +93,7 @@ class StoredLog:
             raise FarmLogError(str(error)) from error
 
     def snapshot(self) -> tuple[int, list[Row]]:
-        """The index at which the snapshot stands, and the last report of each server in it."""
+        """Return the index of the snapshot, and the last report of each server in it."""
         try:
             last, rows = self._farm.snapshot_rows()
         except StoredFarmError as error:

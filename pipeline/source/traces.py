@@ -1,13 +1,13 @@
-"""Traces as places that can be read in stretches: a node's ring of events, or a file of them.
+"""Traces as places for reading in stretches: a node's ring of events, or a file of them.
 
-    end(start)            an offset up to which can be read now; None while a node does not answer
-    stretch(start, end)   what lies between two offsets, with what a reader elsewhere needs to know
+    end(start)            the end of the readable range, as an offset; None while a node does not reply
+    stretch(start, end)   the range between two offsets, with the data that a reader elsewhere needs
     rows(stretch)         its events
 
 The offset of a node is `GENERATION:CURSOR:CLOCK_OFFSET_MS:TAKEN_AT_MS:FARM:NAME`. Cursors begin at 1 in each process of
-a node, and the generation tells its processes apart. The rest is what rows need beside the events: it is part of the
-offset, so that a repeated batch makes the same rows. The offset of a file is a number of bytes, up to the end of its
-last whole line.
+a node, and the generation distinguishes its processes. The other parts are needed for rows: they are in the offset, so
+that a repeated batch makes the same rows. The offset of a file is a number of bytes, up to the end of its last whole
+line.
 """
 
 import json
@@ -24,7 +24,7 @@ from pipeline.source.log_client import FarmLogError
 
 PAGE_EVENTS = 1_000
 PAGES_AT_ONCE = 100
-"""Twenty times what a node keeps. Anything that sends more is no node, and is not read for ever."""
+"""Twenty times the ring of a node. A place that sends more is not a node, and reading it must end."""
 LINE_LIMIT_BYTES = 1024 * 1024
 EVENTS_LOST = "events-lost"
 _COUNTS_END = 2**63
@@ -36,7 +36,7 @@ EventRow = tuple[str, int, int, int | None, int | None, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What lies in [first, end) of one generation of a node, or between two places in a file."""
+    """The range [first, end) of one generation of a node, or between two places in a file."""
 
     first: int
     end: int
@@ -45,7 +45,7 @@ class Stretch:
     planned_at_ms: int = 0
     clock_offset_ms: int | None = None
     farm: str | None = None
-    """The cluster id of the node's farm, if it is known."""
+    """The cluster id of the node's farm, if known."""
 
 
 class Trace(Protocol):
@@ -53,16 +53,16 @@ class Trace(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in an offset."""
+        """Its name in an offset."""
 
     def end(self, start: str | None) -> str | None:
-        """Up to where it can be read now."""
+        """Return the current end of the readable range."""
 
     def stretch(self, start: str | None, end: str) -> Stretch:
-        """What lies between two offsets."""
+        """Return the range between two offsets."""
 
     def rows(self, stretch: Stretch) -> Iterator[EventRow]:
-        """The events of a stretch."""
+        """Yield the events of a stretch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class NodeTrace:
         return self.address
 
     def end(self, start: str | None) -> str | None:
-        """Beyond the newest event, with what the node's own view says of its clock; `start` if nothing happened."""
+        """Return the offset after the newest event, with the node's own clock; return `start` without new events."""
         try:
             with Endpoint(self.address, self.credentials) as node:
                 view = node.get("/v1/view")
@@ -89,11 +89,11 @@ class NodeTrace:
                 farm = _cluster(view.get("farm"))
                 found = f"{generation}:{following}:{offset}:{now_ms}:{farm}:{_text(view['node']['name'])}"
         except (*LOST, KeyError):
-            return None  # no node answers, or one without a trace
+            return None  # no reply, or a node without a trace
         return start if start is not None and same_place(start, found) else found
 
     def stretch(self, start: str | None, end: str) -> Stretch:
-        """As the two offsets say; no node is asked."""
+        """Return the stretch from the two offsets alone, without a request."""
         generation, following = _parsed(end)
         _, _, offset, now, farm, name = (*end.split(":", 5), "", "", "", "")[:6]
         return Stretch(
@@ -107,7 +107,7 @@ class NodeTrace:
         )
 
     def rows(self, stretch: Stretch) -> Iterator[EventRow]:
-        """Page by page; what is gone leaves a row of its own."""
+        """Request the events page by page; yield one row in place of lost ones."""
         following = stretch.first
         try:
             with Endpoint(self.address, self.credentials) as node:
@@ -124,7 +124,7 @@ class NodeTrace:
                     yield from (row for row in rows if row[1] < stretch.end)
                     following = rows[-1][1] + 1
         except (*LOST, KeyError, RecursionError):
-            pass  # the node has gone, and what is missing with it
+            pass  # the node has gone, with the missing events
         if following < stretch.end:
             yield _lost(stretch, stretch.end - following, stretch.end - 1, stretch.planned_at_ms)
 
@@ -135,7 +135,7 @@ class FileTrace:
 
     path: str
     farm: str | None = None
-    """Whose events they are, as the reader says: a line does not tell."""
+    """The cluster id of the events, from the reader: a line does not contain it."""
 
     @property
     def name(self) -> str:
@@ -143,7 +143,7 @@ class FileTrace:
         return self.path
 
     def end(self, start: str | None) -> str | None:
-        """The end of its last whole line."""
+        """Return the end of its last whole line."""
         offset = int(start or 0)
         try:
             with Path(self.path).open("rb") as file:
@@ -165,11 +165,11 @@ class FileTrace:
         return str(offset)
 
     def stretch(self, start: str | None, end: str) -> Stretch:
-        """Bytes between two places."""
+        """Return the bytes between two places."""
         return Stretch(int(start or 0), int(end), farm=self.farm)
 
     def rows(self, stretch: Stretch) -> Iterator[EventRow]:
-        """One row a line. Raises FarmLogError for a line that is no event."""
+        """Yield one row per line. Raise FarmLogError for a line that is not an event."""
         offset = stretch.first
         try:
             with Path(self.path).open("rb") as file:
@@ -191,7 +191,7 @@ class FileTrace:
 
 
 def _newest(node: Endpoint, following: int) -> int:
-    """The cursor behind the newest event, or behind as many as are taken at once."""
+    """Return the cursor after the newest event, or after the limit of one batch."""
     begun = following
     for _ in range(PAGES_AT_ONCE):
         page = node.get(f"/v1/events?from={following}&limit={PAGE_EVENTS}")
@@ -210,7 +210,7 @@ def _check_order(rows: list[EventRow], following: int) -> None:
 
 
 def _row(event: dict[str, Any], clock_offset_ms: int | None) -> EventRow:
-    """One event. Raises ValueError, TypeError, KeyError or RecursionError if it is malformed."""
+    """Return the row of an event. Raise ValueError, TypeError, KeyError or RecursionError if it is malformed."""
     time_ms, told_ms = _time_ms(event["timeMs"]), event["logTimeMs"]
     log_time_ms = _reckoned(time_ms, clock_offset_ms) if told_ms is None else _time_ms(told_ms)
     data = event["data"]
@@ -222,7 +222,7 @@ def _row(event: dict[str, Any], clock_offset_ms: int | None) -> EventRow:
 
 
 def _reckoned(time_ms: int, clock_offset_ms: int | None) -> int | None:
-    """Log time by a node's clock; None where that is unknown, or no time that can be shown."""
+    """Return log time by a node's clock; None if unknown, or not representable."""
     if clock_offset_ms is None or not 0 <= time_ms - clock_offset_ms <= LATEST_MS:
         return None
     return time_ms - clock_offset_ms
@@ -248,7 +248,7 @@ def _text(value: Any) -> str:
 
 
 def _cluster(told: Any) -> str:
-    """The cluster id in a node's view; empty before the farm is created. It becomes a part of an offset."""
+    """Return the cluster id in a node's view, a part of an offset; empty before the farm is created."""
     found = told.get("clusterId") if isinstance(told, dict) else None
     return found if isinstance(found, str) and found.isascii() and found.isalnum() else ""
 
@@ -260,7 +260,7 @@ def _lost(stretch: Stretch, count: int, cursor: int, time_ms: int) -> EventRow:
 
 
 def _following(start: str | None, generation: int) -> int:
-    """The cursor to go on from: that of the offset, or the first if that was in an earlier generation."""
+    """Return the next cursor: from the offset, or the first if that was in an earlier generation."""
     if start is None:
         return 1
     life, following = _parsed(start)
@@ -273,5 +273,5 @@ def _parsed(offset: str) -> tuple[int, int]:
 
 
 def same_place(one: str, other: str) -> bool:
-    """Whether two offsets are of the same place."""
+    """Return True if two offsets are at the same place."""
     return one.split(":")[:2] == other.split(":")[:2]

@@ -1,6 +1,6 @@
-"""What of the entries is wanted: by options of the source, and by the filters that Spark hands to a batch read. Pure.
+"""The selection of entries: by options of the source, and by Spark's filters for a batch read. Pure.
 
-    option                        Spark's filter                          where it is applied
+    option                        Spark's filter                          place of use
     start, end                    index = < <= > >= IN                    no other entry is read
     since, until (log time)       log_time = < <= > >=                    before an entry is decoded
                                   kind = IN                               before an entry is decoded
@@ -49,13 +49,13 @@ class Bounds:
     end: int | None = None
 
     def within(self, least: int | None, end: int | None) -> "Bounds":
-        """What is in these bounds as well."""
+        """Return the intersection with these bounds."""
         lows = [each for each in (self.least, least) if each is not None]
         ends = [each for each in (self.end, end) if each is not None]
         return Bounds(max(lows, default=None), min(ends, default=None))
 
     def cut(self, first: int, end: int) -> tuple[int, int]:
-        """Of [first, end) what is in the bounds; empty where nothing is."""
+        """Return the part of [first, end) in the bounds; an empty range if there is none."""
         first = first if self.least is None else max(first, self.least)
         return first, max(first, end if self.end is None else min(end, self.end))
 
@@ -64,7 +64,7 @@ class Bounds:
 
     @property
     def are_open(self) -> bool:
-        """Whether there is none."""
+        """True if there is no bound."""
         return self.least is None and self.end is None
 
 
@@ -81,13 +81,13 @@ class Wanted:
     columns: tuple[str, ...] | None = None
 
     def takes(self, index: int, kind: str, time_ms: int | None) -> bool:
-        """Whether this entry is wanted, as far as these tell."""
+        """Return True if this entry is selected, as far as index, kind and time determine it."""
         if index not in self.indexes or (self.kinds is not None and kind not in self.kinds):
             return False
         return self.times_us.are_open or (time_ms is not None and time_ms * 1000 in self.times_us)
 
     def narrowed(self, told: Filter) -> "Wanted | None":  # noqa: PLR0911 - one for each filter
-        """With a filter of Spark's; None if it is not one that this can do."""
+        """Return the selection with a filter of Spark's; None if the filter is not supported."""
         match told:
             case IsNotNull(attribute=path) if path in _ALWAYS:
                 return self
@@ -111,14 +111,14 @@ class Wanted:
                 return None
 
     def of(self, name: str, values: Collection[Any]) -> "Wanted":
-        """Only rows with one of these values."""
+        """Return the selection of only rows with one of these values."""
         known: frozenset[Any] | None = getattr(self, name)
         found = frozenset(values)
         changed: dict[str, Any] = {name: found if known is None else known & found}
         return replace(self, **changed)
 
     def _within(self, path: tuple[str, ...], least: Any, last: Any, behind: int, *, more: int = 0) -> "Wanted | None":
-        """With least + more <= column < last + behind, of an index or of log time; None of another column."""
+        """Select least + more <= column < last + behind, for an index or log time; return None for another column."""
         name = _BOUNDED.get(path)
         if name is None:
             return None
@@ -130,7 +130,7 @@ class Wanted:
 
 
 def columns_of(text: str) -> tuple[str, ...]:
-    """The columns that an option names, in its order. Raises FarmLogError for one that there is not."""
+    """Return the columns of an option, in its order. Raise FarmLogError for an unknown one."""
     found = words_of(text)
     unknown = [each for each in found if each not in ENTRIES.names]
     if unknown or not found or len({*found}) != len(found):
@@ -142,12 +142,12 @@ def columns_of(text: str) -> tuple[str, ...]:
 
 
 def words_of(text: str) -> Sequence[str]:
-    """What an option says, separated by commas."""
+    """Return the values of an option, separated by commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def moment_of(option: str, text: str) -> int:
-    """Microseconds since the epoch of a moment such as 2026-01-31T12:00:00Z. Raises FarmLogError."""
+    """Return a moment such as 2026-01-31T12:00:00Z in microseconds since the epoch. Raise FarmLogError."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:

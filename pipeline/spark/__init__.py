@@ -1,1 +1,1 @@
-"""Spark itself: the session and its settings, Java, scratch files, queries side by side, and what failures mean."""
+"""Spark itself: the session and its settings, Java, scratch files, concurrent queries, and reasons of failures."""

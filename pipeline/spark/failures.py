@@ -1,8 +1,8 @@
-"""What Spark's report of a failure says to an operator: the cause out of a page of frames, and what to do about it.
+"""Failure reports of Spark for operators: the cause from a page of frames, and the remedy.
 
-A failure on its way from a Python process through the JVM and back gathers the text of each; the farm's own message
-lies in the middle. If there is one, it alone is shown, since it says what to do. Otherwise it is the last line of a
-Python traceback, or else Spark's own first line.
+A failure on its way from a Python process through the JVM and back gathers the text of each; the farm's own message is
+in the middle. If there is one, only it is shown, since it has the remedy. Otherwise the last line of a Python traceback
+is shown, or else Spark's own first line.
 """
 
 import re
@@ -31,19 +31,19 @@ LINE_LIMIT = 400
 
 
 def is_lost_start(text: str) -> bool:
-    """Whether a Python process did not call back in time when it was started: worth another try."""
+    """Return True if a new Python process did not connect in time: it is worth another try."""
     return any(words in text for words in _LOST_STARTS)
 
 
 def reason_of(text: str) -> str:
-    """What an operator should read of a report of failure."""
+    """Return the part of a failure report for an operator."""
     lines = text.strip().splitlines() or ["no reason was given"]
     own = [found[1].strip() for found in map(_OWN.search, lines) if found is not None]
     if own:
         return own[-1]
     cause = _cause(lines)
     for pattern, advice in _ADVICE:
-        # If advice is known, the line that it is about says more than the first line.
+        # If advice is known, the line that it refers to is more useful than the first line.
         if found := [line.strip() for line in lines if pattern.search(line)]:
             told = cause if pattern.search(cause) else found[0].removeprefix("Caused by: ")[:LINE_LIMIT]
             return f"{told}; {advice}"
@@ -51,12 +51,12 @@ def reason_of(text: str) -> str:
 
 
 def _cause(lines: list[str]) -> str:
-    """The last line of the last traceback, which names the exception; the first line where there is none."""
+    """Return the last line of the last traceback, which names the exception; the first line without a traceback."""
     begun = max((number for number, line in enumerate(lines) if _TRACEBACK in line), default=None)
     if begun is not None:
         told = next((line.strip() for line in lines[begun + 1 :] if _EXCEPTION.match(line.strip())), None)
         if told is not None:
             return told[:LINE_LIMIT]
-    # The bridge to the JVM says first which call it was; the JVM's own word comes behind it.
+    # The bridge to the JVM first names the call; the JVM's own text follows.
     behind_call = lines[0].startswith(_CALL) and lines[1:] and lines[1].startswith(": ")
     return (lines[1].removeprefix(": ") if behind_call else lines[0]).strip()[:LINE_LIMIT]

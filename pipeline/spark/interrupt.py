@@ -1,9 +1,9 @@
 """Ctrl-C in a run: it takes effect between two calls into the JVM, not in the middle of one.
 
-Python raises KeyboardInterrupt wherever the main thread is, and that is nearly always a call that waits for the JVM's
-answer: the bridge to it then writes pages of frames and closes, and the queries cannot be stopped in order any more. So
-while a run loop has `deferred` open, the first Ctrl-C is only noted, and `check`, which the loop calls once a second,
-raises. The second Ctrl-C does not wait.
+Python raises KeyboardInterrupt at the main thread's current place, nearly always a call that waits for the JVM's reply.
+The bridge to the JVM then writes pages of frames and closes, and the queries cannot be stopped in order any more. So
+while a run loop has `deferred` open, the first Ctrl-C is only recorded, and `check`, which the loop calls once a
+second, raises. The second Ctrl-C does not wait.
 """
 
 import signal
@@ -14,26 +14,26 @@ from types import FrameType
 
 
 class Interrupt:
-    """Whether Ctrl-C was pressed."""
+    """The record of Ctrl-C."""
 
     def __init__(self) -> None:
         self._pressed = False
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """The signal handler. Raises KeyboardInterrupt at the second time."""
+        """Handle the signal. Raise KeyboardInterrupt at the second time."""
         if self._pressed:
             signal.default_int_handler(number, frame)
         self._pressed = True
 
     def check(self) -> None:
-        """Raises KeyboardInterrupt if Ctrl-C was pressed."""
+        """Raise KeyboardInterrupt if Ctrl-C was pressed."""
         if self._pressed:
             raise KeyboardInterrupt
 
 
 @contextmanager
 def deferred() -> Iterator[Interrupt]:
-    """While the block runs, Ctrl-C waits for `check`. It reaches the main thread only: other threads notice nothing."""
+    """Defer Ctrl-C to `check` while the block runs. It reaches the main thread only; other threads notice nothing."""
     interrupt = Interrupt()
     if threading.current_thread() is not threading.main_thread():
         yield interrupt

@@ -29,19 +29,19 @@ exec "{java}" "$@"
 
 
 class NoJavaError(Exception):
-    """No Java that Spark can use was found: says what to do."""
+    """Spark cannot use any Java found; the text has the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java to run Spark on: its home directory (None: PATH decides) and where it was found."""
+    """A Java for Spark: its home directory (None: PATH decides) and the place where it was found."""
 
     home: Path | None
     found: str
 
 
 def find_java(environment: dict[str, str], scratch: Path) -> Java:
-    """The first usable Java; `scratch` is where a wrapper may be written.
+    """Return the first usable Java; a wrapper may be written to `scratch`.
 
     Raises NoJavaError.
     """
@@ -62,7 +62,7 @@ def find_java(environment: dict[str, str], scratch: Path) -> Java:
 
 
 def use_java(java: Java, environment: MutableMapping[str, str]) -> None:
-    """Has Spark's scripts start this Java: they use what JAVA_HOME names first, even if it is too old or missing."""
+    """Make Spark's scripts start this Java: they use the Java of JAVA_HOME first, even if it is too old or missing."""
     if java.home is None:
         environment.pop("JAVA_HOME", None)
     else:
@@ -84,7 +84,7 @@ def _wrap(java_home: Path, scratch: Path) -> Path:
     (wrapper / "bin").mkdir(parents=True, exist_ok=True)
     script = wrapper / "bin" / "java"
     text = _WRAPPER.format(java=java_home / "bin" / "java")
-    # Another run may be starting it at this moment: half a script would start nothing.
+    # Another run may be starting it at this moment, and half a script would not start.
     if not script.exists() or script.read_text(encoding="utf-8") != text:
         aside = script.with_name(f".java.{os.getpid()}")
         aside.write_text(text, encoding="utf-8")

@@ -1,11 +1,11 @@
-"""The pause after a lost start of one of Spark's Python processes, and the end of patience of a run with an end.
+"""The pause after a lost start of one of Spark's Python processes, and the limit for a run with an end.
 
     lost start ─▶ `pause_s` ─▶ counted, reported, 1 s, 2 s, 4 s, … 60 s          success ─▶ `reset`
 
 To begin a query or a task Spark starts Python processes, and each has ten seconds to connect: a limit that cannot be
-set. On a busy machine it is missed now and then. A lost start is no reason to give up: the machine has no processor
-free at that moment, and each new start needs more of it. So the pauses double. A run that follows the log goes on until
-it is stopped. A run with an end (`give_up_s`) reports a failure after that time in a row: a caller waits for its end.
+set. On a busy machine some starts miss it. A lost start does not end the run: the machine has no free processor at that
+moment, and each new start needs more of it. So the pauses double. A run that follows the log continues until it is
+stopped. A run with an end (`give_up_s`) fails after that time of lost starts in a row: a caller waits for its end.
 """
 
 import time
@@ -18,7 +18,7 @@ from pipeline.source.log_client import FarmLogError
 PAUSE_FIRST_S = 1.0
 PAUSE_LONGEST_S = 60.0
 GIVE_UP_S = 3_600.0
-"""How long the starts of a run with an end may be lost in a row."""
+"""The limit of lost starts in a row, as a duration, for a run with an end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

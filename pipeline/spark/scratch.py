@@ -1,17 +1,17 @@
-"""Where the pipeline's processes keep what is no table: below the temporary directory, of this user alone.
+"""The temporary files of the pipeline's processes: below the temporary directory, for this user alone.
 
     /tmp/garlicfarm-spark-UID/           0700
         java-home/, log4j2.properties    the same for every run
-        spark.log, spark.log.1           what Spark says of failures, with its frames; 10 MB each at most
-        runs/NAME/                       what the JVM of one run writes: shuffles, spilled rows, artifacts, native code
-        runs/NAME/lock                   held by the run for as long as it lives
+        spark.log, spark.log.1           Spark's reports of failures, with their frames; 10 MB each at most
+        runs/NAME/                       files of the JVM of one run: shuffles, spilled rows, artifacts, native code
+        runs/NAME/lock                   locked by the run until its end
 
-Spark removes what it wrote when it ends, and leaves it lying when it is killed. So each run gets a directory that its
-JVM uses as its temporary one. It begins by removing those of runs that are gone, which are those without a locked
-`lock`. The kernel releases a lock when its holder ends, however it ends.
+Spark removes its files when it ends, but not when it is killed. So each run gets a directory that its JVM uses as its
+temporary one. It begins by removing the directories of ended runs, which lack a locked `lock`. The kernel releases a
+lock at any end of its holder.
 
-The directory holds a program that is executed (`java-home/bin/java`), and all users can write to `/tmp`: a directory
-that another user has made beforehand is refused.
+The directory holds an executed program (`java-home/bin/java`), and all users can write to `/tmp`: a directory created
+by another user is refused.
 """
 
 import fcntl
@@ -24,15 +24,15 @@ from pathlib import Path
 
 _RUNS, _LOCK = "runs", "lock"
 _held: list[int] = []
-"""Locks of this process; closed by its end."""
+"""Locks of this process; its end closes them."""
 
 
 class ScratchError(Exception):
-    """The directory cannot be used: says why, and what to do."""
+    """The directory cannot be used; the text has the reason and the remedy."""
 
 
 def scratch_directory() -> Path:
-    """The directory of this user, made if it is not there. Raises ScratchError."""
+    """Return the directory of this user, and create it if missing. Raise ScratchError."""
     path = Path(tempfile.gettempdir()) / f"garlicfarm-spark-{os.getuid()}"
     try:
         path.mkdir(mode=0o700, exist_ok=True)
@@ -52,14 +52,14 @@ _ELSEWHERE = "set TMPDIR to a directory that you can write"
 
 @cache
 def run_directory() -> Path:
-    """A directory for what this process's JVM writes, after those of runs that are gone were removed.
+    """Return a directory for the files of this process's JVM, after removing the directories of ended runs.
 
     Raises ScratchError.
     """
     runs = scratch_directory() / _RUNS
     try:
         runs.mkdir(mode=0o700, exist_ok=True)
-        # Held while directories are made and removed, so that a new one is not taken for one that was left behind.
+        # Locked while directories are made and removed, so that a new one is not mistaken for an abandoned one.
         among = os.open(runs / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(among, fcntl.LOCK_EX)

@@ -27,7 +27,7 @@ _OF_SIZE = {
     "spark.sql.codegen.wholeStage": ("false", "true"),
     "spark.sql.codegen.factoryMode": ("NO_CODEGEN", "FALLBACK"),
 }
-"""What is set for few rows, and, as Spark has it by itself, for many."""
+"""The values for few rows, and, as in Spark's defaults, for many."""
 _PYTHONS = {"PYSPARK_PYTHON": "spark.pyspark.python", "PYSPARK_DRIVER_PYTHON": "spark.pyspark.driver.python"}
 LOG_FILE = "spark.log"
 _REPOSITORIES = """<ivysettings>
@@ -40,8 +40,8 @@ _REPOSITORIES = """<ivysettings>
   </resolvers>
 </ivysettings>
 """
-"""Ivy takes a module from the first repository that has its description, and its jar from there only. Spark by itself
-asks Maven's cache of this user first, where descriptions without their jars are ordinary. Here that is asked last."""
+"""Ivy takes a module from the first repository with its description, and its jar from there only. By default, Spark
+tries Maven's cache of this user first, which often has descriptions without their jars. Here it is the last one."""
 _LOGGING = """# An operator sees the reason of a failure; Spark's own report, with pages of frames, is in a file.
 rootLogger.level = error
 rootLogger.appenderRef.file.ref = file
@@ -66,11 +66,10 @@ appender.file.strategy.max = 1
 def open_session(
     master: str | None = None, conf: Iterable[tuple[str, str]] = (), packages: Iterable[str] = ()
 ) -> SparkSession:
-    """A session with the source `farm` registered, in UTC, bound to loopback when local.
+    """Open a session with the source `farm` registered, in UTC, bound to loopback when local.
 
-    `master`, `conf`: what the command says; without a master it is `spark.master` of an operator's settings, or this
-    machine. `packages`: Maven coordinates of jars that PySpark does not bring; a jar that an operator names with
-    `spark.jars` is not fetched. Raises NoJavaError, ScratchError. The caller stops the session.
+    `master`, `conf`: from the command; without a master, `spark.master` of an operator's settings, or this machine.
+    `packages`: Maven coordinates of jars that PySpark does not include; a jar that an operator names with
     """
     scratch, own = scratch_directory(), run_directory()
     log = scratch / LOG_FILE
@@ -99,7 +98,7 @@ def open_session(
 
 
 def _repositories(scratch: Path) -> Path | None:
-    """A file that says where Ivy looks; none where the environment names a mirror, as Spark lets it."""
+    """Write the list of Ivy's repositories; return None if the environment names a mirror, as Spark allows."""
     if "DEFAULT_ARTIFACT_REPOSITORY" in os.environ:
         return None
     file = scratch / "ivysettings.xml"
@@ -108,12 +107,12 @@ def _repositories(scratch: Path) -> Path | None:
 
 
 def has_own_settings(environment: Mapping[str, str]) -> bool:
-    """Whether an operator has set up Spark, as for a cluster: then nothing replaces those settings."""
+    """Return True if an operator has set up Spark, as for a cluster: those settings are then not replaced."""
     return bool({"SPARK_CONF_DIR", "SPARK_HOME"} & environment.keys())
 
 
 def _of_submission() -> list[tuple[str, str]]:
-    """What the JVM has been told, where spark-submit has started it before this program."""
+    """Return the JVM's settings if spark-submit has started it before this program."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return []
     SparkContext._ensure_initialized()  # noqa: SLF001 - without a context nothing else connects to that JVM
@@ -121,11 +120,11 @@ def _of_submission() -> list[tuple[str, str]]:
 
 
 def _started(settings: SparkConf) -> SparkSession:
-    """The session; Ctrl-C meanwhile ends it as soon as it is there, and at the second time at once."""
+    """Start the session; defer a Ctrl-C until it has started. The second Ctrl-C acts immediately."""
     with deferred() as interrupt:
         SparkContext.getOrCreate(settings)
         if threading.current_thread() is threading.main_thread():
-            # PySpark has put a handler of its own, which calls the JVM. It cannot in the middle of another call: pages
+            # PySpark has set its own handler, which calls the JVM. It cannot in the middle of another call: pages
             # of frames at Ctrl-C.
             signal.signal(signal.SIGINT, interrupt.note)
         session = SparkSession.builder.config(conf=settings).getOrCreate()
@@ -138,16 +137,16 @@ def _started(settings: SparkConf) -> SparkSession:
 
 
 def _print_into(log: Path, session: SparkSession) -> None:
-    """What Spark's Python processes print, such as that one has begun, goes to the file as well."""
+    """Send the prints of Spark's Python processes, such as that one has begun, to the file as well."""
     java: Any = session._jvm  # noqa: SLF001 - there is no other way to it
     java = java.java
     java.lang.System.setErr(java.io.PrintStream(java.io.FileOutputStream(str(log), True), True))  # noqa: FBT003 - Java's
 
 
 def fit_to_size(session: SparkSession, rows: int) -> None:
-    """What the session does next is about so many rows.
+    """Tune the session for its next work, on about this number of rows.
 
-    To compile operators pays for many of them; for a few hundred, such as a farm writes in a second, it is a good part
+    Compiling operators pays off for many rows; for a few hundred, the output of a farm in a second, it is a large part
     of all the work.
     """
     for name, (few, many) in _OF_SIZE.items():
@@ -155,9 +154,9 @@ def fit_to_size(session: SparkSession, rows: int) -> None:
 
 
 def rows_of_files(session: SparkSession, schema: StructType, files: Iterable[Path]) -> DataFrame:
-    """The rows of these Parquet files; what a file lacks of the schema is NULL. Of no files there are none."""
+    """Return the rows of these Parquet files, with NULL for columns that a file lacks; none without files."""
     paths = [str(file) for file in files]
     if not paths:
         return session.createDataFrame([], schema)
-    # A bracket or a star in a directory's name is no pattern.
+    # A bracket or a star in a directory's name is not a pattern.
     return session.read.schema(schema).option("__globPaths__", "false").parquet(*paths)

@@ -1,11 +1,12 @@
-"""What Spark is told, and by whom: an operator's word counts, ours fills in what was not said.
+"""Spark's settings and their sources: an operator's values have priority over ours.
 
     --conf KEY=VALUE  ▶  spark-submit's options (PYSPARK_SUBMIT_ARGS)  ▶  spark-defaults.conf  ▶  ours  ▶  Spark's own
 
-What PySpark sets in a `SparkConf` replaces what spark-submit reads from files. So the files are read here as well, and
-what they name is left alone. Spark looks for `spark-defaults.conf` in SPARK_CONF_DIR, and else in `conf` of SPARK_HOME.
+PySpark's values in a `SparkConf` replace spark-submit's values from files. So the files are read here as well, and
+their settings are left unchanged. Spark looks for `spark-defaults.conf` in SPARK_CONF_DIR, and else in `conf` of
+SPARK_HOME.
 
-Ours are of two kinds. Some hold everywhere, such as UTC. Others are for one machine that does more than run Spark:
+Our settings are of two kinds. Some apply everywhere, such as UTC. Others are for a machine with other work than Spark:
 little memory, no web page, few partitions. A cluster has its own defaults for those, so they are for local masters.
 """
 
@@ -18,16 +19,16 @@ MASTER = "local[*]"
 DEFAULTS_FILE = "spark-defaults.conf"
 PREFIX = "spark."
 JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
-"""Spark puts these before `spark.driver.extraJavaOptions`, and of two alike a JVM takes the last one."""
+"""Spark puts these before `spark.driver.extraJavaOptions`, and of two equal options a JVM uses the last."""
 IVY_SETTINGS = "spark.jars.ivySettings"
 EVERYWHERE: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # Jobs of derived tables have a pool of their own (`pipeline/gold/deriving.py`).
+    # Jobs of derived tables have a separate pool (`pipeline/gold/deriving.py`).
     "spark.scheduler.mode": "FAIR",
     # Where in Python each column was made, for Spark's messages, costs eight calls into the JVM for one.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
-    # Not INT96, Spark's old default: it has no statistics, by which files of other days are passed over.
+    # Not INT96, Spark's old default: it lacks the statistics for skipping files of other days.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 ON_ONE_MACHINE: Mapping[str, str] = {
@@ -43,12 +44,12 @@ _LINE = re.compile(r"\s*([^\s=:#!][^\s=:]*)\s*[\s=:]\s*(.*?)\s*")
 
 
 def is_local(master: str) -> bool:
-    """Whether driver and tasks are one process here."""
+    """Return True if driver and tasks are one process here."""
     return master.startswith("local")
 
 
 def operator_settings(environment: Mapping[str, str], conf: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
-    """What an operator has said, by files, by spark-submit's options and by `conf`, in rising order."""
+    """Return an operator's settings, from files, spark-submit's options and `conf`, in rising order of priority."""
     directory = environment.get("SPARK_CONF_DIR")
     home = environment.get("SPARK_HOME")
     if directory is None and home is not None:
@@ -59,7 +60,10 @@ def operator_settings(environment: Mapping[str, str], conf: Iterable[tuple[str, 
 
 
 def read_defaults(file: Path) -> dict[str, str]:
-    """The settings in a file of Spark's, one a line: `key value`, `key=value` or `key: value`. None without a file."""
+    """Return the settings in a file of Spark's, one a line: `key value`, `key=value` or `key: value`.
+
+    None without a file.
+    """
     try:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except (FileNotFoundError, NotADirectoryError):
@@ -69,23 +73,23 @@ def read_defaults(file: Path) -> dict[str, str]:
 
 
 def settings_for(told: Mapping[str, str], master: str | None, java_options: Iterable[str]) -> dict[str, str]:
-    """All settings of a session. `master` and `java_options` are this program's; those of `told` stand behind them."""
+    """Return all settings of a session. `master` and `java_options` are this program's, and precede those of `told`."""
     chosen = master or told.get("spark.master") or MASTER
     ours = dict(EVERYWHERE)
     collector = []
     if is_local(chosen):
         ours |= ON_ONE_MACHINE
         theirs = (told.get(name, "") for name in (JAVA_OPTIONS, "spark.driver.extraJavaOptions"))
-        # A JVM that is told two collectors does not start.
+        # A JVM with two collectors among its options does not start.
         collector = [] if any(map(_NAMES_COLLECTOR.search, theirs)) else [_SMALL_COLLECTOR]
     java = " ".join([*java_options, *collector, told.get(JAVA_OPTIONS, "")]).strip()
     return {**ours, **told, "spark.master": chosen, JAVA_OPTIONS: java}
 
 
 def fetching(told: Mapping[str, str], packages: Iterable[str], repositories: Path | None) -> dict[str, str]:
-    """What makes Spark fetch jars by their Maven coordinates, but for those that an operator names with `spark.jars`.
+    """Return the settings for fetching jars by their Maven coordinates, except jars that `spark.jars` names.
 
-    `repositories`: where Ivy looks, unless an operator says it.
+    `repositories`: the file for Ivy, unless an operator sets one.
     """
     wanted = [each for each in packages if each.split(":")[1] not in told.get("spark.jars", "")]
     if not wanted:
@@ -98,7 +102,7 @@ def fetching(told: Mapping[str, str], packages: Iterable[str], repositories: Pat
 
 
 def _of_arguments(arguments: list[str]) -> dict[str, str]:
-    """What options of spark-submit say: `--conf K=V`, `--conf=K=V`, and those that have names of their own."""
+    """Return the settings in options of spark-submit: `--conf K=V`, `--conf=K=V`, and those with a special name."""
     own = {"--master": "spark.master", "--driver-memory": "spark.driver.memory"}
     told = {}
     words = iter(arguments)

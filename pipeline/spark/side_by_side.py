@@ -1,12 +1,12 @@
-"""Queries that run beside each other: begun one after the other, and begun again when a start was lost.
+"""Concurrent queries: they begin in order, and again after a lost start.
 
-    to begin ──(all that run have come to rest once)──▶ running ──(its start was lost)──▶ a pause, then to begin
+    to begin ──(all running ones have rested once)──────▶ running ──(its start was lost)──▶ a pause, then to begin
                                                              ├──────(of anything else)──▶ the end of all: the reason
                                                              └──────────────(its end)──▶ done
 
-Three queries that begin at once miss Spark's limit for the start of its Python processes more often
-(`lost_starts.py`). So a query begins when those before it rest, having done their first batch or found nothing to do. A
-query that ended by a lost start begins again from its checkpoint after a pause, and no entry is lost or doubled.
+Three queries that begin together miss Spark's limit for the start of its Python processes more often
+(`lost_starts.py`). So a query begins when those before it rest, after their first batch or without data. A query that
+ended by a lost start begins again from its checkpoint after a pause, without loss or duplication of entries.
 """
 
 import time
@@ -22,37 +22,37 @@ from pipeline.spark.failures import is_lost_start, reason_of
 from pipeline.spark.lost_starts import LostStarts, Patience
 
 _RESTS = "Waiting for"
-"""How Spark's status text of a query begins that waits for its next trigger, or for data."""
+"""The beginning of Spark's status text of a query that waits for its next trigger, or for data."""
 
 
 class RunningQuery(Protocol):
-    """What is used of Spark's `StreamingQuery`; the names are Spark's."""
+    """The used part of Spark's `StreamingQuery`; the names are Spark's."""
 
     @property
     def isActive(self) -> bool:  # noqa: N802
-        """Whether it has not ended."""
+        """True until it has ended."""
 
     @property
     def status(self) -> dict[str, Any]:
-        """What it is doing."""
+        """Its current activity."""
 
     @property
     def lastProgress(self) -> Any:  # noqa: N802
         """Its newest batch; None before the first."""
 
     def exception(self) -> Exception | None:
-        """The error that ended it."""
+        """Return the error that ended it."""
 
     def awaitTermination(self, timeout: int) -> Any:  # noqa: N802
-        """Returns when it has ended, or after so many seconds."""
+        """Return when it has ended, or after this number of seconds."""
 
     def stop(self) -> None:
-        """Ends it."""
+        """End it."""
 
 
 @dataclass(slots=True)
 class Kept:
-    """One query that is kept running, and how it is begun."""
+    """A query to keep running, with the function that begins it."""
 
     name: str
     begin: Callable[[], RunningQuery]
@@ -60,11 +60,11 @@ class Kept:
     rested: bool = False
     done: bool = False
     not_before_s: float = 0.0
-    """Time of the next start, by the clock of `Patience`."""
+    """The time of the next start, by the clock of `Patience`."""
 
 
 class SideBySide:
-    """Some queries, of which an earlier one begins earlier. Ask `step` about once a second."""
+    """Some queries, begun in order. Call `step` about once a second."""
 
     def __init__(self, kept: Sequence[Kept], patience: Patience) -> None:
         self._kept = tuple(kept)
@@ -73,13 +73,13 @@ class SideBySide:
 
     @property
     def running(self) -> RunningQuery | None:
-        """The first of those that run."""
+        """The first running query."""
         return next((each.query for each in self._kept if each.query is not None), None)
 
     def step(self) -> bool:
-        """Look at all and begin what may begin; False when all have come to their end.
+        """Check all queries and begin the next; return False when all have ended.
 
-        Raises FarmLogError when one has failed for good.
+        Raises FarmLogError when one has failed permanently.
         """
         for each in self._kept:
             if each.query is not None:
@@ -91,7 +91,7 @@ class SideBySide:
         return not all(each.done for each in self._kept)
 
     def wait(self, seconds: int) -> None:
-        """Until the next step: so long, or until the first that runs has ended."""
+        """Wait until the next step, or until the first running query has ended."""
         query = self.running
         if query is None:
             time.sleep(seconds)
@@ -99,16 +99,16 @@ class SideBySide:
         try:
             query.awaitTermination(seconds)
         except StreamingQueryException:
-            return  # the next step sees it
+            return  # the next step handles it
 
     def stop(self) -> None:
-        """Ends all that run."""
+        """End all running queries."""
         for each in self._kept:
             if each.query is not None:
                 each.query.stop()
 
     def _look(self, each: Kept, query: RunningQuery) -> None:
-        # In this order: what ended meanwhile has its reason by then.
+        # In this order: a query that ends between the calls has its reason by then.
         active = query.isActive
         failure = query.exception()
         if failure is not None:

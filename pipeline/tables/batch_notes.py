@@ -1,15 +1,15 @@
-"""Which batches the tables have and what these hold, noted apart from the tables and from Spark's checkpoint.
+"""The record of batches and their ranges, kept separate from the tables and from Spark's checkpoint.
 
     begin: batch N reads entries 2001 to 3000 of farm F ──▶ the tables commit N ──▶ done: reports has N, clocks has N …
 
-Spark numbers batches, and a table takes the number of a batch for the batch. That holds only while checkpoint and
-tables are of one moment. After a checkpoint was restored from a backup, or lost its last file when power failed, Spark
-gives the number N to other entries. Each table has an N already, so these entries would be in no table. After a table
-was restored, its lost batch never comes again. No number that Spark or Delta Lake keeps shows this.
+Spark numbers batches, and a table identifies a batch by its number. That holds only while checkpoint and tables have
+the same age. After a checkpoint was restored from a backup, or lost its last file in a power failure, Spark gives the
+number N to other entries. Each table has an N already, so these entries would be in no table. After a table was
+restored, its lost batch is not repeated. No number in Spark or Delta Lake shows this.
 
-So the range of a batch is written here before its first commit, and the batches of all tables behind its last one. A
-batch that does not continue where the last one ended, a known number with another range, and a table that lacks what it
-had are each refused (`TableDamagedError`). The file is synced before it takes the place of the old one.
+So the range of a batch is written here before its first commit, and the batches of all tables after its last one.
+`TableDamagedError` refuses a batch that does not continue after the last one, a known number with another range, and a
+table without a batch that it had. The file is synced before it replaces the old one.
 """
 
 import json
@@ -30,7 +30,7 @@ RESTORE: Final = (
 
 
 class Continuity(Enum):
-    """How the first entry of a batch follows the last one of the batch before."""
+    """The relation of a batch's first entry to the last one of the batch before."""
 
     NEXT = "by one"
     """A farm's own log has an entry at each index."""
@@ -64,13 +64,13 @@ class BatchNotes:
     """The notes about the batches of one query."""
 
     def __init__(self, output: Path, query: str, continuity: Continuity = Continuity.NEXT) -> None:
-        """Raises `TableDamagedError` if the file cannot be read."""
+        """Raise TableDamagedError if the file cannot be read."""
         self.path = output / f"batches-{query}.json"
         self._continuity = continuity
         self._noted = self._load()
 
     def check_tables(self, committed: Mapping[str, int]) -> None:
-        """Raise `TableDamagedError` if a table lacks a batch that it had; `committed` has the last batch of each."""
+        """Raise TableDamagedError if a table lacks a batch that it had; `committed` has the last batch of each."""
         if self._noted is None:
             return
         for name, batch in self._noted.tables.items():
@@ -81,7 +81,7 @@ class BatchNotes:
                 )
 
     def begin(self, batch: int, ranges: Mapping[str, Range]) -> None:
-        """Note what a batch holds, before the first table commits it. Raises `TableDamagedError` if it does not fit."""
+        """Record a batch's ranges before the first table commits it. Raise TableDamagedError if it does not fit."""
         noted = self._noted
         if noted is None:
             self._store(_Noted(batch, batch - 1, dict(ranges), {}, {}))
@@ -101,7 +101,7 @@ class BatchNotes:
         self._store(_Noted(batch, noted.done, dict(ranges), through, noted.tables))
 
     def end(self, batch: int, committed: Mapping[str, int]) -> None:
-        """Note that all tables have a batch; `committed` has the last batch of each."""
+        """Record that all tables have a batch; `committed` has the last batch of each."""
         noted = self._noted
         if noted is not None and noted.done < batch:
             self._store(msgspec.structs.replace(noted, done=batch, tables=dict(committed)))

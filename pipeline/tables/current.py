@@ -1,17 +1,17 @@
-"""The newest known state of everything, as small tables that are written anew when a batch changes them.
+"""The newest known state, as small tables, rewritten when a batch changes them.
 
-    current_farm          one row a farm: its name, from where to where the tables reach in its log, the leader
+    current_farm          one row a farm: its name, the range of its log in the tables, the leader
     current_routers       one row a server: its last report
-    current_destinations  one row a destination and server: what the last report says about it
+    current_destinations  one row a destination and server: its part of the last report
     current_publishers    one row a master: the last publication
-    current_watched       one row a server: healthy, unhealthy or silent, since when (`pipeline/watch`)
+    current_watched       one row a server: healthy, unhealthy or silent, with the time of the change (`pipeline/watch`)
 
-History says how things were. To learn how they are now from it, a reader would have to search all of it for the last
-row of each server. Most servers report in each period, so a batch changes most of the rows, and to write them all costs
-no more than to look for those that changed; the writer keeps them in memory, as many as there are servers.
+History holds past states. For the current state, a reader would have to search all of it for the last row of each
+server. Most servers report in each period, so a batch changes most of the rows, and rewriting all of them costs no more
+than searching the changed ones. The writer keeps them in memory, one per server.
 
-An older row never replaces a newer one: of two rows with one key the one with the higher index in the log stays, so a
-batch that is repeated changes nothing.
+An older row never replaces a newer one: of two rows with one key the one with the higher index in the log remains, so a
+repeated batch changes nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,7 +65,7 @@ KEYS: dict[str, tuple[str, ...]] = {
 }
 ORDER = {"farm": "index", "routers": "index", "destinations": "index", "publishers": "index", "watched": "at"}
 FROM_BASE = {"reports": "routers", "destination_reports": "destinations", "publications": "publishers"}
-"""Which base table's last rows are which part of the current state."""
+"""The part of the current state from each base table's last rows."""
 SPECS = {name: TableSpec(f"{PREFIX}{name}", schema, KEYS[name], UNDO) for name, schema in SCHEMAS.items()}
 
 
@@ -77,15 +77,15 @@ class CurrentState:
         self._rows = {name: table.rows() for name, table in self._tables.items()}
 
     def rows(self, table: str) -> pa.Table:
-        """What is known now."""
+        """Return the current rows."""
         return self._rows[table]
 
     def tables(self) -> list[Table]:
-        """All of them."""
+        """Return all tables."""
         return [*self._tables.values()]
 
     def take(self, query: str, batch: int, found: Mapping[str, pa.Table]) -> None:
-        """Takes the last rows of a batch; each replaces what has its key, unless that is newer."""
+        """Apply the last rows of a batch; each replaces the row with its key, unless that is newer."""
         for name, rows in found.items():
             if not rows.num_rows:
                 continue
@@ -99,7 +99,7 @@ class CurrentState:
 
 
 def last_rows(rows: pa.Table, keys: Sequence[str], order: str) -> pa.Table:
-    """Of the rows with the same keys the one with the highest `order`; of several such the last."""
+    """Return the row with the highest `order` for each combination of keys; of several such the last."""
     in_order = rows.take(pc.sort_indices(rows, sort_keys=[(order, "ascending")]))
     placed = in_order.select(list(keys)).append_column("_place", pa.array(range(rows.num_rows), pa.int64()))
     last = placed.group_by(list(keys), use_threads=False).aggregate([("_place", "max")])
@@ -107,21 +107,21 @@ def last_rows(rows: pa.Table, keys: Sequence[str], order: str) -> pa.Table:
 
 
 def read(output: Path, table: str) -> list[dict[str, Any]]:
-    """All rows of one table, in the order of its keys, for a program that reads. Raises TableDamagedError, OSError."""
+    """Return all rows of one table, in the order of its keys, for a reader. Raise TableDamagedError, OSError."""
     rows = stored_rows(output / f"{PREFIX}{table}", SCHEMAS[table])
     in_order = rows.sort_by([(each, "ascending") for each in KEYS[table]])
     return list(in_order.to_pylist())
 
 
 def _filled_up(both: pa.Table) -> pa.Table:
-    """What a batch does not say of a farm, such as the leader, stays as it was; its entries are more."""
+    """Complete a farm's new row by its old values, such as the leader; add up the entries."""
     in_order = both.sort_by([("index", "ascending")])
     known: dict[str, dict[str, Any]] = {}
     for row in in_order.to_pylist():
         before = known.get(row["farm"], {"entries": 0})
         merged = {name: before.get(name) if value is None else value for name, value in row.items()}
         parts = (before["entries"], row["entries"])
-        # Of a table that an earlier version began it is not known, and never will be.
+        # A table begun by an earlier version lacks the number permanently.
         merged["entries"] = None if None in parts else sum(parts)
         merged["first_index"] = min(
             (each for each in (before.get("first_index"), row["first_index"]) if each), default=None

@@ -1,15 +1,15 @@
-"""One Delta table: what is in it now, and commits that happen once, whatever is repeated.
+"""One Delta table: its current files, and commits that happen once despite repetitions.
 
     <table>/_delta_log/00000000000000000017.json    what commit 17 adds and removes, and (query, batch) of it
-    <table>/_delta_log/….checkpoint.parquet         the sum of the commits up to there, made now and then
+    <table>/_delta_log/….checkpoint.parquet         the sum of the commits up to there, made periodically
 
-A commit is one file that must not have been there, so it happens as a whole or not at all. It carries the name of the
-query and the number of its batch (`txn`). Before a commit the table is asked which batch of that query it has: a batch
-that is repeated after a crash finds itself there, and is left out. So each table has each batch once, also if a crash
-came between the commits of two tables.
+A commit is one file that must not have existed, so it is atomic. It carries the name of the query and the number of its
+batch (`txn`). Before a commit, the writer reads the last batch of that query in the table: a batch that is repeated
+after a crash is found there, and skipped. So each table has each batch once, even after a crash between the commits of
+two tables.
 
-Everything here is done by delta-rs, without a JVM, for small batches and for large ones, whose files Spark's tasks have
-written: there is one implementation that commits, and one process, which `pipeline/lake.py` sees to.
+delta-rs does all the work, without a JVM, for small batches and for large ones, whose files Spark's tasks have written.
+There is one implementation of commits and one writing process, which `pipeline/lake.py` ensures.
 """
 
 import time
@@ -42,7 +42,7 @@ NOTHING_COMMITTED = -1
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A table as this version writes it. `undo`: how long what was replaced can still be read, as Delta Lake has it."""
+    """A table of this version. `undo`: the time for which replaced content stays readable, in Delta Lake's notation."""
 
     name: str
     schema: pa.Schema
@@ -52,7 +52,7 @@ class TableSpec:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file of the table as it is now, with the log times of its oldest and its youngest row, if any row has one."""
+    """A current file of the table, with the log times of its oldest and its youngest row, if any row has one."""
 
     path: str
     size_bytes: int
@@ -61,19 +61,19 @@ class StoredFile:
     oldest: datetime | None
     youngest: datetime | None
     batch: int | None
-    """The newest batch that a row names, in a table whose rows do."""
+    """The newest batch in its rows, in a table with the batch column."""
     first_batch: int | None = None
-    """The oldest one."""
+    """The oldest batch."""
     first_ms: int | None = None
-    """The least `time_ms` of a row, in a table that has this column."""
+    """The least `time_ms` of a row, in a table with this column."""
     last_ms: int | None = None
     """The greatest one."""
     written_ms: int | None = None
-    """Milliseconds since the epoch when the file was written, by the clock of the machine."""
+    """The time of writing in milliseconds since the epoch, by the clock of the machine."""
 
 
 class Table:
-    """A table that this process writes; made if it is not there, and widened if it lacks a column."""
+    """A table that this process writes; it is created if missing, and widened if it lacks a column."""
 
     def __init__(self, output: Path, spec: TableSpec) -> None:
         self.spec = spec
@@ -84,61 +84,61 @@ class Table:
         self._known: dict[str, int] = {}
 
     def committed(self, query: str) -> int:
-        """The last batch of the query that is in the table."""
+        """Return the last batch of the query in the table."""
         found = self._fresh().transaction_version(query)
         self._known[query] = NOTHING_COMMITTED if found is None else int(found)
         return self._known[query]
 
     def known_batch(self, query: str) -> int:
-        """Return the last batch of the query as this process has committed or read it, without reading again."""
+        """Return the last batch of the query that this process has committed or read, without reading again."""
         return self._known[query] if query in self._known else self.committed(query)
 
     def append(self, query: str, batch: int, rows: pa.Table | None, files: Sequence[DataFile] = ()) -> bool:
-        """Adds what a batch says: rows, and files that were written; False if it had been added, or says nothing."""
+        """Append a batch: rows, and written files. Return False if it is empty or already committed."""
         if (rows is None and not files) or self.committed(query) >= batch:
             return False
         self.commit(query, batch, [*files, *(() if rows is None else self._written(rows))])
         return True
 
     def replace(self, query: str, batch: int, rows: pa.Table) -> bool:
-        """The table holds these rows instead of all that it held."""
+        """Replace all rows of the table."""
         if self.committed(query) >= batch:
             return False
         self.commit(query, batch, self._written(rows), self.files())
         return True
 
     def replace_at(self, batches: Sequence[tuple[str, int]], rows: pa.Table | None) -> None:
-        """The same for batches of several queries, which the caller has seen not to be there; None: the rows stay."""
+        """Replace all rows for several batches; the caller has checked that none is committed. None: keep the rows."""
         added, removed = ([], []) if rows is None else (self._written(rows), self.files())
         self._commit(added, removed, [Transaction(*each) for each in batches])
 
     def commit(self, query: str, batch: int, added: Sequence[DataFile], removed: Sequence[StoredFile] = ()) -> None:
-        """Takes up files that were written, and gives up others. The caller has seen that the batch is not there."""
+        """Add written files and remove others. The caller has checked that the batch is not committed."""
         self._commit(added, removed, [Transaction(query, batch)])
 
     def drop(self, removed: Sequence[StoredFile]) -> None:
-        """Gives up files, without anything in their place."""
+        """Remove files without a replacement."""
         if removed:
             self._commit((), removed, [])
 
     def files(self) -> list[StoredFile]:
-        """What the table consists of now."""
+        """Return the current files of the table."""
         return _files_of(self._fresh())
 
     def rows(self, files: Iterable[StoredFile] | None = None) -> pa.Table:
-        """The rows of these files, or all. Raises TableDamagedError."""
+        """Return the rows of these files, or all. Raise TableDamagedError."""
         wanted = self.files() if files is None else files
         schema = self.spec.schema
         found = [read_file(self.root / file.path, schema, file.day) for file in wanted]
         return pa.concat_tables(found) if found else schema.empty_table()
 
     def merge_small(self, day: date | None, below_bytes: int) -> None:
-        """Makes few files of the many small ones of a day (OPTIMIZE)."""
+        """Merge the many small files of a day into few (OPTIMIZE)."""
         filters = [(DAY, "=", "" if day is None else day.isoformat())] if DAY in self.spec.schema.names else None
         self._fresh().optimize.compact(partition_filters=filters, target_size=below_bytes)
 
     def sweep(self, *, full: bool) -> None:
-        """Removes files that the table gave up longer ago than `undo` (VACUUM); `full`: and those that it never had."""
+        """Delete files removed longer ago than `undo` (VACUUM); `full`: also files that the table never had."""
         self._fresh().vacuum(dry_run=False, full=full)
 
     def _written(self, rows: pa.Table) -> list[DataFile]:
@@ -182,7 +182,7 @@ class Table:
             )
 
     def _fresh(self) -> DeltaTable:
-        """The table as it is now: another program may have optimized it."""
+        """Return the current table: another program may have optimized it."""
         self._delta.update_incremental()
         return self._delta
 
@@ -194,37 +194,37 @@ class Table:
 
 
 def stored_files(root: Path) -> list[StoredFile]:
-    """What a table consists of now, for a program that reads; none if there is no table. Raises TableDamagedError."""
+    """Return the current files of a table, for a reader; none without a table. Raise TableDamagedError."""
     found = _opened(root)
     return [] if found is None else _files_of(found)
 
 
 def stored_version(root: Path) -> int:
-    """How many commits a table has after the one that made it; -1 if there is no table. Raises TableDamagedError."""
+    """Return the number of commits after the first one; -1 without a table. Raise TableDamagedError."""
     found = _opened(root)
     return NOTHING_COMMITTED if found is None else int(found.version())
 
 
 def stored_batch(root: Path, query: str) -> int:
-    """The last batch of a query that is in a table, for a program that reads. Raises TableDamagedError."""
+    """Return the last batch of a query in a table, for a reader. Raise TableDamagedError."""
     found = _opened(root)
     batch = None if found is None else found.transaction_version(query)
     return NOTHING_COMMITTED if batch is None else int(batch)
 
 
 def stored_rows(root: Path, schema: pa.Schema) -> pa.Table:
-    """All rows of a small table; none if there is no table. Raises TableDamagedError."""
+    """Return all rows of a small table; none without a table. Raise TableDamagedError."""
     found = [read_file(root / file.path, schema, file.day) for file in stored_files(root)]
     return pa.concat_tables(found) if found else schema.empty_table()
 
 
 @contextmanager
 def _naming_table_in_errors(root: Path) -> Iterator[None]:
-    """While the block writes this table: what delta-rs could not do is an OSError with the table's name."""
+    """Convert delta-rs errors of the block into OSError with the table's path."""
     try:
         yield
     except DeltaError as error:
-        # In one line: it may pass through the JVM, whose report is read by lines.
+        # One line, since it may pass through the JVM, whose report is read by lines.
         raise OSError(f"{root} cannot be written: {' '.join(str(error).split())}") from error
 
 

@@ -1,12 +1,12 @@
-"""Data files of a table, and what its log says of each: the driver or a task of Spark writes them, then they count.
+"""Data files of a table with their statistics: the driver or a Spark task writes them, and a commit makes them count.
 
     rows ──▶ PartWriter ──▶ <table>/day=2026-11-25/part-….parquet ──▶ DataFile: path, size, rows, day, statistics
 
-A file that no commit names is no part of the table: what a task wrote that was repeated or killed lies there until
-VACUUM removes it. So tasks need no place of their own and nothing is renamed.
+A file that no commit names is not part of the table: files of a repeated or killed task remain until VACUUM removes
+them. So tasks do not need separate directories, and nothing is renamed.
 
 Tables are partitioned by the day of log time alone, in UTC. By farm and day, a live batch of a thousand farms would be
-a thousand files a table. Rows lie sorted by farm, and the statistics of files and of row groups skip the others.
+a thousand files per table. Rows are sorted by farm, and the statistics of files and of row groups skip the others.
 """
 
 import json
@@ -23,24 +23,24 @@ import pyarrow.parquet as pq
 
 DAY = "day"
 UNKNOWN_DAY = "__HIVE_DEFAULT_PARTITION__"
-"""How Hive, and all that came after it, name the directory of rows whose partition is NULL."""
+"""The name of the directory of rows with a NULL partition, from Hive."""
 COMPRESSION = "zstd"
 TIME_COLUMNS = ("log_time", "at", "window_start")
 BATCH = "batch_id"
-"""The column of a table whose rows name the batch that brought them."""
+"""The column of a table whose rows name the batch that added them."""
 FROM_THE_LOG = "restore it from a backup, or make the tables again from the log in another output directory"
-"""What to do about a damaged table that nothing else can be made of."""
+"""The remedy for a damaged table that cannot be derived again."""
 _COUNTED_TEXTS = frozenset({"farm"})
 _MILLISECOND = 1_000
 
 
 class TableDamagedError(OSError):
-    """A table's file cannot be read: which, and what to do."""
+    """A table's file cannot be read; the text has the file and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One file of a table. `path` is within the table's directory, `stats` JSON as Delta Lake has it."""
+    """One file of a table. `path` is relative to the table's directory, `stats` JSON in Delta Lake's form."""
 
     path: str
     size_bytes: int
@@ -70,7 +70,7 @@ class _Part:
         self.ranges = {each.name: _Range() for each in schema if _is_counted(each)}
 
     def write(self, rows: pa.Table) -> None:
-        """A row group more."""
+        """Write one more row group."""
         self.writer.write_table(rows)
         self.rows += rows.num_rows
         for name, seen in self.ranges.items():
@@ -82,7 +82,7 @@ class _Part:
                 seen.most = found["max"] if seen.most is None else max(seen.most, found["max"])
 
     def close(self) -> DataFile:
-        """The file is whole."""
+        """Complete the file."""
         self.writer.close()
         known = {name: each for name, each in self.ranges.items() if each.least is not None}
         stats = {
@@ -95,7 +95,7 @@ class _Part:
 
 
 class PartWriter:
-    """Rows of one table into a file a day (or one file, if the table is not partitioned)."""
+    """The writer of a table's rows, with a file per day (or one file, if the table is not partitioned)."""
 
     def __init__(self, root: Path, schema: pa.Schema) -> None:
         self._root = root
@@ -104,14 +104,14 @@ class PartWriter:
         self._parts: dict[date | None, _Part] = {}
 
     def write(self, rows: pa.Table) -> None:
-        """Adds rows, which have all columns of the table."""
+        """Add rows, which have all columns of the table."""
         for day, found in self._by_days(rows):
             if day not in self._parts:
                 self._parts[day] = _Part(self._root, day, self._schema, by_day=self._by_day)
             self._parts[day].write(found.select(self._schema.names).cast(self._schema))
 
     def close(self) -> list[DataFile]:
-        """The files, whole."""
+        """Return the completed files."""
         return [part.close() for part in self._parts.values()]
 
     def _by_days(self, rows: pa.Table) -> Iterator[tuple[date | None, pa.Table]]:
@@ -127,14 +127,14 @@ class PartWriter:
 
 
 def write_files(root: Path, schema: pa.Schema, rows: pa.Table) -> list[DataFile]:
-    """All rows at once, into a file a day."""
+    """Write all rows, with a file per day."""
     writer = PartWriter(root, schema)
     writer.write(rows)
     return writer.close()
 
 
 def check_files(files: Iterable[Path]) -> None:
-    """Read each file; raise TableDamagedError for the first one that is missing or cannot be read."""
+    """Read each file; raise TableDamagedError for the first missing or unreadable one."""
     for file in files:
         try:
             found = pq.ParquetFile(file)
@@ -147,15 +147,15 @@ def check_files(files: Iterable[Path]) -> None:
 
 
 def _damaged(file: Path, error: Exception) -> OSError:
-    """Return the error for the operator. A system call that failed, such as for a missing right, is no damage."""
+    """Return the error for the operator. A failed system call, such as for a missing right, is not damage."""
     if isinstance(error, OSError) and error.errno is not None:
         return error
-    # In one line: it may pass through the JVM, whose report is read by lines.
+    # One line, since it may pass through the JVM, whose report is read by lines.
     return TableDamagedError(f"{file} is damaged ({' '.join(str(error).split())}): {FROM_THE_LOG}")
 
 
 def read_file(file: Path, schema: pa.Schema, day: date | None = None) -> pa.Table:
-    """The rows of a file with the columns of `schema`; one that it lacks is NULL. Raises TableDamagedError."""
+    """Return the rows of a file with the columns of `schema`; a missing column is NULL. Raise TableDamagedError."""
     try:
         found = pq.ParquetFile(file).read()
     except (pa.ArrowException, OSError) as error:
@@ -177,7 +177,7 @@ def _is_counted(field: pa.Field) -> bool:
 
 
 def _in_statistics(value: Any, *, up: bool) -> Any:
-    """A value in statistics; moments have milliseconds there, so that the range must be rounded outwards."""
+    """Return a value for statistics; moments have milliseconds there, so the range must be rounded outwards."""
     if not isinstance(value, datetime):
         return value
     micros = value.microsecond

@@ -1,9 +1,9 @@
-"""What stands behind pseudonyms: the salt that makes them, and the addresses, in files that only their owner can read.
+"""The secrets of pseudonyms: their salt, and the addresses, in files that only their owner can read.
 
     <output>/pseudonym.salt   the secret                                   mode 0600
     <output>/names.sqlite     pseudonym and b32 address of a destination   mode 0600
 
-They are apart from the tables, which others may be let read.
+They are separate from the tables, which others may be allowed to read.
 """
 
 import errno
@@ -23,14 +23,14 @@ SALT_FILE = "pseudonym.salt"
 SALT_BYTES = 32
 SALT_BYTES_MAX = 4_096
 SALT_LEAST = 16
-"""The fewest characters of a salt that an operator chose: without one a list of addresses reveals the pseudonyms."""
+"""The fewest characters of an operator's salt: without one a list of addresses reveals the pseudonyms."""
 BUSY_SECONDS = 10.0
 _OTHERS = 0o077
 _DAMAGED = frozenset({"SQLITE_NOTADB", "SQLITE_CORRUPT"})
 
 
 def salt_of(output: Path) -> str:
-    """The secret that makes pseudonyms; made once for an output directory. Raises FarmLogError when it is damaged."""
+    """Return the secret that makes pseudonyms; create it once per output. Raise FarmLogError when it is damaged."""
     path = output / SALT_FILE
     refuse_writable_by_others(output)
     if not path.exists() and not path.is_symlink():
@@ -52,7 +52,7 @@ def salt_of(output: Path) -> str:
 
 
 def remember_names(output: Path, names: Mapping[str, str]) -> None:
-    """Notes which address is behind which pseudonym. Raises TableDamagedError, OSError."""
+    """Store the address of each pseudonym. Raise TableDamagedError, OSError."""
     path = output / NAMES_FILE
     with _own_only(path):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
@@ -63,7 +63,7 @@ def remember_names(output: Path, names: Mapping[str, str]) -> None:
 
 
 def read_names(output: Path) -> dict[str, str]:
-    """Pseudonyms and the addresses behind them. Raises TableDamagedError, OSError."""
+    """Return pseudonyms and their addresses. Raise TableDamagedError, OSError."""
     path = output / NAMES_FILE
     if not path.exists() and not path.is_symlink():
         return {}
@@ -74,7 +74,7 @@ def read_names(output: Path) -> dict[str, str]:
 
 
 def refuse_writable_by_others(output: Path) -> None:
-    """Raise FarmLogError if every user can put files into the output directory: a user who can chooses the salt."""
+    """Raise FarmLogError if every user can put files into the output directory, and so choose the salt."""
     try:
         mode = output.stat().st_mode
     except FileNotFoundError:
@@ -107,7 +107,7 @@ def _own_only(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _naming_damaged_table(path: Path) -> Iterator[None]:
-    """While the block has this file open: damage is a TableDamagedError with what to do, all else an OSError."""
+    """Convert damage of the block's file into TableDamagedError with the remedy, other errors into OSError."""
     try:
         yield
     except sqlite3.DatabaseError as error:

@@ -1,9 +1,9 @@
-"""The recent past of each farm, out of the entries of a batch: few columns, in order of farm and index.
+"""The recent past of each farm, from the entries of a batch: few columns, in order of farm and index.
 
 A backlog may hold millions of entries, and the feedback needs only the last minutes. Entries older than `RECENT_MS`
-before the newest entry of their farm are left out. Of the rest, at most `ROWS_MAX` leave a task, fewer if entries are
+before the newest entry of their farm are omitted. Of the others, at most `ROWS_MAX` leave a task, fewer if entries are
 large, so that no author's entries fill the driver's memory. Farms share that room equally. The farm's own rules
-decide what an entry is (`pipeline.decode.entries`), so an entry that the farm ignores is ignored here as well.
+classify entries (`pipeline.decode.entries`), so an entry that the farm ignores is ignored here as well.
 """
 
 from collections.abc import Iterator
@@ -32,13 +32,13 @@ _COLUMNS = (
 
 
 def recent_rows(entries: pa.Table) -> pa.Table:
-    """Of some rows of the source `farm` those that matter, in few columns."""
+    """Return the relevant rows of some rows of the source `farm`, in few columns."""
     timed = pc.and_(pc.is_in(entries.column("entry"), _KINDS), pc.is_valid(entries.column("log_time")))
     return newest(entries.filter(timed).select(_COLUMNS))
 
 
 def newest(rows: pa.Table) -> pa.Table:
-    """The newest of each farm, in order of farm and index: those within `RECENT_MS`, and not too many."""
+    """Return the newest rows of each farm, in order of farm and index: within `RECENT_MS`, up to a limit."""
     at_ms = rows.column("log_time").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
     timed = pa.table({"farm": rows.column("farm"), "at_ms": at_ms})
     last = timed.group_by("farm", use_threads=False).aggregate([("at_ms", "max")])
@@ -53,7 +53,7 @@ def newest(rows: pa.Table) -> pa.Table:
 
 
 def by_farm(rows: pa.Table) -> Iterator[pa.Table]:
-    """The rows of each farm, out of rows in order of farm."""
+    """Yield the rows of each farm, from rows in order of farm."""
     first = 0
     for run in pc.run_end_encode(rows.column("farm").combine_chunks()).run_ends.to_pylist():
         yield rows.slice(first, run - first)

@@ -1,13 +1,12 @@
-"""The rows of the base tables out of what entries say: whole columns of Arrow, without Spark.
+"""The rows of the base tables, from decoded entries: whole Arrow columns, without Spark.
 
     entries (`pipeline.schemas.ENTRIES`) ──▶ base_rows ──▶ {table: rows with the columns of `pipeline.schemas.HISTORY`}
 
-The same function runs inside Spark's tasks, whatever the size of the batch, so no second set of rules decides how a few
-entries become rows.
+The same function runs inside Spark's tasks for batches of any size, so a single set of rules converts entries to rows.
 
 Tables name destinations by pseudonyms: `d-` and 12 hexadecimal digits of SHA-256 over a secret salt and the
-destination's b32 address. Without the salt it would be no pseudonym: addresses are public, and any holder of a list of
-them could hash it. Reports name the same destinations again and again, so each is hashed once in a task.
+destination's b32 address. Without the salt it would not hide anything: addresses are public, and any holder of a list
+of them could hash it. Reports repeat the same destinations, so each is hashed once in a task.
 """
 
 import hashlib
@@ -22,7 +21,7 @@ from pipeline.tables.files import DAY
 
 PSEUDONYM_DIGITS = 12
 KNOWN_MAX = 1_000_000
-"""Addresses that a task remembers."""
+"""The number of addresses that a task caches."""
 BASE: dict[str, pa.Schema] = {name: arrow_schema(columns) for name, columns in HISTORY.items() if name != "events"}
 KINDS: dict[str, frozenset[str]] = {
     "reports": frozenset({"report"}),
@@ -34,7 +33,7 @@ KINDS: dict[str, frozenset[str]] = {
     "operator_actions": OPERATOR_KINDS,
     "quarantine": frozenset({REFUSED}),
 }
-"""Which kinds of entry give rows of which table."""
+"""The kinds of entry that give rows of each table."""
 _STRUCTS = {
     "reports": "report",
     "clocks": "clock",
@@ -42,7 +41,7 @@ _STRUCTS = {
     "configurations": "configuration",
     "operator_actions": "action",
 }
-"""Which column of an entry has the columns of a table."""
+"""The column of an entry that has the columns of each table."""
 ADDRESS = "address"
 
 
@@ -54,7 +53,7 @@ class Pseudonyms:
         self._known: dict[str, str] = {}
 
     def of(self, addresses: pa.ChunkedArray | pa.Array) -> pa.Array:
-        """The name of each address; NULL of none."""
+        """Return the name of each address; NULL for NULL."""
         coded = pa.array(pc.unique(addresses))
         names = pa.array([None if each is None else self._name(each) for each in coded.to_pylist()], pa.string())
         return names.take(
@@ -74,9 +73,9 @@ class Pseudonyms:
 
 
 def base_rows(entries: pa.Table, pseudonyms: Pseudonyms) -> dict[str, pa.Table]:
-    """The rows of each base table that these entries give, where they give any.
+    """Return the rows of each base table from these entries, if there are any.
 
-    `destination_reports` and `publications` have the column `address` behind the others.
+    `destination_reports` and `publications` have the column `address` after the others.
     """
     present = set(pc.unique(entries.column("entry")).to_pylist())
     found = {}
@@ -89,7 +88,7 @@ def base_rows(entries: pa.Table, pseudonyms: Pseudonyms) -> dict[str, pa.Table]:
 
 
 def last_known(entries: pa.Table, pseudonyms: Pseudonyms) -> dict[str, pa.Table]:
-    """As `base_rows`, of reports that only a snapshot still holds: they are state, and not history."""
+    """Return the rows of reports that only a snapshot still holds: they are state, not history."""
     told = _of_kinds(entries, frozenset({SNAPSHOT}))
     if not told.num_rows:
         return {}
@@ -114,7 +113,7 @@ def _made(name: str, entries: pa.Table, pseudonyms: Pseudonyms) -> pa.Table:
         case "quarantine":
             told["kind"] = entries.column("claimed")
         case _:
-            pass  # all that it says is in its struct
+            pass  # its struct has all columns
     return _table(name, entries, told, *also)
 
 
@@ -140,7 +139,7 @@ def _factors(entries: pa.Table, pseudonyms: Pseudonyms) -> pa.Table:
 
 
 def _members(entries: pa.Table, struct: str) -> dict[str, pa.ChunkedArray]:
-    """The columns inside a struct."""
+    """Return the columns inside a struct."""
     column = entries.column(struct)
     return {each.name: pc.struct_field(column, [number]) for number, each in enumerate(column.type)}
 
@@ -150,7 +149,7 @@ def _of_kinds(entries: pa.Table, kinds: frozenset[str]) -> pa.Table:
 
 
 def _table(name: str, entries: pa.Table, told: dict[str, pa.ChunkedArray | pa.Array], *also: str) -> pa.Table:
-    """Rows in the order of the table's columns: what is `told`, else the entry's own; `also` behind them."""
+    """Return rows in the order of the table's columns: from `told`, else the entry's own; `also` after them."""
     schema = BASE[name]
     columns: Sequence[tuple[str, pa.ChunkedArray | pa.Array]] = [
         (each.name, _column(each, entries, told)) for each in schema

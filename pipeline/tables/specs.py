@@ -1,7 +1,7 @@
-"""The tables that a run appends to, and the queries whose batches they have.
+"""The tables that a run appends to, and the queries of their batches.
 
     log       its batches are in the base tables, in `transitions` and in the current state
-    events    its batches are in the table `events`, numbered apart from those of the log
+    events    its batches are in the table `events`, numbered separately from the log's
     alerts    is written by the alerting, after its own changes
 
 Writers and readers of a table both need its columns. They are declared here, below all of them, so that a query does

@@ -1,19 +1,19 @@
-"""What each of Spark's tasks does with its part of a micro-batch: everything, in one pass.
+"""The work of each Spark task on its part of a micro-batch: everything, in one pass.
 
-    entries of the log ──▶ a task ──▶ rows of the base tables   few: handed to the driver; many: as files, named to it
+    entries of the log ──▶ a task ──▶ rows of the base tables   few: sent to the driver; many: as files, named to it
                                  ├──▶ the last row of each server, destination and master
-                                 ├──▶ what the watch and the feedback look at        (if they are on)
-                                 └──▶ which windows of which farms have new rows
+                                 ├──▶ the rows for the watch and the feedback        (if they are on)
+                                 └──▶ the windows of each farm with new rows
 
-A batch is one Spark job without a shuffle: the driver collects a few Arrow tables, each under a name, and commits. What
-would need all rows in one place, such as the last row of a server, is made small in each task first.
+A batch is one Spark job without a shuffle: the driver collects a few Arrow tables, each under a name, and commits.
+Results that need all rows in one place, such as the last row of a server, are reduced in each task first.
 
 The process that reads and decodes entries of a farm's log does all of it (the data source `farm_tables`). If the rows
-of the source `farm` were handed to `mapInArrow`, each would go to the JVM, become a row of Spark's there, and go back
-to another process of Python: that is half of a batch's work. What another source reads, such as Kafka's, goes that way.
+of the source `farm` were passed to `mapInArrow`, each would go to the JVM, become a Spark row there, and return to
+another Python process: that is half of a batch's work. Rows of other sources, such as Kafka, take that way.
 
-A task keeps up to `FEW_ROWS` rows of base tables before it begins files. So a live batch leaves one file a table, which
-the driver writes, and not one a task; and a backfill uses every core that Spark has, on every machine, with a few
+A task keeps up to `FEW_ROWS` rows of base tables before it begins files. So a live batch leaves one file per table,
+which the driver writes, instead of one per task; and a backfill uses every core of Spark, on every machine, with a few
 megabytes of memory each.
 """
 
@@ -42,13 +42,13 @@ from pipeline.tables.rows import BASE, Pseudonyms, base_rows, last_known
 
 FEW_ROWS = 20_000
 GROUP_ROWS = 65_536
-"""Rows of one table that are written at once."""
+"""The number of rows of one table per write."""
 OUTCOME = StructType([StructField("name", StringType()), StructField("content", BinaryType())])
 _PLAN, _SALT = "plan", "secretSalt"
 ROWS, FILES, LAST = "rows/", "files/", "last/"
 FARMS, WINDOWS, SEEN, RECENT = "farms", "windows", "seen", "recent"
 REQUEST_MAX = 128
-"""Characters of what names a submission."""
+"""The maximum length of a submission's name in characters."""
 _SEEN_KINDS = pa.array(["report", "clock"])
 _SEEN_OF_REPORT = ("attached", "uptime_ms", "job_lag_ms", "destinations", "healthy_destinations")
 _OUTCOME = arrow_schema(OUTCOME)
@@ -56,7 +56,7 @@ _OUTCOME = arrow_schema(OUTCOME)
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """What a task must know. `window_ms`: the width of the windows of derived tables."""
+    """The parameters of a task. `window_ms`: the width of the windows of derived tables."""
 
     output: str
     salt: str
@@ -69,39 +69,39 @@ class TaskPlan:
 
 @dataclass(slots=True)
 class Outcome:
-    """What tasks have found, put together: rows by name, and files by table."""
+    """The merged results of tasks: rows by name, and files by table."""
 
     rows: dict[str, pa.Table] = field(default_factory=dict)
     files: dict[str, list[DataFile]] = field(default_factory=dict)
 
     def of(self, prefix: str) -> dict[str, pa.Table]:
-        """The rows under names that begin so, by the rest of the name."""
+        """Return the rows under names with this prefix, by the remaining name."""
         return {name.removeprefix(prefix): rows for name, rows in self.rows.items() if name.startswith(prefix)}
 
     def count(self, table: str) -> int:
-        """How many rows of a base table there are, in memory and in files."""
+        """Return the number of rows of a base table, in memory and in files."""
         rows = self.rows.get(ROWS + table)
         return (0 if rows is None else rows.num_rows) + sum(file.rows for file in self.files.get(table, ()))
 
 
 class FarmTablesSource(FarmDataSource):
-    """The data source `farm_tables`: the log as the source `farm` reads it, and what tasks find in it for rows.
+    """The data source `farm_tables`: the log, read like the source `farm`, with the tasks' results as rows.
 
     It takes the options of `farm`, and the task's plan. The name of the salt's option keeps Spark from printing it.
     """
 
     @classmethod
     def name(cls) -> str:
-        """The name by which `format()` finds it."""
+        """Return the name for `format()`."""
         return "farm_tables"
 
     def schema(self) -> StructType:
-        """What tasks found, each under its name."""
+        """Return the schema of named results."""
         return OUTCOME
 
     # Spark's name.
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """What is committed, as it comes."""
+        """Return a reader of entries as they are committed."""
         del schema
         told = json.loads(self.options[_PLAN])
         plan = TaskPlan(salt=self.options[_SALT], **{**told, "period_range_ms": tuple(told["period_range_ms"])})
@@ -109,7 +109,7 @@ class FarmTablesSource(FarmDataSource):
 
 
 class _TablesReader(FarmStreamReader):
-    """Plans what `farm` plans, and its tasks do `work`."""
+    """Plans like `farm`; its tasks do `work`."""
 
     def __init__(self, farms: OneFarm | ManyFarms, wanted: Wanted, sizes: Sizes, plan: TaskPlan) -> None:
         super().__init__(farms, wanted, sizes)
@@ -119,12 +119,12 @@ class _TablesReader(FarmStreamReader):
         return {**super().__getstate__(), "_plan": self._plan}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """What one task found."""
+        """Yield the results of one task."""
         return work(self._plan, super().read(partition))
 
 
 def found_in_log(session: SparkSession, source: Mapping[str, str], plan: TaskPlan) -> DataFrame:
-    """What tasks find in a farm's log, as a stream; `source`: options of the source `farm`."""
+    """Return the tasks' results from a farm's log, as a stream; `source`: options of the source `farm`."""
     session.dataSource.register(FarmTablesSource)
     told = {name: value for name, value in asdict(plan).items() if name != "salt"}
     options = {**source, _PLAN: json.dumps(told), _SALT: plan.salt}
@@ -132,12 +132,12 @@ def found_in_log(session: SparkSession, source: Mapping[str, str], plan: TaskPla
 
 
 def found_in_rows(entries: DataFrame, plan: TaskPlan) -> DataFrame:
-    """The same of rows that have the columns of the source `farm`, wherever they come from."""
+    """Return the same results from rows with the columns of the source `farm`, of any origin."""
     return entries.mapInArrow(partial(work, plan), OUTCOME)
 
 
 def outcome_of(told: pa.Table) -> Outcome:
-    """What several tasks found, put together."""
+    """Return the merged results of several tasks."""
     outcome, found = Outcome(), dict[str, list[pa.Table]]()
     for name, content in zip(told.column("name").to_pylist(), told.column("content").to_pylist(), strict=True):
         if name.startswith(FILES):
@@ -150,7 +150,7 @@ def outcome_of(told: pa.Table) -> Outcome:
 
 
 def work(plan: TaskPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A task: what it found, each under its name (`Outcome`)."""
+    """Run a task; yield its results, each under its name (`Outcome`)."""
     worker = _Worker(plan)
     for batch in batches:
         if batch.num_rows:
@@ -163,7 +163,7 @@ def work(plan: TaskPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
 
 
 def write_in_tasks(rows: DataFrame, root: Path, schema: pa.Schema) -> list[DataFile]:
-    """Has Spark's tasks write rows with a table's columns as files of it; they count when they are committed."""
+    """Write rows with a table's columns as its files, in Spark's tasks; they count when they are committed."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = PartWriter(root, schema)
@@ -176,7 +176,7 @@ def write_in_tasks(rows: DataFrame, root: Path, schema: pa.Schema) -> list[DataF
 
 
 class _Worker:
-    """One task's rows, until there are many, and then the files that they go into."""
+    """One task's rows, and, when there are many, their files."""
 
     def __init__(self, plan: TaskPlan) -> None:
         self._plan = plan
@@ -187,7 +187,7 @@ class _Worker:
         self._told: dict[str, list[pa.Table]] = {}
 
     def take(self, entries: pa.Table) -> None:
-        """Some thousand entries."""
+        """Process some thousand entries."""
         found = base_rows(entries, self._pseudonyms)
         snapshot = last_known(entries, self._pseudonyms)
         for name, current in FROM_BASE.items():
@@ -207,7 +207,7 @@ class _Worker:
             self._flush()
 
     def found(self) -> Iterator[tuple[str, bytes]]:
-        """All of it; no more is taken."""
+        """Yield all results; no entries may follow."""
         if self._writers:
             self._flush()
             for name, writer in self._writers.items():
@@ -231,8 +231,8 @@ class _Worker:
 
 
 def farm_rows(entries: pa.Table, period_range_ms: tuple[int, int]) -> pa.Table:
-    """Per farm how many entries these are, how far they reach, and what their last clock entry says."""
-    # What only a snapshot still holds is no entry.
+    """Return per farm the number of these entries, their range, and the figures of their last clock entry."""
+    # A report from a snapshot is not an entry.
     is_entry = pc.not_equal(entries.column("entry"), SNAPSHOT)
     counted = entries.select(["farm", "farm_name", "index", "term", "log_time"]).append_column(
         "entry_index", pc.if_else(is_entry, entries.column("index"), pa.scalar(None, pa.int64()))
@@ -275,7 +275,7 @@ def farm_rows(entries: pa.Table, period_range_ms: tuple[int, int]) -> pa.Table:
 
 
 def window_rows(entries: pa.Table, window_ms: int) -> pa.Table:
-    """`farm`, `window_start`: the windows of log time that these entries are in."""
+    """Return `farm`, `window_start`: the windows of log time that contain these entries."""
     timed = entries.filter(pc.is_valid(entries.column("log_time")))
     at_ms = timed.column("log_time").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
     starts = pc.multiply(pc.divide(at_ms, window_ms), window_ms)
@@ -284,7 +284,7 @@ def window_rows(entries: pa.Table, window_ms: int) -> pa.Table:
 
 
 def seen_rows(entries: pa.Table) -> pa.Table:
-    """What the watch looks at: reports, and clock entries, which say the reporting period; those with a log time."""
+    """Return the rows for the watch: reports, and clock entries for the reporting period; those with a log time."""
     wanted = pc.and_(pc.is_in(entries.column("entry"), _SEEN_KINDS), pc.is_valid(entries.column("log_time")))
     told = entries.filter(wanted)
     request = told.column("request")
@@ -305,7 +305,7 @@ def seen_rows(entries: pa.Table) -> pa.Table:
 
 
 def _made_small(name: str, rows: pa.Table) -> pa.Table:
-    """What was gathered of several parts, once more as of each of them: in a task, and of all tasks."""
+    """Reduce the results of several parts like those of each part: in a task, and of all tasks."""
     if name.startswith(LAST):
         current = name.removeprefix(LAST)
         return last_rows(rows, KEYS[current], ORDER[current])

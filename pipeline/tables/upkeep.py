@@ -1,10 +1,10 @@
-"""What keeps tables small and quick to read: many small files become few, what is too old goes, and what is given up.
+"""The upkeep of tables: small files are merged, old ones dropped, and removed ones deleted.
 
     every `LOOK_BATCHES` batches   days with many small files: merged in two steps of size, so a row is rewritten twice
                                    files whose youngest row is older than `keep_ms` before the youngest of all: dropped
-    every hour                     files that were given up longer ago than the table's `undo` time: removed
+    every hour                     files removed longer ago than the table's `undo` time: deleted
 
-What was dropped or merged is still read by who has begun to read it, and by version, until it is removed.
+Dropped or merged files stay readable for readers that have begun, and by version, until they are deleted.
 """
 
 import time
@@ -18,12 +18,12 @@ LOOK_BATCHES = 32
 SWEEP_SECONDS = 3_600
 MIB = 1024 * 1024
 STEPS = ((32, 4 * MIB), (16, 128 * MIB))
-"""How many files of a day that are smaller than this (by a quarter) are merged into files of this size."""
+"""The least number of a day's files below a size (by a quarter), and the size to which they are merged."""
 _NEARLY = 0.75
 
 
 class Upkeep:
-    """Looks at the tables now and then."""
+    """The periodic upkeep."""
 
     def __init__(self, keep_ms: int | None) -> None:
         self._keep_ms = keep_ms
@@ -31,20 +31,20 @@ class Upkeep:
         self._batches = 0
 
     def after_batch(self, tables: Iterable[Table]) -> None:
-        """Does what is due."""
+        """Do due work."""
         self._batches += 1
         if self._batches % LOOK_BATCHES == 0:
             for table in tables:
                 tidy(table, self._keep_ms)
         if self._swept_at is None or time.monotonic() - self._swept_at >= SWEEP_SECONDS:
             for table in tables:
-                # At first also what runs that were killed left.
+                # The first time also files of killed runs.
                 table.sweep(full=self._swept_at is None)
             self._swept_at = time.monotonic()
 
 
 def tidy(table: Table, keep_ms: int | None) -> None:
-    """Drops what is too old, and merges what is small, of one table."""
+    """Drop old files and merge small ones of one table."""
     files = table.files()
     old = too_old(files, keep_ms, time.time_ns() // 1_000_000)
     table.drop(old)
@@ -60,10 +60,10 @@ def tidy(table: Table, keep_ms: int | None) -> None:
 
 
 def too_old(files: Iterable[StoredFile], keep_ms: int | None, now_ms: int) -> list[StoredFile]:
-    """Those without a row that is younger than `keep_ms` before the youngest of all; never the youngest.
+    """Return files without a row younger than `keep_ms` before the youngest of all; never the youngest.
 
     Rows without log time are as old as the batch that wrote them: their files go with the files of that batch. In a
-    table whose rows name no batch, their files go `keep_ms` after they were written (`now_ms`: the machine's clock).
+    table without a batch column, their files go `keep_ms` after they were written (`now_ms`: the machine's clock).
     """
     timed: list[StoredFile] = []
     untimed: list[StoredFile] = []

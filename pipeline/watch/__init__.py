@@ -1,1 +1,1 @@
-"""The watch over every server of every farm: sessions, health with hysteresis, silence."""
+"""The watch over every server of every farm: sessions, health with hysteresis, missing reports."""

@@ -11,19 +11,19 @@
 A report is *bad* when its router is not attached, fewer than half of its destinations are healthy, or its job lag is
 above `lag_bad_ms`; *good* when none of this holds and the lag is below `lag_good_ms`. Between the two lags it is
 neither and counts for neither, so a lag at the limit does not flap. A session lasts from a server's first report to its
-silence or its router's restart (an uptime below the last one told). At its beginning the first report alone decides
+silence or its router's restart (an uptime below the last reported one). At its beginning the first report alone decides
 whether the server is healthy. Each change is one row of the table `transitions`.
 
-A report that is in the log again, because its sender got no answer, is seen once: `request` numbers the reports of a
-sender, and one that is not above the last counts for nothing.
+A report that is in the log again, because its sender got no reply, counts once: `request` numbers the reports of a
+sender, and a report whose number is not above the last has no effect.
 
-Silence yields a row by itself: `passed` is asked when the farm's log time, which the other servers' reports and the
-leader's clock entries move on, is beyond it. The row carries the moment at which the silence was complete, not that of
-the batch that noticed it. If the server reports again first, the same row is made then. So the rows depend on the log
-alone, never on how it was cut into batches. When the whole farm is silent, log time stands still and nothing is silent;
-the nodes' own alarm reports that.
+Missing reports yield a row without any report: the watch calls `passed` when the farm's log time, which the other
+servers' reports and the leader's clock entries advance, is beyond the limit. The row carries the moment of the limit,
+not of the batch that noticed it. If the server reports again first, the same row is made then. So the rows depend on
+the log alone, not on its division into batches. When the whole farm stops, log time stops as well, and no server
+becomes `silent`; the nodes' own alarm reports that.
 
-`RouterWatch` is a value, and knows nothing of batches, tables or farms (`pipeline/watch/watching.py`).
+`RouterWatch` is a value, independent of batches, tables and farms (`pipeline/watch/watching.py`).
 """
 
 from dataclasses import dataclass, replace
@@ -31,13 +31,13 @@ from dataclasses import dataclass, replace
 SILENT_AFTER_PERIODS = 3
 SILENT_AFTER_DEFAULT_MS = 90_000
 DIGITS_MAX = 19
-"""Digits of the number at the end of what names a submission."""
+"""The maximum number of digits at the end of a submission's name."""
 HEALTHY, UNHEALTHY, SILENT, UNKNOWN = "healthy", "unhealthy", "silent", ""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """When a report is bad, and how many make a difference."""
+    """The definition of a bad report, and the numbers of reports that change the state."""
 
     silent_after_ms: int = SILENT_AFTER_DEFAULT_MS
     worse_after: int = 3
@@ -49,7 +49,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class SeenReport:
-    """The parts of a report that matter here."""
+    """The relevant parts of a report."""
 
     index: int
     at_ms: int
@@ -63,7 +63,7 @@ class SeenReport:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One change of a server's state; `index` is None if silence caused it."""
+    """One change of a server's state; `index` is None if missing reports caused it."""
 
     at_ms: int
     index: int | None
@@ -77,7 +77,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class RouterWatch:
-    """A server as its reports so far show it. Times are log time; -1 stands for an unknown uptime."""
+    """A server's state by its reports so far. Times are log time; -1 is an unknown uptime."""
 
     state: str = UNKNOWN
     last_ms: int = 0
@@ -90,7 +90,7 @@ class RouterWatch:
     request: str = ""
 
     def saw(self, seen: SeenReport, rules: Rules) -> tuple["RouterWatch", list[Transition]]:
-        """The watch after one more report, and what has changed by it."""
+        """Return the watch after one more report, and its changes."""
         if self.state and (seen.index <= self.last_index or _repeats(seen.request, self.request)):
             return self, []
         watch, changes = self.passed(seen.at_ms, rules)
@@ -100,7 +100,7 @@ class RouterWatch:
             watch,
             last_ms=seen.at_ms,
             last_index=seen.index,
-            # A router that restarts cannot be asked for a while: compare with the uptime that it reported before.
+            # A router that restarts does not reply for a while: compare with the uptime that it reported before.
             uptime_ms=watch.uptime_ms if seen.uptime_ms is None else seen.uptime_ms,
             bad_in_a_row=watch.bad_in_a_row + 1 if verdict is False else 0 if verdict else watch.bad_in_a_row,
             good_in_a_row=watch.good_in_a_row + 1 if verdict else 0 if verdict is False else watch.good_in_a_row,
@@ -120,7 +120,7 @@ class RouterWatch:
         return watch, changes
 
     def passed(self, until_ms: int, rules: Rules) -> tuple["RouterWatch", list[Transition]]:
-        """The watch when log time has reached `until_ms` without another report."""
+        """Return the watch when log time has reached `until_ms` without another report."""
         silent_at_ms = self.silent_at_ms(rules)
         if silent_at_ms is None or until_ms < silent_at_ms:
             return self, []
@@ -129,12 +129,12 @@ class RouterWatch:
         return silent, [_change(silent, self.state, reason, silent_at_ms, None)]
 
     def silent_at_ms(self, rules: Rules) -> int | None:
-        """When it will count as silent if nothing comes; None if it does so already."""
+        """Return the time of the missing-report limit; None if the server is `silent` already."""
         return self.last_ms + rules.silent_after_ms if self.state in {HEALTHY, UNHEALTHY} else None
 
 
 def _begin(watch: RouterWatch, seen: SeenReport) -> tuple[RouterWatch, str]:
-    """The watch at the beginning of a new session, and why it begins; or as it was, and an empty text."""
+    """Return the watch at the beginning of a new session, and its reason; or the same watch, and an empty text."""
     if watch.state == UNKNOWN:
         reason = "first report"
     elif watch.state == SILENT:
@@ -148,7 +148,7 @@ def _begin(watch: RouterWatch, seen: SeenReport) -> tuple[RouterWatch, str]:
 
 
 def _repeats(request: str, last: str) -> bool:
-    """Whether it is the last one once more, or one from before it: `CLIENT-BORN-SEQUENCE` of the same client."""
+    """Return True if it repeats the last one, or an earlier one: `CLIENT-BORN-SEQUENCE` of the same client."""
     (sender, _, number), (last_sender, _, last_number) = request.rpartition("-"), last.rpartition("-")
     if not sender or sender != last_sender:
         return False
@@ -165,7 +165,7 @@ def _change(watch: RouterWatch, previous: str, reason: str, at_ms: int, index: i
 
 
 def _complaint(seen: SeenReport, rules: Rules) -> str:
-    """Why a report is bad; empty if it is not."""
+    """Return the reason why a report is bad; empty if it is not."""
     if not seen.attached:
         return "no router attached"
     if seen.destinations and seen.healthy_destinations < rules.healthy_share * seen.destinations:
@@ -176,7 +176,7 @@ def _complaint(seen: SeenReport, rules: Rules) -> str:
 
 
 def _verdict(seen: SeenReport, rules: Rules) -> bool | None:
-    """Good, bad, or neither (None)."""
+    """Return True for good, False for bad, None for neither."""
     if _complaint(seen, rules):
         return False
     return None if seen.job_lag_ms is not None and seen.job_lag_ms >= rules.lag_good_ms else True

@@ -1,14 +1,14 @@
-"""The watch over a batch: one state machine a server, fed by the same rows as the tables, its state a table of its own.
+"""The watch over a batch: one state machine per server, fed by the tables' rows, with its state in a separate table.
 
     seen rows ──▶ in the order of each farm's log ──▶ RouterWatch by (farm, server) ──▶ rows of `transitions`
                                                                                   └──▶ `watch_state`, `current_watched`
 
-A clock entry may change the farm's reporting period, and with it after how long a server counts as silent. So silences
-by the old period are told before the new one holds, and what becomes of a log does not depend on its batches.
+A clock entry may change the farm's reporting period, and with it the time until a server counts as silent. So silences
+by the old period are recorded before the new one applies, and the result of a log does not depend on its batches.
 
-The state is written last. A batch that is repeated after a crash begins with the state before it, comes to the same
-rows, and finds those that are written already by their query and batch (`pipeline/tables/delta.py`). State that ends
-elsewhere than where the batch begins is of a run before another that watched nothing: the watch begins anew.
+The state is written last. A batch that is repeated after a crash begins with the state before it, produces the same
+rows, and finds the written ones by their query and batch (`pipeline/tables/delta.py`). State that does not end at the
+beginning of the batch is from before a run without a watch: the watch then starts from scratch.
 """
 
 from collections.abc import Iterator, Mapping
@@ -47,7 +47,7 @@ Key = tuple[str, int]
 
 @dataclass(slots=True)
 class _WatchedFarm:
-    """What is known of a farm; `period_ms` 0: not yet."""
+    """The state of a farm; `period_ms` 0: not known yet."""
 
     period_ms: int = 0
     now_ms: int = 0
@@ -55,13 +55,13 @@ class _WatchedFarm:
 
     @property
     def rules(self) -> Rules:
-        """With the silence that suits the reporting period."""
+        """The rules with the time for the reporting period."""
         silent = self.period_ms * SILENT_AFTER_PERIODS if self.period_ms else SILENT_AFTER_DEFAULT_MS
         return Rules(silent_after_ms=silent)
 
 
 class Watching:
-    """The servers of all farms, as the batches so far show them."""
+    """The servers of all farms, by the batches so far."""
 
     def __init__(self, output: Path, period_range_ms: tuple[int, int]) -> None:
         self._period_range_ms = period_range_ms
@@ -71,11 +71,11 @@ class Watching:
         self._through: int | None = None
 
     def tables(self) -> list[Table]:
-        """What it writes."""
+        """Return its tables."""
         return [self.transitions, self._state]
 
     def changes(self, query: str, batch: int, seen: pa.Table | None) -> pa.Table:
-        """What has changed by a batch: rows of `transitions`. Empty if the batch is part of the state already."""
+        """Return the changes of a batch: rows of `transitions`. Empty if the state already contains the batch."""
         self._begin(query, batch)
         if self._through == batch:
             return TRANSITIONS_SPEC.schema.empty_table()
@@ -83,7 +83,7 @@ class Watching:
         return _rows_of(found)
 
     def keep(self, query: str, batch: int) -> None:
-        """The state after a batch, when all that came of it is written."""
+        """Store the state after a batch, when all its results are written."""
         if self._through != batch:
             self._state.replace(query, batch, self._stored())
             self._through = batch
@@ -125,7 +125,7 @@ class Watching:
 
 
 def _silences(name: str, farm: _WatchedFarm) -> Iterator[tuple[str, int, Transition]]:
-    """The servers that the farm's log time has left behind."""
+    """Yield the changes of servers without a report for too long, by the farm's log time."""
     rules = farm.rules
     for server, watch in farm.servers.items():
         silent, changes = watch.passed(farm.now_ms, rules)
