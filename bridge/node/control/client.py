@@ -377,7 +377,7 @@ def _innermost(error: BaseException) -> Iterator[BaseException]:
 
 
 class _Tcp(httpcore.TrioBackend):
-    """Records that the other machine has accepted the connection: after that, a missing reply is the node's."""
+    """A backend that records an accepted connection: after it, a missing reply is the node's."""
 
     def __init__(self) -> None:
         self.is_connected = False

@@ -1,4 +1,4 @@
-"""Dispatches the requests to the control endpoint: route, rights, parameters and body, then one handler.
+"""Dispatch of the requests to the control endpoint: route, rights, parameters and body, then one handler.
 
     Request ──▶ its route (`bridge.api.control_routes`) ──▶ access ──▶ query ──▶ body ──▶ Call ──▶ handler ──▶ Answer
 

@@ -1,4 +1,4 @@
-"""Gathers the state of each part of the node for the one view that every surface shows."""
+"""The gathered state of each part of the node, for the one view that every surface shows."""
 
 import os
 import time

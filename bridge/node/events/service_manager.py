@@ -1,4 +1,4 @@
-"""Reports this node's state to the service manager by systemd's notification protocol, without its library.
+"""Reports of this node's state to the service manager, by systemd's notification protocol without its library.
 
     READY=1       the node is a member, its Raft port listens and its control endpoint replies
     WATCHDOG=1    at least three times within the unit's period, while the node makes progress
@@ -7,7 +7,7 @@
 
 Each message is one datagram to the socket in NOTIFY_SOCKET. Without that variable nothing is sent.
 
-Progress has the meaning of /healthz (`bridge.node.control.verdict_watch`): the node's own loop turns, and it applies
+Progress has the meaning of /healthz (`bridge.node.control.verdict_watch`): the node's own loop runs, and it applies
 committed entries. The watchdog is a task of that loop: a thread would report progress even if the loop hangs. Waiting
 for others is not a lack of progress: a hanging disk, an unresponsive router, a lost quorum. A restart would repair none
 of them, and would remove a voter.

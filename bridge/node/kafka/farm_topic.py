@@ -176,7 +176,7 @@ class FarmTopic:
         return await self._producing.append(batch, principal)
 
     async def new_producer_id(self, principal: str | None) -> ProducerId:
-        """Return the index of a new entry; see `Producing`."""
+        """Start a producer, whose id is the index of a new entry; see `Producing`."""
         return await self._producing.new_producer_id(principal)
 
     def groups(self) -> GroupOffsets | None:

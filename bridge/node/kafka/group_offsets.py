@@ -5,8 +5,8 @@
     committed ─▶ the table in the farm's state (`bridge.core.state.kafka_clients`)
 
 A client that commits each record would fill the log, which all servers keep, with its own data. So only the newest
-offset of a fast group is written, a second after the previous one, or at the time limit of the oldest waiting commit. A
-client's heartbeats wait after its commits, so the service permits a tenth of the session.
+offset of a fast group is written. That happens a second after the previous one, or at the time limit of the oldest
+waiting commit. A client's heartbeats wait after its commits, so the service permits a tenth of the session.
 
 A commit is acknowledged when its entry, or a later one of its group, is committed and applied. So every server has the
 acknowledged offset. A reply from the leader's memory would be faster, but the offset would be lost with the leader.

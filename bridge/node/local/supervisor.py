@@ -1,4 +1,4 @@
-"""Starts, watches and ends the processes of a local farm, for `garlicfarm up`.
+"""The supervisor of a local farm's processes, which starts, watches and ends them for `garlicfarm up`.
 
     stopped ──start──▶ running ──SIGTERM──▶ stopping ──exit──▶ stopped
                           └──────exits on its own─────────────▶ stopped (the kind of its end is kept)

@@ -1,4 +1,4 @@
-"""Watches the nodes of a local farm through their control sockets: their views, events and publications.
+"""The watch of a local farm's nodes through their control sockets: their views, events and publications.
 
 Each node has two separate tasks here. One requests its view twice a second, the other waits for its events. A stopped,
 killed or starting node does not delay others. Events go to one bounded channel in order of arrival. A restarted node

@@ -1,4 +1,4 @@
-"""Follows changes of this machine's addresses while the node runs, for example after a new lease.
+"""The watch of this machine's addresses while the node runs, for example after a new lease.
 
     every 3 s   addresses of active interfaces ──▶ all addresses in use are present: no change
                                                └─▶ one is missing, twice in a row:
@@ -206,7 +206,7 @@ def named_settings(configuration: NodeConfiguration) -> set[str]:
 
 
 def moved(configuration: NodeConfiguration, new: ChosenAddress) -> NodeConfiguration:
-    """Replace the chosen host everywhere in the configuration; raise ValueError if none was chosen."""
+    """Return the configuration with `new` in each place of the chosen host; raise ValueError if none was chosen."""
     gossip = configuration.gossip
     if gossip is None or gossip.chosen is None:
         raise ValueError("the operator has named the address of this node")

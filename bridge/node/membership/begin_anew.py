@@ -1,4 +1,4 @@
-"""Restarts a node within its process with other settings, because its name is taken or its address has changed.
+"""Restarts of a node within its process with other settings, after its name is taken or its address has changed.
 
     stored name     ──▶ live(settings, written) ──▶ returns: the node has ended
                               ▲             └─▶ NameTakenError      store the other name and use it

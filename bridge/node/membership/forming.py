@@ -4,7 +4,7 @@
                                        ├──▶ Advertise ──▶ this node's gossip metadata
                                        └──▶ Founded | KnowsCluster ──▶ `until_settled` returns
 
-The file is in the same directory as the identity key: the safety argument of `formation` needs both or neither.
+The file is in the same directory as the identity key: the safety argument of `formation` needs both files or neither.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Passes events of gossip on to the parts of this node.
+"""The distribution of gossip's events to the parts of this node.
 
     a member's status or metadata ──▶ member directory, trace, formation
     an alarm of gossip            ──▶ the alarms; an identity conflict ends this node
@@ -154,7 +154,7 @@ async def sample_round_trips(provider: MembershipProvider, durations: Histogram)
 async def wait_for_conflicts(
     provider: MembershipProvider, member_directory: MemberDirectory, settings: NodeConfiguration
 ) -> None:
-    """Wait until a conflicting instance would have replied; return immediately before the first storage."""
+    """Wait long enough for a reply of a conflicting instance; return immediately before the first storage exists."""
     if settings.gossip is None or not await trio.Path(settings.state_dir / STORAGE_NOTE).exists():
         return
     period_s = gossip_options(settings.gossip).gossip_period_ms / 1000

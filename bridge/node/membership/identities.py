@@ -1,4 +1,4 @@
-"""Handles identities while a node runs: its own eviction, and the keys of an era.
+"""Changes of identities while a node runs: its own eviction, and the keys of an era.
 
     log: this node is retired or evicted ────────▶ it stops with the reason
     log: an era of keys begins ──────────────────▶ its own box opened ─▶ gossip and Raft port change keys

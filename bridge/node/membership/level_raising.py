@@ -1,4 +1,4 @@
-"""Raises the farm's feature level as the leader, and sets an alarm if the level stays low.
+"""The farm's feature level: the leader raises it, and each node sets an alarm if it stays low.
 
     this node leads, every voter supports more ──▶ {"level": …}, one step at a time
     the level stays for `PATIENCE_S`           ──▶ alarm `feature-level`, on each node that supports more

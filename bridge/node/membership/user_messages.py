@@ -5,7 +5,7 @@
                                                                                  or the timeout
 
 A node replies to the queries `ping` (with its name), `version`, `rtt` (with its measured round-trip times) and `clock`.
-The query `clock` is for nodes that create a farm, and is not in the trace. It does not reply to other queries. The
+The query `clock` is for nodes that create a farm, and is not in the trace. A node does not reply to other queries. The
 trace of each node shows them (`query`), as it shows answered ones.
 
 Gossip carries a message with the farm's key and without its sender's signature, so the claimed sender is not

@@ -1,4 +1,4 @@
-"""Creates a new cluster from a survivor's state directory, after the permanent loss of the old one's majority.
+"""The creation of a new cluster from a survivor's state directory, after the permanent loss of the old one's majority.
 
 Or from a backup, if no state directory is left: then its server is a new node, with an identity made here.
 

@@ -281,7 +281,7 @@ class StoredFarm:
     def _search(self, segment: StoredSegment) -> _Clocks:
         """Return all committed clock entries of a segment; earlier results are not searched again.
 
-        Later entries are not kept: a new leader may replace them.
+        Uncommitted entries are not kept: a new leader may replace them.
         """
         clocks = self._clocks.setdefault(segment.file, _Clocks())
         if segment is not self._log.segments[-1] and clocks.complete:

@@ -116,7 +116,7 @@ def counted_interfaces(names: frozenset[str], interfaces: Path = _INTERFACES) ->
     """Return the interfaces whose bytes leave or reach this machine, each byte on one of them.
 
     A byte of a container passes a veth, a bridge and the network card; a byte of a VPN passes a tun and the card. So
-    only cards count, which have a device in Linux. A container has none: there all interfaces count that are not
+    only cards count; in Linux a card has a device. In a container, which lacks cards, all interfaces count that are not
     stacked on another one.
     """
     others = names - _LOOPBACK

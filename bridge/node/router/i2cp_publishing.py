@@ -1,4 +1,4 @@
-"""Publishing one master destination through a router's I2CP: a session that lasts while a structure is published.
+"""Publication of one master destination through a router's I2CP: a session that lasts while a structure is published.
 
     idle ──▶ connect ─▶ session ─▶ hand over ─▶ accepted ─▶ (router requests it ─▶ hand over the same)
      ▲          │ lost: wait, growing           │

@@ -1,4 +1,4 @@
-"""Queries a router's I2PControl: one short HTTP request at a time, at most once in five seconds.
+"""Queries of a router's I2PControl: one short HTTP request at a time, at most once in five seconds.
 
     facts ─▶ fresh enough? ─▶ token? ─▶ RouterInfo, NetworkSetting, GetRate ─▶ RouterFacts
                                │ none, or refused: Authenticate, once

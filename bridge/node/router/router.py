@@ -9,8 +9,8 @@
     stopPublishingMetaLS            stop_publishing_meta_lease_set
 
 `FileRouter` keeps the structure on disk, for a demonstration or a test. It accepts and refuses structures like a
-router: they must verify, belong to this destination, and follow the rules of Java routers. So a structure that it
-accepts also works with a real router.
+router: a structure must verify, belong to this destination, and follow the rules of Java routers. So a structure that
+it accepts also works with a real router.
 
 It does not have tunnels. So outside a demonstration the node is *unattached* and its leaves are never healthy,
 regardless of their probes. In a demonstration the file replaces the router. Then a leaf is as healthy as its local

@@ -53,7 +53,7 @@ class ListedFile(ABC, Generic[Content]):
 
 
 def read_lines(path: Path, limit_bytes: int, plural: str) -> list[tuple[str, str]]:
-    """Return the place and the text of each line that is not empty or a comment; raises KeyFileError."""
+    """Return the place and the text of each line that is not empty or a comment; raise KeyFileError."""
     lines = read_private_file(path, limit_bytes).splitlines()
     found = [
         (f"{path}, line {number}", line)

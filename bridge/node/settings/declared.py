@@ -1,4 +1,4 @@
-"""Declares settings: a setting is an annotated field in the class of its section, and all uses derive from it.
+"""Declarations of settings: a setting is an annotated field in the class of its section, and all uses derive from it.
 
     class LogSettings:
         level: Annotated[LogLevel, Setting("the lowest severity that is logged")] = LogLevel.INFO

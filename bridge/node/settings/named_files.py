@@ -6,7 +6,7 @@ The parts of a node read these files in turn when they are made, and the first p
 see one problem per start, and the first one only after the settings are right. So `garlicfarm run` tries all of them
 while it reads the settings (`load_configuration`).
 
-Some faults depend on the use of the file, such as a list with an unknown scope. That part of the node refuses the file.
+Some faults depend on the use of the file, such as a list with an unknown scope. The part that uses the file refuses it.
 """
 
 import ssl

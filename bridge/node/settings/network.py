@@ -4,7 +4,7 @@
     transport = "i2p"           no gossip: I2P names in `consensus.seeds`, by the HTTP proxy of this machine's router
 
 On a LAN an address is not needed. The node binds to the machine's private address on the default ports (chosen by
-`bridge.node.settings.machine`) and discovers the others by broadcast. If it cannot choose, the text names the decisive
+`bridge.node.settings.machine`) and discovers the others by broadcast. If it cannot choose, an error names the decisive
 setting. Gossip stays in private networks unless `allow_wan` (the reason is in `gossip/node/endpoints.py`).
 
 The checks for `i2p` ensure that plain data never leaves a machine. The server listens on loopback alone, where the

@@ -1,4 +1,4 @@
-"""Reads tables of settings and notes every problem, so that an operator can correct a file in one pass.
+"""The reader of tables of settings, which notes every problem, so that an operator can correct a file in one pass.
 
     Section.read(kind, …)        makes an instance of a section's class from the table, by its declarations
     Section.values(kind, …)      the same as a mapping, for a class that also has other fields

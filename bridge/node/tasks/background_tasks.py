@@ -1,12 +1,12 @@
 """The background tasks of a node in a farm, while it runs.
 
-    ReportDuty       once a reporting period, and after a leader is found: this node's application entry
-    TimeDuty         while it leads: log time, at its election and once a period
-    Outage           detects the loss of the quorum
-    MeasuringDuty    measures the destinations of other nodes with this node's router
-    PublishingDuty   one for each master with a key here; while it is chosen: plan, commit, sign, hand over
+    ReportingTask     once a reporting period, and after a leader is found: this node's application entry
+    TimekeepingTask   while it leads: log time, at its election and once a period
+    Outage            detects the loss of the quorum
+    MeasuringTask     measures the destinations of other nodes with this node's router
+    PublishingTask    one for each master with a key here; while it is chosen: plan, commit, sign, hand over
 
-Each has its own loops, so that a slow router does not delay a clock entry. A lost leader does not delay a probe of a
+Each has its own loops. So a slow router does not delay a clock entry, and a lost leader does not delay a probe of a
 leaf. All of them submit through the replica, which finds the leader. Only the clock needs leadership: the publisher
 need not lead.
 """

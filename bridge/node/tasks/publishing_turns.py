@@ -1,4 +1,4 @@
-"""Gives the turn to another node while this node cannot publish through its router.
+"""The turn to publish: another node gets it while this node cannot publish through its router.
 
     failures in a row < 2             repeated, with the pauses of the publishing task
     2, and another server is able     withdrawn: the report has `publishConfig` off and the failure
