@@ -1,4 +1,4 @@
-"""How the project is installed: the Debian package, the container image, manual pages, completions.
+"""The installation of the project: the Debian package, the container image, manual pages, completions.
 
 `make dist` builds all of it into dist/. Nothing here is part of the wheel, and no other package imports it.
 """

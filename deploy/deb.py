@@ -1,17 +1,17 @@
-"""The Debian package, built by dpkg-deb out of a staged tree: no debhelper, since nothing of it is compiled here.
+"""The Debian package, built by dpkg-deb from a staged tree: no debhelper, since nothing of it is compiled here.
 
     usr/lib/garlicfarm           the environment: base by hash, and the wheel in dist/ (`deploy.environment`)
     usr/bin/garlicfarm           a link to its command
     lib/systemd/system           the service
     etc/garlicfarm/node.toml     the configuration, with every setting; a conffile
-    usr/share/garlicfarm         alerts for Prometheus and a dashboard for Grafana, out of the wheel
+    usr/share/garlicfarm         alerts for Prometheus and a dashboard for Grafana, from the wheel
     usr/share/…                  manual pages, completions, changelog, licenses
 
-Modules are compiled when the package is configured, by the Python that runs them, and removed before it is. The
-package is for one Python, hence for one release of a distribution: the libraries' binaries are.
+Modules are compiled when the package is configured, by the Python that runs them, and removed before it is. The package
+is for one Python, hence for one release of a distribution, since the libraries' binaries are.
 
-`python -m deploy.deb --dist dist [--python 3.13] [--arch arm64]` prints the path of the package. Built twice from one
-commit it has the same bytes: times are those of the commit (SOURCE_DATE_EPOCH wins).
+`python -m deploy.deb --dist dist [--python 3.13] [--arch arm64]` prints the path of the package. Two builds from one
+commit have the same bytes: times are those of the commit (SOURCE_DATE_EPOCH has priority).
 """
 
 import argparse
@@ -38,7 +38,7 @@ REVISION = 1
 MAINTAINER = "Garlic Farm <garlicfarm@packages.invalid>"
 CONFIGURATION = Path("etc/garlicfarm/node.toml")
 SHARED = Path("share/garlicfarm")
-"""What the wheel has for other programs; pip puts it below the modules."""
+"""The wheel's files for other programs; pip puts them below the modules."""
 SCRIPTS = ("postinst", "prerm", "postrm")
 COMPLETIONS = {
     "bash": Path("usr/share/bash-completion/completions/garlicfarm"),
@@ -55,17 +55,17 @@ high-availability groups of I2P routers
 
 
 def version(wanted: Target) -> str:
-    """The version of the package: that of the program, and for which release it is."""
+    """Return the version of the package: the program's version, and the release."""
     return f"{VERSION}-{REVISION}+{wanted.release.suffix}"
 
 
 def package_name(wanted: Target) -> str:
-    """The file's name."""
+    """Return the name of the file."""
     return f"garlicfarm_{version(wanted)}_{wanted.architecture}.deb"
 
 
 def build(wanted: Target, dist: Path) -> Path:
-    """Build the package into `dist`, out of the wheel there. Raises PackagingError."""
+    """Build the package into `dist`, from the wheel there. Raise PackagingError."""
     if shutil.which("dpkg-deb") is None:
         raise PackagingError("dpkg-deb is missing, which builds the Debian package (Debian: apt-get install dpkg)")
     with tempfile.TemporaryDirectory(prefix="garlicfarm-deb-") as scratch:
@@ -81,7 +81,7 @@ def build(wanted: Target, dist: Path) -> Path:
 
 
 def stage(wanted: Target, wheel: Path, root: Path) -> None:
-    """Lay out below `root` everything that the package has, its control files too."""
+    """Lay out below `root` all files of the package, its control files too."""
     root.mkdir(mode=0o755)
     site = install(wanted, wheel, root)
     (root / "usr/bin").mkdir(parents=True)
@@ -141,10 +141,10 @@ def _changelog(wanted: Target) -> str:
 
 
 def commit_time_s() -> int:
-    """The time of what is built: SOURCE_DATE_EPOCH, else that of the last commit, else now."""
-    told = os.environ.get("SOURCE_DATE_EPOCH", "")
-    if told.isdigit():
-        return int(told)
+    """Return the time of the build: SOURCE_DATE_EPOCH, else the time of the last commit, else now."""
+    epoch_s = os.environ.get("SOURCE_DATE_EPOCH", "")
+    if epoch_s.isdigit():
+        return int(epoch_s)
     command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     return int(done.stdout) if done.returncode == 0 and done.stdout.strip() else int(time.time())
@@ -163,7 +163,7 @@ def _write_compressed(path: Path, content: str) -> None:
 
 
 def _normalize(root: Path) -> None:
-    """Modes that do not depend on the umask of who builds, nor on those in a wheel."""
+    """Set modes that do not depend on the builder's umask or on the wheel."""
     for path in root.rglob("*"):
         if path.is_symlink():
             continue
@@ -194,7 +194,7 @@ def main() -> int:
 
 
 def own_architecture() -> str:
-    """Of this machine, as Debian calls it."""
+    """Return Debian's name of this machine's architecture."""
     return {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "armhf"}.get(platform.machine(), platform.machine())
 
 

@@ -1,13 +1,13 @@
-"""The Python environment inside of a package: the base by hash, and garlicfarm's own wheel, for a platform of choice.
+"""The Python environment inside of a package: the base by hash, and garlicfarm's own wheel, for a chosen platform.
 
     requirements/base.txt ──▶ wheels of the target's tags ──▶ lib/python3.X/site-packages
     dist/garlicfarm-*.whl ──▶ the compiled one, if it was built for the target; otherwise the pure one
 
 Wheels are unpacked, never built, and none of their code runs. So the package for arm64 is made on amd64 without an
-emulator, and the one for Debian 13 on Debian 12. What pip unpacks is exactly what the hashes name.
+emulator, and the package for Debian 13 on Debian 12. The hashes determine the files that pip unpacks.
 
-The environment is laid out as `venv` does it, by hand, because `venv` can only make one for the interpreter that runs
-it. It belongs to one place (`PREFIX`), which the first line of the command names.
+The environment has the layout of `venv`, made by hand, because `venv` can only make one for the running interpreter. It
+belongs to one place (`PREFIX`), which the first line of the command names.
 """
 
 import re
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 REQUIREMENTS = ROOT / "requirements" / "base.txt"
 PREFIX = Path("/usr/lib/garlicfarm")
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64", "armhf": "armv7l"}
-"""Debian's names of architectures, and those of wheels."""
+"""Debian's names of architectures, and the names in wheels."""
 LAUNCHER = """\
 #!{prefix}/bin/python -I
 # garlicfarm, in a separate environment: -I keeps the user's PYTHONPATH and current directory out of it.
@@ -37,7 +37,7 @@ _LEGACY = {"manylinux1": 5, "manylinux2010": 12, "manylinux2014": 17}
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A release of a distribution: its Python, its glibc, and what stands behind the version of the package."""
+    """A release of a distribution: its Python, its glibc, and the suffix of the package's version."""
 
     name: str
     python: str
@@ -56,19 +56,19 @@ RELEASES = {
 
 
 class PackagingError(Exception):
-    """The environment cannot be made; the text says why and what to do."""
+    """The environment cannot be made; the text has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """For what an environment is made."""
+    """The release and the architecture of an environment."""
 
     release: Release
     architecture: str
 
     @property
     def machine(self) -> str:
-        """As wheels call it."""
+        """The architecture's name in wheels."""
         return MACHINES[self.architecture]
 
     @property
@@ -83,14 +83,14 @@ class Target:
         return [*newer, *(f"{legacy}_{self.machine}" for legacy in _LEGACY)]
 
     def pip_options(self) -> list[str]:
-        """What has pip choose wheels for this target, and nothing but wheels."""
+        """Return the options with which pip chooses only wheels for this target."""
         tags = [f"--platform={each}" for each in self.platforms]
         abis = [f"--abi={each}" for each in (self.interpreter, "abi3", "none")]
         return [*tags, *abis, f"--python-version={self.release.python}", "--implementation=cp", "--only-binary=:all:"]
 
 
 def target(python: str, architecture: str) -> Target:
-    """Raises PackagingError for one that is not supported."""
+    """Return the target; raise PackagingError if it is not supported."""
     if python not in RELEASES or architecture not in MACHINES:
         pythons = ", ".join(f"{each.python} ({each.name})" for each in RELEASES.values())
         raise PackagingError(
@@ -101,7 +101,7 @@ def target(python: str, architecture: str) -> Target:
 
 
 def own_wheel(wanted: Target, dist: Path) -> Path:
-    """The project's wheel that fits best; raises PackagingError if there is none."""
+    """Return the project's wheel that fits best; raise PackagingError if there is none."""
     compiled = sorted(dist.glob(f"garlicfarm-*-{wanted.interpreter}-{wanted.interpreter}-*linux*_{wanted.machine}.whl"))
     pure = sorted(dist.glob("garlicfarm-*-py3-none-any.whl"))
     if not pure and not compiled:
@@ -110,13 +110,13 @@ def own_wheel(wanted: Target, dist: Path) -> Path:
 
 
 def install(wanted: Target, wheel: Path, root: Path) -> Path:
-    """Lay the environment out below `root`, which becomes `/`; returns its site-packages. Raises PackagingError."""
+    """Lay the environment out below `root`, which becomes `/`; return its site-packages. Raise PackagingError."""
     prefix = root / PREFIX.relative_to("/")
     site = prefix / "lib" / f"python{wanted.release.python}" / "site-packages"
     site.mkdir(parents=True)
     into = ["--target", str(site), "--no-compile", "--no-deps"]
     _pip("install", *into, *wanted.pip_options(), "--require-hashes", "-r", str(REQUIREMENTS))
-    # One's own wheel has the platform's plain tag, `linux_x86_64`, which no index takes.
+    # The own wheel has the platform's plain tag, `linux_x86_64`, which indexes do not accept.
     own = [f"--platform=linux_{wanted.machine}", *wanted.pip_options(), "--no-index"]
     _pip("install", *into, *own, str(wheel))
     for each in (site / "bin").glob("*"):
@@ -141,9 +141,9 @@ def _pip(*arguments: str) -> None:
 
 
 def glibc_needed(site: Path, own_least: int) -> int:
-    """The minor version of glibc 2 that every wheel in `site` is content with.
+    """Return the least minor version of glibc 2 for all wheels in `site`.
 
-    `own_least` is that of the machine which built a wheel with the platform's plain tag, which promises nothing.
+    `own_least` is the version of the machine that built a wheel with the platform's plain tag, which has no minimum.
     """
     return max(_glibc_of(file.read_text(encoding="utf-8"), own_least) for file in site.glob("*.dist-info/WHEEL"))
 

@@ -1,8 +1,8 @@
-"""The configuration that the packages bring: every setting with its meaning and its default, from their declarations.
+"""The configuration in the packages: every setting with its meaning and its default, from their declarations.
 
-Two settings are set, since a service keeps its files elsewhere than a user. Each other one stands behind a `#`, with
-its default, or with an example where it has none. The names of tables are no comments, so that a line needs no more
-than its `#` taken away. Only `[[master]]` and `[[leaf]]` are: each of these begins another master or leaf.
+Two settings are set, since a service has other directories than a user. Each other one is commented out by a `#`, with
+its default, or with an example instead. The names of tables are not commented out, so that enabling a line only
+requires removing its `#`. Only `[[master]]` and `[[leaf]]` are: each of these begins another master or leaf.
 """
 
 import json
@@ -32,7 +32,7 @@ _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
 
 def text() -> str:
-    """The whole file."""
+    """Return the whole file."""
     parts, table = [HEAD], ""
     for setting in SETTINGS.values():
         if setting.table != table:
@@ -51,7 +51,7 @@ def _lines(setting: Declared) -> str:
 
 
 def kind_and_default(setting: Declared) -> str:
-    """Return the form of a value and the default, in words."""
+    """Return the form of a value and the default, as text."""
     default = setting.default_text
     return f"{setting.kind_text}; {default if default == 'required' else f'default: {default}'}"
 

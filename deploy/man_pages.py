@@ -1,10 +1,10 @@
-"""Manual pages, made of the command line itself and of the settings' table: nothing in them is written by hand twice.
+"""Manual pages, made from the command line itself and from the settings' table, without repeated text.
 
-    garlicfarm.1              what it is, every command in a line, files, environment, documents
-    garlicfarm-COMMAND.1      one for each command; that of a group has its commands one below the other
+    garlicfarm.1              its purpose, every command in a line, files, environment, documents
+    garlicfarm-COMMAND.1      one for each command; a group's page lists its commands
     garlicfarm.toml.5         every setting
 
-`python -m deploy.man_pages DIRECTORY` writes them. They use the classic `man` macros, which groff and mandoc know.
+`python -m deploy.man_pages DIRECTORY` writes them. They use the classic `man` macros of groff and mandoc.
 """
 
 import re
@@ -22,12 +22,12 @@ from deploy.example_configuration import CONFIGURATION_DIRECTORY, STATE_DIRECTOR
 
 MANUAL = "Garlic Farm"
 HANDED_ON = frozenset({"pipeline"})
-"""Commands whose own options come with an extra; their page says no more than the overview."""
+"""Commands whose own options come with an extra; their page repeats only the overview."""
 _MARKED = re.compile(r"`([^`]+)`|\[([^\]]+)\]\([^)]*\)")
 
 
 def pages() -> dict[str, str]:
-    """File name → page."""
+    """Return the pages by file name."""
     root = click.Context(cli, info_name="garlicfarm", **cli.context_settings)
     made = {"garlicfarm.1": _overview(), "garlicfarm.toml.5": _settings()}
     for name in cli.lazy_commands:
@@ -111,7 +111,7 @@ def _command_page(root: click.Context, name: str) -> str:
 
 
 def _below(context: click.Context) -> Iterator[click.Context]:
-    """The commands of a group, and those of its groups."""
+    """Yield the commands of a group, and of its groups."""
     if isinstance(context.command, click.Group):
         for name in context.command.list_commands(context):
             command = context.command.get_command(context, name)
@@ -137,7 +137,7 @@ def _options(context: click.Context, heading: str | None) -> list[str]:
 
 
 def _paragraphs(text: str, first: str = "") -> list[str]:
-    """A help text: click keeps the lines of a paragraph that begins with a backspace."""
+    """Convert a help text: click keeps the lines of a paragraph that begins with a backspace."""
     lines = []
     for number, each in enumerate(text.strip("\n").split("\n\n")):
         if each.startswith("\b\n"):
@@ -172,7 +172,7 @@ def _settings() -> str:
 
 
 def _marked(text: str) -> str:
-    """Markdown of one line: what is marked as code is bold, and a link is its words."""
+    """Convert Markdown of one line: code becomes bold, and a link becomes its text."""
     parts, at = [], 0
     for found in _MARKED.finditer(text):
         marked = rf"\fB{_plain(found[1])}\fR" if found[1] is not None else _plain(found[2])
@@ -183,7 +183,7 @@ def _marked(text: str) -> str:
 
 
 def _plain(text: str, *, inside: bool = False) -> str:
-    """Text that troff takes as it is: no escape, no request at the beginning of a line, hyphens that can be copied."""
+    """Escape text for troff: escapes, requests at the beginning of a line, hyphens that can be copied."""
     escaped = text.replace("\\", r"\e").replace("-", r"\-").replace('"', r"\(dq").replace("`", r"\(ga")
     return rf"\&{escaped}" if escaped.startswith((".", "'")) and not inside else escaped
 

@@ -1,11 +1,11 @@
-"""The container image: dist/oci, from which any builder makes it, and an archive if a builder is at hand.
+"""The container image: dist/oci, from which any builder makes it, and an archive if a builder is available.
 
     Containerfile, dist/garlicfarm_*.deb ──▶ dist/oci ──▶ podman | buildah | docker ──▶ dist/garlicfarm-image.tar
 
-`python -m deploy.oci --dist dist` does both steps. A builder that is installed and does not work here, as docker's
-command without its daemon, is named with its reason, and the context is left for another machine.
+`python -m deploy.oci --dist dist` does both steps. An installed builder that does not work here, such as docker's
+command without its daemon, is named with its reason, and the context remains for another machine.
 
-The image is in Docker's format, which every engine loads: OCI's has no place for the check, so builders drop it there.
+The image is in Docker's format, which every engine loads: OCI's lacks a place for the check, so builders drop it there.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from deploy.deb import own_architecture, package_name
 from deploy.environment import ROOT, PackagingError, target
 
 RELEASE_PYTHON = "3.11"
-"""Of the release that the Containerfile names."""
+"""The Python of the release in the Containerfile."""
 TAG = f"garlicfarm:{VERSION}"
 ARCHIVE = "garlicfarm-image.tar"
 BUILD_TIMEOUT_S = 1800
@@ -37,7 +37,7 @@ BUILDERS = {
 
 
 def lay_out(dist: Path, architecture: str) -> Path:
-    """Write the context out of what is in `dist`; raises PackagingError if the package is not there."""
+    """Write the context from the files in `dist`; raise PackagingError if the package is missing."""
     package = dist / package_name(target(RELEASE_PYTHON, architecture))
     if not package.exists():
         raise PackagingError(f"{package} is not there: `make dist` builds it first")
@@ -50,7 +50,7 @@ def lay_out(dist: Path, architecture: str) -> Path:
 
 
 def build(context: Path, archive: Path) -> list[str]:
-    """Have the first builder that works make the archive; returns why each other one did not."""
+    """Make the archive with the first builder that works; return the reasons of the failed ones."""
     reasons = []
     for name, (build_options, save_options) in BUILDERS.items():
         program = shutil.which(name)
@@ -66,13 +66,13 @@ def build(context: Path, archive: Path) -> list[str]:
 
 
 def _run(command: list[str]) -> str:
-    """Why a command failed, in its last line; empty if it did not."""
+    """Run a command; return the last line of a failure, or an empty text."""
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    told = (done.stderr or done.stdout).strip().splitlines()
-    return "" if done.returncode == 0 else (told or [f"ended with {done.returncode}"])[-1]
+    output = (done.stderr or done.stdout).strip().splitlines()
+    return "" if done.returncode == 0 else (output or [f"ended with {done.returncode}"])[-1]
 
 
 def main() -> int:

@@ -1,8 +1,8 @@
-"""docs/reference/platforms.md: for which machines the index has wheels of the base, as pip finds them.
+"""docs/reference/platforms.md: the machines with wheels of the base in the index, from pip.
 
-`python -m deploy.platforms` (part of `make requirements`) asks the index that pip is configured for, one package at a
-time, and writes the page. What has no wheel must be built on the machine itself, or somewhere for it; no package of
-ours is made for such a machine, since an environment is unpacked and never built (`deploy.environment`).
+`python -m deploy.platforms` (part of `make requirements`) queries pip's index, one package at a time, and writes the
+page. A package without a wheel must be built on the machine itself, or elsewhere for it. No package of ours is made for
+such a machine, since an environment is unpacked and never built (`deploy.environment`).
 """
 
 import json
@@ -37,7 +37,7 @@ Every machine of this table has all wheels.
 
 
 def page() -> str:
-    """The document, as the index answers now."""
+    """Return the document, by the index's present replies."""
     packages = pinned()
     rows, missing = [], []
     for name, version in packages:
@@ -56,12 +56,12 @@ def page() -> str:
 
 
 def pinned() -> list[tuple[str, str]]:
-    """Each package of the base with its version."""
+    """Return each package of the base with its version."""
     return PINNED.findall(REQUIREMENTS.read_text(encoding="utf-8"))
 
 
 def _pythons(name: str, version: str, machine: str) -> str:
-    """For which Pythons there is a wheel, in words."""
+    """Return the Python versions with a wheel, as text."""
     found = []
     for release in RELEASES.values():
         wheel = _wheel(name, version, Target(release, machine))
@@ -73,7 +73,7 @@ def _pythons(name: str, version: str, machine: str) -> str:
 
 
 def _wheel(name: str, version: str, wanted: Target) -> str:
-    """The file that pip would take; empty if there is none."""
+    """Return the file that pip would choose; empty if there is none."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--dry-run", "--no-deps"]
     command += ["--target", "unused", *wanted.pip_options(), "--report", "-", f"{name}=={version}"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)

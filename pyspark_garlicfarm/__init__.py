@@ -1,9 +1,9 @@
-"""Lets any Spark program say `spark.read.format("farm")`, without a call that registers the source.
+"""Makes `spark.read.format("farm")` available in any Spark program, without a call that registers the source.
 
-When the first Python data source is asked for, Spark imports every module of the path whose name begins with `pyspark_`
-and takes the class `DefaultSource` of each. So this package stands beside the others. A module that cannot be imported
-would take all other sources with it, also those of strangers: without what the extra `pipeline` brings, it has no
-source, and Spark says that there is none of that name.
+At the first use of a Python data source, Spark imports every module of the path whose name begins with `pyspark_`, and
+uses the class `DefaultSource` of each. So this package is at the top level. A module that cannot be imported would
+disable all other sources too, even those of other packages. So without the extra `pipeline` it has no source, and Spark
+reports an unknown name.
 """
 
 from contextlib import suppress

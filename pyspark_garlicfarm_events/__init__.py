@@ -1,4 +1,4 @@
-"""Lets any Spark program say `spark.read.format("farm_events")`: see `pyspark_garlicfarm`."""
+"""Makes `spark.read.format("farm_events")` available in any Spark program: see `pyspark_garlicfarm`."""
 
 from contextlib import suppress
 
