@@ -1,19 +1,18 @@
 """A client of the cluster: finds the leader, submits entries, and reports how each submission ended.
 
-    submit ─▶ ask any server ─▶ accepted: committed
-                              │ another destination: that server leads, ask it
-                              │ unknown destination, or no connection: ask the next server, a little later
-                              │ its own destination: the leader is busy, ask again later; with an index: the session
-                              │   has expired, and the table of sessions refuses repetitions for good
-                              │ closed without a reply: unknown, unless the request was never sent
+    submit ─▶ any server ─▶ accepted: committed
+                          │ another destination: that server leads, try it
+                          │ unknown destination, or no connection: try the next server, a little later
+                          │ its own destination: the leader is busy, try again later; with an index: the session
+                          │   has expired, and the table of sessions refuses repetitions permanently
+                          │ closed without a reply: unknown, unless the request was never sent
 
 `read_index` works the same way. Many submissions share one connection per server, in a pipeline. A submission with an
-unknown outcome may have been committed. The client repeats it only if the caller says that a second copy does no harm.
+unknown outcome may have been committed. The client repeats it only if the caller permits a second copy.
 
-`read_barrier_anywhere` makes a read linearizable at any server. A server that does not lead asks the leader for its
-index and waits until it has applied that index. The leader gives the index after a majority has confirmed its
-leadership. Everything acknowledged before the read is at or below the index. The leader sends a few bytes, however
-large the result of the read is.
+`read_barrier_anywhere` makes a read linearizable at any server. A server that does not lead requests the leader's index
+and waits until it has applied that index. The leader replies after a majority has confirmed its leadership. Everything
+acknowledged before the read is at or below the index. The leader sends a few bytes, for a result of any size.
 """
 
 from collections.abc import Sequence
@@ -41,7 +40,7 @@ from consensus.server.task_owner import TaskOwner
 from consensus.sessions.client import Submission
 
 ASK_PATIENCE_S = 2.0
-"""How long other servers are asked before this server checks whether it leads itself."""
+"""Time that other servers are queried before this server checks whether it leads itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class ClientOptions:
 
 
 class GarlicFarmClient(TaskOwner):
-    """Submits entries to whichever server leads. `run` must be running."""
+    """Submits entries to the leader. `run` must be running."""
 
     def __init__(
         self,
@@ -82,7 +81,7 @@ class GarlicFarmClient(TaskOwner):
         self._preferred = self._random.choice(self._servers)
 
     def servers_are(self, servers: Sequence[int]) -> None:
-        """Ask these servers from now on. An empty list changes nothing."""
+        """Use these servers from now on. An empty list changes nothing."""
         if servers:
             self._servers = tuple(servers)
             if self._preferred not in self._servers:
@@ -98,9 +97,9 @@ class GarlicFarmClient(TaskOwner):
         return await self._submit(data, None, patience_s, repeat_unknown=repeat_unknown)
 
     async def read_index(self, *, patience_s: float = 10.0) -> Submission:
-        """If committed: a state applied up to `position` includes everything acknowledged before this call.
+        """Return a committed position: a state applied up to it includes everything acknowledged before this call.
 
-        Nothing is written into the log. A server that did not agree on this extension is not asked.
+        Nothing is written into the log. Only servers with this extension are queried.
         """
         data = encode_request(wire.ReadIndexRequest(), self._limits)
         return await self._submit(data, Extension.READ_INDEX, patience_s, repeat_unknown=True)
@@ -195,10 +194,10 @@ class _Attempt:
     under_way: bool = False
     pause: bool = False
     doubtful: bool = False
-    """An earlier attempt ended unknown: its copy may be committed, whatever later attempts return."""
+    """True after an attempt with an unknown outcome: its copy may be committed, for any results of later attempts."""
     expired: bool = False
     redirect_term: int = -1
-    """The highest term in which a server named another one."""
+    """The highest term of a redirect."""
 
     def settled(self, *, repeat_unknown: bool) -> bool:
         if self.outcome is Outcome.UNKNOWN:
@@ -231,8 +230,8 @@ class _Attempt:
             case wire.Reply() if answer.destination > 0:
                 self.failed(f"server {answer.source} names server {answer.destination} as the leader")
                 self.leader = answer.destination
-                # The first redirect of a term is followed at once. Later ones wait: two servers may redirect a client
-                # to each other.
+                # The first redirect of a term is followed immediately. Later ones wait: two servers may redirect a
+                # client to each other.
                 self.pause = answer.term <= self.redirect_term
                 self.redirect_term = max(self.redirect_term, answer.term)
             case _:
@@ -258,10 +257,10 @@ async def _carry(connection: ClientConnection) -> None:
 async def read_barrier_anywhere(
     server: ConsensusServer, client: GarlicFarmClient | None, *, patience_s: float = 10.0
 ) -> Index:
-    """Wait until `server` has applied everything acknowledged before the call; returns the applied index.
+    """Wait until `server` has applied everything acknowledged before the call; return the applied index.
 
-    `client` asks the other servers and must be running; None: there are no others. Raises `NotLeaderError` if no leader
-    answered in time, `ServerBusyError`, or `ServerStoppedError`.
+    `client` queries the other servers and must be running; None: there are no others. Raises `NotLeaderError` if no
+    leader replied in time, `ServerBusyError`, or `ServerStoppedError`.
     """
     deadline_s = trio.current_time() + patience_s
     refusal: NotLeaderError | ServerBusyError = NotLeaderError(None)

@@ -1,13 +1,12 @@
-"""The asking side of an upgraded connection: requests go out in order, replies come back in the same order.
+"""The requesting side of an upgraded connection: requests go out in order, replies come back in the same order.
 
-    post(request) ─▶ queue ─▶ in flight ─▶ the next reply answers the oldest request
+    post(request) ─▶ queue ─▶ in flight ─▶ the next reply belongs to the oldest request
 
-No reply names its request, so the order is all there is. One lost reply or one too many would shift every later answer;
-the only safe reaction to an irregularity is to close the connection. The age of the oldest unanswered request reveals a
-peer that died silently, since TCP alone may need a quarter of an hour. A peer that answers on another connection in the
-meantime is alive (`prolong`): its disk may be slow. Each reply is progress, too: the next request has its whole time
-from then on. That time grows with the request, at the least rate that is assumed of the network. Where no other
-connection shows that the peer lives, that is the rate of the slowest link.
+A reply does not name its request; only the order matches them. A lost or surplus reply would shift every later one, so
+any irregularity closes the connection. The age of the oldest open request reveals a dead peer, since TCP alone may need
+a quarter of an hour. A reply on another connection shows that the peer is alive (`prolong`): its disk may be slow. Each
+reply restarts the time of the next request. That time grows with the size of the request, at the least assumed rate of
+the network, or at the rate of the slowest link if no other connection shows that the peer is alive.
 """
 
 from collections import deque
@@ -32,7 +31,7 @@ _SLOWEST_BYTES_PER_S = 1_000_000
 
 
 class Lost(Enum):
-    """Why there will be no reply."""
+    """Reason for a missing reply."""
 
     QUEUE_FULL = "queue full"
     UNSENT = "unsent"
@@ -92,7 +91,7 @@ class ClientConnection:
         return True
 
     async def call(self, request: bytes) -> Reply | Lost:
-        """Post a request and wait for its reply. A caller that is cancelled does not take the request back."""
+        """Post a request and wait for its reply. Cancelling the caller does not withdraw the request."""
         awaited = Awaited[Reply | Lost]()
         if not self.post(request, awaited.give):
             return Lost.QUEUE_FULL
@@ -105,16 +104,16 @@ class ClientConnection:
 
     @property
     def oldest_s(self) -> float:
-        """When the oldest request that has no reply was sent; infinity if all have one."""
+        """Return the time of sending of the oldest open request; infinity without one."""
         return self._in_flight[0].sent_s if self._in_flight else inf
 
     def prolong(self) -> None:
-        """The peer has answered on another connection: the reply timeout here starts anew."""
+        """Restart the reply timeout: the peer has replied on another connection."""
         self._alive_until_s = trio.current_time() + self._reply_timeout_s
         self._patience.deadline = self._deadline()
 
     async def run(self) -> None:
-        """Carry requests until the connection ends; a GarlicFarmError says why, unless the peer just closed it."""
+        """Carry requests until the connection ends; raise GarlicFarmError unless the peer just closed it."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write, nursery.cancel_scope)

@@ -1,13 +1,13 @@
-"""A limit on the processor time that all clients without a proven identity together may cost the servers.
+"""A limit on the processor time of the servers for all clients without a proven identity together.
 
     request ──▶ cost of its entries, in processor time ──▶ within the quota: handled
                                                        ├─▶ beyond it at the moment: busy, try again
                                                        └─▶ beyond the largest possible saving: connection closed
 
-Every server pays for an entry that it applies, whatever its author: each server verifies an entry that ends in a
-signature. Without a quota, a few megabytes of false signatures keep all servers busy for so long that the leader loses
-its leadership. A limit in bytes does not help, since such an entry is small. Members are exempt: the farm needs what
-they submit, and their keys are known.
+Every server pays for an entry that it applies, from any author: each server verifies an entry that ends in a signature.
+Without a quota, a few megabytes of false signatures keep all servers busy until the leader loses its leadership. A
+limit in bytes does not help, since such an entry is small. Members are exempt: the farm needs their entries, and their
+keys are known.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class ClientQuota:
         self._filled_s: float | None = None
 
     def take(self, commands: tuple[bytes, ...], now_s: float) -> bool:
-        """Whether these entries may be handled now. Raises `GarlicFarmError` if they never may be, so many at once."""
+        """Return True if these entries may be handled now. Raise `GarlicFarmError` if so many never may."""
         needed_us = sum(map(self._cost_us, commands))
         if needed_us > SAVED_US:
             raise GarlicFarmError(

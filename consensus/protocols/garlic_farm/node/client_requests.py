@@ -1,13 +1,13 @@
-"""Requests of clients, answered by the server behind the connection: entries to append, and indexes to read at.
+"""Requests of clients, served by this server: entries to append, and indexes for reads.
 
     entries ──▶ submit ──▶ committed ──▶ (one belongs to a session) wait until it is applied ──▶ executed │ expired
                        └──▶ another server leads, busy, unknown
-    index   ──▶ ask the core ──▶ a majority has confirmed that this server leads ──▶ the index
+    index   ──▶ core ──▶ a majority has confirmed that this server leads ──▶ the index
 
 An acknowledgement means *committed*, and for most entries this is enough. The table of sessions may still refuse a
 request of a session when it is applied, if the session has been expired to make room. Such a request must not be
-acknowledged, so its client gets the answer after this server has applied the entry. The number of clients that wait
-like this is limited; beyond the limit the answer is *unknown*.
+acknowledged, so its client gets the reply after this server has applied the entry. The number of waiting clients is
+limited; beyond the limit the reply is *unknown*.
 """
 
 from collections.abc import Callable
@@ -31,10 +31,10 @@ class SessionStateMachine(Protocol):
     """A state machine that keeps a table of sessions."""
 
     def request_of(self, command: bytes) -> RequestId | None:
-        """The request that a command names, if it names one."""
+        """Return the request that a command names, if any."""
 
     def was_executed(self, request: RequestId) -> bool:
-        """Whether the table remembers this request."""
+        """Return True if the table contains this request."""
 
 
 class ClientRequests:
@@ -67,7 +67,7 @@ class ClientRequests:
         return cancel
 
     def read_index(self, answered: Answered) -> Cancel:
-        """Up to where a log must be applied to show all that was acknowledged before now."""
+        """Request the index up to which a log must be applied to show every earlier acknowledged entry."""
         server = self._server
         try:
             number = server.ask_read(lambda found: answered(self._read_answer(found)))
@@ -111,7 +111,7 @@ class ClientRequests:
 
         def applied() -> None:
             self._waiting -= 1
-            # The number of a request may depend on entries that have been applied in the meantime.
+            # The number of a request may depend on recently applied entries.
             requests = map(sessioned.request_of, named)
             executed = all(request is not None and sessioned.was_executed(request) for request in requests)
             callback.give(answer if executed else self._expired(answer))

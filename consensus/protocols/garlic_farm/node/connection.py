@@ -1,29 +1,22 @@
-"""The answering side of an upgraded connection.
+"""The serving side of an upgraded connection.
 
     read ─▶ slot ─▶ handled concurrently, begun in order ─▶ written strictly in order
 
-Replies carry no number, so they leave in the order of the requests, in whatever order they are ready. Up to `window`
-requests are handled at the same time; otherwise one slow disk write would delay every heartbeat behind it. When the
-window is full, the connection is not read, and TCP slows the sender. After `window` requests that were answered at
-once, other tasks get a turn. Each handler is called after the one before it: appends reach the core in the order in
-which the leader sent them. Answers come by callback, in any order; a task for each request would cost more than the
-request. A single answer leaves at once; several leave together when the writer task runs.
+Replies carry no number, so they leave in the order of the requests. Up to `window` requests are handled concurrently;
+otherwise one slow disk write would delay every later heartbeat. With a full window the connection is not read, and TCP
+slows the sender. Handlers are called in order, so appends reach the core in the leader's order. Replies come by
+callback: a task for each request would cost more than the request.
 
-`receive_budget` counts the bytes that a connection makes this server hold. A server's connection is not read while
-there is no room for its next request. A client's connection is closed if all clients together hold too much. A request
-that has begun must be complete in time: a few seconds, and longer for a larger announced size. The pause between two
-bytes is no sufficient measure, since a peer that sends one byte every few seconds never pauses for long.
+`receive_budget` counts the bytes held for a connection. A server's connection waits for room for its next request; a
+client's connection is closed if all clients together hold too much. A request must be complete in time, with more time
+for a larger announced size: pauses between bytes do not reveal a peer that sends one byte every few seconds. One
+deadline for each connection, of its oldest request, limits the replies.
 
-Replies leave in order, so only the age of the oldest request matters: one deadline for each connection, not one for
-each request.
-
-A peer that violates the protocol (a reply, the id of another server, an extension that was not agreed) is disconnected,
-and the incident says why. Each request must be allowed for the role that the connection has proven, and carry the
-proven id. A connection without a proven identity is a client: it may submit entries, read, and ask to be added. Only
-servers vote, append and invite. Only the server itself may ask to be removed.
-A client is also disconnected if the outcome of its entry is unknown: this protocol has no other honest answer. The same
-holds for a client whose session has expired, unless the handshake agreed on the extension that reports it. Busy and
-expired name this server as the leader on the wire; expired also has a next index beyond the refused entry.
+A peer that violates the protocol is disconnected, with an incident. Each request must be allowed for the proven role
+and carry the proven id. A connection without a proven identity is a client: it may submit entries, read, and request
+its addition. A client is also disconnected if the outcome of its entry is unknown, since the protocol has no other
+correct reply, or if its session has expired without the extension that reports it. Busy and expired name this server as
+the leader; expired also has a next index beyond the refused entry.
 """
 
 from collections import deque
@@ -60,18 +53,18 @@ from consensus.server.interfaces import Receiver, next_call
 
 _READ_BYTES = 65_536
 _UNANSWERED_BYTES_MAX = 16 * 2**20
-"""What one client may have unanswered before it is read no further: its largest request, and a batch beside it."""
+"""Unanswered bytes of one client beyond which it is not read: its largest request, and a batch."""
 _FROM_CLIENTS = (wire.ClientRequest, wire.ReadIndexRequest, wire.AddServerRequest)
-"""Requests that need no server id of the sender or of the recipient."""
+"""Requests that need neither the sender's nor the recipient's server id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientAnswer:
-    """The answer to a client.
+    """The reply to a client.
 
-    Accepted: committed, or, if it sent nothing, that this server leads; `next_index` is one beyond its last entry.
-    Not accepted: `leader` is the server to send to instead, as far as known. `busy`: this server can take the request
-    later. `expired`: an entry was committed, and the table of sessions has refused it.
+    Accepted: committed, or, without entries, that this server leads; `next_index` is one beyond its last entry. Not
+    accepted: `leader` is the server to send to instead, if known. `busy`: this server can take the request later.
+    `expired`: an entry was committed, and the table of sessions has refused it.
     """
 
     term: Term
@@ -101,7 +94,7 @@ Cancel = Callable[[], None]
 
 
 def nothing_to_cancel() -> None:
-    """The `Cancel` of a request that has its answer already."""
+    """Do nothing: the `Cancel` of a request that has its reply."""
 
 
 def ask_server(
@@ -116,9 +109,9 @@ def ask_server(
 
 
 class RequestHandler(Protocol):
-    """Answers the requests of all connections, each by one call of a callback, at once or later.
+    """Serves the requests of all connections, each by one call of a callback, immediately or later.
 
-    A task for each request would be plainer code, and would cost more than the request.
+    A task for each request would be simpler code, and would cost more than the request.
     """
 
     def request(self, sender: ServerId, request: core.Request, answered: Callable[[core.Reply | None], None]) -> Cancel:
@@ -129,14 +122,14 @@ class RequestHandler(Protocol):
         ...
 
     def client_request(self, commands: tuple[bytes, ...], answered: Callable[[ClientAnswer | None], None]) -> Cancel:
-        """Append `commands` (without any, only say which server leads); None if their fate is unknown.
+        """Append `commands` (without any, report only the leader); None if the outcome is unknown.
 
         May raise `GarlicFarmError` instead.
         """
         ...
 
     def read_index(self, answered: Callable[[ClientAnswer | None], None]) -> Cancel:
-        """Accepted: `next_index` is one beyond the index that a linearizable read must wait for."""
+        """Serve a read; if accepted, `next_index` is one beyond the index that a linearizable read must wait for."""
         ...
 
     def membership_request(
@@ -154,13 +147,13 @@ class ConnectionOptions:
     idle_s: float = 300.0
     """A connection without a request for this long is closed; the peer connects again when it needs to."""
     stalled_s: float = 10.0
-    """How long a request may stop half way, and replies may stay untaken."""
+    """Time that a request may pause, and that replies may stay unread."""
     request_s: float = 15.0
-    """How long a small request may take from its first byte to its last."""
+    """Time for a small request from its first byte to its last."""
     least_bytes_per_s: int = 64 * 1024
     """A large request may take longer: the time that its bytes take at this rate."""
     answer_s: float = 30.0
-    """How long a handler may take before the connection is closed."""
+    """Time for a handler before the connection is closed."""
 
 
 @dataclass(slots=True)
@@ -192,16 +185,16 @@ class ServerConnection:
         quota: ClientQuota | None = None,
         voucher: bytes | None = None,
     ) -> None:
-        """`budget` and `quota` are shared by all connections of a server.
+        """Serve a stream; `budget` and `quota` are shared by all connections of a server.
 
-        `voucher`: the identity on whose share a peer counts that has none of its own (`PeerDirectory.voucher_of`).
+        `voucher`: the identity whose share a peer without its own share uses (`PeerDirectory.voucher_of`).
         """
         proven = upgraded.proven
         self._is_server = proven is not None and proven.is_server
         self._quota = None if proven is not None and proven.is_member and voucher is None else quota
         self._budget = budget or ReceiveBudget()
         self._connection = trio.CancelScope()
-        # A peer without a handshake (`tests.node.plain_peers`) has no key: its address identifies it.
+        # A peer without a handshake (`tests.node.plain_peers`) does not have a key: its address identifies it.
         known = proven is not None and proven.is_member and proven.public_key
         owner = f"key {proven.public_key.hex()}" if proven is not None and known else source
         if voucher is not None:
@@ -224,7 +217,7 @@ class ServerConnection:
         self._room = trio.Event()
 
     async def run(self) -> None:
-        """Answer until either side ends it. Never raises for what a peer did."""
+        """Serve until either side ends the connection. Never raises for a peer's fault."""
         async with trio.open_nursery() as nursery:
             self._connection = nursery.cancel_scope
             nursery.start_soon(self._write, nursery.cancel_scope)
@@ -263,7 +256,7 @@ class ServerConnection:
                 self._begin(slot)
                 handled += 1
                 if not handled % self._options.window:
-                    # Requests that are answered at once never fill the window; thousands may arrive together.
+                    # Requests with immediate replies never fill the window; thousands may arrive together.
                     await trio.lowlevel.checkpoint()
             if not await self._receive():
                 return
@@ -292,7 +285,7 @@ class ServerConnection:
         return bool(data)
 
     async def _make_room(self) -> None:
-        """Have room for a request that has begun, before the rest of it is read."""
+        """Make room for a request that has begun, before the rest of it is read."""
         size = self._reader.announced_bytes
         if not self._is_server:
             while self._unanswered_bytes + size > _UNANSWERED_BYTES_MAX and self._slots:
@@ -316,7 +309,7 @@ class ServerConnection:
         self._connection.cancel()
 
     def _answered(self) -> None:
-        """The oldest request is answered: release its bytes."""
+        """Release the bytes of the oldest request, which has its reply."""
         slot = self._slots.popleft()
         self._unanswered_bytes -= slot.size
         if slot.reserved_bytes:
@@ -477,7 +470,7 @@ class ServerConnection:
 
 
 def _check_own_removal(request: wire.RemoveServerRequest, proven: ProvenPeer | None) -> None:
-    """A server may ask that it be removed itself."""
+    """Raise `GarlicFarmError` unless a server requests its own removal."""
     values = [each.value for each in request.entries if isinstance(each, LogEntry)]
     named = [server.server_id for server in values if isinstance(server, ClusterServer)]
     if proven is None or proven.server_id is None or named != [proven.server_id]:

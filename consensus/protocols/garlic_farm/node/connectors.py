@@ -1,15 +1,15 @@
-"""How to reach a server: TLS on networks, or a local HTTP proxy into I2P. There is no third way.
+"""Connections to servers: TLS on networks, or a local HTTP proxy into I2P. There is no third way.
 
     TlsConnector    TCP ─▶ TLS 1.3, the certificate pinned, or signed by an authority that the operator names
     I2pConnector    TCP to the proxy ─▶ CONNECT, or the absolute URI of each request ─▶ I2P, which encrypts
 
-Within I2P a connection is encrypted and the name of its other end is the hash of its key, so that TLS would add
-nothing; anywhere else the Digest handshake alone would leave every message readable and forgeable. Hence each of the
-two refuses the other's addresses, before anything is sent and before a name is looked up: a query for a name that ends
-in `.i2p` tells a public DNS server what this machine uses.
+Within I2P a connection is encrypted and the name of its other end is the hash of its key, so TLS would add nothing.
+Elsewhere the Digest handshake alone would leave every message readable and forgeable. So each of the two refuses the
+other's addresses, before anything is sent and before a name is looked up: a query for a name that ends in `.i2p`
+reveals the use of I2P to a public DNS server.
 
-The connection to a proxy is not encrypted, and the proof of the handshake does not cover the messages that follow it.
-An attacker on the path could change them, so the proxy must have a loopback address.
+The connection to a proxy is not encrypted, and the proof of the handshake does not cover later messages. An attacker on
+the path could change them, so the proxy must have a loopback address.
 """
 
 import re
@@ -43,24 +43,24 @@ _I2P_NAME = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]{0,65}[a-z0-9])?\.)+i2p")
 
 @dataclass(frozen=True, slots=True)
 class PeerAddress:
-    """Where a server listens, and the SHA-256 of the certificate that it must show, where that is what is checked."""
+    """Address of a server, and the SHA-256 of the certificate that it must show, if that is checked."""
 
     host: str
     port: int
     fingerprint: bytes | None
 
     def __str__(self) -> str:
-        """As it stands in a Host header."""
+        """Return its form in a Host header."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def is_i2p_name(host: str) -> bool:
-    """Whether `host` is a name within I2P, such as `example.i2p` or 52 characters and `.b32.i2p`."""
+    """Return True if `host` is a name within I2P, such as `example.i2p` or 52 characters and `.b32.i2p`."""
     return len(host) <= _NAME_CHARACTERS_MAX and _I2P_NAME.fullmatch(host.lower()) is not None
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is an address of this machine alone."""
+    """Return True if `host` is an address of this machine alone."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -76,23 +76,23 @@ class Reached:
 
 
 class Connector(Protocol):
-    """How to reach servers."""
+    """A way to connect to servers."""
 
     async def connect(self, address: PeerAddress) -> Reached:
-        """A stream to the server, or to the proxy that leads there."""
+        """Return a stream to the server, or to the proxy that leads there."""
 
     def via(self, address: PeerAddress) -> Via | None:
-        """What a request must carry for the proxy to forward it; None if the stream leads to the server itself."""
+        """Return the data that a request must carry for a proxy; None if the stream leads to the server itself."""
 
 
 class TlsConnector:
-    """TLS, checked by what `authority` has signed if there is one, else by the fingerprint."""
+    """TLS, checked by the signature of `authority` if there is one, else by the fingerprint."""
 
     def __init__(self, authority: ssl.SSLContext | None = None) -> None:
         self._authority = authority
 
     async def connect(self, address: PeerAddress) -> Reached:
-        """TCP and TLS. The channel is the certificate that the server has shown."""
+        """Connect by TCP and TLS. The channel is the certificate that the server has shown."""
         if is_i2p_name(address.host):
             raise GarlicFarmError(
                 Fault.PLAIN_REFUSED,
@@ -119,7 +119,7 @@ class TlsConnector:
         return Reached(stream, tls_channel(sha256(stream.peer_certificate() or b"").digest()))
 
     def via(self, _: PeerAddress) -> Via | None:
-        """The server itself is asked."""
+        """Return None: the stream leads to the server itself."""
         return None
 
 
@@ -141,7 +141,7 @@ class I2pConnector:
         self._authentication = ProxyAuthentication(proxy.credentials, random_bytes)
 
     async def connect(self, address: PeerAddress) -> Reached:
-        """A connection to the proxy, and in the mode `connect` through it. The channel is the name that is dialed."""
+        """Connect to the proxy, and in the mode `connect` through it. The channel is the dialed name."""
         self._check(address)
         if not is_loopback(self._proxy.host):
             raise GarlicFarmError(
@@ -163,7 +163,7 @@ class I2pConnector:
         raise GarlicFarmError(Fault.PROXY_REFUSED, text)
 
     def via(self, address: PeerAddress) -> Via | None:
-        """In the mode `absolute-uri` each request names its destination."""
+        """Return the destination for each request in the mode `absolute-uri`."""
         if self._proxy.mode is ProxyMode.CONNECT:
             return None
         return Via(str(address), self._authentication)

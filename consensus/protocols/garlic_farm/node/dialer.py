@@ -2,12 +2,12 @@
 
     dial ─▶ request 2 if a challenge is cached, else request 1 ─▶ 401 ─▶ close, dial again with request 2 ─▶ 101
 
-Both sides prove their identity (`proof`). A dialer acts in one role and accepts no other server than the one it called.
+Both sides prove their identity (`proof`). A dialer acts in one role and accepts no other server than the dialed one.
 
-A dial takes at most three connections: cached nonce, stale nonce, fresh nonce. A proxy that asks for a password may
+A dial takes at most three connections: cached nonce, stale nonce, fresh nonce. A proxy that requires a password may
 cost two more. The dialer keeps each server's challenge for the next time.
 
-During a change of passwords a server may know only the previous password or only the next one. If the server refuses
+During a change of passwords a server may have only the previous password or only the next one. If the server refuses
 the first credentials, the dialer tries the second ones, once. Open connections are not authenticated again.
 """
 
@@ -43,7 +43,7 @@ class Dialed:
     peer: Identity
     extensions: frozenset[Extension]
     proven: ProvenPeer | None
-    """The proven identity of the server; None if this client knows no identities."""
+    """The proven identity of the server; None if this client does not check identities."""
 
 
 class Dials(Protocol):
@@ -54,7 +54,7 @@ class Dials(Protocol):
 
 
 class Dialer:
-    """Opens connections in one client's name, and remembers what servers challenged it with."""
+    """Opens connections in one client's name, and stores the challenges of servers."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Dialer:
         timeout_s: float = 5.0,
         on_identity: Callable[[Identity], None] = lambda _: None,
     ) -> None:
-        """`on_identity` gets what each server says of itself."""
+        """Make a dialer; `on_identity` gets the identity claims of each server."""
         self._caller = caller
         self._transport = transport or TlsConnector()
         self._on_identity = on_identity
@@ -72,7 +72,7 @@ class Dialer:
         self._sessions: dict[PeerAddress, Session] = {}
 
     async def dial(self, address: PeerAddress, expected: int | None = None) -> Dialed:
-        """An upgraded connection to `expected` at `address`; any failure is a GarlicFarmError that explains it."""
+        """Return an upgraded connection to `expected` at `address`; any failure is a GarlicFarmError."""
         try:
             with trio.move_on_after(self._timeout_s):
                 return await self._dial(address, expected)
@@ -137,7 +137,7 @@ class Dialer:
 
 
 async def _handshake(stream: trio.abc.Stream, client: UpgradeClient) -> Switched | None:
-    """None: the server has sent a challenge, and the answer needs another connection."""
+    """Perform the handshake. None: the server has sent a challenge, and its answer needs another connection."""
     await stream.send_all(client.request())
     outcome = None
     while outcome is None:

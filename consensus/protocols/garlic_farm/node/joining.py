@@ -1,24 +1,23 @@
-"""The joining server's side of the document's sequence: invited, given the log in packs, and asked to leave.
+"""The joining server's side of the document's sequence: invitation, log packs, and the order to leave.
 
     JoinClusterRequest ──▶ a voter that knows a leader? ── yes ──▶ refused
                                     │ no
                                     ▼
-                           invited by this leader, in this term ──▶ accepted, with the index that is needed first
+                           invited by this leader, in this term ──▶ accepted, with the first missing index
     SyncLogRequest     ──▶ from that leader and term? ── no ──▶ out of turn: the connection is closed
                                     │ yes
                                     ▼
-                           an append: the core compares, stores, commits ──▶ where this server's log ends
+                           an append: the core compares, stores, commits ──▶ the end of this server's log
     LeaveClusterRequest ─▶ reported to the callback `ordered_to_leave`
 
-An invitation changes no term, no vote and no log. The running implementation discards all three, so a server that is
-invited by mistake loses what it has acknowledged. A server that was removed during an absence considers itself a member
-and has no leader: it may be invited again. The core checks a pack like every append, so a pack can do no more harm than
-an append.
+An invitation changes neither term nor vote nor log. The running implementation discards all three, so a server invited
+by mistake loses acknowledged entries. A server that was removed during an absence may be invited again. The core checks
+a pack like every append.
 
-A leader of another implementation does not send the term of the entry before a pack. This server knows the term if the
-pack begins where the previous pack of that leader and term ended, or where a snapshot ends. It refuses any other such
-pack, and its reply names the index to continue from. A request to leave changes nothing: either the log brings a
-configuration without this server, or the leader loses its leadership first.
+A leader of another implementation omits the term of the entry before a pack. This server knows it if the pack continues
+the previous pack of that leader and term, or a snapshot; otherwise it refuses the pack with the index to continue from.
+An order to leave changes nothing: either the log brings a configuration without this server, or the leader loses its
+leadership first.
 """
 
 from collections.abc import Callable
@@ -47,7 +46,7 @@ class _Invitation:
 
 
 class Joining:
-    """Answers the three requests for one server. `ordered_to_leave` gets the leader that asked it to leave."""
+    """Serves the three requests for one server. `ordered_to_leave` gets the leader of a LeaveClusterRequest."""
 
     def __init__(
         self, server: ConsensusServer, own_id: int, ordered_to_leave: Callable[[ServerId], None] = lambda _: None
@@ -57,10 +56,10 @@ class Joining:
         self._told_to_leave = ordered_to_leave
         self._invitation: _Invitation | None = None
         self.packs = 0
-        """How many log packs were stored."""
+        """Number of stored log packs."""
 
     def join(self, request: wire.JoinClusterRequest) -> wire.JoinClusterResponse:
-        """A leader invites this server."""
+        """Process a leader's invitation."""
         raft, leader = self._server.describe().raft, server_id(request.source)
         known = self._invitation
         belongs = self._own_id in raft.configuration.voter_ids and self._server.role.leader is not None
@@ -73,7 +72,7 @@ class Joining:
         )
 
     def sync(self, request: wire.SyncLogRequest, answered: Answered) -> Cancel:
-        """A leader sends a part of its log."""
+        """Process a part of a leader's log."""
         invitation = self._invitation
         if invitation is None or (invitation.leader, invitation.term) != (request.source, request.term):
             text = f"a log pack of term {request.term} from server {request.source}, which has not invited this server"
@@ -97,7 +96,7 @@ class Joining:
         return ask_server(self._server, invitation.leader, append, stored)
 
     def leave(self, request: wire.LeaveClusterRequest) -> wire.LeaveClusterResponse:
-        """A leader announces that it is about to remove this server."""
+        """Process a leader's announcement that it will remove this server."""
         role = self._server.role
         accepted = request.source == role.leader and request.term == role.term
         if accepted:

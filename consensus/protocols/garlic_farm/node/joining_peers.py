@@ -1,24 +1,22 @@
-"""Servers that join, as their leader sees them: invited, and being brought up to the leader's log.
+"""Joining servers from the leader's side: invited, and brought up to the leader's log.
 
     connected ──▶ JoinClusterRequest ──accepted──▶ appends with entries go out as log packs
-                        │ refused                   heartbeats and snapshot chunks go out as they are
+                        │ refused                   heartbeats and snapshot chunks go out unchanged
                         └──▶ the invitation has failed
 
 The core replicates to a joining peer as to any other server. Only the messages differ, and this module chooses them. A
-new connection begins with the invitation again, since the joining peer may have restarted. A pack is sent only if the
-peer's log is known to end where the pack begins. An append that would leave a gap is not sent, and the core is told
-which entry comes first (`append_not_sent`). The peer has not answered then, so the core counts it for no majority.
+new connection begins with the invitation again, since the peer may have restarted. A pack is sent only at the known end
+of the peer's log. For an append that would leave a gap, the core gets the first missing index (`append_not_sent`).
 
-A joining peer without extensions is a server of another implementation, which trusts what it receives. Such a server
-corrupts its log or ends its process unless all of this holds:
+A joining peer without extensions is a server of another implementation, which does not check its input. It corrupts its
+log or ends its process unless all of this holds:
 
-* Nothing is sent to it before it has accepted the invitation: until then it may lead a cluster of its own.
-* The first pack begins at index 1, whatever the peer reports: it may have elected itself and hold an entry of its own
-  at index 1, with the term of our entry. Heartbeats are not sent before that pack.
-* The offsets of a pack begin at the end of the peer's data file, which is the sum of the packs before (`log_pack`).
-* A pack holds committed entries only, since the peer executes all entries of a pack. Other entries go as an append.
-* After `PACKED_ENTRIES_MAX` entries, appends follow. If the peer writes its own snapshot while it catches up, its data
-  file moves by an unknown distance. For an append the peer finds the place itself.
+* Nothing is sent before it has accepted the invitation: until then it may lead its own cluster.
+* The first pack begins at index 1, for any report of the peer, before any heartbeat: it may have elected itself, with
+  its own entry at index 1.
+* The offsets of a pack begin at the end of the peer's data file, which is the sum of the earlier packs (`log_pack`).
+* A pack holds committed entries only, since the peer executes all of them. Other entries go as an append.
+* After `PACKED_ENTRIES_MAX` entries, appends follow: a snapshot of the peer moves its data file by an unknown distance.
 """
 
 from collections.abc import Callable
@@ -32,8 +30,9 @@ from consensus.protocols.garlic_farm.node.dialer import PeerAddress
 from consensus.protocols.garlic_farm.wire import messages as wire
 
 PACKED_ENTRIES_MAX = 4_096
-"""How many entries a server of another implementation gets in packs. The demonstration server of the running
-implementation writes a snapshot after 5,000 entries and moves its data file then."""
+"""Limit of the entries that a server of another implementation gets in packs. The demonstration server of the running
+implementation writes a snapshot after 5,000 entries and moves its data file then.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +57,15 @@ class JoiningPeer:
     packs: int = 0
     chunks: int = 0
     trusting: bool = False
-    """Whether it is of another implementation and stores packs without comparing them to its log."""
+    """True if it is of another implementation and stores packs without comparing them to its log."""
     _expected: Index | None = None
     """One beyond the last entry that it will hold after the requests under way; None: it has to join first."""
     _held: Index = 1
     """One beyond the last entry that it has confirmed."""
     _ours: bool = False
-    """Whether its log, up to where it ends, is known to come from this leader."""
+    """True if its log, up to its end, is known to come from this leader."""
     _packing: bool = True
-    """Whether what follows still goes as packs."""
+    """True while the next entries still go as packs."""
     _packed_entries: int = 0
     _offset: int = 0
     """The size in bytes of its data file when all packs under way have arrived."""
@@ -93,12 +92,12 @@ class JoiningPeer:
             self._restart_packs()
 
     def connection_lost(self) -> None:
-        """Requests under way may be lost. The answer to the next invitation says where to continue."""
+        """Record a lost connection, which may have lost requests. The next invitation's reply has the next index."""
         self._expected = None
         self._ours = self._ours and self._held > 1
 
     def parts(self, append: core.AppendEntries) -> tuple[Part, ...] | Index:
-        """The parts to send for an append, in order; or the index of the entry that must be sent before it."""
+        """Return the parts to send for an append, in order; or the index of an entry that must be sent before."""
         expected = self._expected or 1
         if append.entries and append.previous.index + 1 > expected:
             return expected
@@ -127,11 +126,11 @@ class JoiningPeer:
         return (Part(append),) if self._ours else 1
 
     def may_send_snapshot(self) -> bool:
-        """Whether a chunk may be sent: a peer of another implementation has to join first."""
+        """Return True if a chunk may be sent: a peer of another implementation has to join first."""
         return not self.trusting or self._expected is not None
 
     def sent(self, part: Part, records_bytes: int) -> None:
-        """A part has been sent, which adds `records_bytes` to the peer's data file if it is a pack."""
+        """Record a sent part, which adds `records_bytes` to the peer's data file if it is a pack."""
         append = part.append
         if not append.entries:
             return
@@ -147,7 +146,7 @@ class JoiningPeer:
             self._expected = max(self._expected or 1, after)
 
     def replied(self, asked: core.Request, reply: core.Reply) -> None:
-        """Take its answer to another request, which may show where its log ends."""
+        """Take its reply to another request, which may show the end of its log."""
         match asked, reply:
             case core.AppendEntries(), core.AppendReply(success=True, next_index=next_index):
                 self._holds(next_index)
@@ -155,7 +154,8 @@ class JoiningPeer:
                 # It answers in order, so its log ends here. From here on it compares.
                 self._packing, self._expected = False, max(next_index, self._held)
             case core.AppendEntries(), core.AppendReply(next_index=next_index):
-                # Heartbeats are answered at once, packs when they are durable: this answer may be older than them.
+                # Replies to heartbeats are immediate, replies to packs come when they are durable: this reply may be
+                # older.
                 self._expected = max(next_index, self._held)
             case core.InstallSnapshot(last=last), core.SnapshotReply(installed=True):
                 self._holds(last.index + 1)
@@ -167,7 +167,7 @@ class JoiningPeer:
                 pass
 
     def _restart_packs(self) -> None:
-        """The next pack is written to the start of its data file."""
+        """Write the next pack to the start of its data file."""
         self._packing, self._packed_entries, self._offset = True, 0, 0
 
     def _holds(self, following: Index) -> None:

@@ -1,19 +1,18 @@
-"""A server's outgoing links: one connection to each peer, kept open as long as there is something to send.
+"""A server's outgoing links: one connection to each peer, kept open while there is something to send.
 
     send(peer, request) ─▶ connected: post it │ else: a short queue, oldest dropped ─▶ dial, with backoff
 
-`send` never blocks and guarantees nothing: Raft repeats what matters. A request that has waited too long for a
+`send` never blocks and guarantees nothing: Raft repeats important requests. A request that has waited too long for a
 connection is dropped, because an old heartbeat or vote request only costs the peer time. Each reply reaches the core
-with the correlation of its request. An extension goes only to peers whose handshake agreed on it.
+with the correlation of its request. An extension goes only to peers with that extension.
 
-*Heartbeats.* Replies leave a connection in order. So the answer to a heartbeat waits behind the answer to an append,
-which waits for the follower's disk, and a pause of the disk for a second would cost a healthy leader its leadership.
-Therefore heartbeats use a second connection to the same peer while the first one has owed an answer for `owing_s`. It
-is opened when this happens for the first time. A heartbeat that overtook an append would be refused, since it names the
-entries before it; so it uses the second connection only if the last request was posted `overtaking_s` ago. A server of
-another implementation gets no second connection.
+*Heartbeats.* Replies leave a connection in order. So the reply to a heartbeat waits for the reply to an append, which
+waits for the follower's disk: a slow disk would cost a healthy leader its leadership. Therefore heartbeats use a second
+connection to the same peer while the first one has owed a reply for `owing_s`. It is opened at the first need. A
+heartbeat that overtook an append would be refused, since it names the entries before it. So it uses the second
+connection only if the last request was posted `overtaking_s` ago. A server of another implementation does not get one.
 
-*Joining.* A server that joins gets other messages until it is a member (`joining_peers`).
+*Joining.* A joining server gets other messages until it is a member (`joining_peers`).
 """
 
 from collections import deque
@@ -49,7 +48,7 @@ class LinkOptions:
     """Times and bounds of the outgoing links."""
 
     reply_timeout_s: float = 2.0
-    """How long a request may go unanswered before the connection counts as dead: some twenty heartbeats."""
+    """Time without a reply after which a connection counts as dead: some twenty heartbeats."""
     backoff_first_s: float = 0.05
     backoff_longest_s: float = 1.0
     unsent_lifetime_s: float = 0.5
@@ -57,9 +56,9 @@ class LinkOptions:
     in_flight_max: int = 256
     queue_max: int = 256
     owing_s: float = 0.05
-    """If a connection owes an answer for longer, heartbeats use a connection of their own."""
+    """Time of an owed reply after which heartbeats use a separate connection."""
     overtaking_s: float = 0.02
-    """How long a request on one connection may take longer than a heartbeat that follows it on the other."""
+    """Bound on the extra time of a request compared with a later heartbeat on the other connection."""
     peers_max: int = 64
 
 
@@ -113,7 +112,7 @@ class PeerLinks:
                 self._running = None
 
     def send(self, recipient: ServerId, message: core.Request) -> None:
-        """Send, queue or drop the request, and return at once. Dropped requests are counted."""
+        """Send, queue or drop the request without waiting. Dropped requests are counted."""
         link = self._link_to(recipient)
         if link is None:
             self.metrics.count(ConnectionEvent.REQUESTS_WITHOUT_LINK)
@@ -121,10 +120,10 @@ class PeerLinks:
             link.send(message)
 
     def connect(self, peers: Collection[ServerId]) -> None:
-        """Keep connections to these peers open even when there is nothing to send, and to no others.
+        """Keep connections to exactly these peers open, even without messages.
 
-        Followers send each other nothing until their leader fails. Without this, an election would begin with TCP,
-        TLS and Digest while the clients wait.
+        Followers send each other nothing until their leader fails. Without this, an election would begin with TCP, TLS
+        and Digest while the clients wait.
         """
         self._members = frozenset(peers)
         for peer, link in self._links.items():
@@ -162,7 +161,7 @@ class PeerLinks:
         return link
 
     def _has_room(self) -> bool:
-        """Whether one more link fits. In a full table an unused link, to a server that has left, is closed."""
+        """Return True if one more link fits. In a full table an unused link, to a server that has left, is closed."""
         if len(self._links) >= self.options.peers_max:
             unused = next((peer for peer, link in self._links.items() if link.is_unused), None)
             if unused is not None:
@@ -181,7 +180,7 @@ class PeerLinks:
             link.disconnect()
 
     def describe(self) -> tuple[LinkView, ...]:
-        """The state of every link."""
+        """Return the state of every link."""
         return tuple(link.view() for link in self._links.values())
 
 
@@ -253,7 +252,7 @@ class _Link:
 
     @property
     def is_unused(self) -> bool:
-        """Whether there is neither a connection nor anything to send."""
+        """Return True if there is neither a connection nor a queued request."""
         return self._connection is None and not self._unsent and not self.kept
 
     def view(self) -> LinkView:
@@ -271,7 +270,7 @@ class _Link:
                 self._forget_old()
 
     async def _connect_once(self) -> bool:
-        """One connection from dial to end; returns whether the peer has answered anything."""
+        """Run one connection from dial to end; return True if the peer has sent any reply."""
         joining = self._links.joining_peers.get(self._peer)
         address = joining.address if joining is not None and joining.address else self._links.resolve(self._peer)
         if address is None:
@@ -297,7 +296,7 @@ class _Link:
         return answered
 
     async def _carry(self, connection: ClientConnection, address: PeerAddress) -> None:
-        """Run the connection, and beside it one for heartbeats as soon as one needs it."""
+        """Run the connection, and a second one for heartbeats when it is needed."""
         fault: GarlicFarmError | None = None
         async with trio.open_nursery() as nursery:
             if self._extensions:
@@ -385,7 +384,7 @@ class _Link:
     def _choose_connection(
         self, request: core.Request, connection: ClientConnection, joining: JoiningPeer | None
     ) -> ClientConnection:
-        """The second connection for a heartbeat that would wait behind other requests; else `connection`."""
+        """Return the second connection for a heartbeat that would wait for other requests; else `connection`."""
         if (
             joining is not None
             or not isinstance(request, core.AppendEntries)
@@ -421,7 +420,7 @@ class _Link:
             joining.sent(part, records_bytes)
 
     def _survives(self, chunk: core.InstallSnapshot) -> bool:
-        """A member of another implementation ends its process when it gets a snapshot whose configuration lacks it."""
+        """Return True unless the chunk would end the peer: other makes end on a snapshot that lacks them."""
         if self._extensions or self._peer in chunk.configuration.member_ids:
             return True
         text = (

@@ -2,19 +2,18 @@
 
     accept ─▶ handshake (few at a time, seconds) ─▶ 404 / 401: close │ 101: established (many, for any time)
 
-A connection that has not finished its handshake costs this server memory and proves nothing. It waits for its first
-byte where it costs least (`accepting`). The number and the duration of handshakes are limited. At the limit, the source
-with the most handshakes loses its oldest one. A real peer needs milliseconds, so it gets through a flood of half-open
-connections. Refusing new connections instead would let a slow flood lock every peer out. Sources from which a server
-has lately proven its identity keep a quarter of the handshakes.
+An unfinished handshake costs memory and proves nothing. A connection waits for its first byte at the lowest cost
+(`accepting`). The number and the duration of handshakes are limited. At the limit, the source with the most handshakes
+loses its oldest one. A real peer needs milliseconds, so it gets through a flood of half-open connections. Refusing new
+connections instead would let a slow flood lock every peer out. Sources with a recent proof of a server's identity keep
+a quarter of the handshakes.
 
 The other end of an established connection knows the password. Established connections are limited in total and per
 source; at the limit the newest is refused. A quarter of the places is reserved for proven servers, and each server has
 a few of them. The proven identity is stored in `PendingConnection.proven` before the connection takes a place.
 
-A server that the directory knows only by another member's signature has no places of its own: all servers of one signer
-together have as many as one server, and beyond that they are clients among others. Bytes and processor time count
-alike.
+A server that the directory knows only by another member's signature does not have its own places. All servers of one
+signer together have the places, bytes and processor time of one server, and beyond that they count as clients.
 """
 
 import ssl
@@ -52,15 +51,16 @@ _VOUCHED = b"vouched by "
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """How many may be connected, and how long a handshake may take."""
+    """Limits for connections, and the time for a handshake."""
 
     handshake_s: float = 5.0
     handshakes_max: int = 128
     established_max: int = 1024
     established_per_source_max: int = 256
     established_per_member_max: int = 8
-    """A server has a connection for its log, one for heartbeats and one for what it submits, and another of each while
-    the old one dies."""
+    """A server has a connection for its log, one for heartbeats and one for its submissions, and another of each while
+    the old one ends.
+    """
 
 
 @dataclass(slots=True, eq=False)
@@ -69,12 +69,12 @@ class PendingConnection:
 
     source: str
     is_known: bool = False
-    """A server has lately proven its identity from this source."""
+    """True if a server has recently proven its identity from this source."""
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     proven: ProvenPeer | None = None
     """The peer's identity after the handshake; None before it, and for a peer that has shown the password only."""
     voucher: bytes | None = None
-    """The identity on whose share an established connection counts; None: on its own."""
+    """The identity whose share an established connection uses; None: its own share."""
     account: bytes | None = None
     """The member that has its place; None: it has a place of its source."""
 
@@ -89,7 +89,7 @@ class ConnectionPlaces:
         known: KnownSources | None = None,
         voucher_of: Callable[[Claim], bytes | None] = lambda _: None,
     ) -> None:
-        """`voucher_of`: as in `PeerDirectory`."""
+        """Make places; `voucher_of` is the method of `PeerDirectory`."""
         self._options = options
         self._voucher_of = voucher_of
         self._metrics = metrics
@@ -120,7 +120,7 @@ class ConnectionPlaces:
         self._metrics.incident(Fault.BUSY, crowding, text)
 
     def establish(self, pending: PendingConnection) -> bool:
-        """The handshake is done; False if no place is left."""
+        """Give a place to a completed handshake; return False if none is left."""
         most = self._options.established_max
         pending.voucher = self._voucher_in(pending)
         member = _account(pending)
@@ -139,20 +139,20 @@ class ConnectionPlaces:
         self._handshakes.pop(pending, None)
         self._established.add(pending)
         self._count(pending, member)
-        # All connections through the router share this source: once known, every stranger would count as a server.
+        # All connections through the router share this source: once known, every unknown peer would count as a server.
         if member is not None and pending.voucher is None and pending.source != I2P_ROUTER:
             self._known.add(pending.source)
         return True
 
     def leave(self, pending: PendingConnection) -> None:
-        """The connection is over."""
+        """Release the place of a closed connection."""
         self._handshakes.pop(pending, None)
         if pending in self._established:
             self._established.discard(pending)
             self._discount(pending)
 
     def end_established(self) -> None:
-        """Close every connection that carries messages. Peers that are still permitted connect again."""
+        """Close every connection that carries messages. Permitted peers connect again."""
         for pending in self._established:
             pending.scope.cancel()
 
@@ -164,7 +164,7 @@ class ConnectionPlaces:
         self._recount()
 
     def _recount(self) -> None:
-        """Give the servers that the directory names by now places of their own."""
+        """Give servers that are now in the directory their own places."""
         for pending in self._established:
             if pending.voucher is not None and self._voucher_in(pending) is None:
                 pending.voucher = None
@@ -195,7 +195,7 @@ class ConnectionPlaces:
 
     @property
     def established(self) -> int:
-        """How many connections carry messages."""
+        """Return the number of connections that carry messages."""
         return len(self._established)
 
 
@@ -205,7 +205,7 @@ def _share_of_strangers(places: int) -> int:
 
 
 def _account(pending: PendingConnection) -> bytes | None:
-    """A member, in the role of a server or of a client, or all servers of one signer; None for any other peer."""
+    """Return the account of a member, in its role, or of all servers of one signer; None for any other peer."""
     proven = pending.proven
     if proven is None or not proven.is_member:
         return None
@@ -232,7 +232,7 @@ class GarlicFarmServer:
         budget: BudgetOptions | None = None,
         quota: ClientQuota | None = None,
     ) -> None:
-        """`on_identity` gets what each admitted peer says of itself; `quota` bounds what unproven clients cost."""
+        """Make a listener; `on_identity` gets each admitted peer's identity claims; `quota` limits unproven clients."""
         self._quota = quota
         self._accepting = accepting or AcceptOptions()
         self._budget = ReceiveBudget(budget)
@@ -297,7 +297,7 @@ class GarlicFarmServer:
             # To the kernel all connections come from the router.
             await self.serve(transport, I2P_ROUTER, i2p_channel(name))
 
-        # The peer behind the router may be far away: its first byte may take as long as a handshake.
+        # The peer at the far end of the router may be slow: its first byte may take as long as a handshake.
         options = replace(
             self._accepting,
             strangers_per_source_max=self._accepting.strangers_max,
@@ -334,9 +334,9 @@ class GarlicFarmServer:
         self._metrics.incident(fault, source, f"a connection from {source} was closed: {why.value}")
 
     async def serve(self, transport: trio.abc.Stream, source: str, channel: str, secure: Securer | None = None) -> None:
-        """One connection, to its end. Without `secure` the stream must already be private.
+        """Serve one connection, to its end. Without `secure` the stream must already be private.
 
-        `channel` is what proofs are bound to (`consensus.protocols.garlic_farm.wire.proof`).
+        Proofs are bound to `channel` (`consensus.protocols.garlic_farm.wire.proof`).
         """
         pending = self.places.arrive(source)
         try:

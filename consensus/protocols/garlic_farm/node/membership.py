@@ -4,23 +4,19 @@
         JoinClusterRequest ──accepted──▶ the core replicates to the server: log packs, or the snapshot, in rounds
                                          until it has caught up ──▶ a configuration with it ──committed──▶ done
     RemoveServerRequest ──▶ refuse │ accept: RemoveServerResponse, and afterwards
-        LeaveClusterRequest ──answered or not──▶ a configuration without it ──committed──▶ done
+        LeaveClusterRequest ──reply or not──▶ a configuration without it ──committed──▶ done
 
-*Accepted means begun*, as the document defines it: the answer precedes the invitation. The log shows the end. It is
-safe to ask again: a change that is under way or done is accepted and has no further effect. One change runs at a time.
-The core would refuse a second one anyway, but only after its server had been invited for nothing.
+*Accepted means begun*, as the document defines it: the reply precedes the invitation. The log shows the end. Repeating
+a request is safe: a change that is under way or done is accepted without further effect. One change runs at a time; the
+core would refuse a second one after a useless invitation.
 
-A server that knows the document alone becomes a voter when it has caught up: the document has no learners. The core's
-`catch_up` defines how far it must have come and when the attempt ends. If the leader fails in between, nothing remains
-unless the configuration was appended; then the next leader completes the change.
+A server that supports only the document becomes a voter when it has caught up (the core's `catch_up`), since the
+document does not have learners. If the leader fails before the configuration is appended, nothing remains; otherwise
+the next leader completes the change. A server without a vote joins by `add_learner`, with the same messages.
 
-A server without a vote, such as a new node of a farm, joins by `add_learner`, with the same messages.
-
-`MemberRules` decides which servers may be added and removed. The reason of a refusal goes to the operator in words,
-since the answer has only one bit for it.
-
-`Members` answers all five requests of a server: `MemberRequests` those to a leader, `Joining` those to a server that is
-to join or to leave. A server whose members do not change by requests answers each of them by `refuse`.
+`MemberRules` decides about additions and removals. The reason of a refusal goes to the operator as text, since the
+reply has only one bit for it. `Members` serves all five requests: `MemberRequests` those to a leader, `Joining` those
+to a joining or leaving server. A server with fixed members replies to each by `refuse`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -53,18 +49,18 @@ _LOOK_S = 0.1
 
 
 class MemberRules(Protocol):
-    """Which servers may be added and removed. A text is a refusal, for the operator."""
+    """Rules for adding and removing servers. A text is a refusal, for the operator."""
 
     def may_add(self, server: Server) -> PeerAddress | str:
-        """The address of the server if it may be added."""
+        """Return the address of the server if it may be added."""
 
     def may_remove(self, server: ServerId, configuration: Configuration) -> str | None:
-        """None if it may be removed."""
+        """Return None if it may be removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class MembershipOptions:
-    """How long the peer may take to answer the requests before and after a change."""
+    """Time limits for the peer's replies to the requests before and after a change."""
 
     invitation_s: float = 15.0
     leave_s: float = 2.0
@@ -92,7 +88,7 @@ class MemberRequests(TaskOwner):
         """The server that is being added or removed."""
 
     def add(self, request: wire.AddServerRequest) -> wire.AddServerResponse:
-        """Answer a request to add a server, mostly the asking one."""
+        """Reply to a request to add a server, mostly the requesting one."""
         newcomer = _server_of(request)
         accepted = self._leads() and self._begin_to_add(newcomer)
         return self._answer(wire.AddServerResponse, accepted=accepted)
@@ -194,7 +190,7 @@ class MemberRequests(TaskOwner):
         return JoiningPeer(address, lambda extended: self._invitation(server, extended=extended))
 
     async def _invite(self, newcomer: ServerId, joining_peer: JoiningPeer) -> str | None:
-        """Why the server has not joined, or None if it has accepted the invitation."""
+        """Return the reason why the server has not joined, or None if it has accepted the invitation."""
         if not self._links.invite(newcomer, joining_peer):
             return "this server has links to too many already"
         with trio.move_on_after(self._options.invitation_s):
@@ -210,7 +206,7 @@ class MemberRequests(TaskOwner):
     async def add_learner(self, newcomer: Server) -> ConfigurationResolved | None:
         """Invite a server and replicate to it, without a vote; None: it has not accepted the invitation.
 
-        It is a member at once. It gets log packs until it holds the log as it was at its arrival.
+        It is a member immediately. It gets log packs until it holds the log of the time of its arrival.
         """
         joining_peer, resolved = self._joining_peer(newcomer, None), None
         try:
@@ -226,7 +222,7 @@ class MemberRequests(TaskOwner):
         return resolved
 
     async def _bring_up(self, newcomer: int, joining_peer: JoiningPeer) -> None:
-        """Wait until the learner holds the log as it was at the beginning, or is no member any more."""
+        """Wait until the learner holds the log of the beginning, or is not a member any more."""
         goal = self._server.describe().raft.last.index
         try:
             while self._leads():
@@ -244,7 +240,7 @@ class MemberRequests(TaskOwner):
         self._metrics.add(ConnectionEvent.SNAPSHOT_CHUNKS_SENT, joining_peer.chunks)
 
     async def ask_to_leave(self, leaving: int) -> None:
-        """Tell a server that it is about to be removed, if it can be reached. Its answer has no effect."""
+        """Announce its removal to a server, if it can be reached. Its reply has no effect."""
         raft = self._server.describe().raft
         request = wire.LeaveClusterRequest(
             source=self._own_id,
@@ -291,7 +287,7 @@ def _removing(leaving: int) -> str:
 
 
 def _without(configuration: Configuration, server: ServerId) -> tuple[tuple[Server, ...], tuple[Server, ...]]:
-    """The voters and the learners but this one."""
+    """Return the voters and the learners except this one."""
     return (
         tuple(each for each in configuration.voters if each.server_id != server),
         tuple(each for each in configuration.learners if each.server_id != server),
@@ -326,7 +322,7 @@ class Members:
     def membership_request(
         self, request: wire.MembershipRequest, answered: Callable[[wire.Reply | None], None]
     ) -> Cancel:
-        """Answer at once, or later if the answer waits for the disk. May raise `GarlicFarmError` instead."""
+        """Reply immediately, or later if the reply waits for the disk. May raise `GarlicFarmError` instead."""
         match request:
             case wire.SyncLogRequest():
                 return self.joining.sync(request, answered)
@@ -344,7 +340,7 @@ class Members:
 
 
 def refuse(request: wire.MembershipRequest, server: ConsensusServer, own_id: int) -> wire.Reply:
-    """The answer of a server whose members do not change by requests."""
+    """Return the reply of a server whose members do not change by requests."""
     role, last = server.role, server.describe().raft.last.index
     leader = UNKNOWN_SERVER if role.leader is None else integer_id(role.leader)
     asked_by_client = isinstance(request, wire.AddServerRequest | wire.RemoveServerRequest)

@@ -1,10 +1,10 @@
-"""Asking a cluster to add or remove a server: the document's sequence, from the asking side.
+"""Requests to a cluster to add or remove a server: the requesting side of the document's sequence.
 
     ClientRequest without entries ──▶ any server ──▶ names the leader ──▶ the leader itself
     AddServerRequest ────────────────────────────────────────────────────▶ accepted: begun │ refused
 
-Accepted means begun. The server's own log shows when it has become a member. Until then it asks again from time to
-time, since the leader that has begun the change may have failed.
+Accepted means begun. The server's own log shows when it has become a member. Until then it repeats the request, since
+the leader that has begun the change may have failed.
 """
 
 from dataclasses import dataclass
@@ -40,16 +40,19 @@ _ONLY_ITSELF: Final = (
     ": a leader of this implementation removes a server only at the request of that server, and counts other requests"
     " as `out-of-turn`. Remove the server in the leader's process, with `ConsensusServer.change_configuration`"
 )
-"""Why a request to remove a server is not answered, and what removes it."""
+"""Reason why a request to remove a server gets no reply, and the way to remove it."""
 
 
 async def ask_to_add(client: GarlicFarmClient, server: ClusterServer, *, patience_s: float = 10.0) -> MembershipAnswer:
-    """Ask the leader to add `server`, which must listen at its endpoint."""
+    """Request the addition of `server` from the leader; it must listen at its endpoint."""
     return await _ask(client, wire.AddServerRequest(entries=(LogEntry(0, server),)), patience_s)
 
 
 async def ask_to_remove(client: GarlicFarmClient, server: int, *, patience_s: float = 10.0) -> MembershipAnswer:
-    """Ask the leader to remove `server`. A leader of ours takes this from that server only; see `_ONLY_ITSELF`."""
+    """Request the removal of `server` from the leader.
+
+    Our leaders accept this only from that server; see `_ONLY_ITSELF`.
+    """
     named = LogEntry(0, ClusterServer(server, None))
     return await _ask(client, wire.RemoveServerRequest(entries=(named,)), patience_s, _ONLY_ITSELF)
 
@@ -63,7 +66,7 @@ async def join(
     first_s: float = 0.5,
     longest_s: float = 5.0,
 ) -> None:
-    """Ask until the log of this `server` names it as a voter; ask again while nothing comes of it."""
+    """Repeat the request until the log of this `server` names it as a voter."""
     backoff = Backoff(first_s, longest_s, random)
 
     def is_member() -> bool:
@@ -77,9 +80,9 @@ async def join(
 
 
 async def _ask(client: GarlicFarmClient, request: wire.Request, patience_s: float, hint: str = "") -> MembershipAnswer:
-    """Find the leader and ask it; if it does not lead any more, find the next one.
+    """Find the leader and send the request; if it does not lead any more, find the next one.
 
-    `hint` is a reason for which a leader ends the connection.
+    `hint` is a possible reason for the leader to end the connection.
     """
     asked = MembershipAnswer(begun=False, leader=None, reason=f"no leader was found within {patience_s:g} s")
     with trio.move_on_after(patience_s):

@@ -1,9 +1,9 @@
-"""Counters of Garlic Farm connections, and incidents: each is counted, and few are reported in words.
+"""Counters of Garlic Farm connections, and incidents: each is counted, and few are reported as text.
 
 Every refusal is counted under its fault. The text of an incident goes to a callback, at most once in a period for each
 pair of fault and peer. Of incoming connections only a few incidents per fault and period are reported: a flood of
-connections must not become a flood of log lines, from however many addresses it comes. The next reported text says how
-many were left out.
+connections, from any number of addresses, must not become a flood of log lines. The next reported text contains the
+number of omitted incidents.
 """
 
 from collections import Counter
@@ -133,7 +133,7 @@ class ConnectionEvent(CountedReason):
 
 @dataclass(slots=True)
 class _Period:
-    """How many incidents of one fault were reported since `began_s`, and left out since the last report."""
+    """Incidents of one fault: reported since `began_s`, and omitted since the last report."""
 
     began_s: float
     reported: int = 0
@@ -159,7 +159,7 @@ class Metrics:
         on_incident: Callable[[Incident], None] = lambda _: None,
         on_connected: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`on_connected` gets the address of each peer after a completed handshake, in either direction."""
+        """Make counters; `on_connected` gets each peer's address after a completed handshake, in either direction."""
         self.counts: Counter[Fault | ConnectionEvent] = Counter()
         self.answers = Histogram()
         """From a request to another server until its answer."""

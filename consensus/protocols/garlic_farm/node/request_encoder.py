@@ -1,11 +1,11 @@
-"""What a leader or a candidate sends, as bytes: the core's requests as messages that the peer understands.
+"""Requests of a leader or a candidate as bytes: the core's requests as messages that the peer supports.
 
     encode_pack   an append with entries for a joining peer ──▶ SyncLogRequest, one log pack
-    encode        anything else                             ──▶ its own message (`mapping`)
+    encode        any other request                         ──▶ its own message (`mapping`)
 
-A group of commands goes out in the bytes that the core made of it. Bytes of other entries are made here, and those of
-the last append are kept, since followers mostly get the same entries. Equal entries from the same index on have equal
-logs before them (Raft section 5.3), so nothing else need be compared.
+A group of commands goes out in the core's bytes. Bytes of other entries are made here, and those of the last append are
+kept, since followers mostly get the same entries. Equal entries from the same index on have equal logs before them
+(Raft section 5.3), so no other comparison is necessary.
 """
 
 from consensus.core import messages as core
@@ -36,7 +36,7 @@ class EncodedEntries:
         self._known: tuple[tuple[WireEntry, ...], bytes] = ((), b"")
 
     def of(self, append: core.AppendEntries) -> tuple[tuple[WireEntry, ...], bytes]:
-        """The entries of `append`; raises `GarlicFarmError` for what the protocol cannot carry."""
+        """Return the entries of `append`; raises `GarlicFarmError` for entries that the protocol cannot carry."""
         first = append.previous.index + 1
         if not append.entries:
             return (), b""
@@ -63,7 +63,7 @@ class RequestEncoder:
         self._encoded_entries = EncodedEntries(configuration_before, limits)
 
     def encode(self, request: core.Request, peer: int, extensions: frozenset[Extension]) -> bytes:
-        """The bytes for `peer`; raises `GarlicFarmError` for what it does not understand or the protocol cannot say."""
+        """Return the bytes for `peer`; raises `GarlicFarmError` for requests without support by peer or protocol."""
         log = None
         if not isinstance(request, core.AppendEntries):
             asked = request_to_wire(request, peer, self._configuration_before)
@@ -76,7 +76,7 @@ class RequestEncoder:
     def encode_pack(
         self, append: core.AppendEntries, peer: int, extensions: frozenset[Extension], offset: int
     ) -> tuple[bytes, int]:
-        """The bytes of an append that goes to a newcomer as a log pack, and what it adds to a data file of its records.
+        """Return an append as a log pack for a newcomer, and its size in a data file of its records.
 
         `offset` is the size in bytes of the newcomer's data file; raises as `encode` does.
         """

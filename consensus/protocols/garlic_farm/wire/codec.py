@@ -4,9 +4,9 @@
               log size 4 │ log entries                                                         (45 bytes and the log)
     reply   = type 1 │ source 4 │ destination 4 │ term 8 │ next index 8 │ accepted 1           (26 bytes)
 
-A connection carries requests one way and replies the other, so a reader knows which of the two it expects: the layouts
-cannot be told apart by length, and a message of the other kind means that the peer sends out of turn. The log's size is
-judged as soon as the header is there, before anything is held for it.
+A connection carries requests in one direction and replies in the other, so a reader expects one of the two. A message
+of the other kind means that the peer sends out of turn. The log's size is checked with the header, before any
+allocation.
 """
 
 import struct
@@ -31,11 +31,11 @@ _REPLY_CLASSES = {message_type: reply for reply, message_type in REPLY_TYPES.ite
 _LOG_SIZE_AT = REQUEST_HEADER.size - 4
 _TAKE_APPLICATIONS = frozenset({MessageType.APPEND_ENTRIES_REQUEST, MessageType.CLIENT_REQUEST})
 READ_AHEAD_BYTES = 65_536
-"""How much beyond one whole message a reader holds."""
+"""Bytes that a reader holds beyond one whole message."""
 
 
 def encode_request(request: Request, limits: MessageLimits = DEFAULT_LIMITS, log: bytes | None = None) -> bytes:
-    """A request's bytes; `log` are its entries' (`encode_log`), if they are known."""
+    """Return a request's bytes; `log` are the bytes of its entries (`encode_log`), if they are known."""
     message_type = REQUEST_TYPES[type(request)]
     if log is None:
         log = encode_log(request, limits)
@@ -55,13 +55,13 @@ def encode_request(request: Request, limits: MessageLimits = DEFAULT_LIMITS, log
 
 
 def encode_log(request: Request, limits: MessageLimits = DEFAULT_LIMITS) -> bytes:
-    """The bytes of a request's entries."""
+    """Return the bytes of a request's entries."""
     _check_entries(REQUEST_TYPES[type(request)], request)
     return encode_entries(request.entries, limits)
 
 
 def decode_request(data: bytes, limits: MessageLimits = DEFAULT_LIMITS) -> Request:
-    """The request that `data`, all of it, is."""
+    """Decode a request from exactly `data`."""
     size = request_size(data, limits)
     if size is None or len(data) != size:
         raise malformed(f"{len(data)} bytes are not exactly one request")
@@ -69,7 +69,7 @@ def decode_request(data: bytes, limits: MessageLimits = DEFAULT_LIMITS) -> Reque
 
 
 def _decode_whole(data: bytes | bytearray, at: int, log: bytes, limits: MessageLimits) -> Request:
-    """The request whose header is at `at`, and whose entries are `log`; its size and type were checked."""
+    """Return the request with its header at `at` and the entries `log`; its size and type were checked."""
     type_byte, source, destination, term, last_log_term, last_log_index, commit_index, _ = REQUEST_HEADER.unpack_from(
         data, at
     )
@@ -92,7 +92,7 @@ def _decode_whole(data: bytes | bytearray, at: int, log: bytes, limits: MessageL
 
 
 def encode_reply(reply: Reply) -> bytes:
-    """A reply's bytes."""
+    """Return a reply's bytes."""
     return REPLY.pack(
         REPLY_TYPES[type(reply)],
         checked_id(reply.source, "source"),
@@ -104,7 +104,7 @@ def encode_reply(reply: Reply) -> bytes:
 
 
 def decode_reply(data: bytes) -> Reply:
-    """The reply that `data`, all of it, is."""
+    """Decode a reply from exactly `data`."""
     if len(data) != REPLY.size:
         raise malformed(f"{len(data)} bytes are not exactly one reply of {REPLY.size}")
     type_byte, source, destination, term, next_index, accepted = REPLY.unpack(data)
@@ -121,7 +121,7 @@ def decode_reply(data: bytes) -> Reply:
 
 
 def request_size(data: bytes | bytearray, limits: MessageLimits = DEFAULT_LIMITS, at: int = 0) -> int | None:
-    """How long the request that begins at `at` is, or None while its header is incomplete."""
+    """Return the length of the request that begins at `at`, or None while its header is incomplete."""
     if len(data) > at and data[at] not in EXCHANGES:
         _request_type(data[at])
     if len(data) - at < REQUEST_HEADER.size:
@@ -133,7 +133,7 @@ def request_size(data: bytes | bytearray, limits: MessageLimits = DEFAULT_LIMITS
 
 
 class _MessageReader:
-    """Bytes in, whole messages' bytes out. What the two directions share."""
+    """A reader of bytes that yields whole messages; the common part of both directions."""
 
     __slots__ = ("_at", "_buffer", "_capacity_bytes")
 
@@ -180,17 +180,17 @@ class RequestReader(_MessageReader):
 
     @property
     def announced_bytes(self) -> int:
-        """The size of the request that has begun, as its header says; 0 before the header is there."""
+        """Return the size of the incomplete request according to its header; 0 before the header is complete."""
         return request_size(self._buffer, self._limits, self._at) or 0
 
     def next(self) -> Request | None:
-        """The next whole request, or None until more bytes come."""
+        """Return the next whole request, or None until more bytes come."""
         size, at = request_size(self._buffer, self._limits, self._at), self._at
         if size is None or len(self._buffer) - at < size:
             return None
         self._at = at + size
         with memoryview(self._buffer) as view:
-            # A copy, so that entries do not keep what was received together with them.
+            # A copy, so that entries do not keep other received bytes in memory.
             log = bytes(view[at + REQUEST_HEADER.size : at + size])
         return _decode_whole(self._buffer, at, log, self._limits)
 
@@ -204,7 +204,7 @@ class ReplyReader(_MessageReader):
         super().__init__(REPLY.size)
 
     def next(self) -> Reply | None:
-        """The next whole reply, or None until more bytes come."""
+        """Return the next whole reply, or None until more bytes come."""
         if self.buffered_bytes:
             _reply_type(self._buffer[self._at])
         data = self._take(REPLY.size)

@@ -4,9 +4,9 @@
     server        = id 4 │ length 4 │ endpoint (UTF-8)
     extended      = mark 8 │ log index 8 │ last log index 8 │ count 4 │ server … │ count 4 │ old … │ count 4 │ learner …
 
-The extended form is not in the document and carries joint configurations and learners between servers that agreed on
-it. Its mark is an index that no log can have, so one that is read as the plain form, as inside a snapshot chunk, is
-refused; as a log entry it has a value type of its own.
+The extended form is not in the document and carries joint configurations and learners between servers with that
+extension. Its mark is an index that no log can have, so reading it in the plain form, as inside a snapshot chunk, is
+refused; as a log entry it has its own value type.
 
 A ClusterServer entry is one server; in a request to remove it, the id alone.
 """
@@ -25,7 +25,7 @@ _ID = struct.Struct(">i")
 
 
 def encode_configuration(configuration: Configuration, limits: MessageLimits = DEFAULT_LIMITS) -> bytes:
-    """A configuration's bytes, as an entry's value and inside a snapshot chunk."""
+    """Return a configuration's bytes, as an entry's value and inside a snapshot chunk."""
     lists = (configuration.servers, configuration.old_servers, configuration.learners)
     named = sum(map(len, lists))
     if named > limits.servers:
@@ -44,7 +44,7 @@ def encode_configuration(configuration: Configuration, limits: MessageLimits = D
 
 
 def decode_configuration(data: bytes, limits: MessageLimits = DEFAULT_LIMITS) -> Configuration:
-    """The configuration that `data`, all of it, is."""
+    """Decode a configuration from exactly `data`."""
     if data.startswith(_MARK):
         return _decode_extended(data, limits)
     if len(data) < _TWO_LONGS.size:
@@ -130,14 +130,14 @@ def _decode_server(data: bytes, at: int, limits: MessageLimits) -> tuple[Cluster
 
 
 def encode_cluster_server(server: ClusterServer, limits: MessageLimits = DEFAULT_LIMITS) -> bytes:
-    """The value of an AddServerRequest's entry or, without an endpoint, of a RemoveServerRequest's."""
+    """Return the value of an AddServerRequest's entry or, without an endpoint, of a RemoveServerRequest's."""
     if server.endpoint is None:
         return _ID.pack(checked_id(server.server_id, "server id"))
     return _encode_server(server, limits)
 
 
 def decode_cluster_server(data: bytes, limits: MessageLimits = DEFAULT_LIMITS) -> ClusterServer:
-    """The server that `data`, all of it, is."""
+    """Decode a server from exactly `data`."""
     if len(data) == _ID.size:
         return ClusterServer(_ID.unpack(data)[0], None)
     server, end = _decode_server(data, 0, limits)

@@ -2,8 +2,8 @@
 
     response = H( H(user:realm:password) : nonce : nc : cnonce : auth : H(method:uri) )
 
-Only `qop=auth` is spoken: without it there is no `nc`, and without `nc` a recorded request could be sent again.
-Headers are parsed by hand, because the standard library's parser accepts what no server should, and any flaw is one
+Only `qop=auth` is supported: without it there is no `nc`, and without `nc` a recorded request could be sent again.
+Headers are parsed by hand, because the standard library's parser is too lenient for a server, and any flaw is one
 error.
 """
 
@@ -29,7 +29,7 @@ class Algorithm(Enum):
     SHA_256 = "SHA-256"
 
     def digest(self, *parts: str) -> str:
-        """The lower-case hexadecimal hash of `parts` joined by colons."""
+        """Return the lower-case hexadecimal hash of `parts` joined by colons."""
         data = ":".join(parts).encode()
         if self is Algorithm.MD5:
             return hashlib.md5(data, usedforsecurity=False).hexdigest()
@@ -44,18 +44,18 @@ class Credentials:
     password: str
 
     def __post_init__(self) -> None:
-        """Refuse what RFC 2617 leaves without an encoding, or cannot be a header or a hash's part."""
+        """Refuse values without an encoding in RFC 2617, or that cannot be a header or a hash's part."""
         if not self.user.isascii() or not self.user.isprintable() or ":" in self.user or not self.password.isascii():
             raise malformed("user and password must be ASCII, and the user printable and without a colon")
 
     def __repr__(self) -> str:
-        """Without the password: representations end up in error texts."""
+        """Return a form without the password: representations end up in error texts."""
         return f"Credentials(user={self.user!r})"
 
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """What a 401 asks for."""
+    """The challenge of a 401."""
 
     realm: str
     nonce: str
@@ -64,7 +64,7 @@ class Challenge:
     stale: bool = False
 
     def header(self) -> str:
-        """The value of a WWW-Authenticate header."""
+        """Return the value of a WWW-Authenticate header."""
         opaque = "" if self.opaque is None else f', opaque="{_escaped(self.opaque)}"'
         stale = ", stale=true" if self.stale else ""
         return (
@@ -91,7 +91,7 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """What a client answers to a challenge."""
+    """A client's answer to a challenge."""
 
     user: str
     realm: str
@@ -104,7 +104,7 @@ class Authorization:
     opaque: str | None = None
 
     def header(self) -> str:
-        """The value of an Authorization header."""
+        """Return the value of an Authorization header."""
         opaque = "" if self.opaque is None else f', opaque="{_escaped(self.opaque)}"'
         return (
             f'Digest username="{_escaped(self.user)}", realm="{_escaped(self.realm)}", nonce="{_escaped(self.nonce)}", '
@@ -113,7 +113,7 @@ class Authorization:
         )
 
     def proves(self, password: str, method: str) -> bool:
-        """Whether the sender knew `password`; takes the same time either way."""
+        """Return True if the sender knew `password`; takes the same time either way."""
         expected = response_to(
             Challenge(self.realm, self.nonce, self.algorithm),
             Credentials(self.user, password),
@@ -127,7 +127,7 @@ class Authorization:
 def response_to(
     challenge: Challenge, credentials: Credentials, target: tuple[str, str], nonce_count: int, client_nonce: str
 ) -> str:
-    """The `response` that proves the password for `target` (method and uri)."""
+    """Return the `response` that proves the password for `target` (method and uri)."""
     digest = challenge.algorithm.digest
     return digest(
         digest(credentials.user, challenge.realm, credentials.password),
@@ -140,7 +140,7 @@ def response_to(
 
 
 def parse_challenge(header: str) -> Challenge | None:
-    """The challenge of one WWW-Authenticate header, or None if it asks for something that is not spoken here."""
+    """Return the challenge of one WWW-Authenticate header, or None if it is not supported here."""
     parameters = _digest_parameters(header)
     if parameters is None:
         return None
@@ -164,7 +164,7 @@ def best_challenge(headers: Iterable[str]) -> Challenge | None:
 
 
 def parse_authorization(header: str) -> Authorization | None:
-    """The answer in an Authorization header, or None if it is not Digest as spoken here."""
+    """Return the answer in an Authorization header, or None if it is not a supported form of Digest."""
     parameters = _digest_parameters(header)
     if parameters is None:
         return None

@@ -2,10 +2,9 @@
 
     entry = term 8 │ value type 1 │ size 4 │ value
 
-For an application this is, byte for byte, the form in which the core and the journal keep entries
-(`entry_data.encode_group`): what arrives is stored as it came. A value must be used up to its last byte. A request
-carries one log pack at most: each may inflate to `MessageLimits.inflated_bytes`, and a request has room for hundreds. A
-snapshot chunk is
+For an application this is exactly the form in which the core and the journal keep entries (`entry_data.encode_group`):
+received entries are stored unchanged. A value must be used up to its last byte. A request carries one log pack at most:
+each may inflate to `MessageLimits.inflated_bytes`, and a request has room for hundreds. A snapshot chunk is
 
     last index 8 │ last term 8 │ length 4 │ configuration │ offset 8 │ length 4 │ data │ done 1
 """
@@ -46,7 +45,7 @@ _OFFSET_AND_LENGTH = struct.Struct(">QI")
 
 
 def encode_entries(entries: Sequence[WireEntry], limits: MessageLimits = DEFAULT_LIMITS) -> bytes:
-    """The log entries of a request, one after the other."""
+    """Return the log entries of a request, in order."""
     if len(entries) > limits.entries:
         raise too_large(f"{len(entries)} log entries in one request; the limit is {limits.entries}")
     parts: list[bytes] = []
@@ -65,7 +64,7 @@ def encode_entries(entries: Sequence[WireEntry], limits: MessageLimits = DEFAULT
 
 
 def decode_entries(data: bytes, limits: MessageLimits = DEFAULT_LIMITS) -> tuple[WireEntry, ...]:
-    """The log entries of a request; `data` must end where the last of them does."""
+    """Return the log entries of a request; `data` must end with the last of them."""
     entries: list[WireEntry] = []
     at, end, head_bytes, largest = 0, len(data), ENTRY_HEAD.size, limits.entry_bytes
     while at < end:
@@ -97,7 +96,7 @@ def _value(entry: WireEntry) -> Value | None:
 
 
 def encode_value(value: Value, limits: MessageLimits = DEFAULT_LIMITS) -> tuple[ValueType, bytes]:
-    """A value's type byte and its bytes."""
+    """Return a value's type byte and its bytes."""
     match value:
         case Configuration():
             kind = ValueType.EXTENDED_CONFIGURATION if value.is_extended else ValueType.CONFIGURATION
@@ -113,7 +112,7 @@ def encode_value(value: Value, limits: MessageLimits = DEFAULT_LIMITS) -> tuple[
 
 
 def decode_value(value_type: int, data: bytes, limits: MessageLimits = DEFAULT_LIMITS) -> Value:
-    """The value that `data`, all of it, is."""
+    """Decode a value from exactly `data`."""
     match value_type:
         case ValueType.CONFIGURATION | ValueType.EXTENDED_CONFIGURATION:
             configuration = decode_configuration(data, limits)

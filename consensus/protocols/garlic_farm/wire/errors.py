@@ -1,7 +1,7 @@
-"""The one error that decoders of the Garlic Farm protocol raise, and what may be wrong.
+"""The one error of the decoders of the Garlic Farm protocol, and its kinds.
 
-Bytes from the network are untrusted: whatever they contain, a decoder returns a message or raises `GarlicFarmError`.
-Its `fault` is the coarse class by which a shell counts it; its text is the sentence that an operator reads.
+Bytes from the network are untrusted: for any bytes, a decoder returns a message or raises `GarlicFarmError`. A shell
+counts its coarse class, `fault`; its text is the sentence for an operator.
 """
 
 from consensus.core.drops import CountedReason
@@ -39,7 +39,7 @@ class Fault(CountedReason):
 
 
 class GarlicFarmError(Exception):
-    """What arrived is not what the protocol allows, or a peer did not do what the protocol asks."""
+    """A violation of the protocol in received bytes or by a peer's behavior."""
 
     def __init__(self, fault: Fault, text: str) -> None:
         super().__init__(text)
@@ -47,10 +47,10 @@ class GarlicFarmError(Exception):
 
 
 def malformed(text: str) -> GarlicFarmError:
-    """The bytes do not follow the layout."""
+    """Return the error for bytes that do not follow the layout."""
     return GarlicFarmError(Fault.MALFORMED, text)
 
 
 def too_large(text: str) -> GarlicFarmError:
-    """The bytes announce more than the limits allow; nothing was allocated for them."""
+    """Return the error for bytes that announce more than the limits allow; nothing was allocated for them."""
     return GarlicFarmError(Fault.TOO_LARGE, text)

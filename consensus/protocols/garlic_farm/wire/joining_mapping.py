@@ -1,12 +1,12 @@
-"""The messages by which servers join and leave, to the core's messages and back.
+"""Maps the messages for joining and leaving to the core's messages and back.
 
-    leader ──JoinClusterRequest──▶ newcomer     the configuration that it is invited to; nothing for the core
+    leader ──JoinClusterRequest──▶ newcomer     the configuration of the invitation; nothing for the core
     leader ──SyncLogRequest──────▶ newcomer     AppendEntries with entries: one log pack, after `last log index`
-    leader ──LeaveClusterRequest─▶ follower     nothing for the core: what counts is the log
+    leader ──LeaveClusterRequest─▶ follower     nothing for the core: only the log counts
 
-A SyncLogRequest is an AppendEntries of which running implementations leave the term before the entries at 0, so their
-newcomers take any pack on trust. Our servers send the term, and a newcomer of ours needs it. If the message has no
-term, `previous_term` is the one that the newcomer itself knows for that place.
+A SyncLogRequest is an AppendEntries. Running implementations leave the term before its entries at 0, so their newcomers
+accept any pack. Our servers send the term, and our newcomers need it. If the message does not have a term,
+`previous_term` is the newcomer's own term for that place.
 """
 
 from consensus.core import messages as core
@@ -26,7 +26,7 @@ from consensus.protocols.garlic_farm.wire.values import LogEntry, LogPack
 def sync_to_wire(
     append: core.AppendEntries, recipient: int, configuration_before: ConfigurationBefore, first_offset: int = 0
 ) -> wire.SyncLogRequest:
-    """The entries of an append, as the log pack that a newcomer gets in its place.
+    """Return the entries of an append as the log pack for a newcomer.
 
     `first_offset`: the size in bytes of the newcomer's data file. Only servers of another make use it (`log_pack`).
     """
@@ -44,7 +44,7 @@ def sync_to_wire(
 
 
 def sync_from_wire(request: wire.SyncLogRequest, previous_term: model.Term, correlation: int) -> core.AppendEntries:
-    """The append that a log pack is, after an entry of `previous_term`."""
+    """Return the append in a log pack, after an entry of `previous_term`."""
     match request.entries:
         case (LogEntry(value=LogPack(entries=packed)),):
             entries = entries_from_wire(packed)
@@ -63,10 +63,10 @@ def sync_from_wire(request: wire.SyncLogRequest, previous_term: model.Term, corr
 
 
 def sync_reply_to_wire(reply: core.AppendReply, asked: wire.SyncLogRequest) -> wire.SyncLogResponse:
-    """The answer to a log pack.
+    """Return the reply to a log pack.
 
-    A leader of another make goes on at the next index also when it is refused, and ends its process if that lies beyond
-    its log. So a refusal never names an index that the pack itself does not reach.
+    A leader of another make continues at the next index even after a refusal, and ends its process if that lies beyond
+    its log. So a refusal never names an index beyond the pack.
     """
     wanted = reply.next_index if reply.success else min(reply.next_index, asked.last_log_index + 1)
     return wire.SyncLogResponse(
@@ -83,7 +83,7 @@ def invitation_to_wire(
     configuration: model.Configuration,
     place: tuple[model.Index, model.Index],
 ) -> wire.JoinClusterRequest:
-    """The invitation to join `configuration`, whose place is its own index and that of the one before."""
+    """Return the invitation to join `configuration`; its place is its own index and the previous one's."""
     entry = LogEntry(term, configuration_to_wire(configuration, *place))
     return wire.JoinClusterRequest(
         source=leader,

@@ -1,4 +1,4 @@
-"""How much a peer may ask us to hold, and the ranges of the integers on this wire.
+"""Limits on the data that a peer may make us hold, and the ranges of the integers on this wire.
 
 The document calls all integers unsigned; the running implementations are Java, where ids are signed 32-bit (an unknown
 leader is -1) and terms and indexes signed 64-bit. Values that such a peer would read as negative are refused, in both
@@ -18,10 +18,10 @@ LONG_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class MessageLimits:
-    """Bounds that decoding and encoding both keep.
+    """Bounds of decoding and encoding.
 
-    Whatever a server of this protocol accepts must fit the wire, or a leader could accept an entry that it can never
-    replicate. The journal has room for more: the heads of other protocols' commands.
+    Everything that a server of this protocol accepts must fit the wire, or a leader could accept an entry that it can
+    never replicate. The journal has room for more: the heads of other protocols' commands.
     """
 
     log_bytes: int = GARLIC_FARM.max_command_bytes + 2 * 2**20
@@ -31,7 +31,7 @@ class MessageLimits:
     entries: int = 8192
     """Log entries in one request, and records in one log pack."""
     inflated_bytes: int = 16 * 2**20
-    """A log pack after decompression: what a gzip bomb may cost."""
+    """Size limit of a decompressed log pack: the cost of a gzip bomb."""
     servers: int = 1024
     """Servers in one configuration."""
     endpoint_bytes: int = 512

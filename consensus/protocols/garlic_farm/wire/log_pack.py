@@ -1,16 +1,16 @@
 """A log pack: a run of log entries, compressed, for a server that catches up.
 
     gzip( index size 4 │ log size 4 │ index: offset 8 each │ log: records )
-    record = term 8 │ value type 1 (1 application, 2 configuration; 66 where the handshake agreed on it) │ value
+    record = term 8 │ value type 1 (1 application, 2 configuration; 66 with the extension) │ value
 
-A record has no size of its own: it ends where the next one begins, by the index. The index holds absolute offsets in
-a data file. Our receiver subtracts the first of them from all. The running implementation does not: it appends the
-records to its data file and the offsets, as they came, to its index file. So the first offset of a pack for such a
-server must be the size that its data file has then (`records_bytes` of all packs before). Records are not the wire
-form of log entries, although the document reads as if they were.
+A record does not contain its size: it ends at the next offset in the index. The index holds absolute offsets in a data
+file. Our receiver subtracts the first of them from all. The running implementation appends the records to its data file
+and the unchanged offsets to its index file. So the first offset of a pack for such a server must be the present size of
+its data file (`records_bytes` of all earlier packs). Records are not the wire form of log entries, although the
+document suggests it.
 
 Compression is DEFLATE at zlib's default level under a gzip header without time or name, which gives the same bytes as
-the running implementations. Inflating stops at a limit, whatever the sender announces: a gzip bomb costs no more.
+the running implementations. Inflating stops at a limit, for any announced size, which bounds the cost of a gzip bomb.
 """
 
 import struct
@@ -40,7 +40,7 @@ _GZIP = zlib.MAX_WBITS | 16
 
 
 def encode_log_pack(pack: LogPack, limits: MessageLimits = DEFAULT_LIMITS) -> bytes:
-    """The compressed bytes of a log pack."""
+    """Return the compressed bytes of a log pack."""
     if len(pack.entries) > limits.entries:
         raise too_large(f"{len(pack.entries)} records in a log pack; the limit is {limits.entries}")
     records = [_encode_record(entry, limits) for entry in pack.entries]
@@ -59,12 +59,12 @@ def encode_log_pack(pack: LogPack, limits: MessageLimits = DEFAULT_LIMITS) -> by
 
 
 def records_bytes(entries: Sequence[WireEntry], limits: MessageLimits = DEFAULT_LIMITS) -> int:
-    """How many bytes the records of these entries add to a data file."""
+    """Return the number of bytes that the records of these entries add to a data file."""
     return sum(_RECORD_HEAD.size + len(_packed(entry, limits)[1]) for entry in entries)
 
 
 def decode_log_pack(data: bytes, limits: MessageLimits = DEFAULT_LIMITS) -> LogPack:
-    """The log pack that `data`, all of it, is."""
+    """Decode a log pack from exactly `data`."""
     plain = _inflate(data, limits)
     if len(plain) < _SIZES.size:
         raise malformed(f"a log pack of {len(plain)} bytes is shorter than its {_SIZES.size}-byte head")

@@ -6,7 +6,7 @@
     AppendEntries.leader         source
     command / configuration      Application / Configuration entry
     VoteReply.granted            accepted
-    pre-vote, transfer flag      a message type of its own
+    pre-vote, transfer flag      a separate message type
     TimeoutNow.leader            source
     AppendReply.success          accepted;  next_index is next index
     InstallSnapshot              one snapshot chunk; last log term and index are the snapshot's
@@ -14,8 +14,8 @@
     SnapshotReply.installed      next index (a byte offset) beyond the end: the largest number
     correlation                  not on the wire: replies come in the order of the requests on a connection
 
-A Configuration on the wire also names its own index, which follows from its place, and that of the configuration
-before, which only the sender's log knows: `configuration_before` tells it. Our own core reads neither.
+A Configuration on the wire also contains its own index, known from its place, and the index of the previous
+configuration, known only from the sender's log (`configuration_before`). Our own core reads neither.
 """
 
 from collections.abc import Callable
@@ -40,11 +40,11 @@ from consensus.protocols.garlic_farm.wire.values import (
 from consensus.storage.snapshot_image import begins_image
 
 ConfigurationBefore = Callable[[model.Index], model.Index]
-"""The index of the last configuration below an index, 0 if there is none."""
+"""Returns the index of the last configuration below an index, or 0."""
 
 
 def request_to_wire(request: core.Request, recipient: int, configuration_before: ConfigurationBefore) -> wire.Request:
-    """The wire's form of a request to `recipient`."""
+    """Return the wire form of a request to `recipient`."""
     match request:
         case core.RequestVote(term=term, candidate=candidate, last=last, pre_vote=pre_vote, transfer=transfer):
             kind = (
@@ -74,7 +74,7 @@ def request_to_wire(request: core.Request, recipient: int, configuration_before:
 def append_to_wire(
     append: core.AppendEntries, recipient: int, entries: tuple[WireEntry, ...], log: bytes = b""
 ) -> wire.AppendEntriesRequest:
-    """The wire's form of an append whose entries have it already; `log` are their bytes if all are applications."""
+    """Return the wire form of an append with entries in wire form; `log` are their bytes if all are applications."""
     at = append.previous
     return wire.AppendEntriesRequest(
         source=model.integer_id(append.leader),
@@ -113,7 +113,7 @@ def _snapshot_to_wire(
 
 
 def request_from_wire(request: wire.Request, correlation: int) -> core.Request:
-    """The core's form of a request between voters; others are no part of the core protocol."""
+    """Return the core form of a request between voters; other requests do not belong to the core protocol."""
     sender = server_id(request.source)
     at = model.LogId(request.last_log_index, request.last_log_term)
     match request:
@@ -157,7 +157,7 @@ def request_from_wire(request: wire.Request, correlation: int) -> core.Request:
 
 
 def _check_image(sender: model.ServerId, chunk: SnapshotSyncRequest) -> None:
-    """Refuse another make's snapshot at once, with an explanation: only its own state machine could read it."""
+    """Refuse another make's snapshot early, with an explanation: only its own state machine could read it."""
     if chunk.offset == 0 and not begins_image(chunk.data):
         raise GarlicFarmError(
             Fault.FOREIGN_SNAPSHOT,
@@ -168,7 +168,7 @@ def _check_image(sender: model.ServerId, chunk: SnapshotSyncRequest) -> None:
 
 
 def reply_to_wire(reply: core.Reply, asked: wire.Request) -> wire.Reply:
-    """The wire's form of the answer to `asked`."""
+    """Return the wire form of the reply to `asked`."""
     match reply:
         case core.VoteReply(term=term, granted=granted):
             return wire.ANSWERS[type(asked)](
@@ -194,7 +194,7 @@ def reply_to_wire(reply: core.Reply, asked: wire.Request) -> wire.Reply:
 
 
 def reply_from_wire(reply: wire.Reply, asked: core.Request) -> core.Reply:
-    """The core's form of the answer to `asked`, whose correlation it gets."""
+    """Return the core form of the reply to `asked`, with its correlation."""
     match reply, asked:
         case (wire.RequestVoteResponse(), core.RequestVote(pre_vote=False, transfer=False)):
             return core.VoteReply(term=reply.term, granted=reply.accepted, correlation=asked.correlation)
@@ -247,20 +247,20 @@ def entries_to_wire(
 
 
 def entries_from_wire(entries: tuple[WireEntry, ...]) -> tuple[model.Entry, ...]:
-    """The core's log entries."""
+    """Return the core's log entries."""
     return tuple([entry if isinstance(entry, model.Entry) else _entry(entry) for entry in entries])
 
 
 def commands_from_wire(request: wire.ClientRequest) -> tuple[bytes, ...]:
-    """What a client wants appended."""
+    """Return the commands that a client submits."""
     return tuple([entry.data for entry in request.entries if isinstance(entry, model.Entry)])
 
 
 def configuration_to_wire(configuration: model.Configuration, index: model.Index, before: model.Index) -> Configuration:
-    """A configuration at `index`, which follows the one at `before`; 0 where our log does not tell any more.
+    """Return a configuration at `index`, which follows the one at `before`; 0 if our log does not contain it any more.
 
-    A server of another make takes 0 at its word, as that of a cluster without a configuration, and ends its process
-    when it writes a snapshot. The first entry of every log is a configuration, so 1 is true as well.
+    A server of another make interprets 0 as a cluster without a configuration, and ends its process when it writes a
+    snapshot. The first entry of every log is a configuration, so 1 is true as well.
     """
     index, before = max(index, 1), max(before, 1) if index > 1 else 0
     lists = (configuration.voters, configuration.old_voters, configuration.learners)
@@ -275,7 +275,7 @@ def configuration_to_wire(configuration: model.Configuration, index: model.Index
 
 
 def configuration_from_wire(configuration: Configuration) -> model.Configuration:
-    """The member set. An id that appears twice would count twice, and is refused."""
+    """Return the member set; refuse an id that appears twice, since it would count twice."""
     return model.Configuration(
         _servers_from_wire(configuration.servers),
         _servers_from_wire(configuration.old_servers),
@@ -295,7 +295,7 @@ def _servers_from_wire(listed: tuple[ClusterServer, ...]) -> tuple[model.Server,
 
 
 def extensions_to_core(agreed: frozenset[Extension], lease_ms: int | None = None) -> Extensions:
-    """What a handshake agreed on, and the peer's promise in it, as the core is told."""
+    """Return the agreed extensions of a handshake, with the peer's promise, in the core's form."""
     return Extensions(
         pre_vote=Extension.PRE_VOTE in agreed,
         transfer=Extension.TRANSFER in agreed,
@@ -341,7 +341,7 @@ def _is_extended(entry: WireEntry) -> bool:
 
 
 def server_id(number: int) -> int:
-    """A Raft id: positive."""
+    """Return a Raft id, which must be positive."""
     if number <= 0:
         raise malformed(f"{number} is not the id of a server")
     return number

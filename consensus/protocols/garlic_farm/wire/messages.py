@@ -1,7 +1,7 @@
 """The seventeen messages, one class each, and the extension messages between our own servers.
 
-Requests share one layout (a 45-byte header and zero or more log entries), replies another (26 bytes). What tells the
-messages of one layout apart is the type byte and which log entries a request may carry:
+Requests share one layout (a 45-byte header and zero or more log entries), replies another (26 bytes). The type byte and
+the permitted log entries distinguish the messages of one layout:
 
     RequestVoteRequest     1 → 2    none                    candidate → server
     AppendEntriesRequest   3 → 4    applications, configurations    leader → follower
@@ -12,12 +12,12 @@ messages of one layout apart is the type byte and which log entries a request ma
     JoinClusterRequest    12 → 13   one configuration       leader → new server
     LeaveClusterRequest   14 → 15   none                    leader → removed server
     InstallSnapshotRequest 16 → 17  one snapshot chunk      leader → follower
-    PreVoteRequest        64 → 65   none                    only where the handshake agreed on it
-    TimeoutNowRequest     66 → 67   none                    leader → its successor, where agreed on
-    TransferVoteRequest   68 → 69   none                    the successor's RequestVoteRequest, where agreed on
-    ReadIndexRequest      70 → 71   none                    client → any server, where agreed on
+    PreVoteRequest        64 → 65   none                    an extension
+    TimeoutNowRequest     66 → 67   none                    leader → its successor, an extension
+    TransferVoteRequest   68 → 69   none                    the successor's RequestVoteRequest, an extension
+    ReadIndexRequest      70 → 71   none                    client → any server, an extension
 
-Codes 64 to 127 are ours; a server that did not agree to an extension in the handshake never sees one.
+Codes 64 to 127 are ours; a server without an extension never receives one of its messages.
 """
 
 from collections.abc import Callable
@@ -67,7 +67,7 @@ class MessageType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The fields of every request; those that are 0 in a client's have defaults.
+    """The fields of every request; fields that are 0 in a client's request have defaults.
 
     `last_log_*` is the position before the entries, or a candidate's last.
     """
@@ -85,7 +85,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The fields that every reply has. `destination` names the leader in types 4, 7 and 9, as far as known."""
+    """The fields of every reply. `destination` names the leader in types 4, 7 and 9, if known."""
 
     source: int
     destination: int
@@ -95,7 +95,7 @@ class Reply:
 
 
 class RequestVoteRequest(Request):
-    """A candidate asks for a vote."""
+    """A candidate's request for a vote."""
 
     __slots__ = ()
 
@@ -107,19 +107,19 @@ class AppendEntriesRequest(Request):
 
 
 class ClientRequest(Request):
-    """A client publishes application entries; without any it asks which server leads."""
+    """A client's application entries; without any a query for the leader."""
 
     __slots__ = ()
 
 
 class AddServerRequest(Request):
-    """A server asks to be added to the cluster."""
+    """A server's request to be added to the cluster."""
 
     __slots__ = ()
 
 
 class RemoveServerRequest(Request):
-    """A server asks that one, often itself, be removed."""
+    """A server's request for the removal of a server, often itself."""
 
     __slots__ = ()
 
@@ -137,7 +137,7 @@ class JoinClusterRequest(Request):
 
 
 class LeaveClusterRequest(Request):
-    """A leader tells a server that it is removed."""
+    """A leader's announcement to a server of its removal."""
 
     __slots__ = ()
 
@@ -149,25 +149,25 @@ class InstallSnapshotRequest(Request):
 
 
 class PreVoteRequest(Request):
-    """A would-be candidate asks whether it could win in `term`; no term or vote changes."""
+    """A query of a would-be candidate: could it win in `term`? No term or vote changes."""
 
     __slots__ = ()
 
 
 class TimeoutNowRequest(Request):
-    """A leader hands over: the recipient is to campaign at once."""
+    """A leader's order to the recipient to campaign immediately."""
 
     __slots__ = ()
 
 
 class TransferVoteRequest(Request):
-    """A RequestVoteRequest that the leader itself has caused: voters answer although they hear from it."""
+    """A RequestVoteRequest caused by the leader itself: voters reply although they are in contact with it."""
 
     __slots__ = ()
 
 
 class ReadIndexRequest(Request):
-    """A client asks up to which index a log must be applied to show all that was acknowledged before it asked."""
+    """A client's query for the index up to which a log must be applied to show every earlier acknowledged entry."""
 
     __slots__ = ()
 
@@ -221,13 +221,13 @@ class InstallSnapshotResponse(Reply):
 
 
 class PreVoteResponse(Reply):
-    """`accepted` says that the candidate would get the vote."""
+    """`accepted`: the candidate would get the vote."""
 
     __slots__ = ()
 
 
 class TimeoutNowResponse(Reply):
-    """`accepted` says that the campaign began."""
+    """`accepted`: the campaign began."""
 
     __slots__ = ()
 
@@ -239,19 +239,19 @@ class TransferVoteResponse(Reply):
 
 
 class ReadIndexResponse(Reply):
-    """`accepted` by the leader: `next_index` is one beyond the index. Else `destination` is the server to ask."""
+    """`accepted` by the leader: `next_index` is one beyond the index. Otherwise `destination` is the server to try."""
 
     __slots__ = ()
 
 
 Message = Request | Reply
 MembershipRequest = AddServerRequest | RemoveServerRequest | SyncLogRequest | JoinClusterRequest | LeaveClusterRequest
-"""What brings servers in and out, beside AppendEntries and InstallSnapshot."""
+"""Requests that add and remove servers, in addition to AppendEntries and InstallSnapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageKind:
-    """A kind of request: what it may carry and how it is answered."""
+    """A kind of request: its permitted entries and its reply."""
 
     request: type[Request]
     reply: type[Reply]

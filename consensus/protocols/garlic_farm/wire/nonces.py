@@ -2,14 +2,13 @@
 
     nonce = hex( milliseconds 8 │ random 8 │ HMAC-SHA256(secret, milliseconds │ random), first 16 bytes )
 
-A challenge stores nothing, so a flood of them costs nothing. Memory begins with the first authenticated use: for each
-nonce in use the highest `nc` is kept, and only a higher one is accepted: a recorded request cannot be sent again. The
-table is bounded. What falls out of it raises a floor under the time of issue, below which every nonce counts as
-expired: forgetting a nonce therefore never makes its old requests valid again. A client that is refused
-here although the password was right is told `stale`, and starts over with a fresh nonce and the same password.
+A challenge stores nothing, so a flood of them is free. Memory begins with the first authenticated use: for each nonce
+in use the highest `nc` is stored, and only a higher one is accepted, so a recorded request cannot be sent again. The
+table is bounded. A dropped nonce raises a floor at its time of issue, below which every nonce counts as expired, so its
+old requests never become valid again. A client that is refused here with the right password gets `stale`, and starts
+over with a fresh nonce and the same password.
 
-The clock only has to be one that does not go back while the process lives: the secret is new in each process, and with
-it every older nonce is void.
+The clock must not go back during the process. The secret is new in each process, which invalidates every older nonce.
 """
 
 import hmac
@@ -42,12 +41,12 @@ class NonceBook:
         self._floor_ms = -1
 
     def mint(self, now_ms: int) -> str:
-        """A fresh nonce."""
+        """Return a fresh nonce."""
         stamp = _STAMP.pack(now_ms, self._random_bytes(8))
         return (stamp + self._mac(stamp)).hex()
 
     def use(self, nonce: str, count: int, now_ms: int) -> bool:
-        """Accept `count` for `nonce`, once. Ask only after the password is proven."""
+        """Accept `count` for `nonce`, once. Call only after the password is proven."""
         if not self.is_current(nonce, now_ms):
             return False
         if nonce not in self._highest_count:
@@ -58,7 +57,7 @@ class NonceBook:
         return True
 
     def is_current(self, nonce: str, now_ms: int) -> bool:
-        """Whether this process minted it, not too long ago. If not, the client needs a new one; this is no error."""
+        """Return True if this process minted it recently. If not, the client needs a new one; this is not an error."""
         issued_ms = self._issued_ms(nonce)
         if issued_ms is None or issued_ms > now_ms or now_ms - issued_ms >= self._lifetime_ms:
             return False
@@ -66,13 +65,13 @@ class NonceBook:
 
     @property
     def in_use(self) -> int:
-        """How many nonces are remembered."""
+        """Return the number of stored nonces."""
         return len(self._highest_count)
 
     def _make_room(self) -> None:
         if len(self._highest_count) < self._capacity:
             return
-        # An eighth at once, so that a full table is not sorted for every newcomer. Fixed-width hex sorts by time.
+        # An eighth in one step, so that a full table is not sorted for every newcomer. Fixed-width hex sorts by time.
         for nonce in sorted(self._highest_count)[: max(1, self._capacity // 8)]:
             del self._highest_count[nonce]
             self._floor_ms = max(self._floor_ms, int(nonce[:16], 16))

@@ -1,10 +1,10 @@
-"""The port by which a handshake asks whether a proven key may have the Raft id that it claims.
+"""The port by which a handshake checks that a proven key may have the Raft id that it claims.
 
     handshake ── Claim(id, role, key, admissions) ──▶ PeerDirectory ──▶ None (it may) │ Refusal(fault, sentence)
 
-This package knows keys and signatures. The embedding program knows which identity has which id: from a founding, a log
-or a list. It also signs for its own server, so that the private key stays with it. `ListedPeers` is the directory of a
-group whose keys are all known beforehand.
+This package handles keys and signatures. The embedding program maps identities to ids: from a founding, a log or a
+list. It also signs for its own server, so that the private key stays with it. `ListedPeers` is the directory of a group
+with a complete list of keys.
 """
 
 from collections.abc import Mapping
@@ -19,19 +19,19 @@ from consensus.protocols.garlic_farm.wire.proof import ConnectionRole
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A key that has signed the handshake, and what it wants to be taken for."""
+    """A key that has signed the handshake, and its claim."""
 
     server_id: int | None
-    """None: it claims no id, as before a cluster exists, and as a client that is no server."""
+    """None: it does not claim an id, as before a cluster exists, or as a client that is not a server."""
     role: ConnectionRole
     public_key: bytes
     admissions: tuple[bytes, ...] = ()
-    """What it shows to a server whose log does not tell of it yet; opaque here, nearest first."""
+    """Its admissions for a server whose log does not contain it yet; opaque here, nearest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a claim does not hold. The text is for the operator: which peer, why, what to do."""
+    """Reason for refusing a claim. The text is for the operator: peer, reason, remedy."""
 
     fault: Fault
     text: str
@@ -45,26 +45,26 @@ class ProvenPeer:
     public_key: bytes
     server_id: int | None
     admissions: tuple[bytes, ...] = field(default=(), compare=False, repr=False)
-    """What it showed: the directory judges it again when it knows more."""
+    """Its admissions: the directory checks them again when it has more data."""
 
     @property
     def claim(self) -> Claim:
-        """The claim that was accepted."""
+        """Return the accepted claim."""
         return Claim(self.server_id, self.role, self.public_key, self.admissions)
 
     @property
     def is_member(self) -> bool:
-        """Whether it has a Raft id, in whichever role. A key alone proves nothing: keys cost nothing to make."""
+        """Return True if it has a Raft id, in any role. A key alone proves nothing: keys are free to make."""
         return self.server_id is not None
 
     @property
     def is_server(self) -> bool:
-        """Whether it may say what only a server says."""
+        """Return True if it may send messages of servers."""
         return self.role is ConnectionRole.SERVER and self.is_member
 
 
 class PeerDirectory(Protocol):
-    """Knows which keys belong to which ids. An answer counts for one handshake: ask again at the next."""
+    """Maps keys to ids. A result counts for one handshake: query again at the next."""
 
     @property
     def public_key(self) -> bytes:
@@ -72,21 +72,21 @@ class PeerDirectory(Protocol):
         ...
 
     def sign(self, data: bytes) -> bytes:
-        """An Ed25519 signature by the own identity (64 bytes)."""
+        """Return an Ed25519 signature by the own identity (64 bytes)."""
         ...
 
     def admissions(self) -> tuple[bytes, ...]:
-        """What to show to a server that does not know the own id yet, nearest first."""
+        """Return the admissions for a server that does not know the own id yet, nearest first."""
         ...
 
     def judge(self, claim: Claim) -> Refusal | None:
-        """Why this claim is refused; None if it is accepted."""
+        """Return the reason why this claim is refused; None if it is accepted."""
         ...
 
     def voucher_of(self, claim: Claim) -> bytes | None:
-        """The identity on whose share an accepted peer counts; None if the peer has a share of its own.
+        """Return the identity whose share an accepted peer uses; None if the peer has its own share.
 
-        A peer that only another one's signature shows has none, or a member could make any number of peers.
+        A peer known only by another one's signature has none, or a member could make any number of peers.
         """
         ...
 
@@ -95,7 +95,7 @@ class ListedPeers:
     """The directory of servers whose public keys are known from the start; no server joins or is removed."""
 
     def __init__(self, key: Ed25519PrivateKey, keys: Mapping[int, bytes]) -> None:
-        """`keys` are the public keys by Raft id; it may be filled later."""
+        """Make a directory; `keys` are the public keys by Raft id, and may be filled later."""
         self._key = key
         self._keys = keys
         self._public_key = key.public_key().public_bytes_raw()
@@ -106,15 +106,15 @@ class ListedPeers:
         return self._public_key
 
     def sign(self, data: bytes) -> bytes:
-        """A signature by the own identity."""
+        """Return a signature by the own identity."""
         return self._key.sign(data)
 
     def admissions(self) -> tuple[bytes, ...]:
-        """No server needs any."""
+        """Return nothing: no server needs admissions."""
         return ()
 
     def judge(self, claim: Claim) -> Refusal | None:
-        """Whether the list names this key for this id."""
+        """Return None if the list names this key for this id, else a refusal."""
         if claim.server_id is None or self._keys.get(claim.server_id) == claim.public_key:
             return None
         return Refusal(
@@ -122,6 +122,6 @@ class ListedPeers:
         )
 
     def voucher_of(self, claim: Claim) -> bytes | None:
-        """None: the list names every server."""
+        """Return None: the list names every server."""
         del claim
         return None

@@ -1,25 +1,21 @@
 """Proof of identity: an Ed25519 signature of each side over this one handshake.
 
-    request 2 ──▶ X-Garlic-Proof: 1 ROLE PUBLICKEY SIGNATURE       signed by the side that connects
-    101       ◀── X-Garlic-Proof: 1 server PUBLICKEY SIGNATURE     signed by the side that answers
+    request 2 ──▶ X-Garlic-Proof: 1 ROLE PUBLICKEY SIGNATURE       signed by the connecting side
+    101       ◀── X-Garlic-Proof: 1 server PUBLICKEY SIGNATURE     signed by the accepting side
 
-The password proves that a peer holds the farm's key file, and every holder of the file knows it. So a Raft id counts
-only with a signature by the identity to which the farm has bound that id. The signature covers all that identifies this
-handshake: both ids and the role, the cluster, both nonces with their count, the extensions, and the *channel*: the hash
-of the certificate that the server shows, or the I2P name that was dialed. An attacker that relays a challenge and its
-answer has another certificate or name, so what it relays proves nothing. A nonce is accepted once, so a recording
-proves nothing either.
+Every holder of the farm's key file knows the password. So a Raft id counts only with a signature by the identity that
+the farm has bound to that id. The signature covers both ids and the role, the cluster, both nonces with their count,
+the extensions, and the *channel*: the hash of the server's certificate, or the dialed I2P name. An attacker that relays
+a challenge has another certificate or name, so the relayed proof is invalid. A nonce is accepted once, so a recording
+is invalid too.
 
     signed = "garlic farm handshake 1" 0 │ then each field: length 2 │ bytes
              direction, role, own id, the other's id, cluster id, server nonce, client nonce, nc, channel,
              offered extensions, chosen extension, lease, SHA-256 of the introductions
 
-Ids are decimal. What is not there is an empty field: an id that a side does not have (yet), the chosen extension of a
-request. Introductions are hashed joined by commas. The admissions that come along are not signed here: each of them is
-signed by the member that admitted it.
-
-Python's `ssl` can neither check a client's certificate by a function nor export keying material. Hence a signature on
-top of TLS, which also serves where there is no TLS.
+Ids are decimal. A missing value is an empty field. Introductions are hashed joined by commas. Admissions are not signed
+here: each has the signature of the admitting member. Python's `ssl` can neither check a client's certificate by a
+function nor export keying material, so this signature is separate from TLS; it also works without TLS.
 """
 
 import base64
@@ -58,14 +54,14 @@ _PROOF = re.compile(rf"{VERSION} (server|client) ([A-Za-z0-9_-]{{43}}) ([A-Za-z0
 
 
 class ConnectionRole(Enum):
-    """What a connection is for: a server may send every message, a client only asks."""
+    """Purpose of a connection: a server may send every message, a client only requests."""
 
     SERVER = "server"
     CLIENT = "client"
 
 
 class ProofDirection(Enum):
-    """Which half of the handshake is signed. A proof of the one never serves as a proof of the other."""
+    """The signed half of the handshake. A proof of one half is invalid for the other."""
 
     REQUEST = "request"
     ANSWER = "answer"
@@ -73,18 +69,18 @@ class ProofDirection(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the header says: that the holder of this key signed the handshake."""
+    """The contents of the header: the holder of this key signed the handshake."""
 
     role: ConnectionRole
     public_key: bytes
     signature: bytes
 
     def header(self) -> str:
-        """The value of the header."""
+        """Return the value of the header."""
         return f"{VERSION} {self.role.value} {_text(self.public_key)} {_text(self.signature)}"
 
     def holds(self, transcript: "Transcript") -> bool:
-        """Whether the key has signed just this handshake."""
+        """Return True if the key has signed exactly this handshake."""
         if is_of_small_order(self.public_key):
             return False
         try:
@@ -96,7 +92,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
-    """All that a proof is about; every field as it stands in the headers, "" where there is none."""
+    """All fields that a proof covers, in their form in the headers, "" for a missing one."""
 
     direction: ProofDirection
     role: ConnectionRole
@@ -116,7 +112,7 @@ class Transcript:
     introductions: tuple[str, ...] = ()
 
     def signed_bytes(self) -> bytes:
-        """What the signature is made of."""
+        """Return the signed bytes."""
         fields = (
             self.direction.value,
             self.role.value,
@@ -137,22 +133,22 @@ class Transcript:
 
 
 def is_of_small_order(public_key: bytes) -> bool:
-    """Whether this Ed25519 key, 32 bytes, is no identity: with it one signature holds for every text."""
+    """Return True if this Ed25519 key, 32 bytes, is not an identity: with it one signature holds for every text."""
     return public_key[:31] + bytes([public_key[31] & 0x7F]) in _SMALL_ORDER_KEYS
 
 
 def tls_channel(certificate_sha256: bytes) -> str:
-    """The channel of a TLS connection to the server with this certificate."""
+    """Return the channel of a TLS connection to the server with this certificate."""
     return f"tls {certificate_sha256.hex()}"
 
 
 def i2p_channel(name: str) -> str:
-    """The channel of a connection through I2P to this name."""
+    """Return the channel of a connection through I2P to this name."""
     return f"i2p {name.lower()}"
 
 
 def parse_proof(header: str) -> Proof:
-    """The proof that a header holds."""
+    """Return the proof in a header."""
     found = _PROOF.fullmatch(header)
     if found is None:
         raise malformed(f"{PROOF_HEADER} is not `{VERSION} ROLE PUBLICKEY SIGNATURE`")
@@ -179,6 +175,6 @@ def _raw(text: str) -> bytes:
     except (binascii.Error, ValueError) as error:
         raise malformed(f"{PROOF_HEADER} is not base64url") from error
     if _text(data) != text:
-        # The bits behind the last byte are zero: one proof has one spelling.
+        # The bits after the last byte are zero: one proof has one spelling.
         raise malformed(f"{PROOF_HEADER} is not in the one base64url form of its bytes")
     return data

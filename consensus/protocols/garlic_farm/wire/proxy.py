@@ -1,12 +1,12 @@
-"""Speaking to an HTTP proxy (RFC 2616), without I/O: where requests go, and how we log in to the proxy.
+"""The protocol with an HTTP proxy (RFC 2616), without I/O: the target of requests, and the login at the proxy.
 
-    absolute-uri   GET http://name.b32.i2p:7669/GarlicFarm/… to the proxy, which makes a path of it and passes it on
-    connect        CONNECT name.b32.i2p:7669, and then the handshake as if there were no proxy
+    absolute-uri   GET http://name.b32.i2p:7669/GarlicFarm/… to the proxy, which makes a path of it and forwards it
+    connect        CONNECT name.b32.i2p:7669, and then the handshake as without a proxy
 
-A proxy that wants a password says so with 407. We begin without one, since Basic tells it to any proxy, and answer
-what is asked for: Digest where it is offered, else Basic. What a proxy asked for is remembered, so that later
-connections begin with the answer. All of this is between us and the proxy: the password of the farm goes by it
-unseen, as Digest's `uri` is the path, whatever stands in the request line.
+A proxy that requires a password replies with 407. We begin without one, since Basic reveals it to any proxy, and answer
+the challenge: Digest if it is offered, else Basic. A proxy's challenge is stored, so that later connections begin with
+the answer. All of this is between us and the proxy. The proxy does not see the password of the farm, since Digest's
+`uri` is the path, for any request line.
 """
 
 import base64
@@ -35,14 +35,14 @@ _EXPLAINED = {
 
 
 class ProxyMode(Enum):
-    """How a proxy is asked."""
+    """Form of requests to a proxy."""
 
     ABSOLUTE_URI = "absolute-uri"
     CONNECT = "connect"
 
 
 class ProxyAuthentication:
-    """Our login at one proxy, and what it asked for last; outlives connections."""
+    """Our login at one proxy, and its last challenge; outlives connections."""
 
     def __init__(self, credentials: Credentials | None, random_bytes: Callable[[int], bytes]) -> None:
         self._credentials = credentials
@@ -52,7 +52,7 @@ class ProxyAuthentication:
         self._nonce_count = 0
 
     def headers(self, method: str, uri: str) -> list[tuple[str, str]]:
-        """What a request for `uri` carries for the proxy."""
+        """Return the headers of a request for `uri` for the proxy."""
         value = self._answer(method, uri)
         return [] if value is None else [("Proxy-Authorization", value)]
 
@@ -95,7 +95,7 @@ class Via:
     authentication: ProxyAuthentication
 
     def target(self, path: str) -> str:
-        """What stands in the request line."""
+        """Return the target for the request line."""
         return f"http://{self.authority}{path}"
 
 
@@ -106,7 +106,7 @@ class TunnelOpen:
 
 @dataclass(frozen=True, slots=True)
 class AskAgain:
-    """Close, connect to the proxy again, and ask with what it taught."""
+    """Close, connect to the proxy again, and repeat the request with its challenge."""
 
 
 class ConnectClient:
@@ -119,7 +119,7 @@ class ConnectClient:
         self._answered = False
 
     def request(self) -> bytes:
-        """The bytes to send."""
+        """Return the bytes to send."""
         authorization = self._authentication.headers("CONNECT", self._authority)
         self._answered = bool(authorization)
         return self._http.request("CONNECT", self._authority, [("Host", self._authority), *authorization])
@@ -141,7 +141,7 @@ class ConnectClient:
 
 
 def unreachable_through_proxy(status: int, authority: str) -> GarlicFarmError:
-    """What a proxy's refusal means to an operator."""
+    """Return a proxy's refusal as an error for an operator."""
     explained = _EXPLAINED.get(status, "see the proxy's own log")
     return GarlicFarmError(
         Fault.UNREACHABLE, f"the proxy answered the request for {authority} with HTTP status {status}: {explained}"

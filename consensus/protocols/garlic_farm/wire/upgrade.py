@@ -1,21 +1,21 @@
-"""What both sides of the handshake share: the path, the headers, the extensions, the limits.
+"""The common part of both sides of the handshake: the path, the headers, the extensions, the limits.
 
     client ──▶ request 1: GET /GarlicFarm/CLUSTER/VERSION/websocket, Connection: close
     server ──▶ 404, or 401 with a Digest challenge; both close
     client ──▶ request 2: the same with Authorization and Upgrade: websocket
     server ──▶ 101, and the same connection carries Raft's messages; or 401 again; or 403: the identity is refused
 
-After the 101 the stream is Raft's, not WebSocket frames. Headers of our own, both ways, only for peers that know the
-password: `X-Garlic-Cluster` (the cluster id; a mismatch is answered by 409), `X-Garlic-Server` (the sender's Raft id),
-`X-Garlic-Proof` (a signature by the sender's identity, see `proof`), and, where leases are switched on,
-`X-Garlic-Lease` (for how many milliseconds the sender keeps one). `X-Garlic-Peer` in the request is the Raft id that
-the client means to reach. An id without a proof is refused by 403, with the kind of the refusal in `X-Garlic-Refusal`.
-`X-Garlic-Admission` carries what shows the sender's identity to a side whose log does not tell of it yet, nearest
-first. If servers learn of one another by nothing else, `X-Garlic-Introduction` carries what the layer above provides:
-first the sender's own introduction, then those of others. Admissions and introductions are opaque here.
-`Sec-WebSocket-Protocol` negotiates extensions: the client offers names in order of preference, the server answers with
-one that it knows (RFC 6455 allows no more), and a name stands for a whole set of extensions. A server of another make
-answers with none and is spoken to in the seventeen messages of the document.
+After the 101 the stream is Raft's, not WebSocket frames. Headers of our own, both ways, only for peers with the
+password: `X-Garlic-Cluster` (the cluster id; the reply to a mismatch is 409), `X-Garlic-Server` (the sender's Raft id),
+`X-Garlic-Proof` (a signature by the sender's identity, see `proof`), and, with leases, `X-Garlic-Lease` (the
+milliseconds for which the sender keeps one). `X-Garlic-Peer` in the request is the Raft id of the intended server. The
+reply to an id without a proof is 403, with the kind of the refusal in `X-Garlic-Refusal`. `X-Garlic-Admission` proves
+the sender's identity to a side whose log lacks it, nearest first. `X-Garlic-Introduction` carries introductions of the
+layer above, the sender's own first, if servers have no other way to discover each other. Both are opaque here.
+
+`Sec-WebSocket-Protocol` negotiates extensions: the client offers names in order of preference, the server selects one
+(RFC 6455 allows no more), and a name represents a set of extensions. A server of another make selects none and gets
+only the seventeen messages of the document.
 """
 
 import base64
@@ -49,7 +49,7 @@ REFUSAL_HEADER = "X-Garlic-Refusal"
 ADMISSION_HEADER = "X-Garlic-Admission"
 ADMISSION_CHARACTERS_MAX = 1_024
 ADMISSIONS_MAX = 16
-"""A server admitted by a leader that was admitted by a leader …: so long a chain is rare, and costs a large head."""
+"""A server admitted by a leader that another leader admitted …: so long a chain is rare, and costs a large head."""
 INTRODUCTION_HEADER = "X-Garlic-Introduction"
 INTRODUCTION_CHARACTERS_MAX = 1_024
 INTRODUCTIONS_MAX = 12
@@ -65,26 +65,26 @@ _SERVER_ID = re.compile(r"[1-9][0-9]{0,9}")
 
 
 class Extension(Enum):
-    """What our own servers understand beyond the document."""
+    """Extensions of our own servers, beyond the document."""
 
     PRE_VOTE = "pre-vote"
     TRANSFER = "transfer"
     CONFIGURATIONS = "configurations"
     READ_INDEX = "read-index"
     SESSIONS = "sessions"
-    """A client can be told that its session has expired; see `docs/explanation/clients.md`."""
+    """The reply to a client can report that its session has expired; see `docs/explanation/clients.md`."""
 
 
 EXTENSION_SETS: dict[str, frozenset[Extension]] = {
     "garlicfarm.raft.v1": frozenset(Extension),
     "garlicfarm.prevote.v1": frozenset({Extension.PRE_VOTE}),
 }
-"""The names that stand in `Sec-WebSocket-Protocol`, best first."""
+"""The names in `Sec-WebSocket-Protocol`, best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a server says of itself at the moment: None until the cluster exists and has given it an id."""
+    """A server's present claims: None until the cluster exists and has given it an id."""
 
     cluster_id: str | None = None
     server_id: int | None = None
@@ -94,7 +94,7 @@ class Identity:
     """In the alphabet of base64url; the first is the sender's own."""
 
     def headers(self) -> list[tuple[str, str]]:
-        """What the other side is told."""
+        """Return the headers for the other side."""
         headers = []
         if self.cluster_id is not None:
             headers.append((CLUSTER_HEADER, self.cluster_id))
@@ -108,7 +108,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class HandshakeExchange:
-    """What both proofs of one handshake cover, beside the signer."""
+    """The fields that both proofs of one handshake cover, except the signer."""
 
     authorization: Authorization
     channel: str
@@ -117,7 +117,7 @@ class HandshakeExchange:
     def signed_by(
         self, signer: Identity, other_id: int | None, direction: ProofDirection, role: ConnectionRole, chosen: str = ""
     ) -> Transcript:
-        """What `signer` signs, which takes the other side for server `other_id`."""
+        """Return the fields that `signer` signs for server `other_id`."""
         return Transcript(
             direction=direction,
             role=role,
@@ -136,21 +136,21 @@ class HandshakeExchange:
 
 
 def admission_headers(admissions: Iterable[bytes]) -> list[tuple[str, str]]:
-    """Shows this server to servers that do not know it yet; a chain that is too long is cut, and proves nothing."""
+    """Return headers that prove this server to servers that do not know it yet; too long a chain is cut."""
     words = [base64.urlsafe_b64encode(each).decode().rstrip("=") for each in admissions]
     fitting = [word for word in words[:ADMISSIONS_MAX] if len(word) <= ADMISSION_CHARACTERS_MAX]
     return [(ADMISSION_HEADER, word) for word in fitting]
 
 
 def path_of(cluster: str, version: str = VERSION) -> str:
-    """The path of a cluster's handshake."""
+    """Return the path of a cluster's handshake."""
     if not _NAME.fullmatch(cluster):
         raise malformed(f"the cluster name {cluster!r} is not 1 to 64 letters, digits, dots, dashes or underscores")
     return f"/GarlicFarm/{cluster}/{version}/websocket"
 
 
 def path_within(target: str) -> str:
-    """The path of a request target: a proxy may have left the absolute URI."""
+    """Return the path of a request target, which may be an absolute URI from a proxy."""
     for scheme in ("http://", "https://"):
         if target.lower().startswith(scheme):
             _, slash, path = target[len(scheme) :].partition("/")
@@ -159,13 +159,13 @@ def path_within(target: str) -> str:
 
 
 def accept_token(key: str) -> str:
-    """Sec-WebSocket-Accept for a Sec-WebSocket-Key."""
+    """Return Sec-WebSocket-Accept for a Sec-WebSocket-Key."""
     digest = hashlib.sha1((key + _WEBSOCKET_GUID).encode(), usedforsecurity=False).digest()
     return base64.b64encode(digest).decode()
 
 
 def is_websocket_key(key: str) -> bool:
-    """Whether a Sec-WebSocket-Key is 16 bytes in base64."""
+    """Return True if a Sec-WebSocket-Key is 16 bytes in base64."""
     try:
         return len(base64.b64decode(key, validate=True)) == _WEBSOCKET_KEY_BYTES
     except (binascii.Error, ValueError):
@@ -181,26 +181,26 @@ class Headers:
             self._values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
 
     def one(self, name: str) -> str | None:
-        """The header's only value, or None. Twice is an error: two readers could choose differently."""
+        """Return the header's only value, or None. Twice is an error: two readers could choose differently."""
         values = self._values.get(name, [])
         if len(values) > 1:
             raise malformed(f"the header {name} appears {len(values)} times")
         return values[0] if values else None
 
     def every(self, name: str) -> list[str]:
-        """The header's values, one for each time it appears."""
+        """Return the header's values, one for each appearance."""
         return self._values.get(name, [])
 
     def tokens(self, name: str) -> list[str]:
-        """The comma-separated members of a header, over all its appearances."""
+        """Return the comma-separated members of a header, over all its appearances."""
         return [token for value in self.every(name) for part in value.split(",") if (token := part.strip())]
 
     def names_token(self, name: str, token: str) -> bool:
-        """Whether `token` is among the members, upper or lower case."""
+        """Return True if `token` is among the members, upper or lower case."""
         return token in (found.lower() for found in self.tokens(name))
 
     def identity(self) -> Identity:
-        """The other side's cluster id and Raft id, where given."""
+        """Return the other side's cluster id and Raft id, if given."""
         cluster_id = self.one(CLUSTER_HEADER.lower())
         if cluster_id is not None and not _CLUSTER_ID.fullmatch(cluster_id):
             raise malformed(f"{CLUSTER_HEADER} is not 1 to 128 visible characters")
@@ -212,16 +212,16 @@ class Headers:
         )
 
     def called(self) -> int | None:
-        """The Raft id that the sender of a request means to reach."""
+        """Return the Raft id of the intended server of a request."""
         return self._id(PEER_HEADER)
 
     def proof(self) -> Proof | None:
-        """The proof of the other side's identity."""
+        """Return the proof of the other side's identity."""
         given = self.one(PROOF_HEADER.lower())
         return None if given is None else parse_proof(given)
 
     def admissions(self) -> tuple[bytes, ...]:
-        """What the other side shows to a server that does not know it yet, nearest first."""
+        """Return the other side's admissions for a server that does not know it yet, nearest first."""
         found = self.tokens(ADMISSION_HEADER.lower())
         if len(found) > ADMISSIONS_MAX or not all(_ADMISSION.fullmatch(each) for each in found):
             raise malformed(f"{ADMISSION_HEADER} is not at most {ADMISSIONS_MAX} words in base64url")
@@ -231,7 +231,7 @@ class Headers:
             raise malformed(f"{ADMISSION_HEADER} is not base64url") from error
 
     def offered(self) -> str:
-        """The extensions as they were offered, in one line."""
+        """Return the offered extensions in one line."""
         return ", ".join(self.every("sec-websocket-protocol"))
 
     def _id(self, name: str) -> int | None:

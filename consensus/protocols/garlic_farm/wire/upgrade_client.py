@@ -1,16 +1,15 @@
-"""The asking side of the handshake, without I/O.
+"""The requesting side of the handshake, without I/O.
 
     first connection:  request() ─▶ request 1;  receive(bytes) ─▶ Challenged: close, connect again
     next connection:   request() ─▶ request 2;  receive(bytes) ─▶ Switched: Raft's stream begins
 
-What a challenge taught is kept in a `Session`, which outlives the connection: later connections to the same server
-begin with request 2. A `stale` answer replaces the nonce, and the third attempt uses it. Any other answer to request 2
-raises the one error, with the sentence that the operator needs.
+A challenge is kept in a `Session`, which outlives the connection: later connections to the same server begin with
+request 2. A `stale` reply replaces the nonce, and the third attempt uses it. Any other reply to request 2 raises the
+one error, with the sentence for the operator.
 
-Request 2 carries the proof of the caller's identity, and the 101 that of the server's, which is checked before anything
-is believed that comes with it: a server that cannot prove that it is the one that was called is refused. A caller
-without a directory of identities is a client that shows the password alone and identifies the server by its
-certificate.
+Request 2 carries the proof of the caller's identity, and the 101 that of the server, which is checked before any other
+field is accepted. A server that cannot prove to be the called one is refused. A caller without a directory of
+identities is a client that shows the password alone and identifies the server by its certificate.
 """
 
 import base64
@@ -38,7 +37,7 @@ from consensus.protocols.garlic_farm.wire.upgrade import (
 )
 
 CACHE_MS = 100 * 60 * 1000
-"""How long a challenge is used again: above the hour that the document asks for, below a nonce's two."""
+"""Time for which a challenge is reused: above the hour that the document requires, below a nonce's two."""
 
 _SWITCHING, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _CONFLICT = 101, 401, 403, 404, 409
 _SERVER_ERRORS = 500
@@ -52,19 +51,19 @@ _REFUSED = {
     Fault.WRONG_SERVER: "another server than {called} listens at the address that {called} announced",
     Fault.BUSY: "the server does not belong to its farm yet, and cannot name the servers of the farm",
 }
-"""What `X-Garlic-Refusal` means."""
+"""Meanings of `X-Garlic-Refusal`."""
 
 
 @dataclass(slots=True)
 class Session:
-    """What is remembered of one server between connections."""
+    """State of one server, kept between connections."""
 
     challenge: Challenge | None = None
     learned_ms: int = 0
     nonce_count: int = 0
 
     def usable(self, now_ms: int) -> bool:
-        """Whether a connection can begin with request 2."""
+        """Return True if a connection can begin with request 2."""
         fresh = 0 <= now_ms - self.learned_ms < CACHE_MS
         return self.challenge is not None and fresh and self.nonce_count < _NONCE_COUNT_MAX
 
@@ -75,23 +74,25 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Initiator:
-    """What every handshake of one client has in common."""
+    """Common data of all handshakes of one client."""
 
     cluster: str
     credentials: Callable[[], tuple[Credentials, ...]]
-    """What to show now, the best first: passwords change while a farm runs, and not all servers know at once."""
+    """Present credentials, the best first: passwords change while a farm runs, and not all servers have them
+    immediately.
+    """
     identity: Callable[[], Identity]
     random_bytes: Callable[[int], bytes]
     peers: PeerDirectory | None
-    """Signs for this caller, and knows the servers; None: a client that has no identity."""
+    """Signs for this caller, and knows the servers; None: a client without an identity."""
     role: ConnectionRole = ConnectionRole.CLIENT
     version: str = VERSION
     offered: tuple[str, ...] = field(default=tuple(EXTENSION_SETS))
     login: Callable[[str], Credentials | None] = lambda _: None
-    """What the one server at this address (`host:port`) wants to see instead, if it has users of its own."""
+    """Other credentials for the server at this address (`host:port`), if it has its own users."""
 
     def shown_to(self, host: str) -> tuple[Credentials, ...]:
-        """What to show to the server at this address, the best first."""
+        """Return the credentials for the server at this address, the best first."""
         login = self.login(host)
         return self.credentials() if login is None else (login,)
 
@@ -109,7 +110,7 @@ class Switched:
     peer: Identity
     extensions: frozenset[Extension]
     proven: ProvenPeer | None
-    """The server that answers; None if the caller cannot tell."""
+    """The replying server; None if the caller cannot check it."""
 
 
 class UpgradeClient:
@@ -127,7 +128,7 @@ class UpgradeClient:
         channel: str,
         called: int | None = None,
     ) -> None:
-        """`channel` is what the connection leads to, see `proof`; `called` the Raft id that must answer, if any."""
+        """Begin a handshake; `channel` is the target of the connection, see `proof`; `called` the expected Raft id."""
         self._channel = channel
         self._called = called
         self._ours = Identity()
@@ -145,7 +146,7 @@ class UpgradeClient:
         self._key = base64.b64encode(caller.random_bytes(16)).decode()
 
     def request(self) -> bytes:
-        """The bytes to send first: request 1, or request 2 when the session knows a challenge."""
+        """Return the bytes to send first: request 1, or request 2 when the session has a challenge."""
         headers = [("Host", self._host), ("Cache-Control", "no-cache")]
         if self._authorized:
             ours, authorization = self._caller.identity(), self._authorization()
@@ -187,7 +188,7 @@ class UpgradeClient:
         raise self._refusal(status, headers)
 
     def _proof(self, authorization: Authorization, ours: Identity) -> list[tuple[str, str]]:
-        """The headers that tell the server which server calls, and which one it means."""
+        """Return the headers with the caller's identity and the intended server."""
         peers, role = self._caller.peers, self._caller.role
         called = [] if self._called is None else [(PEER_HEADER, str(self._called))]
         if peers is None:
@@ -202,7 +203,7 @@ class UpgradeClient:
 
     def _authorization(self) -> Authorization:
         challenge = self._session.challenge
-        if challenge is None:  # `request` asks only when the session is usable
+        if challenge is None:  # `request` calls this only when the session is usable
             raise malformed("no challenge to answer")
         self._session.nonce_count += 1
         client_nonce = self._caller.random_bytes(16).hex()
@@ -240,7 +241,7 @@ class UpgradeClient:
         return Switched(trailing, peer, extensions, self._proven(headers, peer, chosen or ""))
 
     def _proven(self, headers: Headers, peer: Identity, chosen: str) -> ProvenPeer | None:
-        """The server that answers. A claim that does not hold raises the one error."""
+        """Return the replying server. An invalid claim raises the one error."""
         if self._called is not None and peer.server_id != self._called:
             if peer.server_id is None:
                 raise GarlicFarmError(

@@ -1,14 +1,14 @@
 """The accepting side of the handshake, without I/O: bytes in; one response, and a verdict, out.
 
-    receive(bytes) ─▶ None (the head is incomplete) │ Refused (send the response, close) │ Upgraded (send, go on)
+    receive(bytes) ─▶ None (the head is incomplete) │ Refused (send the response, close) │ Upgraded (send, continue)
 
-A peer that does not know the password learns nothing: every path but the right one gets the same 404, and neither the
-realm nor a server name says what this is. The order of the checks is: HTTP, path, password, freshness of the nonce,
-upgrade headers, cluster id, identity. A refusal carries the sentence for the operator, which never goes on the wire.
+A peer without the password learns nothing: every path but the right one gets the same 404, and neither the realm nor a
+server name reveals the program. The order of the checks is: HTTP, path, password, freshness of the nonce, upgrade
+headers, cluster id, identity. A refusal carries the sentence for the operator, which never goes on the wire.
 
 The password is an invitation. A peer that claims a Raft id proves it by its identity's signature, and the directory
-decides which identity has which id; both are settled here, before a message is read. A peer that claims no id may ask
-as a client.
+maps identities to ids; both are checked here, before a message is read. A peer that does not claim an id may make
+requests as a client.
 """
 
 import hmac
@@ -73,7 +73,7 @@ UpgradeResult = RefusedUpgrade | Upgraded
 
 
 class Authenticator:
-    """What all handshakes of one server share: its users, its nonces, its cluster, and the identities in it."""
+    """Common data of all handshakes of one server: its users, its nonces, its cluster, and the identities in it."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Authenticator:
         introduced: Callable[[Identity], Identity] = lambda identity: identity,
         spoken: Mapping[str, frozenset[Extension]] = EXTENSION_SETS,
     ) -> None:
-        """`introduced` adds what only a handshake carries; `spoken` are the extensions by the names of their sets."""
+        """Make it; `introduced` adds data that only a handshake carries; `spoken` maps names of sets to extensions."""
         self.peers = peers
         self.spoken = spoken
         self.path = path_of(cluster)
@@ -96,14 +96,14 @@ class Authenticator:
         self._nonces = nonces
 
     def challenges(self, now_ms: int, *, stale: bool) -> list[tuple[str, str]]:
-        """The WWW-Authenticate headers of a 401."""
+        """Return the WWW-Authenticate headers of a 401."""
         nonce = self._nonces.mint(now_ms)
         return [
             ("WWW-Authenticate", Challenge(REALM, nonce, algorithm, stale=stale).header()) for algorithm in _OFFERED
         ]
 
     def knows(self, authorization: Authorization) -> bool:
-        """Whether the answer proves a user's password for this path. An unknown user takes as long as a known one."""
+        """Return True if the answer proves a user's password for this path, in equal time for unknown users."""
         password = self._password_of(authorization.user)
         proven = authorization.proves(password or "", _METHOD)
         right_place = hmac.compare_digest(authorization.realm.encode(), REALM.encode()) and hmac.compare_digest(
@@ -112,11 +112,11 @@ class Authenticator:
         return proven and right_place and password is not None
 
     def spend(self, authorization: Authorization, now_ms: int) -> bool:
-        """Whether the answer is fresh; the same answer is fresh only once."""
+        """Return True if the answer is fresh; the same answer is fresh only once."""
         return self._nonces.use(authorization.nonce, authorization.nonce_count, now_ms)
 
     def was_sent_before(self, authorization: Authorization, now_ms: int) -> bool:
-        """Of an answer that is not fresh: whether that is a replay, not the nonce of a server that restarted since."""
+        """Return True if a stale answer is a replay, instead of using a nonce from before a restart of the server."""
         return self._nonces.is_current(authorization.nonce, now_ms)
 
 
@@ -194,7 +194,7 @@ class UpgradeServer:
     def _proven(
         self, headers: Headers, authorization: Authorization, ours: Identity, peer: Identity
     ) -> ProvenPeer | Refusal | None:
-        """The proven peer, or why it is refused; None for a peer that shows nothing and claims nothing."""
+        """Return the proven peer, or its refusal; None for a peer without a proof and without a claim."""
         proof, called = headers.proof(), headers.called()
         claimed = "a peer that claims no id" if peer.server_id is None else f"a claim to be server {peer.server_id}"
         if proof is None:
@@ -258,9 +258,9 @@ class UpgradeServer:
 
 
 def _explained(method: str, asked: str, own: str) -> tuple[Fault, str]:
-    """Why a request is no handshake of ours. A peer that is set up wrongly gets the same 404 as any other.
+    """Return the fault and the reason for a request that is not our handshake. A misconfigured peer gets the usual 404.
 
-    Our operator gets the reason: a wrong method says nothing about the version of the protocol.
+    Our operator gets the reason: a wrong method reveals nothing about the version of the protocol.
     """
     if asked == own:
         return Fault.WRONG_METHOD, f"requested with the method {method[:32]!r}, but a handshake begins with {_METHOD}"

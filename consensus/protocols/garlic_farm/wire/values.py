@@ -1,8 +1,8 @@
-"""What log entries carry: five kinds of value, as plain data.
+"""The values of log entries: five kinds, as plain data.
 
 An application's entry is the core's own `Entry` from the socket on: its value is opaque bytes here (JSON by the
-document's application layer), and the wire's form of it is the log's. Every other value is a `LogEntry`, which the
-mapping translates. LogPack and SnapshotSyncRequest exist in requests only, never in a log; ClusterServer only in
+document's application layer), and its wire form equals its form in the log. Every other value is a `LogEntry`, which
+the mapping translates. LogPack and SnapshotSyncRequest exist in requests only, never in a log; ClusterServer only in
 requests to add or remove a server.
 """
 
@@ -23,7 +23,7 @@ class ValueType(IntEnum):
     LOG_PACK = 4
     SNAPSHOT_SYNC_REQUEST = 5
     EXTENDED_CONFIGURATION = 66
-    """Not in the document: a joint configuration, or one with learners; only where the handshake agreed on it."""
+    """Not in the document: a joint configuration, or one with learners; only with the extension."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class ClusterServer:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A cluster's servers; `log_index` is its own entry's, `last_log_index` that of the configuration before.
+    """A cluster's servers; `log_index` is its own entry's, `last_log_index` the previous configuration's.
 
-    The document knows only servers that vote. Old servers (C_old of a joint one) and learners are an extension.
+    The document has only servers that vote. Old servers (C_old of a joint one) and learners are an extension.
     """
 
     log_index: int
@@ -49,7 +49,7 @@ class Configuration:
 
     @property
     def is_extended(self) -> bool:
-        """Whether a server that knows the document alone could not read it."""
+        """Return True if a server without extensions could not read it."""
         return bool(self.old_servers or self.learners)
 
 
@@ -57,7 +57,7 @@ class Configuration:
 class LogPack:
     """A run of log entries for a server that catches up.
 
-    `first_offset` is where the first record lies in the sender's data file: the index on the wire counts from there.
+    `first_offset` is the offset of the first record in the sender's data file: the index on the wire counts from there.
     """
 
     first_offset: int
@@ -81,7 +81,7 @@ Value = Configuration | ClusterServer | LogPack | SnapshotSyncRequest
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """A value other than an application's, and the term in which a leader created it."""
+    """A value other than an application's, and the term of the leader that created it."""
 
     term: int
     value: Value
@@ -92,14 +92,14 @@ WireEntry = Entry | LogEntry
 
 
 def checked_long(value: int, name: str) -> int:
-    """A term, index or offset that every implementation can hold."""
+    """Return a term, index or offset that every implementation can hold."""
     if not 0 <= value <= LONG_MAX:
         raise malformed(f"{name} {value} is outside 0 … 2^63-1")
     return value
 
 
 def checked_id(value: int, name: str) -> int:
-    """A server id that fits the wire."""
+    """Return a server id that fits the wire."""
     if not ID_MIN <= value <= ID_MAX:
         raise malformed(f"{name} {value} does not fit a signed 32-bit id")
     return value
